@@ -1,0 +1,2928 @@
+/* santa.h - v0.1.0 - sampled sparse attention for C and C++ - MIT or public domain, see the end
+
+   Decoding with a long context is memory-bound: each new token reads every key and every value. This file
+   computes the exact scores and then *samples* a few V rows from the softmax: an unbiased estimate of attention
+   that reads num_samples rows of V instead of all of them. Exact attention, top-k and top-p baselines, Bernoulli
+   scores and vAttention's (epsilon, delta) budgets come under the same call. CPU only, libc and libm only;
+   santa_cuda.cu is the companion for GPUs.
+
+   HOW TO USE          in exactly one C or C++ file:       #define SANTA_IMPLEMENTATION
+                                                           #include "santa.h"
+                       everywhere else:                    #include "santa.h"
+                       compile with any flags; link libm:  cc -O2 prog.c -lm
+
+   CONTENTS            search for the word with ">>" in front
+     quickstart        a whole program
+     when              when sampling pays and when it does not
+     methods           what each method computes, reads and promises
+     determinism       what is bit-identical, and what is not
+     threads           how to use several cores
+     memory            workspace, ownership, limits
+     errors            status codes; NaN and infinity
+     random            the random numbers, with known answers
+     options           compile-time switches
+     types             tensor view, attention, options, stats           (API from here)
+     decode            the one call
+     steps             scores, sample, gather, merge
+     budgets           vAttention's sample budgets, usable alone
+     measures          variances, distinct rows, errors
+     convert           f16, bf16
+     implementation    the code (tags: base, kernels-scalar, kernels-avx2, check, scoring, mass, draw, select,
+                       run-dense, run-sampled, run-vattention, run, steps-code, budgets-code, measures-code)
+     history           and the licence text
+
+   >>quickstart
+
+     #define SANTA_IMPLEMENTATION
+     #include "santa.h"
+     #include <stdio.h>
+     #include <stdlib.h>
+
+     int main(void) {
+         enum { n = 4096, heads = 8, kv_heads = 2, d = 64 };
+         static float q[heads * d], k[n * kv_heads * d], v[n * kv_heads * d], out[heads * d];
+         for (int i = 0; i < heads * d; i++) q[i] = (float)rand() / (float)RAND_MAX - 0.5f;
+         for (int i = 0; i < n * kv_heads * d; i++) { k[i] = (float)(i % 7) * 0.1f; v[i] = (float)(i % 5); }
+
+         santa_attention a = {0};                                  // what to attend to
+         a.q   = santa_view(q,   SANTA_F32, 1, 1, heads, d);       // [batch, q_len, heads, head_dim]
+         a.k   = santa_view(k,   SANTA_F32, 1, n, kv_heads, d);    // [batch, len, kv_heads, head_dim]
+         a.v   = santa_view(v,   SANTA_F32, 1, n, kv_heads, d);
+         a.out = santa_view(out, SANTA_F32, 1, 1, heads, d);
+
+         santa_options o = {0};                                    // how: zero means the documented default
+         o.method = SANTA_SYS;  o.num_samples = 128;  o.seed = 7;  o.offset = santa_offset(0, 0);
+
+         size_t bytes = santa_workspace_size(&a, &o);
+         void *workspace = malloc(bytes);
+         santa_stats stats;
+         santa_status s = santa_decode(&a, &o, workspace, bytes, &stats);
+         if (s != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(s)); return 1; }
+         printf("out[0] = %g, V rows read: %.2f %%\n", (double)out[0],
+                100.0 * (double)stats.v_rows_read / (double)stats.keys);
+         free(workspace);
+         return 0;
+     }
+
+   >>when
+
+   Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at most
+   group * num_samples rows of V per KV head. So
+   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long:
+     below about n = 16 * num_samples the gather costs what it saves;
+   - it is a decode method. With many query rows (prefill) the union of the sampled rows tends to
+     num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
+   - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where attention
+     is flat. Ask for std_error to see it. Heads that look at few tokens are almost exact at 64 draws.
+   vAttention and Bernoulli also avoid reading all of K, but without an unbiased result; see methods.
+
+   >>methods
+
+   One query row and one head: scores s_j, p = softmax(s), prefix mass F_j = p_1 + .. + p_j, S = num_samples.
+
+   SANTA_DENSE       sum p_j v_j. Reads all of K and V. The default.
+   SANTA_IID         S draws with replacement, averaged (paper section 2). Unbiased given the scores;
+                     trace of the covariance = (sum p_j |v_j|^2 - |o|^2) / S (appendix A.2).
+   SANTA_STRAT       one draw in each of S strata of equal mass (section 2.1). Unbiased; variance <= iid always.
+   SANTA_SYS         one offset u for a comb of S equidistant thresholds (m + u)/S (section 2.1). Unbiased. Key j is
+                     drawn floor(S p_j) or ceil(S p_j) times. There is NO theorem that the variance is below
+                     iid's: V rows that alternate in step with the comb make it up to S times worse. On real
+                     attention it does like strat.
+   SANTA_PROP        the same comb, cut at tile borders so that tiles can be drawn independently (section 3.2).
+                     Returns the same rows as SANTA_SYS for the same seed and offset, whatever tile_size is. (The
+                     paper rounds the tiles' budgets; a rounding that depends on the scores alone makes the
+                     result biased, so here the comb itself is cut.)
+   SANTA_FLASH       each tile of tile_size keys draws its own S_t rows, and tiles are weighted by their exact mass
+                     (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T), and at least 1 for every tile with mass, so
+                     when S < T more than S draws are made (stats.draws says how many). Unbiased. Needs about
+                     16 times the draws of prop for the same error: light tiles draw as much as heavy ones.
+   SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index. Biased.
+   SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
+   SANTA_VATTENTION  sink + local + heavy tokens exactly, the rest by a uniform sample without replacement whose size
+                     comes from (epsilon, delta) (vAttention section 4). A ratio of estimates: consistent, not
+                     unbiased. With SANTA_GUARANTEE_DENOMINATOR only the softmax denominator carries the
+                     guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest on the CLT or
+                     a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
+                     predictor nor the base sample saw is not covered.
+
+   Scores, for any of the methods (options.scores):
+   SANTA_SCORES_EXACT            q . k_j
+   SANTA_SCORES_BERNOULLI_*      q replaced by the mean of bernoulli_draws random ternary vectors (section 5, appendix
+                     C): unbiased scores from adds and subtracts; K features that no draw picked are not read. The
+                     softmax of unbiased scores is NOT unbiased. STRAT has error like 1/B, IID like 1/sqrt(B).
+   SANTA_SCORES_GROUP_*          one set of draws for the whole group, from its mean |q| (appendix C.2): fewer features.
+   K stored token by token is read in whole cache lines anyway; to save memory traffic give K feature-major
+   (see santa_keys_feature_major): the same view with another stride.
+
+   Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal, window, seq_lens); sinks
+   enter the denominator only. With sinks a sampled result is scaled by the exact mass on real keys: still unbiased.
+
+   >>determinism
+
+   Same inputs, options and machine type => same bits, whatever the batch composition, layout (NHD, HND, any row
+   stride), page size, number of threads, item range and tile_size of prop. Keys are handled in blocks of
+   SANTA_BLOCK = 64 counted from token 0; sums inside a block are f32 in a fixed order of 8 lanes, sums of block
+   masses are f64 from the first block to the last; sampled rows are added in ascending order.
+   Not covered: another instruction set (options.isa) or -ffast-math may round a score differently, which can move a
+   draw to a neighbouring key when its threshold lies within rounding of a boundary. The random numbers
+   themselves are the same bits everywhere.
+
+   >>threads
+
+   The library starts no thread and keeps no state between calls; calls may run concurrently on different workspaces.
+   One call's work is batch x kv_heads independent items. Three ways to spread them:
+   - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
+   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns;
+   - num_threads = t when this file is compiled with -fopenmp.
+   The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
+
+   >>memory
+
+   No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
+   it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
+   Sampled methods need about 4 * group bytes per key of capacity per thread: 2.2 MB for 131072 keys, group 4.
+   All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
+   Rows at or past seq_lens[b], and block_table entries past the last page in use, are never read.
+   Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
+
+   >>errors
+
+   Every argument is checked before the first byte is written; on any status but SANTA_OK, out, lse, std_error and
+   stats are as they were. SANTA_STATUS_LIST below has all statuses with their texts.
+   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0 and lse = -inf. A NaN or +inf score among
+   the keys a row reads gives NaN in all of that row's out and lse, never a plausible number. A NaN in a V row
+   shows when the row is read; rows not drawn are not looked at.
+
+   >>random
+
+   Philox4x32-10 (Salmon et al. 2011; known answers: counter 0, key 0 -> 6627e8d5 e169c58d bc57ac4c 9b00dbd8). A number
+   is a pure function of (seed, offset, request id, stream, head, query row, index), in two steps:
+       row key  = first 2 words of philox(counter = {offset.lo, offset.hi, request.lo, request.hi}, key = seed)
+       word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
+       uniform  = word * 2^-32                                            in [0, 1), exact in double
+   Streams: 0 draws, 1 Bernoulli, 2 vAttention. Index: the draw for iid and strat, 0 for sys and prop, the tile for
+   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP). Known answer:
+       santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
+   All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
+   The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
+   Vary offset from call to call (santa_offset(layer, step)): equal arguments give equal draws.
+
+   >>options
+
+   SANTA_IMPLEMENTATION   emit the code here            SANTA_STATIC    make every function static
+   SANTADEF               linkage of the functions      SANTA_ASSERT(x) internal invariants, default off
+   SANTA_NO_SIMD          scalar code only
+*/
+#ifndef SANTA_H
+#define SANTA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SANTA_VERSION_MAJOR 0
+#define SANTA_VERSION_MINOR 1
+#define SANTA_VERSION_PATCH 0
+#define SANTA_VERSION       (SANTA_VERSION_MAJOR * 10000 + SANTA_VERSION_MINOR * 100 + SANTA_VERSION_PATCH)
+
+#ifndef SANTADEF
+#ifdef SANTA_STATIC
+#if defined(__GNUC__) || defined(__clang__)
+#define SANTADEF static __attribute__((unused))
+#else
+#define SANTADEF static
+#endif
+#else
+#define SANTADEF extern
+#endif
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------- >>types */
+
+#define SANTA_BLOCK       64                /* keys per block of the fixed summation order            */
+#define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods             */
+#define SANTA_NONE        (-1)              /* "none" where zero means a default                      */
+
+/* name, text. The one list behind the enum, santa_status_string and the tests. */
+#define SANTA_STATUS_LIST(X)                                                                                        \
+    X(OK,                        "ok")                                                                              \
+    X(ERR_NULL_ARGUMENT,         "a required pointer argument is NULL")                                             \
+    X(ERR_NULL_DATA,             "q, k, v or out has no data (data pointer is NULL)")                               \
+    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype")                                           \
+    X(ERR_DEVICE,                "a tensor's device is not a santa_device")                                         \
+    X(ERR_DEVICE_MISMATCH,       "q, k, v and out are not all on the same device")                                  \
+    X(ERR_NO_BACKEND,            "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu")        \
+    X(ERR_SHAPE,                 "a tensor has a zero or negative size")                                            \
+    X(ERR_OVERFLOW,              "sizes and strides overflow the address range")                                    \
+    X(ERR_OUT_STRIDE,            "out has stride 0 in a dimension larger than 1")                                   \
+    X(ERR_BATCH,                 "batch sizes of q, k, v and out differ")                                           \
+    X(ERR_Q_LEN,                 "q and out differ in q_len")                                                       \
+    X(ERR_HEADS,                 "q and out differ in the number of heads")                                         \
+    X(ERR_KV_HEADS,              "k and v differ in the number of KV heads")                                        \
+    X(ERR_GROUP,                 "the number of heads is not a multiple of the number of KV heads")                 \
+    X(ERR_HEAD_DIM,              "q and k differ in head_dim")                                                      \
+    X(ERR_HEAD_DIM_V,            "v and out differ in head_dim_v")                                                  \
+    X(ERR_KV_LEN,                "k and v differ in length (or in pages, or in page size)")                         \
+    X(ERR_TOO_LONG,              "more than 2^31 - 1 keys in one sequence")                                         \
+    X(ERR_SEQ_LEN,               "a seq_lens entry is negative or larger than k can hold")                          \
+    X(ERR_BLOCK_TABLE_SHAPE,     "max_pages is not positive, or block_table_stride is smaller than max_pages")      \
+    X(ERR_BLOCK_TABLE,           "a block_table entry in use names a page outside k and v")                         \
+    X(ERR_CAUSAL,                "causal is neither 0 nor 1")                                                       \
+    X(ERR_SM_SCALE,              "sm_scale is NaN or infinite")                                                     \
+    X(ERR_SOFT_CAP,              "soft_cap is negative, NaN or infinite")                                           \
+    X(ERR_WINDOW,                "window is negative")                                                              \
+    X(ERR_SINKS,                 "an attention sink is NaN or +infinity")                                           \
+    X(ERR_ALIBI,                 "an ALiBi slope is NaN or infinite")                                               \
+    X(ERR_METHOD,                "method is not a santa_method, or this step has no such method")                   \
+    X(ERR_NUM_SAMPLES,           "num_samples is negative or too large")                                            \
+    X(ERR_TILE_SIZE,             "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has no tiles") \
+    X(ERR_TOP_P,                 "top_p is not in (0, 1]")                                                          \
+    X(ERR_SCORES,                "scores is not a santa_scores_method")                                             \
+    X(ERR_BERNOULLI_DRAWS,       "bernoulli_draws is negative or larger than 65536")                                \
+    X(ERR_VATTENTION_TOKENS,     "sink_tokens, local_tokens or heavy_tokens is below SANTA_NONE")                   \
+    X(ERR_BASE_SAMPLES,          "base_samples is 1 or negative: a spread needs at least 2")                        \
+    X(ERR_EPSILON,               "epsilon is not in (0, 1)")                                                        \
+    X(ERR_DELTA,                 "delta is not in (0, 1)")                                                          \
+    X(ERR_DELTA_VECTOR,          "delta above 0.215: the CLT bound on a vector's norm does not hold there")         \
+    X(ERR_BOUND,                 "bound is not a santa_bound")                                                      \
+    X(ERR_GUARANTEE,             "guarantee is not a santa_guarantee")                                              \
+    X(ERR_BUDGET_INPUT,          "a budget's population, spread or total is negative, NaN or infinite")             \
+    X(ERR_STD_ERROR,             "std_error is not available for this method")                                      \
+    X(ERR_ISA,                   "the forced instruction set is unknown or this machine does not have it")          \
+    X(ERR_THREADS,               "num_threads is negative, or above 1 without parallel_for or OpenMP")              \
+    X(ERR_ITEMS,                 "item_begin, item_end is not a range of batch x kv_heads items")                   \
+    X(ERR_WORKSPACE_NULL,        "workspace is NULL")                                                               \
+    X(ERR_WORKSPACE_SIZE,        "workspace is smaller than the size query says")                                   \
+    X(ERR_CAPACITY,              "the draw list is shorter than santa_sample_capacity says")                        \
+    X(ERR_INDEX,                 "a batch, row, head or key index is out of range")                                 \
+    X(ERR_NAN,                   "the input holds a NaN or +infinity")                                              \
+    X(ERR_PROBABILITIES,         "probabilities are negative, NaN or do not sum to 1 within 1e-3")                  \
+    X(ERR_BACKEND,               "a backend must be registered for a device other than the CPU, with all functions set")
+
+typedef enum santa_status {
+#define SANTA__X(name, text) SANTA_##name,
+    SANTA_STATUS_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA_STATUS_COUNT
+} santa_status;
+
+typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16 } santa_dtype;
+typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
+typedef enum santa_isa    { SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2 } santa_isa;
+
+typedef enum santa_method {
+    SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
+    SANTA_METHOD_COUNT
+} santa_method;
+
+typedef enum santa_scores_method {
+    SANTA_SCORES_EXACT,
+    SANTA_SCORES_BERNOULLI_IID, SANTA_SCORES_BERNOULLI_STRAT,     /* each query head its own draws  */
+    SANTA_SCORES_GROUP_IID,     SANTA_SCORES_GROUP_STRAT          /* mean group query               */
+} santa_scores_method;
+
+typedef enum santa_bound     { SANTA_BOUND_CLT, SANTA_BOUND_HOEFFDING } santa_bound;
+typedef enum santa_guarantee { SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL } santa_guarantee;
+
+/* A view of a 4-dimensional tensor. Strides are in elements, any int64. It owns nothing. */
+typedef struct santa_tensor {
+    void        *data;
+    int64_t      shape[4];
+    int64_t      stride[4];
+    santa_dtype  dtype;
+    santa_device device;
+} santa_tensor;
+
+/* Views of dense memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and returns it as
+   [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set .device for memory on a GPU. */
+SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3);
+SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3);
+
+/* What to attend to. Zero everything, then set q, k, v, out and whatever applies. */
+typedef struct santa_attention {
+    santa_tensor q;                /* [batch, q_len, heads, head_dim]                                              */
+    santa_tensor k;                /* [batch, len, kv_heads, head_dim], or paged [pages, page_size, kv_heads, head_dim] */
+    santa_tensor v;                /* the same with head_dim_v; strides and dtype of its own                       */
+    santa_tensor out;              /* [batch, q_len, heads, head_dim_v]                                            */
+    float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of exp(score), sinks included. Exact
+                                      for every method but vAttention, where it is the log of the estimate       */
+    float       *std_error;        /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws.
+                                      0 for dense; iid: closed form from the drawn rows; strat, sys, prop, flash:
+                                      successive differences (conservative on average); vAttention: the ratio's
+                                      linearisation. Not for top-k, top-p: their error is bias, not spread.
+                                      Score noise (Bernoulli) is not in it. Infinity when there are too few draws  */
+    const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of max_pages * page_size)        */
+    const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or NULL: not paged        */
+    int64_t      max_pages;        /* columns of block_table                                                       */
+    int64_t      block_table_stride; /* ints from row to row, 0 = max_pages                                        */
+    float        sm_scale;         /* 0 = 1 / sqrt(head_dim)                                                       */
+    float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap)                             */
+    int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i (aligned at the end)    */
+    int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i             */
+    const float *sinks;            /* [heads] extra logit per head in the denominator, or NULL; -inf = none        */
+    const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p)                                        */
+} santa_attention;
+
+/* Where one vAttention head's budget came from. Sums of exponentials are relative to exp(-max_score). */
+typedef struct santa_audit {
+    int64_t num_keys;              /* valid keys n                                                                 */
+    int64_t num_fixed;             /* sink + local + heavy, each key once                                          */
+    int64_t num_residual;          /* n_s = n - num_fixed                                                          */
+    int64_t num_base;              /* base sample n_b                                                              */
+    int64_t budget;                /* b: residual keys read in all, base included; n_s when all were taken         */
+    int     exact;                 /* 1 when every key was read with weight 1                                      */
+    double  sigma;                 /* spread of exp(s) over the residual, from the base sample                     */
+    double  denominator;           /* D from fixed + base sample, sink logit included                              */
+    double  trace;                 /* trace of the covariance of exp(s) v (full guarantee only, else 0)            */
+    double  norm;                  /* |N| from fixed + base sample        (full guarantee only, else 0)            */
+    double  max_score;             /* largest score read                                                           */
+    double  density;               /* (num_fixed + budget) / n                                                     */
+} santa_audit;
+
+/* Heavy-token predictor of vAttention: writes up to count key indices of [begin, end) to index and returns how many.
+   Duplicates and indices outside the range are dropped; fewer than count (or <= 0) is fine. q is the head's query in f32,
+   unscaled. May be called from several threads at once. It must not depend on anything but its arguments if
+   the call is to be reproducible. */
+typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                                         int64_t begin, int64_t end, int64_t count, int32_t *index);
+
+/* vAttention. Token counts: 0 = default, SANTA_NONE = none. */
+typedef struct santa_vattention_options {
+    int64_t sink_tokens;           /* first keys taken exactly,  0 = 128                                           */
+    int64_t local_tokens;          /* last keys taken exactly,   0 = 128                                           */
+    int64_t heavy_tokens;          /* predicted keys,            0 = 2.5 % of the row's keys                       */
+    int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32            */
+    double  epsilon;               /* relative error,            0 = 0.05                                          */
+    double  delta;                 /* chance to miss it,         0 = 0.05                                          */
+    santa_guarantee guarantee;     /* 0 = denominator (the paper's experiments)                                    */
+    santa_bound     bound;         /* 0 = CLT                                                                      */
+    santa_heavy_predictor heavy;   /* NULL = exact oracle: computes all scores, reads all of K (for research)      */
+    void        *heavy_user;
+    santa_audit *audit;            /* [batch, q_len, heads] or NULL                                                */
+} santa_vattention_options;
+
+/* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns when all are done. */
+typedef void (*santa_task)(void *context, int64_t i);
+typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
+
+/* How. Zero everything: each zero is the default written beside it. */
+typedef struct santa_options {
+    santa_method method;           /* 0 = dense                                                                    */
+    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128                                */
+    double       top_p;            /* 0 = 0.9                                                                      */
+    int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
+    santa_scores_method scores;    /* 0 = exact                                                                    */
+    int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
+    uint64_t     seed, offset;     /* see >>random                                                                 */
+    const uint64_t *seeds, *offsets, *request_ids;  /* [batch] each or NULL; request_ids NULL = index in the batch */
+    santa_vattention_options vattention;
+    santa_isa    isa;              /* 0 = best of this machine                                                     */
+    int64_t      num_threads;      /* 0 = 1                                                                        */
+    santa_parallel_for parallel_for;
+    void        *parallel_user;
+    int64_t      item_begin, item_end; /* batch x kv_heads items to do, both 0 = all; item = batch * kv_heads + kv_head */
+    void        *stream;           /* for a GPU backend; the CPU, whose calls are done when they return, has none  */
+} santa_options;
+
+/* What a call did, summed over the items it ran. "Group" = the query heads of one KV head. */
+typedef struct santa_stats {
+    int64_t rows;                  /* query rows x heads                                                           */
+    int64_t keys;                  /* valid keys per query row and KV head: what exact attention reads of K and of V */
+    int64_t k_rows_read;           /* K rows read for scores, once per group                                       */
+    int64_t k_features_read;       /* K elements the group needed (all features for exact scores)                  */
+    int64_t k_features_head;       /* the same counted per query head, summed over the group                       */
+    int64_t v_rows_read;           /* distinct V rows, once per group                                              */
+    int64_t v_rows_head;           /* distinct V rows per query head, summed over the group                        */
+    int64_t draws;                 /* draws made (sampled methods, flash's minimum included), residual keys (vAttention) */
+    int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn              */
+    int64_t exact_rows;            /* vAttention rows (x heads) that took every key                                */
+} santa_stats;
+
+/* ---------------------------------------------------------------------------------------------- >>decode */
+
+/* Attention for every query row: out, and lse and std_error where asked for. workspace: caller's scratch of at least
+   santa_workspace_size bytes. stats may be NULL. Tensors on another device are passed to that device's backend. */
+SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
+                                   santa_stats *stats);
+
+/* Bytes of workspace santa_decode wants for these shapes and options; 0 if the arguments are not valid (then
+   santa_check says why). Depends on shapes and options alone. */
+SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
+
+/* All checks of santa_decode but the workspace's. */
+SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
+
+SANTADEF const char *santa_status_string(santa_status s);
+SANTADEF const char *santa_method_name(santa_method m);    /* "dense", "iid", ...                               */
+
+/* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
+SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
+
+/* The instruction set that SANTA_ISA_AUTO takes here. */
+SANTADEF santa_isa santa_best_isa(void);
+
+/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode. */
+typedef struct santa_backend {
+    const char *name;
+    size_t       (*workspace_size)(const santa_attention *a, const santa_options *o);
+    santa_status (*decode)(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
+                           santa_stats *stats);
+} santa_backend;
+SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
+
+/* ---------------------------------------------------------------------------------------------- >>steps */
+
+/* The steps of santa_decode, for code with its own gather or its own sampler. They give what santa_decode gives:
+       santa_scores -> santa_sample (per head) -> santa_gather.
+   CPU tensors only. */
+
+/* Scores of one query row for the group of query heads of one KV head: scores[g * scores_stride + j], j < seq_len, after
+   scale, soft cap and ALiBi; masked keys are -inf. scores_stride >= seq_len. Uses o->scores, isa and the random-number
+   fields. Workspace: santa_workspace_size of the same a and o. */
+SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch, int64_t q_index,
+                                   int64_t kv_head, float *scores, int64_t scores_stride,
+                                   void *workspace, size_t workspace_bytes);
+
+/* Which random numbers a sampler takes: what santa_decode would use for that request, head and query row. */
+typedef struct santa_stream_id { uint64_t request_id; int64_t head, q_index; } santa_stream_id;
+
+/* Rows drawn for one head, ascending, each row once: sum of weight[i] * v[index[i]] is the estimate. */
+typedef struct santa_draws {
+    int32_t *index;                /* [capacity] caller's                                                          */
+    int32_t *count;                /* [capacity] caller's or NULL: how often row i was drawn (1 for dense, top-k, top-p) */
+    float   *weight;               /* [capacity] caller's                                                          */
+    int64_t  capacity;             /* at least santa_sample_capacity                                               */
+    int64_t  rows;                 /* written: entries used                                                        */
+    int64_t  draws;                /* written: sum of count                                                        */
+    float    lse;                  /* written: log of the sum of exp(score)                                        */
+} santa_draws;
+
+/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense gives all rows with mass).
+   Uses o's method, num_samples, top_p, tile_size, seed and offset. NaN or +inf among the scores is ERR_NAN; no
+   key with mass gives rows = 0, lse = -inf. */
+SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
+                                   santa_draws *draws, void *workspace, size_t workspace_bytes);
+SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid        */
+SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid        */
+
+/* out[0..head_dim_v) = sum of weight[i] * V[index[i]] for one sequence and KV head. Reads rows of V once each. */
+SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head, const int32_t *index,
+                                   const float *weight, int64_t rows, float *out);
+
+/* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is [rows, head_dim_v], lse natural log.
+   A side with lse = -inf adds nothing. Give sinks to one of the sides only. */
+SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse, const float *other_out,
+                                  const float *other_lse);
+
+/* The row key and the raw words of >>random. */
+SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
+                               uint32_t q_index, uint32_t index);
+SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]);
+
+/* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements of k->dtype, gets
+   [batch, kv_heads, head_dim, len]; the result is the view of it to put in a.k. */
+SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
+
+/* ---------------------------------------------------------------------------------------------- >>budgets */
+
+/* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which a uniform sample without
+   replacement is taken. Results carry the finite-population correction b0 / (1 + b0 / n_s) and lie in [0, n_s]. */
+typedef struct santa_budget {
+    double  epsilon, delta;        /* both in (0, 1)                                                               */
+    santa_bound bound;             /* CLT: z = quantile(1 - delta/2). Hoeffding (sub-Gaussian): z = sqrt(2 ln(2/delta)) */
+    int64_t population;            /* n_s                                                                          */
+    double  sigma, denominator;    /* std of exp(s) in the population; D, the whole denominator                    */
+    double  trace, norm;           /* trace of the covariance of exp(s) v; |N|, the whole numerator's norm         */
+} santa_budget;
+SANTADEF santa_status santa_budget_denominator(const santa_budget *in, int64_t *budget);  /* (z n_s sigma / (eps D))^2      */
+SANTADEF santa_status santa_budget_numerator  (const santa_budget *in, int64_t *budget);  /* (z n_s sqrt(trace) / (eps |N|))^2 */
+SANTADEF santa_status santa_budget_full       (const santa_budget *in, int64_t *budget);  /* Theorem 4.3: the best split of
+                                      (epsilon, delta) between denominator and numerator                           */
+SANTADEF double santa_normal_quantile(double p);           /* inverse of the normal CDF, p in (0, 1), else NaN    */
+
+/* ---------------------------------------------------------------------------------------------- >>measures */
+
+/* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv floats, stride floats apart. All
+   sums in double. variance = trace of the covariance of the estimate (appendix N), so sqrt(variance) is the RMS
+   error of the output vector. */
+SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                           double *variance, void *workspace, size_t workspace_bytes);
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                           double *variance, void *workspace, size_t workspace_bytes);
+/* Exact for sys and prop: the estimate is piecewise constant in the comb's offset; all n breakpoints are visited. */
+SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                           double *variance, void *workspace, size_t workspace_bytes);
+SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
+
+/* Expected number of distinct rows among the draws: iid, strat, sys (= prop). */
+SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n, int64_t num_samples, double *rows);
+SANTADEF double       santa_effective_keys(const float *p, int64_t n);                   /* 1 / sum p^2; NaN if p is not valid  */
+SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n); /* |got - want| / |want|  */
+SANTADEF double       santa_cosine     (const float *got, const float *want, int64_t n);
+
+/* ---------------------------------------------------------------------------------------------- >>convert */
+
+/* Exact; to 16 bits round to nearest even, NaN stays NaN (quiet). */
+SANTADEF float    santa_f16_to_f32 (uint16_t h);
+SANTADEF uint16_t santa_f32_to_f16 (float f);
+SANTADEF float    santa_bf16_to_f32(uint16_t h);
+SANTADEF uint16_t santa_f32_to_bf16(float f);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SANTA_H */
+
+/* ============================================================================================== >>implementation */
+#ifdef SANTA_IMPLEMENTATION
+#ifndef SANTA_IMPLEMENTATION_DONE
+#define SANTA_IMPLEMENTATION_DONE
+
+#include <math.h>
+#include <string.h>
+
+#ifndef SANTA_ASSERT
+#define SANTA_ASSERT(x) ((void)0)
+#endif
+
+#if !defined(SANTA_NO_SIMD) && (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
+#define SANTA__AVX2
+#include <immintrin.h>
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------------------------------------- >>base */
+
+/* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below the limit is masked. */
+#define SANTA__MASKED       (-3.0e38f)
+#define SANTA__MASK_LIMIT   (-1.0e30f)
+#define SANTA__EXP_UNDERFLOW (-87.0f)       /* exp below this is 0: a key without mass must not be drawn */
+
+#define SANTA__MIN(a, b) ((a) < (b) ? (a) : (b))
+#define SANTA__MAX(a, b) ((a) > (b) ? (a) : (b))
+
+static uint32_t santa__bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+static float santa__from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
+static float santa__nan(void) { return santa__from_bits(0x7fc00000u); }
+static float santa__inf(void) { return santa__from_bits(0x7f800000u); }
+static float santa__neg_inf(void) { return santa__from_bits(0xff800000u); }
+
+/* By bits, because -ffast-math removes isnan(). */
+static int santa__is_nan(float f) { return (santa__bits(f) & 0x7fffffffu) > 0x7f800000u; }
+static int santa__not_finite(float f) { return (santa__bits(f) & 0x7f800000u) == 0x7f800000u; }
+static int santa__nan_or_plus_inf(float f) { return santa__is_nan(f) || santa__bits(f) == 0x7f800000u; }
+static int santa__not_finite_d(double d) {
+    uint64_t u;
+    memcpy(&u, &d, 8);
+    return ((u >> 52) & 0x7ffu) == 0x7ffu;
+}
+
+static int64_t santa__dtype_size(santa_dtype t) { return t == SANTA_F32 ? 4 : 2; }
+
+SANTADEF float santa_f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu, m = h & 0x3ffu;
+    if (e == 31) return santa__from_bits(sign | 0x7f800000u | (m << 13) | (m ? 0x400000u : 0u));
+    if (e == 0) {                                                     /* zero or subnormal: m * 2^-24, exact */
+        float f = (float)m * (1.0f / 16777216.0f);
+        return santa__from_bits(sign | santa__bits(f));
+    }
+    return santa__from_bits(sign | ((e + 112u) << 23) | (m << 13));
+}
+
+SANTADEF uint16_t santa_f32_to_f16(float f) {
+    uint32_t u = santa__bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu, shift, m, rest, half;
+    if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);          /* 65520 and above round to infinity */
+    if (a < 0x33000000u) return (uint16_t)sign;                       /* below half of the smallest subnormal */
+    if (a >= 0x38800000u) {                                           /* normal */
+        a += 0xfffu + ((a >> 13) & 1u);
+        return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
+    }
+    shift = 126u - (a >> 23);                                         /* 14 .. 24 bits fall off */
+    m = (a & 0x7fffffu) | 0x800000u;
+    rest = m & ((1u << shift) - 1u);
+    half = 1u << (shift - 1);
+    m >>= shift;
+    if (rest > half || (rest == half && (m & 1u))) m++;
+    return (uint16_t)(sign | m);
+}
+
+SANTADEF float santa_bf16_to_f32(uint16_t h) {
+    uint32_t u = (uint32_t)h << 16;
+    if ((u & 0x7fffffffu) > 0x7f800000u) u |= 0x400000u;
+    return santa__from_bits(u);
+}
+
+SANTADEF uint16_t santa_f32_to_bf16(float f) {
+    uint32_t u = santa__bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+static float santa__load(santa_dtype t, const char *p) {              /* any alignment */
+    uint16_t h;
+    float f;
+    if (t == SANTA_F32) { memcpy(&f, p, 4); return f; }
+    memcpy(&h, p, 2);
+    return t == SANTA_F16 ? santa_f16_to_f32(h) : santa_bf16_to_f32(h);
+}
+
+static void santa__store(santa_dtype t, char *p, float f) {
+    uint16_t h;
+    if (t == SANTA_F32) { memcpy(p, &f, 4); return; }
+    h = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f);
+    memcpy(p, &h, 2);
+}
+
+SANTADEF void santa_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3], k0 = key[0], k1 = key[1];
+    int round;
+    for (round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    result[0] = c0; result[1] = c1; result[2] = c2; result[3] = c3;
+}
+
+/* One stream of >>random. The last Philox block is kept: neighbours in index share it. */
+enum { SANTA__STREAM_DRAWS, SANTA__STREAM_BERNOULLI, SANTA__STREAM_VATTENTION };
+typedef struct santa__rng { uint32_t key[2], head, q_index, stream, block, word[4]; int filled; } santa__rng;
+
+static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
+                                  uint32_t q_index) {
+    uint32_t key[2], counter[4], out[4];
+    santa__rng r;
+    key[0] = (uint32_t)seed; key[1] = (uint32_t)(seed >> 32);
+    counter[0] = (uint32_t)offset; counter[1] = (uint32_t)(offset >> 32);
+    counter[2] = (uint32_t)request_id; counter[3] = (uint32_t)(request_id >> 32);
+    santa_philox(counter, key, out);
+    memset(&r, 0, sizeof r);
+    r.key[0] = out[0]; r.key[1] = out[1];
+    r.head = head; r.q_index = q_index; r.stream = stream;
+    return r;
+}
+
+static uint32_t santa__rng_word(santa__rng *r, uint32_t index) {
+    if (!r->filled || r->block != index / 4) {
+        uint32_t counter[4];
+        counter[0] = index / 4; counter[1] = r->head; counter[2] = r->q_index; counter[3] = r->stream;
+        santa_philox(counter, r->key, r->word);
+        r->block = index / 4;
+        r->filled = 1;
+    }
+    return r->word[index % 4];
+}
+
+static double santa__rng_uniform(santa__rng *r, uint32_t index) {
+    return (double)santa__rng_word(r, index) * (1.0 / 4294967296.0);
+}
+
+SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
+                               uint32_t q_index, uint32_t index) {
+    santa__rng r = santa__rng_make(seed, offset, request_id, stream, head, q_index);
+    return santa__rng_word(&r, index);
+}
+
+SANTADEF const char *santa_status_string(santa_status s) {
+    switch (s) {
+#define SANTA__X(name, text) case SANTA_##name: return text;
+        SANTA_STATUS_LIST(SANTA__X)
+#undef SANTA__X
+        case SANTA_STATUS_COUNT: break;
+    }
+    return "not a santa_status";
+}
+
+SANTADEF const char *santa_method_name(santa_method m) {
+    static const char *const name[SANTA_METHOD_COUNT] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p",
+                                                          "vattention" };
+    return (unsigned)m < (unsigned)SANTA_METHOD_COUNT ? name[m] : "not a santa_method";
+}
+
+SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) { return ((uint64_t)step << 16) + (uint64_t)layer; }
+
+SANTADEF santa_tensor santa_view(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    santa_tensor t;
+    memset(&t, 0, sizeof t);
+    memcpy(&t.data, &data, sizeof data);             /* drops const: a view does not say who writes through it */
+    t.shape[0] = n0; t.shape[1] = n1; t.shape[2] = n2; t.shape[3] = n3;
+    /* unsigned products: sizes too large for memory wrap here and are refused by santa_check */
+    t.stride[3] = 1;
+    t.stride[2] = n3;
+    t.stride[1] = (int64_t)((uint64_t)n2 * (uint64_t)n3);
+    t.stride[0] = (int64_t)((uint64_t)n1 * (uint64_t)t.stride[1]);
+    t.dtype = dtype;
+    t.device = SANTA_CPU;
+    return t;
+}
+
+SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    santa_tensor t = santa_view(data, dtype, n0, n1, n2, n3);
+    t.stride[1] = n3;
+    t.stride[2] = (int64_t)((uint64_t)n1 * (uint64_t)n3);
+    return t;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>kernels-scalar */
+
+/* The inner loops, once per instruction set and always in this shape:
+   dot         s[g * s_stride + i] = q_g . row_i        for i < n <= SANTA_BLOCK, q_g = q + g * q_stride
+   mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n a multiple of 8; returns 1 on NaN or +inf
+   accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
+   Rows are pointers, so that pages, strides and gathers all look alike; features are adjacent. Sums over features run in
+   8 lanes which are added pairwise, 0-4, 1-5, .., then 0-2, 1-3, then 0-1, in every instruction set. */
+typedef struct santa__kernels {
+    void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride, int64_t group,
+                float *s, int64_t s_stride);
+    int (*mass)(float *s, int n, float *max, float *sum);
+    void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w, int64_t w_stride,
+                       int64_t group, const float *keep, const float *add, float *acc, int64_t acc_stride);
+} santa__kernels;
+
+static float santa__add_lanes(const float *l) {
+    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
+}
+
+/* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
+static float santa__exp(float x) {
+    float r, p;
+    int n;
+    if (x < SANTA__EXP_UNDERFLOW) return 0.0f;
+    n = (int)(x * 1.44269504f - 0.5f);
+    r = x - (float)n * 0.693359375f + (float)n * 2.12194440e-4f;      /* ln 2 in two parts; the first is exact */
+    p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return santa__from_bits(santa__bits(p) + ((uint32_t)n << 23));
+}
+
+static void santa__load8(santa_dtype t, const char *p, int64_t n, float *f) {  /* n < 8: zeros behind */
+    int64_t i;
+    for (i = n; i < 8; i++) f[i] = 0.0f;
+    n = SANTA__MIN(n, 8);
+    if (t == SANTA_F32) memcpy(f, p, (size_t)n * 4);
+    else for (i = 0; i < n; i++) f[i] = santa__load(t, p + 2 * i);
+}
+
+static void santa__dot_scalar(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
+                              int64_t group, float *s, int64_t s_stride) {
+    int64_t size = santa__dtype_size(t), c, g, g0;
+    int i, l;
+    for (g0 = 0; g0 < group; g0 += 4) {
+        int64_t heads = SANTA__MIN(group - g0, 4);
+        for (i = 0; i < n; i++) {
+            float acc[4][8] = {{0.0f}}, x[8];
+            for (c = 0; c < d; c += 8) {
+                santa__load8(t, row[i] + c * size, d - c, x);
+                for (g = 0; g < heads; g++) {
+                    const float *y = q + (g0 + g) * q_stride + c;     /* q is zero-padded to a multiple of 8 */
+                    for (l = 0; l < 8; l++) acc[g][l] += x[l] * y[l];
+                }
+            }
+            for (g = 0; g < heads; g++) s[(g0 + g) * s_stride + i] = santa__add_lanes(acc[g]);
+        }
+    }
+}
+
+static int santa__mass_scalar(float *s, int n, float *max, float *sum) {
+    float m = SANTA__MASKED, lane[8] = {0.0f};
+    int i;
+    for (i = 0; i < n; i++) {
+        if (santa__nan_or_plus_inf(s[i])) return 1;
+        if (s[i] > m) m = s[i];
+    }
+    *max = m;
+    *sum = 0.0f;
+    if (m < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
+    for (i = 0; i < n; i++) {
+        s[i] = santa__exp(s[i] - m);
+        lane[i & 7] += s[i];
+    }
+    *sum = santa__add_lanes(lane);
+    return 0;
+}
+
+static void santa__accumulate_scalar(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
+                                     int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
+                                     int64_t acc_stride) {
+    int64_t size = santa__dtype_size(t), c, g, g0;
+    int i, l;
+    for (g0 = 0; g0 < group; g0 += 4) {
+        int64_t heads = SANTA__MIN(group - g0, 4);
+        for (c = 0; c < dv; c += 8) {
+            float sum[4][8] = {{0.0f}}, x[8];
+            int lanes = (int)SANTA__MIN(dv - c, 8);
+            for (i = 0; i < n; i++) {
+                santa__load8(t, row[i] + c * size, dv - c, x);
+                for (g = 0; g < heads; g++) {
+                    float y = w[(g0 + g) * w_stride + i];
+                    for (l = 0; l < 8; l++) sum[g][l] += x[l] * y;
+                }
+            }
+            for (g = 0; g < heads; g++) {
+                float *a = acc + (g0 + g) * acc_stride + c;
+                for (l = 0; l < lanes; l++) a[l] = a[l] * keep[g0 + g] + add[g0 + g] * sum[g][l];
+            }
+        }
+    }
+}
+
+static const santa__kernels santa__scalar = { santa__dot_scalar, santa__mass_scalar, santa__accumulate_scalar };
+
+/* ---------------------------------------------------------------------------------------------- >>kernels-avx2 */
+
+#ifdef SANTA__AVX2
+#define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
+#define SANTA__INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+
+SANTA__INLINE __m256 santa__v_load(santa_dtype t, const char *p) {
+    if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)p);
+    {
+        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
+        if (t == SANTA_F16) return _mm256_cvtph_ps(h);
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    }
+}
+
+SANTA__INLINE __m256 santa__v_load_tail(santa_dtype t, const char *p, int64_t n) {     /* n < 8, zeros behind */
+    char tmp[32] = {0};
+    memcpy(tmp, p, (size_t)(n * (t == SANTA_F32 ? 4 : 2)));
+    return santa__v_load(t, tmp);
+}
+
+SANTA__INLINE float santa__v_add_lanes(__m256 x) {
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));     /* 0-4, 1-5, 2-6, 3-7 */
+    __m128 b = _mm_add_ps(a, _mm_movehl_ps(a, a));                                     /* 0-2, 1-3 */
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+
+/* Two rows x up to four heads: 8 accumulators, 2 row registers, and each row is loaded and converted once. */
+SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
+                                int heads, float *s, int64_t s_stride) {
+    const int64_t size = t == SANTA_F32 ? 4 : 2, whole = d & ~(int64_t)7;
+    int i, g;
+    for (i = 0; i < n; i += 2) {
+        const char *r0 = row[i], *r1 = row[i + 1 < n ? i + 1 : i];
+        __m256 acc[2][4];
+        int64_t c;
+        for (g = 0; g < 4; g++) acc[0][g] = acc[1][g] = _mm256_setzero_ps();
+        if (i + 8 < n) {
+            _mm_prefetch(row[i + 8], _MM_HINT_T0);
+            _mm_prefetch(row[i + 8] + 64, _MM_HINT_T0);
+        }
+        for (c = 0; c < whole; c += 8) {
+            __m256 x0 = santa__v_load(t, r0 + c * size), x1 = santa__v_load(t, r1 + c * size);
+            for (g = 0; g < heads; g++) {
+                __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
+                acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
+                acc[1][g] = _mm256_fmadd_ps(x1, y, acc[1][g]);
+            }
+        }
+        if (c < d) {
+            __m256 x0 = santa__v_load_tail(t, r0 + c * size, d - c), x1 = santa__v_load_tail(t, r1 + c * size, d - c);
+            for (g = 0; g < heads; g++) {
+                __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
+                acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
+                acc[1][g] = _mm256_fmadd_ps(x1, y, acc[1][g]);
+            }
+        }
+        for (g = 0; g < heads; g++) {
+            s[g * s_stride + i] = santa__v_add_lanes(acc[0][g]);
+            if (i + 1 < n) s[g * s_stride + i + 1] = santa__v_add_lanes(acc[1][g]);
+        }
+    }
+}
+
+SANTA__INLINE void santa__v_dot_heads(santa_dtype t, const char *const *row, int n, int64_t d, const float *q,
+                                      int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
+    for (; group >= 4; group -= 4, q += 4 * q_stride, s += 4 * s_stride) santa__v_dot(t, row, n, d, q, q_stride, 4, s, s_stride);
+    if (group == 3) santa__v_dot(t, row, n, d, q, q_stride, 3, s, s_stride);
+    if (group == 2) santa__v_dot(t, row, n, d, q, q_stride, 2, s, s_stride);
+    if (group == 1) santa__v_dot(t, row, n, d, q, q_stride, 1, s, s_stride);
+}
+
+SANTA__TARGET static void santa__dot_avx2(santa_dtype t, const char *const *row, int n, int64_t d, const float *q,
+                                          int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
+    if (t == SANTA_F32) santa__v_dot_heads(SANTA_F32, row, n, d, q, q_stride, group, s, s_stride);
+    else if (t == SANTA_F16) santa__v_dot_heads(SANTA_F16, row, n, d, q, q_stride, group, s, s_stride);
+    else santa__v_dot_heads(SANTA_BF16, row, n, d, q, q_stride, group, s, s_stride);
+}
+
+SANTA__INLINE __m256 santa__v_exp(__m256 x) {                         /* santa__exp, 8 at a time */
+    __m256 keep = _mm256_cmp_ps(x, _mm256_set1_ps(SANTA__EXP_UNDERFLOW), _CMP_GE_OQ), n, r, p;
+    x = _mm256_max_ps(x, _mm256_set1_ps(SANTA__EXP_UNDERFLOW));
+    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
+    r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4f), r);
+    p = _mm256_set1_ps(1.0f / 5040.0f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+    return _mm256_and_ps(p, keep);
+}
+
+SANTA__TARGET static int santa__mass_avx2(float *s, int n, float *max, float *sum) {
+    const __m256i abs = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000);
+    __m256 m8 = _mm256_set1_ps(SANTA__MASKED), total = _mm256_setzero_ps();
+    __m256i bad = _mm256_setzero_si256();
+    __m128 m4;
+    float m;
+    int i;
+    for (i = 0; i < n; i += 8) {
+        __m256 x = _mm256_loadu_ps(s + i);
+        __m256i b = _mm256_castps_si256(x);
+        bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_and_si256(b, abs), inf),
+                                                   _mm256_cmpeq_epi32(b, inf)));
+        m8 = _mm256_max_ps(m8, x);
+    }
+    if (_mm256_movemask_epi8(bad)) return 1;
+    m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
+    m4 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
+    m = _mm_cvtss_f32(_mm_max_ss(m4, _mm_shuffle_ps(m4, m4, 1)));
+    *max = m;
+    *sum = 0.0f;
+    if (m < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
+    for (i = 0; i < n; i += 8) {
+        __m256 u = santa__v_exp(_mm256_sub_ps(_mm256_loadu_ps(s + i), _mm256_set1_ps(m)));
+        _mm256_storeu_ps(s + i, u);
+        total = _mm256_add_ps(total, u);
+    }
+    *sum = santa__v_add_lanes(total);
+    return 0;
+}
+
+/* Columns of 8 * vecs features for up to four heads; acc stays in registers over the rows. */
+SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, int n, int64_t c, int vecs, int tail,
+                                       const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
+                                       float *acc, int64_t acc_stride) {
+    const int64_t size = t == SANTA_F32 ? 4 : 2;
+    __m256 sum[8];
+    int i, g, v;
+    for (v = 0; v < 8; v++) sum[v] = _mm256_setzero_ps();
+    for (i = 0; i < n; i++) {
+        __m256 x[8];
+        for (v = 0; v < vecs; v++) {
+            const char *p = row[i] + (c + 8 * v) * size;
+            x[v] = tail ? santa__v_load_tail(t, p, tail) : santa__v_load(t, p);
+        }
+        for (g = 0; g < heads; g++) {
+            __m256 y = _mm256_broadcast_ss(w + g * w_stride + i);
+            for (v = 0; v < vecs; v++) sum[g * vecs + v] = _mm256_fmadd_ps(x[v], y, sum[g * vecs + v]);
+        }
+    }
+    for (g = 0; g < heads; g++) {
+        for (v = 0; v < vecs; v++) {
+            float *a = acc + g * acc_stride + c + 8 * v;
+            __m256 k = _mm256_set1_ps(keep[g]), y = _mm256_mul_ps(_mm256_set1_ps(add[g]), sum[g * vecs + v]);
+            if (tail) {
+                float tmp[8] = {0.0f};
+                memcpy(tmp, a, (size_t)tail * sizeof *a);
+                _mm256_storeu_ps(tmp, _mm256_fmadd_ps(_mm256_loadu_ps(tmp), k, y));
+                memcpy(a, tmp, (size_t)tail * sizeof *a);
+            } else {
+                _mm256_storeu_ps(a, _mm256_fmadd_ps(_mm256_loadu_ps(a), k, y));
+            }
+        }
+    }
+}
+
+/* heads * vecs accumulators stay within the 16 registers. */
+SANTA__INLINE void santa__v_accumulate_heads(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
+                                             int64_t w_stride, int64_t group, const float *keep, const float *add,
+                                             float *acc, int64_t acc_stride) {
+    while (group > 0) {
+        int64_t c = 0;
+        int heads = group >= 4 ? 4 : group >= 2 ? 2 : 1;
+        if (heads == 4) {
+            for (; c + 16 <= dv; c += 16) santa__v_accumulate(t, row, n, c, 2, 0, w, w_stride, 4, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 4, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 4, keep, add, acc, acc_stride);
+        } else if (heads == 2) {
+            for (; c + 32 <= dv; c += 32) santa__v_accumulate(t, row, n, c, 4, 0, w, w_stride, 2, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 2, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 2, keep, add, acc, acc_stride);
+        } else {
+            for (; c + 64 <= dv; c += 64) santa__v_accumulate(t, row, n, c, 8, 0, w, w_stride, 1, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 1, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 1, keep, add, acc, acc_stride);
+        }
+        group -= heads;
+        w += heads * w_stride; keep += heads; add += heads; acc += heads * acc_stride;
+    }
+}
+
+SANTA__TARGET static void santa__accumulate_avx2(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
+                                                 int64_t w_stride, int64_t group, const float *keep, const float *add,
+                                                 float *acc, int64_t acc_stride) {
+    if (t == SANTA_F32) santa__v_accumulate_heads(SANTA_F32, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
+    else if (t == SANTA_F16) santa__v_accumulate_heads(SANTA_F16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
+    else santa__v_accumulate_heads(SANTA_BF16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
+}
+
+static const santa__kernels santa__avx2 = { santa__dot_avx2, santa__mass_avx2, santa__accumulate_avx2 };
+#endif
+
+SANTADEF santa_isa santa_best_isa(void) {
+#ifdef SANTA__AVX2
+    /* every CPU with AVX2 and FMA has F16C; the builtin also checks that the system saves the wide registers */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return SANTA_ISA_AVX2;
+#endif
+    return SANTA_ISA_SCALAR;
+}
+
+static const santa__kernels *santa__kernels_of(santa_isa isa) {
+#ifdef SANTA__AVX2
+    if ((isa == SANTA_ISA_AUTO ? santa_best_isa() : isa) == SANTA_ISA_AVX2) return &santa__avx2;
+#endif
+    (void)isa;
+    return &santa__scalar;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>check */
+
+/* Sizes saturate at UINT64_MAX, which no check lets through. */
+static uint64_t santa__mul(uint64_t a, uint64_t b) { return a && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
+static uint64_t santa__add(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
+static uint64_t santa__abs(int64_t a) { return a < 0 ? 0u - (uint64_t)a : (uint64_t)a; }
+
+static santa_status santa__check_tensor(const santa_tensor *t) {
+    uint64_t span = 1;
+    int i;
+    if (!t->data) return SANTA_ERR_NULL_DATA;
+    if ((unsigned)t->dtype > (unsigned)SANTA_BF16) return SANTA_ERR_DTYPE;
+    if ((unsigned)t->device >= (unsigned)SANTA_DEVICE_COUNT) return SANTA_ERR_DEVICE;
+    for (i = 0; i < 4; i++) if (t->shape[i] <= 0) return SANTA_ERR_SHAPE;
+    for (i = 0; i < 4; i++) span = santa__add(span, santa__mul((uint64_t)t->shape[i] - 1, santa__abs(t->stride[i])));
+    if (santa__mul(span, 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
+    return SANTA_OK;
+}
+
+/* Keys that one sequence can hold. */
+static int64_t santa__capacity(const santa_attention *a) {
+    return a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+}
+
+static int64_t santa__seq_len(const santa_attention *a, int64_t b) {
+    return a->seq_lens ? a->seq_lens[b] : santa__capacity(a);
+}
+
+/* Valid keys [begin, end) of query row i, and its position p. */
+static void santa__key_range(const santa_attention *a, int64_t len, int64_t i, int64_t *begin, int64_t *end, int64_t *p) {
+    *p = len - a->q.shape[1] + i;
+    *end = a->causal ? SANTA__MAX(*p + 1, 0) : len;
+    *begin = a->window > 0 && *p >= a->window ? *p - a->window + 1 : 0;
+    if (*begin > *end) *begin = *end;
+}
+
+static santa_status santa__check_shapes(const santa_attention *a) {
+    const santa_tensor *t[4];
+    int64_t b;
+    int i;
+    santa_status s;
+    t[0] = &a->q; t[1] = &a->k; t[2] = &a->v; t[3] = &a->out;
+    for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
+    for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
+    for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
+    if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
+    if (!a->block_table && (a->q.shape[0] != a->k.shape[0] || a->q.shape[0] != a->v.shape[0])) return SANTA_ERR_BATCH;
+    if (a->q.shape[1] != a->out.shape[1]) return SANTA_ERR_Q_LEN;
+    if (a->q.shape[2] != a->out.shape[2]) return SANTA_ERR_HEADS;
+    if (a->k.shape[2] != a->v.shape[2]) return SANTA_ERR_KV_HEADS;
+    if (a->q.shape[2] % a->k.shape[2] != 0) return SANTA_ERR_GROUP;
+    if (a->q.shape[3] != a->k.shape[3]) return SANTA_ERR_HEAD_DIM;
+    if (a->v.shape[3] != a->out.shape[3]) return SANTA_ERR_HEAD_DIM_V;
+    if (a->k.shape[1] != a->v.shape[1] || a->k.shape[0] != a->v.shape[0]) return SANTA_ERR_KV_LEN;
+    if (a->block_table) {
+        if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
+        if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages) return SANTA_ERR_BLOCK_TABLE_SHAPE;
+        if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    } else if (a->k.shape[1] > INT32_MAX) {
+        return SANTA_ERR_TOO_LONG;
+    }
+    if (a->q.shape[1] > INT32_MAX || a->q.shape[2] > INT32_MAX) return SANTA_ERR_OVERFLOW;
+    if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
+                   santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
+    /* host memory on every device's behalf is only read for the CPU; a GPU backend checks its own copies */
+    if (a->q.device != SANTA_CPU) return SANTA_OK;
+    for (b = 0; a->seq_lens && b < a->q.shape[0]; b++)
+        if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
+    return SANTA_OK;
+}
+
+/* Pages that some query row may read: a sliding window frees the ones before it. */
+static santa_status santa__check_pages(const santa_attention *a) {
+    int64_t b, page, begin, end, p, stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
+        const int32_t *row = a->block_table + b * stride;
+        int64_t len = santa__seq_len(a, b), size = a->k.shape[1];
+        santa__key_range(a, len, 0, &begin, &end, &p);
+        for (page = begin / size; page * size < len; page++)
+            if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
+    }
+    return SANTA_OK;
+}
+
+static santa_status santa__check_extras(const santa_attention *a) {
+    int64_t h;
+    if (a->causal != 0 && a->causal != 1) return SANTA_ERR_CAUSAL;
+    if (santa__not_finite(a->sm_scale)) return SANTA_ERR_SM_SCALE;
+    if (santa__not_finite(a->soft_cap) || a->soft_cap < 0.0f) return SANTA_ERR_SOFT_CAP;
+    if (a->window < 0) return SANTA_ERR_WINDOW;
+    if (a->q.device != SANTA_CPU) return SANTA_OK;
+    for (h = 0; a->sinks && h < a->q.shape[2]; h++) if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
+    for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
+        if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
+    return SANTA_OK;
+}
+
+static int santa__has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
+static int64_t santa__num_samples(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
+static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
+static double santa__top_p(const santa_options *o) { return o->top_p > 0.0 ? o->top_p : 0.9; }
+static int64_t santa__bernoulli_draws(const santa_options *o) { return o->bernoulli_draws ? o->bernoulli_draws : 4; }
+static double santa__epsilon(const santa_vattention_options *v) { return v->epsilon > 0.0 ? v->epsilon : 0.05; }
+static double santa__delta(const santa_vattention_options *v) { return v->delta > 0.0 ? v->delta : 0.05; }
+
+/* Keys per block of masses: tiles of flash below SANTA_BLOCK are blocks of their own. */
+static int santa__block_size(const santa_options *o) {
+    return o->method == SANTA_FLASH && santa__tile_size(o) < SANTA_BLOCK ? (int)santa__tile_size(o) : SANTA_BLOCK;
+}
+
+/* What a sampler needs to know, with or without tensors. */
+static santa_status santa__check_sampler(const santa_options *o) {
+    if ((unsigned)o->method >= (unsigned)SANTA_METHOD_COUNT) return SANTA_ERR_METHOD;
+    if (o->num_samples < 0 || (santa__has_draws(o->method) && o->num_samples > SANTA_MAX_SAMPLES)) return SANTA_ERR_NUM_SAMPLES;
+    if (o->tile_size != 0) {
+        int64_t t = o->tile_size;
+        int whole = t > 0 && t % SANTA_BLOCK == 0, small = o->method == SANTA_FLASH && (t == 8 || t == 16 || t == 32);
+        if ((o->method != SANTA_PROP && o->method != SANTA_FLASH) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
+    }
+    if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
+    return SANTA_OK;
+}
+
+static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
+    const santa_vattention_options *v = &o->vattention;
+    santa_status s = santa__check_sampler(o);
+    if (s != SANTA_OK) return s;
+    if ((unsigned)o->scores > (unsigned)SANTA_SCORES_GROUP_STRAT) return SANTA_ERR_SCORES;
+    if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
+    if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
+        return SANTA_ERR_VATTENTION_TOKENS;
+    if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
+    if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
+    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || v->delta >= 1.0) return SANTA_ERR_DELTA;
+    if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
+    if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
+    if (a->std_error && (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P)) return SANTA_ERR_STD_ERROR;
+    if ((unsigned)o->isa > (unsigned)SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    if (o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    if (o->num_threads < 0 || o->num_threads > INT32_MAX) return SANTA_ERR_THREADS;
+#ifndef _OPENMP
+    if (o->num_threads > 1 && !o->parallel_for) return SANTA_ERR_THREADS;
+#endif
+    if (o->item_begin != 0 || o->item_end != 0) {
+        if (o->item_begin < 0 || o->item_end < o->item_begin) return SANTA_ERR_ITEMS;
+        if ((uint64_t)o->item_end > santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2])) return SANTA_ERR_ITEMS;
+    }
+    return SANTA_OK;
+}
+
+/* The one piece of process-wide data: which backends are linked. */
+static const santa_backend *santa__backends[SANTA_DEVICE_COUNT];
+
+SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend) {
+    if ((unsigned)device >= (unsigned)SANTA_DEVICE_COUNT || device == SANTA_CPU) return SANTA_ERR_BACKEND;
+    if (backend && (!backend->name || !backend->workspace_size || !backend->decode)) return SANTA_ERR_BACKEND;
+    santa__backends[device] = backend;                /* NULL takes a backend out */
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
+    santa_status s;
+    if (!a || !o) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
+    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
+    if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
+    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device] ? SANTA_OK : SANTA_ERR_NO_BACKEND;
+    return santa__check_pages(a);
+}
+
+/* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
+typedef struct santa__plan {
+    int64_t group, n, blocks, block, list, d_pad, dv, score_stride, words;
+    uint64_t stats, q, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
+             taken, part, heavy, va, total;
+} santa__plan;
+
+static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
+    uint64_t at = p->total;
+    p->total = santa__add(p->total, santa__mul(santa__add(santa__mul((uint64_t)n, size), 63) / 64, 64));
+    return at;
+}
+
+/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. */
+static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv) {
+    int64_t s = santa__num_samples(o), heads, blocks;
+    int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
+    memset(p, 0, sizeof *p);
+    p->group = group;
+    p->n = n;
+    p->block = santa__block_size(o);
+    p->blocks = blocks = n / p->block + 2;                        /* a window may cut a block at either end */
+    p->d_pad = (d + 7) / 8 * 8;
+    p->dv = dv;
+    p->words = n / 64 + 2;
+    heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
+    switch (o->method) {
+        case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
+        case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
+        case SANTA_FLASH: p->list = s + n / santa__tile_size(o) + 2; break;
+        case SANTA_VATTENTION: p->list = 0; break;
+        default: p->list = s; break;
+    }
+    p->score_stride = streams ? SANTA_BLOCK : blocks * p->block;
+    p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
+    p->q = santa__plan_part(p, group * p->d_pad, 4);
+    p->coef = santa__plan_part(p, o->scores != SANTA_SCORES_EXACT ? group * p->d_pad : 0, 4);
+    p->active = santa__plan_part(p, p->d_pad, 4);
+    p->row_a = santa__plan_part(p, SANTA__MAX(d, dv), 4);
+    p->row_b = santa__plan_part(p, dv, 4);
+    p->scores = santa__plan_part(p, vattention && (o->vattention.heavy || o->vattention.heavy_tokens == SANTA_NONE)
+                                    ? 0 : group * p->score_stride, 4);
+    p->block_max = santa__plan_part(p, streams ? group : heads * blocks, 4);          /* dense: the running maxima, */
+    p->block_sum = santa__plan_part(p, heads * blocks, 4);
+    p->prefix = santa__plan_part(p, streams ? group : heads ? blocks + 1 : 0, 8);      /* and denominators */
+    p->seen = santa__plan_part(p, d > 0 && !streams ? p->words : 0, 8);
+    p->index = santa__plan_part(p, p->list, 4);
+    p->count = santa__plan_part(p, p->list, 4);
+    p->weight = santa__plan_part(p, p->list, 4);
+    p->acc = santa__plan_part(p, group * dv, 4);
+    p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
+    p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
+    p->heavy = santa__plan_part(p, vattention && o->vattention.heavy ? n : 0, 4);
+    p->va = santa__plan_part(p, vattention ? 6 * dv : 0, 4);
+}
+
+/* Also used for its saturated total: anything past size_t is refused. */
+static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
+    int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
+    uint64_t threads = o->num_threads ? (uint64_t)o->num_threads : 1;
+    if (a->window > 0) n = SANTA__MIN(n, a->window);
+    /* the signed products of the plan stay far below 2^63 */
+    if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3])) > ((uint64_t)1 << 56))
+        return SANTA_ERR_OVERFLOW;
+    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3]);
+    *total = santa__add(santa__mul(p->total, threads), 63);           /* 63: the caller's pointer need not be aligned */
+    return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
+    santa__plan p;
+    uint64_t total;
+    if (santa_check(a, o) != SANTA_OK) return 0;
+    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->workspace_size(a, o);
+    return santa__plan_decode(&p, a, o, &total) == SANTA_OK ? (size_t)total : 0;
+}
+
+static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
+
+/* ---------------------------------------------------------------------------------------------- >>scoring */
+
+/* The rows of one sequence and KV head in K or V. Strides in bytes. */
+typedef struct santa__rows {
+    const char *base;
+    const int32_t *table;                                             /* NULL: not paged */
+    int64_t page_size, page, row, feature, dim;
+    santa_dtype dtype;
+} santa__rows;
+
+static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t, int64_t batch, int64_t kv_head) {
+    santa__rows r;
+    int64_t size = santa__dtype_size(t->dtype);
+    r.base = (const char *)t->data + kv_head * t->stride[2] * size + (a->block_table ? 0 : batch * t->stride[0] * size);
+    r.table = a->block_table ? a->block_table + batch * (a->block_table_stride ? a->block_table_stride : a->max_pages) : NULL;
+    r.page_size = t->shape[1];
+    r.page = t->stride[0] * size;
+    r.row = t->stride[1] * size;
+    r.feature = t->stride[3] * size;
+    r.dim = t->shape[3];
+    r.dtype = t->dtype;
+    if (r.dim == 1) r.feature = size;
+    return r;
+}
+
+static const char *santa__row(const santa__rows *r, int64_t j) {
+    if (!r->table) return r->base + j * r->row;
+    return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
+}
+
+static int santa__adjacent(const santa__rows *r) { return r->feature == santa__dtype_size(r->dtype); }
+
+static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
+    const char *p = santa__row(r, j);
+    int64_t c;
+    for (c = 0; c < r->dim; c++) f[c] = santa__load(r->dtype, p + c * r->feature);
+}
+
+/* One item's K, V, query and scratch: everything a method works on for one (batch, KV head, query row). */
+typedef struct santa__job {
+    const santa_attention *a;
+    const santa_options *o;
+    const santa__kernels *kernel;
+    const santa__plan *plan;
+    santa_stats *stats;
+    santa__rows k, v;
+    int64_t batch, kv_head, q_index, group, begin, end, position;
+    uint64_t seed, offset, request_id;
+    float *q, *coef;                     /* [group, d_pad]: scaled query; its Bernoulli estimate                   */
+    int32_t *active;                     /* features some head's estimate holds                                   */
+    int64_t num_active;
+    char *work;
+} santa__job;
+
+#define SANTA__PART(type, job, part) ((type *)(void *)((job)->work + (job)->plan->part))
+
+static santa__rng santa__job_rng(const santa__job *j, uint32_t stream, int64_t head) {
+    return santa__rng_make(j->seed, j->offset, j->request_id, stream, (uint32_t)head, (uint32_t)j->q_index);
+}
+
+static int64_t santa__head(const santa__job *j, int64_t g) { return j->kv_head * j->group + g; }
+
+/* Where results of head g go in lse, std_error and audit. */
+static int64_t santa__slot(const santa__job *j, int64_t g) {
+    return (j->batch * j->a->q.shape[1] + j->q_index) * j->a->q.shape[2] + santa__head(j, g);
+}
+
+static void santa__load_query(const santa__job *j, int64_t g, float scale, float *f) {
+    const santa_tensor *q = &j->a->q;
+    int64_t size = santa__dtype_size(q->dtype), c;
+    const char *p = (const char *)q->data + (j->batch * q->stride[0] + j->q_index * q->stride[1]
+                                             + santa__head(j, g) * q->stride[2]) * size;
+    for (c = 0; c < q->shape[3]; c++) f[c] = scale * santa__load(q->dtype, p + c * q->stride[3] * size);
+}
+
+/* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix C.1). In stratum b the draw
+   keeps the feature surely when (b + 1)/B <= p and never when b/B >= p, so only one stratum is random. */
+static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, int stratified, int64_t feature) {
+    int64_t kept = 0, b;
+    if (stratified) {
+        double x = p * (double)draws;
+        b = (int64_t)x;
+        if (b >= draws) return draws;
+        return b + (santa__rng_uniform(rng, (uint32_t)(feature * draws + b)) < x - (double)b);
+    }
+    for (b = 0; b < draws; b++) kept += santa__rng_uniform(rng, (uint32_t)(feature * draws + b)) < p;
+    return kept;
+}
+
+/* Replaces q by its estimate, plain: coef_i = sign(q_i) M/B count_i; mean group query: coef_hi = q_hi / qbar_i * M/B count_i
+   with M = max qbar, qbar the group's mean |q|. 0/0 is 0; a NaN query stays NaN. */
+static void santa__bernoulli_query(santa__job *j) {
+    const int64_t d = j->k.dim, pad = j->plan->d_pad, draws = santa__bernoulli_draws(j->o);
+    const int stratified = j->o->scores == SANTA_SCORES_BERNOULLI_STRAT || j->o->scores == SANTA_SCORES_GROUP_STRAT;
+    const int grouped = j->o->scores >= SANTA_SCORES_GROUP_IID;
+    float *mean = SANTA__PART(float, j, row_a);
+    int64_t g, i, used;
+    memset(j->coef, 0, (size_t)(j->group * pad) * sizeof *j->coef);
+    for (g = 0; g < j->group; g += grouped ? j->group : 1) {
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_BERNOULLI, santa__head(j, g));
+        int64_t last = grouped ? j->group : g + 1, h;
+        float m = 0.0f;
+        int bad = 0;
+        for (i = 0; i < d; i++) {
+            float sum = 0.0f;
+            for (h = g; h < last; h++) sum += (float)fabs((double)j->q[h * pad + i]);
+            mean[i] = sum / (float)(last - g);
+            if (mean[i] > m) m = mean[i];
+            bad |= santa__not_finite(mean[i]);
+        }
+        for (i = 0; i < d; i++) {
+            int64_t count;
+            if (bad) {
+                for (h = g; h < last; h++) j->coef[h * pad + i] = santa__nan();
+                continue;
+            }
+            if (!(mean[i] > 0.0f)) continue;
+            count = santa__bernoulli_count(&rng, (double)mean[i] / (double)m, draws, stratified, i);
+            for (h = g; h < last; h++) {
+                float part = grouped ? j->q[h * pad + i] / mean[i] : j->q[h * pad + i] > 0.0f ? 1.0f : -1.0f;
+                j->coef[h * pad + i] = part * (m * (float)count / (float)draws);
+            }
+        }
+    }
+    for (i = 0, j->num_active = 0; i < d; i++) {
+        for (g = 0, used = 0; g < j->group; g++) used |= santa__bits(j->coef[g * pad + i]) << 1 != 0;
+        if (used) j->active[j->num_active++] = (int32_t)i;
+    }
+}
+
+static void santa__prepare_query(santa__job *j) {
+    float scale = j->a->sm_scale;
+    const int64_t d = j->k.dim, pad = j->plan->d_pad;
+    int64_t g, i;
+    if (!(scale > 0.0f || scale < 0.0f)) scale = (float)(1.0 / sqrt((double)d));
+    memset(j->q, 0, (size_t)(j->group * pad) * sizeof *j->q);
+    for (g = 0; g < j->group; g++) santa__load_query(j, g, scale, j->q + g * pad);
+    if (j->o->scores != SANTA_SCORES_EXACT) {
+        santa__bernoulli_query(j);
+    } else {
+        j->coef = j->q;
+        for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
+        j->num_active = d;
+    }
+}
+
+/* Feature by feature: for feature-major K, any other feature stride, and Bernoulli (which must not touch the features its
+   draws left out). Keys i < n <= SANTA_BLOCK. */
+static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s,
+                                int64_t s_stride) {
+    float f[SANTA_BLOCK] = {0.0f}, sum[SANTA_BLOCK];
+    int64_t g, c;
+    int i;
+    for (g = g0; g < g0 + heads; g++) {
+        const float *coef = j->coef + g * j->plan->d_pad;
+        memset(sum, 0, sizeof sum);
+        for (c = 0; c < j->num_active; c++) {
+            const int64_t at = j->active[c];
+            const float w = coef[at];
+            if (santa__bits(w) << 1 == 0 && j->o->scores != SANTA_SCORES_EXACT) continue;
+            for (i = 0; i < n; i++) f[i] = santa__load(j->k.dtype, row[i] + at * j->k.feature);
+            for (i = 0; i < SANTA_BLOCK; i++) sum[i] += w * f[i];
+        }
+        memcpy(s + (g - g0) * s_stride, sum, (size_t)n * sizeof *s);
+    }
+}
+
+/* Scores of n <= SANTA_BLOCK keys for heads g0 .. g0 + heads - 1 of the group: keys index[i], or first + i if index is NULL.
+   s[(g - g0) * s_stride + i]. */
+static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
+                         int64_t s_stride) {
+    const santa_attention *a = j->a;
+    const char *row[SANTA_BLOCK];
+    int64_t g;
+    int i;
+    if (!index && !j->k.table) for (i = 0; i < n; i++) row[i] = j->k.base + (first + i) * j->k.row;
+    else for (i = 0; i < n; i++) row[i] = santa__row(&j->k, index ? index[i] : first + i);
+    if (j->o->scores == SANTA_SCORES_EXACT && santa__adjacent(&j->k))
+        j->kernel->dot(j->k.dtype, row, n, j->k.dim, j->q + g0 * j->plan->d_pad, j->plan->d_pad, heads, s, s_stride);
+    else
+        santa__dot_features(j, row, n, g0, heads, s, s_stride);
+    for (g = 0; g < heads; g++) {
+        float *x = s + g * s_stride;
+        if (a->soft_cap > 0.0f)
+            for (i = 0; i < n; i++) x[i] = a->soft_cap * (float)tanh((double)(x[i] / a->soft_cap));
+        if (a->alibi_slopes) {
+            float slope = a->alibi_slopes[santa__head(j, g0 + g)];
+            for (i = 0; i < n; i++) x[i] += slope * (float)((index ? index[i] : first + i) - j->position);
+        }
+    }
+}
+
+/* Scores of block b (keys b * block ..) in their lanes, the rest of the block masked. s[g * s_stride + lane]. */
+static void santa__score_block(const santa__job *j, int64_t b, float *s, int64_t s_stride) {
+    const int64_t block = j->plan->block, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+    int64_t g, i;
+    if (to - from < block)
+        for (g = 0; g < j->group; g++)
+            for (i = 0; i < block; i++) s[g * s_stride + i] = SANTA__MASKED;
+    santa__score(j, NULL, from, (int)(to - from), 0, j->group, s + (from - b * block), s_stride);
+}
+
+/* ---------------------------------------------------------------------------------------------- >>mass */
+
+/* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s - max[b]). prefix[b] is the
+   mass before block b relative to exp(m), m the largest max, total the whole mass. first: number of block 0. */
+typedef struct santa__mass {
+    const float *u, *max, *sum;
+    double *prefix, total;
+    int64_t first, blocks;
+    int block;
+    float m;
+} santa__mass;
+
+/* A block with a NaN or +inf score is marked by a NaN sum. */
+static void santa__mass_block(const santa__kernels *k, float *s, int n, float *max, float *sum) {
+    if (k->mass(s, n, max, sum)) { *max = SANTA__MASKED; *sum = santa__nan(); }
+}
+
+/* Returns 1 if a block is marked. */
+static int santa__prefix(santa__mass *x) {
+    int64_t b;
+    x->m = SANTA__MASKED;
+    x->prefix[0] = 0.0;
+    for (b = 0; b < x->blocks; b++) {
+        if (santa__is_nan(x->sum[b])) return 1;
+        x->m = SANTA__MAX(x->m, x->max[b]);
+    }
+    for (b = 0; b < x->blocks; b++) {
+        double w = x->max[b] < SANTA__MASK_LIMIT ? 0.0 : exp((double)x->max[b] - (double)x->m) * (double)x->sum[b];
+        x->prefix[b + 1] = x->prefix[b] + w;
+    }
+    x->total = x->prefix[x->blocks];
+    return 0;
+}
+
+/* Natural log-sum-exp of mass total * exp(m) and an optional sink logit, and the share of the keys in it. */
+static float santa__lse(float m, double total, const float *sink, double *keys_share) {
+    double top = (double)m, t = total;
+    *keys_share = 1.0;
+    if (sink && !santa__not_finite(*sink)) {                          /* -inf: no sink */
+        if (!(total > 0.0)) { *keys_share = 0.0; return *sink; }
+        if ((double)*sink > top) top = (double)*sink;
+        t = total * exp((double)m - top);
+        *keys_share = t / (t + exp((double)*sink - top));
+        t += exp((double)*sink - top);
+    }
+    return t > 0.0 ? (float)(top + log(t)) : santa__neg_inf();
+}
+
+/* ---------------------------------------------------------------------------------------------- >>draw */
+
+/* A position in the prefix mass that only moves forward. */
+typedef struct santa__walk { int64_t block; int lane; float sum; double scale; int64_t scaled; } santa__walk;
+
+static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) {
+    w->block = block;
+    w->lane = 0;
+    w->sum = block < x->blocks ? x->u[block * x->block] : 0.0f;
+}
+
+/* Number of the key that holds mass position t: the first with prefix > t, strictly, so that a key without mass is never
+   it. Blocks end at last. Rounding can push t past the end; the last key with mass takes it. */
+static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, int64_t last) {
+    const float *u;
+    double local;
+    int lane;
+    int64_t b = w->block;
+    while (b + 1 < last && !(t < x->prefix[b + 1])) b++;
+    while (b > 0 && !(x->prefix[b + 1] > x->prefix[b])) b--;
+    if (b != w->block) santa__walk_to(w, x, b);
+    if (w->scaled != b + 1) {
+        w->scale = exp((double)x->m - (double)x->max[b]);
+        w->scaled = b + 1;
+    }
+    u = x->u + b * x->block;
+    local = (t - x->prefix[b]) * w->scale;
+    if (!(local > 0.0)) local = 0.0;
+    while (w->lane + 1 < x->block && !((double)w->sum > local)) w->sum += u[++w->lane];
+    lane = w->lane;
+    if (!((double)w->sum > local)) while (lane > 0 && !(u[lane] > 0.0f)) lane--;
+    return (int32_t)((x->first + b) * x->block + lane);
+}
+
+typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; } santa__list;
+
+static void santa__list_add(santa__list *l, int32_t key) {            /* keys arrive in ascending order */
+    if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
+    else { l->index[l->rows] = key; l->count[l->rows] = 1; l->rows++; }
+    l->draws++;
+}
+
+static void santa__sift(int32_t *a, int64_t i, int64_t n) {
+    int32_t x = a[i];
+    int64_t child;
+    while ((child = 2 * i + 1) < n) {
+        if (child + 1 < n && a[child + 1] > a[child]) child++;
+        if (x >= a[child]) break;
+        a[i] = a[child];
+        i = child;
+    }
+    a[i] = x;
+}
+
+static void santa__sort(int32_t *a, int64_t n) {                      /* heap sort: in place, n log n always */
+    int64_t i;
+    for (i = n / 2; i-- > 0;) santa__sift(a, i, n);
+    for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
+}
+
+static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
+    santa__walk w;
+    int64_t i;
+    memset(&w, 0, sizeof w);
+    for (i = 0; i < s; i++) {
+        double t = santa__rng_uniform(rng, (uint32_t)i) * x->total;
+        int64_t lo = 0, hi = x->blocks - 1;
+        while (lo < hi) {
+            int64_t mid = (lo + hi) / 2;
+            if (t < x->prefix[mid + 1]) hi = mid; else lo = mid + 1;
+        }
+        santa__walk_to(&w, x, lo);
+        l->index[i] = santa__walk_draw(&w, x, t, x->blocks);
+    }
+    santa__sort(l->index, s);
+    for (i = 0; i < s; i++) santa__list_add(l, l->index[i]);          /* writes at or before entry i */
+}
+
+static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
+    const double step = x->total / (double)s;
+    santa__walk w;
+    int64_t i;
+    memset(&w, 0, sizeof w);
+    santa__walk_to(&w, x, 0);
+    for (i = 0; i < s; i++)
+        santa__list_add(l, santa__walk_draw(&w, x, ((double)i + santa__rng_uniform(rng, (uint32_t)i)) * step, x->blocks));
+}
+
+/* How many of the comb's s thresholds (i + u) * step lie below mass position end. */
+static int64_t santa__comb_count(double u, double step, int64_t s, double end, double total) {
+    int64_t n;
+    if (end >= total) return s;
+    n = (int64_t)(end / step - u);                                    /* within rounding; the loops make it exact */
+    n = n < 0 ? 0 : SANTA__MIN(n, s);
+    while (n > 0 && !(((double)(n - 1) + u) * step < end)) n--;
+    while (n < s && ((double)n + u) * step < end) n++;
+    return n;
+}
+
+/* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence. sys is one tile. */
+static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
+    const double u = santa__rng_uniform(rng, 0), step = x->total / (double)s;
+    int64_t b = 0, i = 0;
+    while (b < x->blocks) {
+        int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
+        santa__walk w;
+        end = SANTA__MIN(end, x->blocks);
+        n = santa__comb_count(u, step, s, x->prefix[end], x->total);
+        if (tile) { stats->tiles++; stats->tiles_skipped += n == i; }
+        memset(&w, 0, sizeof w);
+        santa__walk_to(&w, x, b);
+        for (; i < n; i++) santa__list_add(l, santa__walk_draw(&w, x, ((double)i + u) * step, end));
+        b = end;
+    }
+}
+
+/* Per-tile draws, weighted by the tiles' exact masses. Only tiles with mass have a share of the budget. */
+static void santa__draw_flash(const santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
+    int64_t b, end, i, t = 0, tiles = 0, rank = 0;
+    for (b = 0; b < x->blocks; b = end) {
+        end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks);
+        tiles += x->prefix[end] > x->prefix[b];
+        t++;
+    }
+    stats->tiles += t;
+    stats->tiles_skipped += t - tiles;
+    for (b = 0; b < x->blocks; b = end) {
+        const double mass = x->prefix[end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks)] - x->prefix[b];
+        int64_t n = s * (rank + 1) / tiles - s * rank / tiles, from = l->rows;
+        double u;
+        santa__walk w;
+        if (!(mass > 0.0)) continue;
+        rank++;
+        n = SANTA__MAX(n, 1);
+        u = santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile));
+        memset(&w, 0, sizeof w);
+        santa__walk_to(&w, x, b);
+        for (i = 0; i < n; i++)
+            santa__list_add(l, santa__walk_draw(&w, x, x->prefix[b] + ((double)i + u) * (mass / (double)n), end));
+        for (i = from; i < l->rows; i++) l->weight[i] = (float)(mass / x->total * (double)l->count[i] / (double)n);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>select */
+
+static uint32_t santa__sortable(float f) {                            /* unsigned order = float order */
+    uint32_t u = santa__bits(f);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties equal to it. want counts
+   keys, or mass relative to exp(m) when by_mass. Masked scores never belong. */
+static void santa__select(const float *s, int64_t n, double want, int by_mass, float m, uint32_t *threshold, int64_t *ties) {
+    uint32_t value = 0, mask = 0;
+    int shift;
+    *threshold = 0xffffffffu;
+    *ties = 0;
+    for (shift = 24; shift >= 0; shift -= 8) {
+        double sum[256] = {0.0};
+        int64_t count[256] = {0}, i;
+        int bucket, lowest = -1;
+        for (i = 0; i < n; i++) {
+            uint32_t key = santa__sortable(s[i]);
+            if (s[i] < SANTA__MASK_LIMIT || (key & mask) != value) continue;
+            count[key >> shift & 255u]++;
+            sum[key >> shift & 255u] += by_mass ? exp((double)s[i] - (double)m) : 1.0;
+        }
+        for (bucket = 255; bucket >= 0; bucket--) {
+            if (!count[bucket]) continue;
+            lowest = bucket;
+            if (!(sum[bucket] < want)) break;
+            want -= sum[bucket];
+        }
+        if (lowest < 0) return;                                       /* nothing is unmasked */
+        if (bucket < 0) want += sum[lowest];                          /* rounding: want lies just past the end */
+        value |= (uint32_t)lowest << shift;
+        mask |= 255u << shift;
+        *ties = count[lowest];
+        if (shift == 0) {
+            double each = sum[lowest] / (double)count[lowest], take = each > 0.0 ? ceil(want / each) : 1.0;
+            *ties = take < 1.0 ? 1 : take < (double)count[lowest] ? (int64_t)take : count[lowest];
+        }
+    }
+    *threshold = value;
+}
+
+/* Softmax over the selected scores; s[0] belongs to key first. */
+static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m, santa__list *l) {
+    double total = 0.0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        uint32_t key = santa__sortable(s[i]);
+        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+        l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
+        total += (double)l->weight[l->rows];
+        santa__list_add(l, (int32_t)(first + i));
+    }
+    for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->weight[i] / total);
+}
+
+/* The sampler: rows and weights of one head from its masses (for top-k and top-p, u holds raw scores). */
+static void santa__draw(const santa_options *o, const santa__mass *x, santa__rng *rng, santa__list *l, santa_stats *stats) {
+    const int64_t s = santa__num_samples(o), n = x->blocks * x->block, tile = santa__tile_size(o) / x->block;
+    uint32_t threshold;
+    int64_t i, b, ties;
+    l->rows = l->draws = 0;
+    switch (o->method) {
+        case SANTA_IID: santa__draw_iid(x, rng, s, l); break;
+        case SANTA_STRAT: santa__draw_strat(x, rng, s, l); break;
+        case SANTA_SYS: santa__draw_comb(x, rng, s, 0, l, stats); break;
+        case SANTA_PROP: santa__draw_comb(x, rng, s, tile, l, stats); break;
+        case SANTA_FLASH: santa__draw_flash(x, rng, s, tile, l, stats); return;
+        case SANTA_TOP_K: case SANTA_TOP_P: {
+            int by_mass = o->method == SANTA_TOP_P;
+            santa__select(x->u, n, by_mass ? santa__top_p(o) * x->total : (double)s, by_mass, x->m, &threshold, &ties);
+            santa__take_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
+            return;
+        }
+        default:                                                      /* dense: every row with mass */
+            for (b = 0; b < x->blocks; b++) {
+                double scale = exp((double)x->max[b] - (double)x->m) / x->total;
+                for (i = 0; i < x->block; i++) {
+                    float u = x->u[b * x->block + i];
+                    if (!(u > 0.0f)) continue;
+                    l->weight[l->rows] = (float)((double)u * scale);
+                    santa__list_add(l, (int32_t)((x->first + b) * x->block + i));
+                }
+            }
+            return;
+    }
+    for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->count[i] / (double)s);
+}
+
+/* ---------------------------------------------------------------------------------------------- >>run-dense */
+
+static void santa__write_row(const santa__job *j, int64_t g, const float *f) {
+    const santa_tensor *t = &j->a->out;
+    int64_t size = santa__dtype_size(t->dtype), c;
+    char *p = (char *)t->data + (j->batch * t->stride[0] + j->q_index * t->stride[1] + santa__head(j, g) * t->stride[2]) * size;
+    for (c = 0; c < t->shape[3]; c++) santa__store(t->dtype, p + c * t->stride[3] * size, f[c]);
+}
+
+/* Results of one head. acc = NULL: the row is bad, everything is NaN. */
+static void santa__write_head(const santa__job *j, int64_t g, float *acc, float lse, float std_error) {
+    int64_t c;
+    float *row = acc ? acc : SANTA__PART(float, j, row_a);
+    if (!acc) {
+        for (c = 0; c < j->v.dim; c++) row[c] = santa__nan();
+        lse = std_error = santa__nan();
+    }
+    santa__write_row(j, g, row);
+    if (j->a->lse) j->a->lse[santa__slot(j, g)] = lse;
+    if (j->a->std_error) j->a->std_error[santa__slot(j, g)] = std_error;
+}
+
+static const float *santa__sink(const santa__job *j, int64_t g) {
+    return j->a->sinks ? j->a->sinks + santa__head(j, g) : NULL;
+}
+
+/* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
+static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
+                              const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
+                              float *acc, int64_t acc_stride) {
+    const char *row[SANTA_BLOCK];
+    int64_t g, c;
+    int i;
+    for (i = 0; i < n; i++) row[i] = santa__row(v, index ? index[i] : first + i);
+    if (santa__adjacent(v)) {
+        kernel->accumulate(v->dtype, row, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
+        return;
+    }
+    for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
+        float f[SANTA_BLOCK];
+        for (i = 0; i < n; i++) f[i] = santa__load(v->dtype, row[i] + c * v->feature);
+        for (g = 0; g < group; g++) {
+            float sum = 0.0f;
+            for (i = 0; i < n; i++) sum += w[g * w_stride + i] * f[i];
+            acc[g * acc_stride + c] = acc[g * acc_stride + c] * keep[g] + add[g] * sum;
+        }
+    }
+}
+
+/* Exact attention, one pass over K and V in blocks: running maximum, f64 denominator, f32 numerator. */
+static void santa__run_dense(santa__job *j) {
+    enum { HEADS = 8 };                                               /* running state on the stack, groups in slices */
+    const int64_t block = SANTA_BLOCK, dv = j->v.dim;
+    float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc);
+    double *total = SANTA__PART(double, j, prefix);
+    float *m = SANTA__PART(float, j, block_max);
+    int64_t b, g, h;
+    memset(acc, 0, (size_t)(j->group * dv) * sizeof *acc);
+    for (g = 0; g < j->group; g++) { m[g] = SANTA__MASKED; total[g] = 0.0; }
+    for (b = j->begin / block; b * block < j->end; b++) {
+        const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+        santa__score_block(j, b, s, block);
+        for (g = 0; g < j->group; g += HEADS) {
+            const int64_t heads = SANTA__MIN(j->group - g, (int64_t)HEADS);
+            float keep[HEADS], add[HEADS];
+            for (h = 0; h < heads; h++) {
+                float max, sum;
+                santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
+                keep[h] = 1.0f;
+                add[h] = 0.0f;
+                if (santa__is_nan(sum)) total[g + h] = -1.0;          /* bad for good: see below */
+                if (max < SANTA__MASK_LIMIT || total[g + h] < 0.0) {
+                    memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
+                    continue;
+                }
+                add[h] = 1.0f;
+                if (max > m[g + h]) {
+                    keep[h] = m[g + h] < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)m[g + h] - (double)max);
+                    m[g + h] = max;
+                } else if (max < m[g + h]) {
+                    add[h] = (float)exp((double)max - (double)m[g + h]);
+                }
+                total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
+            }
+            santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), s + g * block + (from - b * block), block, heads,
+                              keep, add, acc + g * dv, dv);
+        }
+    }
+    for (g = 0; g < j->group; g++) {
+        double share;
+        float *row = acc + g * dv, lse;
+        int64_t c;
+        if (total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
+        lse = santa__lse(m[g], total[g], santa__sink(j, g), &share);
+        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g])) : 0.0f;
+        santa__write_head(j, g, row, lse, 0.0f);
+    }
+    j->stats->k_rows_read += j->end - j->begin;
+    j->stats->v_rows_read += j->end - j->begin;
+    j->stats->v_rows_head += (j->end - j->begin) * j->group;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>run-sampled */
+
+static int64_t santa__mark(uint64_t *seen, int64_t bit) {             /* 1 the first time */
+    uint64_t mask = (uint64_t)1 << (bit & 63), old = seen[bit >> 6];
+    seen[bit >> 6] = old | mask;
+    return (old & mask) == 0;
+}
+
+static void santa__gather(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, const float *weight,
+                          int64_t rows, float scale, float *acc) {
+    const float one = 1.0f;
+    int64_t i;
+    memset(acc, 0, (size_t)v->dim * sizeof *acc);
+    for (i = 0; i < rows; i += SANTA_BLOCK)
+        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), weight + i, 0, 1, &one, &scale, acc, 0);
+}
+
+/* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
+   variance is taken as half the squared difference to its neighbour (no neighbour differs within a key drawn twice);
+   strata whose means differ make it too large, not too small. */
+static float santa__std_error(const santa__job *j, const santa__list *l, const float *mean, double share) {
+    float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
+    const double n = (double)l->draws;
+    double total = 0.0, last = 0.0;
+    int64_t i, c;
+    if (l->draws < 2) return santa__inf();
+    for (i = 0; i < l->rows; i++) {
+        double dist = 0.0, w = (double)l->weight[i] / (double)l->count[i];
+        santa__load_row(&j->v, l->index[i], row);
+        for (c = 0; (i > 0 || j->o->method == SANTA_IID) && c < j->v.dim; c++) {
+            /* mean is the scaled output: share * average of the rows */
+            double to = j->o->method == SANTA_IID ? (double)mean[c] : (double)other[c] * share;
+            dist += ((double)row[c] * share - to) * ((double)row[c] * share - to);
+        }
+        if (j->o->method == SANTA_IID) total += (double)l->count[i] * dist / (n * (n - 1.0));
+        else if (i > 0) total += 0.25 * (w * w + last * last) * dist * n / (n - 1.0);
+        last = w;
+        swap = row; row = other; other = swap;
+    }
+    return (float)sqrt(total);
+}
+
+/* Scores of the whole row for the group (K once), then head by head: prefix, draw, gather. */
+static void santa__run_sampled(santa__job *j) {
+    const santa__plan *p = j->plan;
+    const int select = j->o->method == SANTA_TOP_K || j->o->method == SANTA_TOP_P;
+    const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first, stride = p->score_stride;
+    float *s = SANTA__PART(float, j, scores), *max = SANTA__PART(float, j, block_max), *sum = SANTA__PART(float, j, block_sum);
+    float *acc = SANTA__PART(float, j, acc), tmp[SANTA_BLOCK];
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    int64_t b, g, i;
+    for (b = 0; b < blocks; b++) {
+        santa__score_block(j, first + b, s + b * p->block, stride);
+        for (g = 0; g < j->group; g++) {
+            float *u = s + g * stride + b * p->block;
+            if (select) { memcpy(tmp, u, (size_t)p->block * sizeof *u); u = tmp; }   /* the raw scores stay */
+            santa__mass_block(j->kernel, u, (int)p->block, max + g * p->blocks + b, sum + g * p->blocks + b);
+        }
+    }
+    memset(seen, 0, (size_t)p->words * sizeof *seen);
+    for (g = 0; g < j->group; g++) {
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
+        santa__mass x;
+        santa__list l;
+        double share;
+        float lse;
+        x.u = s + g * stride; x.max = max + g * p->blocks; x.sum = sum + g * p->blocks;
+        x.prefix = SANTA__PART(double, j, prefix);
+        x.first = first; x.blocks = blocks; x.block = (int)p->block;
+        l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
+        if (santa__prefix(&x)) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
+        lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
+        l.rows = l.draws = 0;
+        if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
+        santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
+        santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
+        for (i = 0; i < l.rows; i++) j->stats->v_rows_read += santa__mark(seen, l.index[i] - first * p->block);
+        j->stats->v_rows_head += l.rows;
+        if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
+    }
+    j->stats->k_rows_read += j->end - j->begin;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>run-vattention */
+
+/* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then Newton on erfc. */
+static double santa__upper_quantile(double q) {
+    double t = sqrt(-2.0 * log(q)), z;
+    int i;
+    z = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+    for (i = 0; i < 4; i++) {
+        double density = exp(-0.5 * z * z) * 0.39894228040143267794;
+        if (!(density > 0.0)) break;
+        z += (0.5 * erfc(z * 0.70710678118654752440) - q) / density;
+    }
+    return z;
+}
+
+SANTADEF double santa_normal_quantile(double p) {
+    if (santa__not_finite_d(p) || !(p > 0.0 && p < 1.0)) return (double)santa__nan();
+    return p < 0.5 ? -santa__upper_quantile(p) : santa__upper_quantile(1.0 - p);
+}
+
+#define SANTA__DELTA_VECTOR 0.215        /* above it the CLT bound on a vector's norm fails (see ERR_DELTA_VECTOR) */
+
+static double santa__z(santa_bound bound, double delta) {
+    return bound == SANTA_BOUND_CLT ? santa__upper_quantile(0.5 * delta) : sqrt(2.0 * log(2.0 / delta));
+}
+
+static int santa__bad_amount(double x) { return santa__not_finite_d(x) || x < 0.0; }
+
+static santa_status santa__check_budget(const santa_budget *in, const int64_t *budget, int denominator, int numerator) {
+    if (!in || !budget) return SANTA_ERR_NULL_ARGUMENT;
+    if (santa__not_finite_d(in->epsilon) || !(in->epsilon > 0.0 && in->epsilon < 1.0)) return SANTA_ERR_EPSILON;
+    if (santa__not_finite_d(in->delta) || !(in->delta > 0.0 && in->delta < 1.0)) return SANTA_ERR_DELTA;
+    if ((unsigned)in->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
+    if (in->population < 0) return SANTA_ERR_BUDGET_INPUT;
+    if (denominator && (santa__bad_amount(in->sigma) || santa__bad_amount(in->denominator))) return SANTA_ERR_BUDGET_INPUT;
+    if (numerator && (santa__bad_amount(in->trace) || santa__bad_amount(in->norm))) return SANTA_ERR_BUDGET_INPUT;
+    return SANTA_OK;
+}
+
+/* n_s * spread / total, the relative error of one draw. No spread: 0, whatever the total. */
+static double santa__relative_spread(double population, double spread, double total) {
+    if (!(spread > 0.0)) return 0.0;
+    return total > 0.0 ? population * spread / total : 1e300;
+}
+
+/* ceil of b0 with the finite-population correction, b0 = x^2. */
+static int64_t santa__budget_of(double x, int64_t population) {
+    double n = (double)population, b0 = x * x, b;
+    if (population == 0 || !(x > 0.0)) return 0;
+    if (!(b0 < 1e300)) return population;
+    b = ceil(b0 / (1.0 + b0 / n) * (1.0 - 1e-12));                    /* rounding must not add a draw */
+    return b < n ? (int64_t)b : population;
+}
+
+SANTADEF santa_status santa_budget_denominator(const santa_budget *in, int64_t *budget) {
+    santa_status s = santa__check_budget(in, budget, 1, 0);
+    if (s != SANTA_OK) return s;
+    *budget = santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
+                               * santa__relative_spread((double)in->population, in->sigma, in->denominator), in->population);
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_budget_numerator(const santa_budget *in, int64_t *budget) {
+    santa_status s = santa__check_budget(in, budget, 0, 1);
+    if (s != SANTA_OK) return s;
+    if (in->bound == SANTA_BOUND_CLT && in->delta > SANTA__DELTA_VECTOR) return SANTA_ERR_DELTA_VECTOR;
+    *budget = santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
+                               * santa__relative_spread((double)in->population, sqrt(in->trace), in->norm), in->population);
+    return SANTA_OK;
+}
+
+/* The best epsilon' for a given delta' makes both budgets equal, which leaves b0 = (2 (z(delta') A + z(delta - delta') C) / eps)^2
+   with A, C the relative spreads; z is convex, so golden section over delta' finds the minimum. */
+SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget) {
+    const double ratio = 0.61803398874989484820;
+    double a, c, lo, hi, x[2], f[2], best;
+    int i, k;
+    santa_status s = santa__check_budget(in, budget, 1, 1);
+    if (s != SANTA_OK) return s;
+    a = santa__relative_spread((double)in->population, in->sigma, in->denominator);
+    c = santa__relative_spread((double)in->population, sqrt(in->trace), in->norm);
+    hi = in->delta;
+    lo = in->bound == SANTA_BOUND_CLT && in->delta > SANTA__DELTA_VECTOR ? in->delta - SANTA__DELTA_VECTOR : 0.0;
+    if (!(c > 0.0)) {
+        best = santa__z(in->bound, in->delta) * a;
+    } else if (!(a > 0.0)) {
+        best = santa__z(in->bound, in->delta - lo) * c;
+    } else {
+        x[0] = hi - ratio * (hi - lo);
+        x[1] = lo + ratio * (hi - lo);
+        for (k = 0; k < 2; k++) f[k] = santa__z(in->bound, x[k]) * a + santa__z(in->bound, in->delta - x[k]) * c;
+        for (i = 0; i < 48; i++) {
+            k = f[0] < f[1];                                          /* 1: the minimum is left of x[1] */
+            if (k) { hi = x[1]; x[1] = x[0]; f[1] = f[0]; x[0] = hi - ratio * (hi - lo); }
+            else { lo = x[0]; x[0] = x[1]; f[0] = f[1]; x[1] = lo + ratio * (hi - lo); }
+            k = !k;
+            f[k] = santa__z(in->bound, x[k]) * a + santa__z(in->bound, in->delta - x[k]) * c;
+        }
+        best = SANTA__MIN(f[0], f[1]);
+    }
+    *budget = santa__budget_of(2.0 * best / in->epsilon, in->population);
+    return SANTA_OK;
+}
+
+/* Sums over a set of keys, relative to exp(m): d = sum e, n = sum e v; with moments also d2 = sum e^2, n2 = sum e^2 v,
+   t = sum e^2 |v|^2. */
+typedef struct santa__set { float m, *n, *n2; double d, d2, t; } santa__set;
+
+typedef struct santa__va {
+    santa__job *j;
+    santa__set *set;                                                  /* where keys go now */
+    int64_t g, keys;
+    uint64_t *seen;
+    int fill, moments, bad;
+    int32_t chunk[SANTA_BLOCK];
+} santa__va;
+
+static void santa__va_flush(santa__va *x) {
+    const santa__job *j = x->j;
+    santa__set *set = x->set;
+    float u[SANTA_BLOCK], u2[SANTA_BLOCK], max, sum, old, add, *row = SANTA__PART(float, j, row_a);
+    float old2, add2;
+    int i;
+    if (!x->fill) return;
+    santa__score(j, x->chunk, 0, x->fill, x->g, 1, u, SANTA_BLOCK);
+    for (i = x->fill; i < SANTA_BLOCK; i++) u[i] = SANTA__MASKED;
+    if (j->kernel->mass(u, SANTA_BLOCK, &max, &sum)) { x->bad = 1; x->fill = 0; return; }
+    old = add = 1.0f;
+    if (max > set->m) {
+        old = set->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)set->m - (double)max);
+        set->m = max;
+    } else {
+        add = max < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)max - (double)set->m);
+    }
+    old2 = old * old;
+    add2 = add * add;
+    set->d = set->d * (double)old + (double)add * (double)sum;
+    santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, u, 0, 1, &old, &add, set->n, 0);
+    for (i = 0, sum = 0.0f; i < x->fill; i++) { u2[i] = u[i] * u[i]; sum += u2[i]; }
+    set->d2 = set->d2 * (double)old2 + (double)add2 * (double)sum;
+    if (x->moments && set->n2) {
+        double t = 0.0;
+        int64_t c;
+        for (i = 0; i < x->fill; i++) {
+            double norm = 0.0;
+            santa__load_row(&j->v, x->chunk[i], row);
+            for (c = 0; c < j->v.dim; c++) norm += (double)row[c] * (double)row[c];
+            t += (double)u2[i] * norm;
+        }
+        set->t = set->t * (double)old2 + (double)add2 * t;
+        santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, u2, 0, 1, &old2, &add2, set->n2, 0);
+    }
+    for (i = 0; i < x->fill; i++) j->stats->v_rows_read += santa__mark(x->seen, x->chunk[i] - j->begin);
+    x->keys += x->fill;
+    x->fill = 0;
+}
+
+static void santa__va_take(santa__va *x, int64_t key) {
+    x->chunk[x->fill++] = (int32_t)key;
+    if (x->fill == SANTA_BLOCK) santa__va_flush(x);
+}
+
+/* Keys lo + i for the bits i < n of map that equal value, ascending. */
+static void santa__va_take_bits(santa__va *x, const uint64_t *map, int value, int64_t lo, int64_t n) {
+    int64_t w, i;
+    for (w = 0; w * 64 < n; w++) {
+        uint64_t bits = value ? map[w] : ~map[w];
+        for (i = w * 64; bits && i < n; i++, bits >>= 1) if (bits & 1u) santa__va_take(x, lo + i);
+    }
+    santa__va_flush(x);
+}
+
+/* count positions of [0, n) not yet in taken, uniform without replacement, into taken and part. Redraws on a hit; a word that
+   would favour small positions is redrawn too (Lemire's bound). */
+static void santa__va_sample(santa__rng *rng, uint32_t *at, uint64_t *taken, uint64_t *part, int64_t n, int64_t count) {
+    const uint32_t size = (uint32_t)n, uneven = (0u - size) % size;
+    while (count > 0) {
+        uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
+        if ((uint32_t)wide < uneven || !santa__mark(taken, (int64_t)(wide >> 32))) continue;
+        santa__mark(part, (int64_t)(wide >> 32));
+        count--;
+    }
+}
+
+static void santa__set_clear(santa__set *s, float *n, float *n2, int64_t dv) {
+    s->m = SANTA__MASKED;
+    s->d = s->d2 = s->t = 0.0;
+    s->n = n;
+    s->n2 = n2;
+    memset(n, 0, (size_t)dv * sizeof *n);
+    if (n2) memset(n2, 0, (size_t)dv * sizeof *n2);
+}
+
+static double santa__rescale(const santa__set *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
+
+static double santa__norm(const float *a, double x, const float *b, double y, int64_t n) {
+    double sum = 0.0;
+    int64_t c;
+    for (c = 0; c < n; c++) {
+        double f = (double)a[c] * x + (double)b[c] * y;
+        sum += f * f;
+    }
+    return sqrt(sum);
+}
+
+/* Algorithm 2: budget from the fixed sums and the base sample of audit->num_base keys. Fills the audit. */
+static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, const santa__set *base, santa_audit *audit) {
+    const santa_vattention_options *v = &x->j->o->vattention;
+    const float *sink = santa__sink(x->j, x->g);
+    const double nb = (double)audit->num_base, w = (double)audit->num_residual / nb;
+    const double m = (double)SANTA__MAX(fixed->m, base->m), ef = santa__rescale(fixed, m), eb = santa__rescale(base, m);
+    const int64_t dv = x->j->v.dim;
+    santa_budget in;
+    santa_status s;
+    int64_t budget = 0;
+    memset(&in, 0, sizeof in);
+    in.epsilon = santa__epsilon(v);
+    in.delta = santa__delta(v);
+    in.bound = v->bound;
+    in.population = audit->num_residual;
+    in.sigma = eb * sqrt(SANTA__MAX((base->d2 - base->d * base->d / nb) / (nb - 1.0), 0.0));
+    in.denominator = ef * fixed->d + w * eb * base->d;
+    if (sink && !santa__not_finite(*sink)) in.denominator += exp(SANTA__MIN((double)*sink - m, 600.0));
+    if (v->guarantee == SANTA_GUARANTEE_FULL) {
+        double mean = santa__norm(base->n, eb / nb, base->n, 0.0, dv);
+        in.trace = SANTA__MAX((eb * eb * base->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
+        in.norm = santa__norm(fixed->n, ef, base->n, w * eb, dv);
+        s = santa_budget_full(&in, &budget);
+    } else {
+        s = santa_budget_denominator(&in, &budget);
+    }
+    audit->sigma = in.sigma;
+    audit->denominator = in.denominator;
+    audit->trace = in.trace;
+    audit->norm = in.norm;
+    audit->max_score = m;
+    if (s != SANTA_OK) return audit->num_residual;                    /* NaN in V: nothing can be promised, take all */
+    return SANTA__MAX(budget, audit->num_base);
+}
+
+/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). */
+static float santa__va_std_error(const santa__set *set, const float *scale, const float *out, double total, double ns, double b,
+                                 int64_t dv) {
+    double d = 0.0, d2 = 0.0, t = 0.0, cross = 0.0, square = 0.0, mean2 = 0.0, spread;
+    int64_t c;
+    int i;
+    for (i = 0; i < 2; i++) {
+        double e = (double)scale[i];
+        d += e * set[i].d; d2 += e * e * set[i].d2; t += e * e * set[i].t;
+    }
+    for (c = 0; c < dv; c++) {
+        double o = (double)out[c], n = 0.0, n2 = 0.0;
+        for (i = 0; i < 2; i++) {
+            double e = (double)scale[i];
+            n += e * (double)set[i].n[c]; n2 += e * e * (double)set[i].n2[c];
+        }
+        cross += o * n2;
+        square += o * o;
+        mean2 += (n - d * o) * (n - d * o);
+    }
+    spread = (t - 2.0 * cross + square * d2 - mean2 / b) / (b - 1.0);
+    return (float)(ns / total * sqrt(SANTA__MAX(spread, 0.0) * (1.0 - b / ns) / b));
+}
+
+static int64_t santa__va_heavy(santa__job *j, int64_t g, int64_t lo, int64_t mid, int64_t want, uint64_t *taken, int *bad) {
+    const santa_vattention_options *v = &j->o->vattention;
+    int64_t i, count = 0;
+    if (want <= 0) return 0;
+    if (v->heavy) {
+        int32_t *index = SANTA__PART(int32_t, j, heavy);
+        float *q = SANTA__PART(float, j, row_a);
+        santa__load_query(j, g, 1.0f, q);
+        count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, lo, lo + mid, want, index);
+        count = SANTA__MIN(count, want);
+        for (i = 0, want = 0; i < count; i++)
+            if (index[i] >= lo && index[i] < lo + mid) want += santa__mark(taken, index[i] - lo);
+        return want;
+    } else {
+        const float *s = SANTA__PART(float, j, scores) + g * j->plan->score_stride;
+        uint32_t threshold;
+        int64_t ties;
+        for (i = 0; i < mid; i++) *bad |= santa__nan_or_plus_inf(s[i]);
+        santa__select(s, mid, (double)want, 0, 0.0f, &threshold, &ties);
+        for (i = 0; i < mid; i++) {
+            uint32_t key = santa__sortable(s[i]);
+            if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+            count += santa__mark(taken, i);
+        }
+        return count;
+    }
+}
+
+static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_most) {
+    int64_t n = option == SANTA_NONE ? 0 : option ? option : by_default;
+    return SANTA__MIN(n, at_most);
+}
+
+static void santa__run_vattention(santa__job *j) {
+    const santa_vattention_options *v = &j->o->vattention;
+    const int64_t n = j->end - j->begin, dv = j->v.dim;
+    const int64_t sinks = santa__va_count(v->sink_tokens, 128, n), local = santa__va_count(v->local_tokens, 128, n - sinks);
+    const int64_t lo = j->begin + sinks, mid = n - sinks - local, heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, mid);
+    const int oracle = !v->heavy && heavy > 0;
+    uint64_t *taken = SANTA__PART(uint64_t, j, taken), *part = SANTA__PART(uint64_t, j, part), *seen = SANTA__PART(uint64_t, j, seen);
+    const size_t map_bytes = (size_t)(mid / 64 + 1) * sizeof *taken;
+    float *vec = SANTA__PART(float, j, va), *acc = SANTA__PART(float, j, acc);
+    int64_t g, i, c, union_before = j->stats->v_rows_read;
+    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+    for (i = 0; oracle && i < mid; i += SANTA_BLOCK)
+        santa__score(j, NULL, lo + i, (int)SANTA__MIN(mid - i, (int64_t)SANTA_BLOCK), 0, j->group,
+                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
+    for (g = 0; g < j->group; g++) {
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_VATTENTION, santa__head(j, g));
+        santa__set set[3];                                            /* base, extra, fixed */
+        santa_audit audit;
+        santa__va x;
+        uint32_t at = 0;
+        double m, w = 1.0, scale[3], total, share;
+        float lse, std_error = 0.0f, two[2];
+        int64_t base;
+        memset(&x, 0, sizeof x);
+        memset(&audit, 0, sizeof audit);
+        x.j = j; x.g = g; x.seen = seen;
+        x.moments = v->guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
+        santa__set_clear(&set[0], vec, vec + dv, dv);
+        santa__set_clear(&set[1], vec + 2 * dv, vec + 3 * dv, dv);
+        santa__set_clear(&set[2], vec + 4 * dv, NULL, dv);
+        memset(taken, 0, map_bytes);
+        audit.num_keys = n;
+        audit.num_fixed = sinks + local + santa__va_heavy(j, g, lo, mid, heavy, taken, &x.bad);
+        audit.num_residual = n - audit.num_fixed;
+        x.set = &set[2];
+        for (i = j->begin; i < lo; i++) santa__va_take(&x, i);
+        santa__va_take_bits(&x, taken, 1, lo, mid);
+        for (i = lo + mid; i < j->end; i++) santa__va_take(&x, i);
+        santa__va_flush(&x);
+        base = v->base_samples ? v->base_samples : SANTA__MAX((audit.num_residual + 39) / 40, 32);
+        if (audit.num_residual <= base) {
+            audit.budget = audit.num_residual;
+            audit.exact = 1;
+            santa__va_take_bits(&x, taken, 0, lo, mid);
+        } else {
+            audit.num_base = base;
+            memset(part, 0, map_bytes);
+            santa__va_sample(&rng, &at, taken, part, mid, base);
+            x.set = &set[0];
+            santa__va_take_bits(&x, part, 1, lo, mid);
+            audit.budget = x.bad ? base : santa__va_budget(&x, &set[2], &set[0], &audit);
+            x.set = &set[1];
+            if (audit.budget >= audit.num_residual) {
+                audit.budget = audit.num_residual;
+                audit.exact = 1;
+                santa__va_take_bits(&x, taken, 0, lo, mid);
+            } else if (audit.budget > base) {
+                memset(part, 0, map_bytes);
+                santa__va_sample(&rng, &at, taken, part, mid, audit.budget - base);
+                santa__va_take_bits(&x, part, 1, lo, mid);
+            }
+            w = (double)audit.num_residual / (double)audit.budget;
+        }
+        m = (double)SANTA__MAX(SANTA__MAX(set[0].m, set[1].m), set[2].m);
+        for (i = 0, total = 0.0; i < 3; i++) {
+            scale[i] = santa__rescale(&set[i], m) * (i < 2 ? w : 1.0);
+            total += scale[i] * set[i].d;
+        }
+        if (audit.num_base == 0) { audit.denominator = total; audit.max_score = m; }
+        audit.density = (double)(audit.num_fixed + audit.budget) / (double)n;
+        lse = santa__lse((float)m, total, santa__sink(j, g), &share);
+        for (c = 0; c < dv; c++) {
+            double sum = scale[0] * (double)set[0].n[c] + scale[1] * (double)set[1].n[c] + scale[2] * (double)set[2].n[c];
+            acc[c] = total > 0.0 ? (float)(sum * (share / total)) : 0.0f;
+        }
+        if (j->a->std_error && !audit.exact) {
+            two[0] = (float)santa__rescale(&set[0], m);
+            two[1] = (float)santa__rescale(&set[1], m);
+            std_error = santa__va_std_error(set, two, acc, total / (share > 0.0 ? share : 1.0), (double)audit.num_residual,
+                                            (double)audit.budget, dv);
+        }
+        santa__write_head(j, g, x.bad ? NULL : acc, lse, std_error);
+        if (v->audit) v->audit[santa__slot(j, g)] = audit;
+        j->stats->draws += audit.budget;
+        j->stats->exact_rows += audit.exact;
+        j->stats->v_rows_head += x.keys;
+    }
+    j->stats->k_rows_read += oracle ? n : j->stats->v_rows_read - union_before;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>run */
+
+static int64_t santa__active_of_head(const santa__job *j, int64_t g) {
+    int64_t c, n = 0;
+    if (j->o->scores == SANTA_SCORES_EXACT) return j->k.dim;
+    for (c = 0; c < j->num_active; c++) n += santa__bits(j->coef[g * j->plan->d_pad + j->active[c]]) << 1 != 0;
+    return n;
+}
+
+/* Everything for one query row of one (batch, KV head). */
+static void santa__run_row(santa__job *j) {
+    const int64_t k_before = j->stats->k_rows_read;
+    int64_t g;
+    santa__key_range(j->a, santa__seq_len(j->a, j->batch), j->q_index, &j->begin, &j->end, &j->position);
+    j->stats->rows += j->group;
+    j->stats->keys += j->end - j->begin;
+    if (j->begin == j->end) {
+        memset(SANTA__PART(float, j, acc), 0, (size_t)j->v.dim * sizeof(float));
+        for (g = 0; g < j->group; g++) {
+            double share;
+            float lse = santa__lse(SANTA__MASKED, 0.0, santa__sink(j, g), &share);
+            santa__write_head(j, g, SANTA__PART(float, j, acc), lse, 0.0f);
+            if (j->o->method == SANTA_VATTENTION && j->o->vattention.audit)
+                memset(j->o->vattention.audit + santa__slot(j, g), 0, sizeof(santa_audit));
+        }
+        return;
+    }
+    santa__prepare_query(j);
+    switch (j->o->method) {
+        case SANTA_DENSE: santa__run_dense(j); break;
+        case SANTA_VATTENTION: santa__run_vattention(j); break;
+        default: santa__run_sampled(j); break;
+    }
+    j->stats->k_features_read += (j->stats->k_rows_read - k_before) * j->num_active;
+    for (g = 0; g < j->group; g++) j->stats->k_features_head += (j->stats->k_rows_read - k_before) * santa__active_of_head(j, g);
+}
+
+static void santa__job_make(santa__job *j, const santa_attention *a, const santa_options *o, const santa__plan *p, char *work,
+                            int64_t batch, int64_t kv_head) {
+    memset(j, 0, sizeof *j);
+    j->a = a; j->o = o; j->plan = p; j->work = work;
+    j->kernel = santa__kernels_of(o->isa);
+    j->stats = SANTA__PART(santa_stats, j, stats);
+    j->batch = batch;
+    j->kv_head = kv_head;
+    j->group = p->group;
+    j->k = santa__rows_make(a, &a->k, batch, kv_head);
+    j->v = santa__rows_make(a, &a->v, batch, kv_head);
+    j->seed = o->seeds ? o->seeds[batch] : o->seed;
+    j->offset = o->offsets ? o->offsets[batch] : o->offset;
+    j->request_id = o->request_ids ? o->request_ids[batch] : (uint64_t)batch;
+    j->q = SANTA__PART(float, j, q);
+    j->coef = SANTA__PART(float, j, coef);
+    j->active = SANTA__PART(int32_t, j, active);
+}
+
+typedef struct santa__call {
+    const santa_attention *a;
+    const santa_options *o;
+    santa__plan plan;
+    char *work;
+    int64_t first, items, threads;
+} santa__call;
+
+static void santa__run_task(void *context, int64_t t) {
+    const santa__call *call = (const santa__call *)context;
+    char *work = call->work + (uint64_t)t * call->plan.total;
+    int64_t i, to = call->first + call->items * (t + 1) / call->threads;
+    memset(work + call->plan.stats, 0, sizeof(santa_stats));
+    for (i = call->first + call->items * t / call->threads; i < to; i++) {
+        santa__job j;
+        santa__job_make(&j, call->a, call->o, &call->plan, work, i / call->a->k.shape[2], i % call->a->k.shape[2]);
+        for (j.q_index = 0; j.q_index < call->a->q.shape[1]; j.q_index++) {
+            j.coef = SANTA__PART(float, &j, coef);                    /* exact scores let it alias q */
+            santa__run_row(&j);
+        }
+    }
+}
+
+SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
+                                   santa_stats *stats) {
+    santa__call call;
+    uint64_t total;
+    int64_t t;
+    santa_status s = santa_check(a, o);
+    if (s != SANTA_OK) return s;
+    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->decode(a, o, workspace, workspace_bytes, stats);
+    if ((s = santa__plan_decode(&call.plan, a, o, &total)) != SANTA_OK) return s;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < total) return SANTA_ERR_WORKSPACE_SIZE;
+    call.a = a;
+    call.o = o;
+    call.work = santa__align(workspace);
+    call.threads = o->num_threads ? o->num_threads : 1;
+    call.first = o->item_begin;
+    call.items = o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
+    if (call.threads == 1) {
+        santa__run_task(&call, 0);
+    } else if (o->parallel_for) {
+        o->parallel_for(o->parallel_user, call.threads, santa__run_task, &call);
+    } else {
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static, 1) num_threads((int)call.threads)
+        for (t = 0; t < call.threads; t++) santa__run_task(&call, t);
+#endif
+    }
+    if (stats) {
+        enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
+        int64_t sum[FIELDS] = {0}, one[FIELDS];
+        int f;
+        for (t = 0; t < call.threads; t++) {
+            memcpy(one, call.work + (uint64_t)t * call.plan.total + call.plan.stats, sizeof one);
+            for (f = 0; f < FIELDS; f++) sum[f] += one[f];
+        }
+        memcpy(stats, sum, sizeof sum);
+    }
+    return SANTA_OK;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>steps-code */
+
+static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index, int64_t kv_head) {
+    if (a->q.device != SANTA_CPU) return SANTA_ERR_DEVICE;
+    if (batch < 0 || batch >= a->q.shape[0] || q_index < 0 || q_index >= a->q.shape[1] || kv_head < 0 || kv_head >= a->k.shape[2])
+        return SANTA_ERR_INDEX;
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch, int64_t q_index,
+                                   int64_t kv_head, float *scores, int64_t scores_stride,
+                                   void *workspace, size_t workspace_bytes) {
+    santa__plan p;
+    santa__job j;
+    uint64_t total;
+    int64_t len, g, i, b;
+    santa_status s = santa_check(a, o);
+    if (s != SANTA_OK) return s;
+    if (!scores) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
+    len = santa__seq_len(a, batch);
+    if (scores_stride < len) return SANTA_ERR_CAPACITY;
+    if ((s = santa__plan_decode(&p, a, o, &total)) != SANTA_OK) return s;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < total) return SANTA_ERR_WORKSPACE_SIZE;
+    santa__job_make(&j, a, o, &p, santa__align(workspace), batch, kv_head);
+    j.q_index = q_index;
+    santa__key_range(a, len, q_index, &j.begin, &j.end, &j.position);
+    santa__prepare_query(&j);
+    for (g = 0; g < j.group; g++)
+        for (i = 0; i < len; i++)
+            if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
+    for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
+        int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
+        santa__score(&j, NULL, from, (int)(to - from), 0, j.group, scores + from, scores_stride);
+    }
+    return SANTA_OK;
+}
+
+static santa_status santa__check_sample(int64_t n, const santa_options *o) {
+    santa_status s;
+    if (!o) return SANTA_ERR_NULL_ARGUMENT;
+    if (n <= 0) return SANTA_ERR_SHAPE;
+    if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    if ((s = santa__check_sampler(o)) != SANTA_OK) return s;
+    if (o->method == SANTA_VATTENTION) return SANTA_ERR_METHOD;       /* it does not start from scores */
+    if ((unsigned)o->isa > (unsigned)SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    return o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2 ? SANTA_ERR_ISA : SANTA_OK;
+}
+
+SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
+    santa__plan p;
+    if (santa__check_sample(n, o) != SANTA_OK) return 0;
+    santa__plan_make(&p, o, 1, n, 0, 0);
+    return p.list;
+}
+
+SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
+    santa__plan p;
+    if (santa__check_sample(n, o) != SANTA_OK) return 0;
+    santa__plan_make(&p, o, 1, n, 0, 0);
+    return p.total > (uint64_t)PTRDIFF_MAX - 63 ? 0 : (size_t)p.total + 63;
+}
+
+SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
+                                   santa_draws *draws, void *workspace, size_t workspace_bytes) {
+    const santa__kernels *kernel;
+    santa__plan p;
+    santa__mass x;
+    santa__list l;
+    santa__rng rng;
+    santa_stats stats;
+    float *u, *max, *sum;
+    char *work;
+    int64_t b, i;
+    int select;
+    santa_status s = santa__check_sample(n, o);
+    if (s != SANTA_OK) return s;
+    if (!scores || !draws || !draws->index || !draws->weight) return SANTA_ERR_NULL_ARGUMENT;
+    if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX) return SANTA_ERR_INDEX;
+    santa__plan_make(&p, o, 1, n, 0, 0);
+    if (draws->capacity < p.list) return SANTA_ERR_CAPACITY;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
+    for (i = 0; i < n; i++) if (santa__nan_or_plus_inf(scores[i])) return SANTA_ERR_NAN;
+    work = santa__align(workspace);
+    u = (float *)(void *)(work + p.scores);
+    max = (float *)(void *)(work + p.block_max);
+    sum = (float *)(void *)(work + p.block_sum);
+    kernel = santa__kernels_of(o->isa);
+    select = o->method == SANTA_TOP_K || o->method == SANTA_TOP_P;
+    memset(&x, 0, sizeof x);
+    x.block = (int)p.block;
+    x.blocks = (n + p.block - 1) / p.block;
+    x.prefix = (double *)(void *)(work + p.prefix);
+    x.u = u; x.max = max; x.sum = sum;
+    memcpy(u, scores, (size_t)n * sizeof *u);
+    for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
+    for (b = 0; b < x.blocks; b++) {
+        float tmp[SANTA_BLOCK], *at = u + b * p.block;
+        if (select) { memcpy(tmp, at, (size_t)p.block * sizeof *tmp); at = tmp; }
+        santa__mass_block(kernel, at, (int)p.block, max + b, sum + b);
+    }
+    santa__prefix(&x);
+    l.index = draws->index;
+    l.count = draws->count ? draws->count : (int32_t *)(void *)(work + p.count);
+    l.weight = draws->weight;
+    l.rows = l.draws = 0;
+    memset(&stats, 0, sizeof stats);
+    if (x.total > 0.0) {
+        rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
+        santa__draw(o, &x, &rng, &l, &stats);
+    }
+    draws->rows = l.rows;
+    draws->draws = l.draws;
+    draws->lse = x.total > 0.0 ? (float)((double)x.m + log(x.total)) : santa__neg_inf();
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head, const int32_t *index,
+                                   const float *weight, int64_t rows, float *out) {
+    santa__rows v;
+    int64_t i;
+    santa_status s;
+    if (!a || !out || rows < 0 || (rows > 0 && (!index || !weight))) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
+    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
+    if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
+    if ((s = santa__check_pages(a)) != SANTA_OK) return s;
+    for (i = 0; i < rows; i++) if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
+    v = santa__rows_make(a, &a->v, batch, kv_head);
+    santa__gather(&v, santa__kernels_of(SANTA_ISA_AUTO), index, weight, rows, 1.0f, out);
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse, const float *other_out,
+                                  const float *other_lse) {
+    int64_t r, c;
+    if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
+    if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
+    for (r = 0; r < rows; r++) {
+        float *x = out + r * head_dim_v;
+        const float *y = other_out + r * head_dim_v;
+        double m, wx, wy;
+        if (santa__is_nan(other_lse[r]) || santa__is_nan(lse[r])) {
+            for (c = 0; c < head_dim_v; c++) x[c] = santa__nan();
+            lse[r] = santa__nan();
+            continue;
+        }
+        if (santa__bits(other_lse[r]) == 0xff800000u) continue;
+        if (santa__bits(lse[r]) == 0xff800000u) {
+            memcpy(x, y, (size_t)head_dim_v * sizeof *x);
+            lse[r] = other_lse[r];
+            continue;
+        }
+        m = SANTA__MAX((double)lse[r], (double)other_lse[r]);
+        wx = exp((double)lse[r] - m);
+        wy = exp((double)other_lse[r] - m);
+        for (c = 0; c < head_dim_v; c++) x[c] = (float)(((double)x[c] * wx + (double)y[c] * wy) / (wx + wy));
+        lse[r] = (float)(m + log(wx + wy));
+    }
+    return SANTA_OK;
+}
+
+SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst) {
+    santa_tensor t = *k;
+    int64_t size = santa__dtype_size(k->dtype), b, h, c, j;
+    char *p = (char *)dst;
+    for (b = 0; b < k->shape[0]; b++)
+        for (h = 0; h < k->shape[2]; h++)
+            for (c = 0; c < k->shape[3]; c++)
+                for (j = 0; j < k->shape[1]; j++, p += size)
+                    memcpy(p, (const char *)k->data + (b * k->stride[0] + j * k->stride[1] + h * k->stride[2] + c * k->stride[3]) * size,
+                           (size_t)size);
+    t.data = dst;
+    t.stride[1] = 1;
+    t.stride[3] = k->shape[1];
+    t.stride[2] = k->shape[3] * t.stride[3];
+    t.stride[0] = k->shape[2] * t.stride[2];
+    return t;
+}
+
+/* ---------------------------------------------------------------------------------------------- >>measures-code */
+
+static santa_status santa__check_probabilities(const float *p, int64_t n, double *sum) {
+    int64_t i;
+    if (!p) return SANTA_ERR_NULL_ARGUMENT;
+    if (n <= 0) return SANTA_ERR_SHAPE;
+    if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    for (i = 0, *sum = 0.0; i < n; i++) {
+        if (santa__not_finite(p[i]) || p[i] < 0.0f) return SANTA_ERR_PROBABILITIES;
+        *sum += (double)p[i];
+    }
+    return fabs(*sum - 1.0) > 1e-3 ? SANTA_ERR_PROBABILITIES : SANTA_OK;
+}
+
+static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                          const double *variance, const void *workspace, size_t workspace_bytes, double *sum) {
+    santa_status s = santa__check_probabilities(p, n, sum);
+    if (s != SANTA_OK) return s;
+    if (!v || !variance) return SANTA_ERR_NULL_ARGUMENT;
+    if (dv <= 0 || stride < 0) return SANTA_ERR_SHAPE;
+    if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
+    if (!santa_variance_workspace_size(n, dv)) return SANTA_ERR_OVERFLOW;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    return workspace_bytes < santa_variance_workspace_size(n, dv) ? SANTA_ERR_WORKSPACE_SIZE : SANTA_OK;
+}
+
+/* A breakpoint of the comb: at offset `at` one draw moves from key to key + 1. */
+typedef struct santa__break { double at; int64_t key; } santa__break;
+
+SANTADEF size_t santa_variance_workspace_size(int64_t n, int64_t dv) {
+    uint64_t bytes;
+    if (n <= 0 || dv <= 0) return 0;
+    bytes = santa__add(santa__add(santa__mul((uint64_t)n, sizeof(santa__break)), santa__mul((uint64_t)dv, sizeof(double))), 63);
+    return bytes > (uint64_t)PTRDIFF_MAX ? 0 : (size_t)bytes;
+}
+
+/* Sum of w |v - center|^2 is never formed as a difference of large numbers here: the spread of weights w_j = overlap of key j
+   with mass interval [lo, hi), around their own mean. Returns sum w |v - mean|^2 / (hi - lo). */
+static double santa__spread_in(const float *p, const float *v, int64_t stride, int64_t dv, double scale, double lo, double hi,
+                               int64_t first, int64_t last, double mass_before, double *mean) {
+    double spread = 0.0, before, total = 0.0;
+    int64_t i, c;
+    int pass;
+    memset(mean, 0, (size_t)dv * sizeof *mean);
+    for (pass = 0; pass < 2; pass++) {
+        for (i = first, before = mass_before; i < last; i++) {
+            double end = before + (double)p[i] * scale, w = SANTA__MIN(end, hi) - SANTA__MAX(before, lo), dist = 0.0;
+            before = end;
+            if (!(w > 0.0)) continue;
+            if (pass == 0) total += w;
+            for (c = 0; c < dv; c++) {
+                double x = (double)v[i * stride + c];
+                if (pass == 0) mean[c] += w * x;
+                else dist += (x - mean[c]) * (x - mean[c]);
+            }
+            spread += w * dist;
+        }
+        if (!(total > 0.0)) return 0.0;
+        if (pass == 0) for (c = 0; c < dv; c++) mean[c] /= total;
+    }
+    return spread / total;
+}
+
+SANTADEF santa_status santa_variance_iid(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                         double *variance, void *workspace, size_t workspace_bytes) {
+    double sum;
+    santa_status s = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    if (s != SANTA_OK) return s;
+    *variance = santa__spread_in(p, v, stride, dv, 1.0 / sum, 0.0, 2.0, 0, n, 0.0, (double *)(void *)santa__align(workspace))
+                / (double)num_samples;
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                           double *variance, void *workspace, size_t workspace_bytes) {
+    double sum, total = 0.0, before = 0.0, scale;
+    int64_t m, first = 0, last;
+    santa_status s = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    if (s != SANTA_OK) return s;
+    scale = (double)num_samples / sum;                                /* strata have length 1 */
+    for (m = 0; m < num_samples && first < n; m++) {
+        double at = before;
+        for (last = first; last < n && at < (double)(m + 1); last++) at += (double)p[last] * scale;
+        total += santa__spread_in(p, v, stride, dv, scale, (double)m, (double)(m + 1), first, last, before,
+                                  (double *)(void *)santa__align(workspace));
+        /* the next stratum starts inside the last key */
+        for (; first < last && before + (double)p[first] * scale <= (double)(m + 1); first++) before += (double)p[first] * scale;
+    }
+    *variance = total / ((double)num_samples * (double)num_samples);
+    return SANTA_OK;
+}
+
+static int santa__break_less(const santa__break *a, const santa__break *b) {
+    return a->at < b->at || (!(b->at < a->at) && a->key < b->key);
+}
+
+static void santa__break_sift(santa__break *a, int64_t i, int64_t n) {
+    santa__break x = a[i];
+    int64_t child;
+    while ((child = 2 * i + 1) < n) {
+        if (child + 1 < n && santa__break_less(&a[child], &a[child + 1])) child++;
+        if (!santa__break_less(&x, &a[child])) break;
+        a[i] = a[child];
+        i = child;
+    }
+    a[i] = x;
+}
+
+/* count_j(u) = ceil(x_j - u) - ceil(x_(j-1) - u) with x_j = S F_j and u in [0, 1): as u passes frac(x_j), one draw moves from key
+   j to key j + 1. Between breakpoints the estimate is constant. */
+SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
+                                         double *variance, void *workspace, size_t workspace_bytes) {
+    const double s = (double)num_samples;
+    double sum, f = 0.0, at = 0.0, total = 0.0, *diff;
+    santa__break *event;
+    int64_t i, c, events = 0, before = 0;
+    santa_status status = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    if (status != SANTA_OK) return status;
+    event = (santa__break *)(void *)santa__align(workspace);
+    diff = (double *)(void *)(event + n);
+    memset(diff, 0, (size_t)dv * sizeof *diff);
+    /* diff = estimate at u = 0 minus the exact output */
+    for (i = 0; i < n; i++) {
+        double x = (f += (double)p[i]) / sum * s, w;
+        int64_t upto = i + 1 == n ? num_samples : (int64_t)SANTA__MIN(ceil(x), s);
+        w = (double)(upto - before) / s - (double)p[i] / sum;
+        before = upto;
+        for (c = 0; c < dv; c++) diff[c] += w * (double)v[i * stride + c];
+        if (i + 1 < n && x < s && x > floor(x)) { event[events].at = x - floor(x); event[events].key = i; events++; }
+    }
+    for (i = events / 2; i-- > 0;) santa__break_sift(event, i, events);
+    for (i = events; i-- > 1;) {
+        santa__break x = event[0];
+        event[0] = event[i];
+        event[i] = x;
+        santa__break_sift(event, 0, i);
+    }
+    for (i = 0; i <= events; i++) {
+        double next = i < events ? event[i].at : 1.0, norm = 0.0;
+        for (c = 0; c < dv; c++) norm += diff[c] * diff[c];
+        total += (next - at) * norm;
+        at = next;
+        if (i == events) break;
+        for (c = 0; c < dv; c++)
+            diff[c] += ((double)v[(event[i].key + 1) * stride + c] - (double)v[event[i].key * stride + c]) / s;
+    }
+    *variance = total;
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n, int64_t num_samples, double *rows) {
+    const double s = (double)num_samples;
+    double sum, f = 0.0, total = 0.0;
+    int64_t i;
+    santa_status status = santa__check_probabilities(p, n, &sum);
+    if (status != SANTA_OK) return status;
+    if (!rows) return SANTA_ERR_NULL_ARGUMENT;
+    if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
+    if (method != SANTA_IID && method != SANTA_STRAT && method != SANTA_SYS && method != SANTA_PROP) return SANTA_ERR_METHOD;
+    for (i = 0; i < n; i++) {
+        double q = (double)p[i] / sum, lo = f * s, hi = (f += q) * s;
+        if (method == SANTA_IID) total += 1.0 - pow(1.0 - SANTA__MIN(q, 1.0), s);
+        else if (method != SANTA_STRAT) total += SANTA__MIN(q * s, 1.0);
+        else if (hi - lo >= 1.0) total += floor(hi) >= ceil(lo) + 1.0 ? 1.0 : 1.0 - (1.0 - (ceil(lo) - lo)) * (1.0 - (hi - ceil(lo)));
+        else if (floor(hi) > floor(lo)) total += 1.0 - (1.0 - (floor(hi) - lo)) * (1.0 - (hi - floor(hi)));
+        else total += hi - lo;
+    }
+    *rows = total;
+    return SANTA_OK;
+}
+
+SANTADEF double santa_effective_keys(const float *p, int64_t n) {
+    double sum, square = 0.0;
+    int64_t i;
+    if (santa__check_probabilities(p, n, &sum) != SANTA_OK) return (double)santa__nan();
+    for (i = 0; i < n; i++) square += (double)p[i] * (double)p[i];
+    return sum * sum / square;
+}
+
+SANTADEF double santa_relative_l2(const float *got, const float *want, int64_t n) {
+    double diff = 0.0, norm = 0.0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        double d = (double)got[i] - (double)want[i];
+        diff += d * d;
+        norm += (double)want[i] * (double)want[i];
+    }
+    if (diff > 0.0 || norm > 0.0) return sqrt(diff / norm);
+    return diff + norm;                                               /* 0, or NaN */
+}
+
+SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
+    double dot = 0.0, a = 0.0, b = 0.0;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        dot += (double)got[i] * (double)want[i];
+        a += (double)got[i] * (double)got[i];
+        b += (double)want[i] * (double)want[i];
+    }
+    return dot / sqrt(a * b);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* SANTA_IMPLEMENTATION_DONE */
+#endif /* SANTA_IMPLEMENTATION */
+
+/* >>history
+   0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores;
+                    f32, f16, bf16; AVX2 at run time.
+
+   The method is that of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA, S2ANTA, Bernoulli; arXiv 2605.01910)
+   and "vAttention: Verified Sparse Attention". The code is ours.
+
+   Licence: either of the two, whichever you prefer.
+   ALTERNATIVE A - MIT License
+
+   Copyright (c) 2026 the santa authors
+
+   Permission is hereby granted, free of charge, to any person obtaining a copy of
+   this software and associated documentation files (the "Software"), to deal in
+   the Software without restriction, including without limitation the rights to
+   use, copy, modify, merge, publish, distribute, sublicense, and/or sell copies
+   of the Software, and to permit persons to whom the Software is furnished to do
+   so, subject to the following conditions:
+
+   The above copyright notice and this permission notice shall be included in all
+   copies or substantial portions of the Software.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+   IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+   FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+   AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER
+   LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+   OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+   SOFTWARE.
+
+   ------------------------------------------------------------------------------
+   ALTERNATIVE B - Public Domain (www.unlicense.org)
+
+   This is free and unencumbered software released into the public domain.
+
+   Anyone is free to copy, modify, publish, use, compile, sell, or distribute this
+   software, either in source code form or as a compiled binary, for any purpose,
+   commercial or non-commercial, and by any means.
+
+   In jurisdictions that recognize copyright laws, the author or authors of this
+   software dedicate any and all copyright interest in the software to the public
+   domain. We make this dedication for the benefit of the public at large and to
+   the detriment of our heirs and successors. We intend this dedication to be an
+   overt act of relinquishment in perpetuity of all present and future rights to
+   this software under copyright law.
+
+   THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
+   IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
+   FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
+   AUTHORS BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN
+   ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN CONNECTION
+   WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+*/
