@@ -740,8 +740,11 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    dot         s[g * s_stride + i] = q_g . row_i        for i < n <= SANTA_BLOCK, q_g = q + g * q_stride
    mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n a multiple of 8; returns 1 on NaN or +inf
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
-   Rows are pointers, so that pages, strides and gathers all look alike; features are adjacent. Sums over features run in
+   Rows are pointers, so that pages, strides and gathers all look alike; features are adjacent. SANTA__AHEAD more pointers follow
+   the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the stream. Sums over features run in
    8 lanes which are added pairwise, 0-4, 1-5, .., then 0-2, 1-3, then 0-1, in every instruction set. */
+#define SANTA__AHEAD 16
+
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride, int64_t group,
                 float *s, int64_t s_stride);
@@ -882,9 +885,9 @@ SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, in
         __m256 acc[2][4];
         int64_t c;
         for (g = 0; g < 4; g++) acc[0][g] = acc[1][g] = _mm256_setzero_ps();
-        if (i + 8 < n) {
-            _mm_prefetch(row[i + 8], _MM_HINT_T0);
-            _mm_prefetch(row[i + 8] + 64, _MM_HINT_T0);
+        for (c = 0; c < d * size; c += 64) {
+            _mm_prefetch(row[i + SANTA__AHEAD] + c, _MM_HINT_T1);
+            _mm_prefetch(row[i + 1 + SANTA__AHEAD] + c, _MM_HINT_T1);
         }
         for (c = 0; c < whole; c += 8) {
             __m256 x0 = santa__v_load(t, r0 + c * size), x1 = santa__v_load(t, r1 + c * size);
@@ -973,7 +976,7 @@ SANTA__TARGET static int santa__mass_avx2(float *s, int n, float *max, float *su
 }
 
 /* Columns of 8 * vecs features for up to four heads; acc stays in registers over the rows. */
-SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, int n, int64_t c, int vecs, int tail,
+SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, int n, int64_t dv, int64_t c, int vecs, int tail,
                                        const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
                                        float *acc, int64_t acc_stride) {
     const int64_t size = t == SANTA_F32 ? 4 : 2;
@@ -982,6 +985,8 @@ SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, in
     for (v = 0; v < 8; v++) sum[v] = _mm256_setzero_ps();
     for (i = 0; i < n; i++) {
         __m256 x[8];
+        if (c == 0)
+            for (v = 0; v * 64 < dv * size; v++) _mm_prefetch(row[i + SANTA__AHEAD] + v * 64, _MM_HINT_T1);
         for (v = 0; v < vecs; v++) {
             const char *p = row[i] + (c + 8 * v) * size;
             x[v] = tail ? santa__v_load_tail(t, p, tail) : santa__v_load(t, p);
@@ -1015,17 +1020,17 @@ SANTA__INLINE void santa__v_accumulate_heads(santa_dtype t, const char *const *r
         int64_t c = 0;
         int heads = group >= 4 ? 4 : group >= 2 ? 2 : 1;
         if (heads == 4) {
-            for (; c + 16 <= dv; c += 16) santa__v_accumulate(t, row, n, c, 2, 0, w, w_stride, 4, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 4, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 4, keep, add, acc, acc_stride);
+            for (; c + 16 <= dv; c += 16) santa__v_accumulate(t, row, n, dv, c, 2, 0, w, w_stride, 4, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 4, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 4, keep, add, acc, acc_stride);
         } else if (heads == 2) {
-            for (; c + 32 <= dv; c += 32) santa__v_accumulate(t, row, n, c, 4, 0, w, w_stride, 2, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 2, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 2, keep, add, acc, acc_stride);
+            for (; c + 32 <= dv; c += 32) santa__v_accumulate(t, row, n, dv, c, 4, 0, w, w_stride, 2, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 2, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 2, keep, add, acc, acc_stride);
         } else {
-            for (; c + 64 <= dv; c += 64) santa__v_accumulate(t, row, n, c, 8, 0, w, w_stride, 1, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, c, 1, 0, w, w_stride, 1, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, c, 1, (int)(dv - c), w, w_stride, 1, keep, add, acc, acc_stride);
+            for (; c + 64 <= dv; c += 64) santa__v_accumulate(t, row, n, dv, c, 8, 0, w, w_stride, 1, keep, add, acc, acc_stride);
+            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 1, keep, add, acc, acc_stride);
+            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 1, keep, add, acc, acc_stride);
         }
         group -= heads;
         w += heads * w_stride; keep += heads; add += heads; acc += heads * acc_stride;
@@ -1339,6 +1344,19 @@ static const char *santa__row(const santa__rows *r, int64_t j) {
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
+/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them (before end) for prefetching. */
+static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t end, const char **row) {
+    int i, more = n + SANTA__AHEAD + 1;
+    if (index) {
+        for (i = 0; i < n; i++) row[i] = santa__row(r, index[i]);
+    } else {
+        if (more > end - first) more = (int)(end - first);
+        if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
+        else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
+    }
+    for (; i < n + SANTA__AHEAD + 1; i++) row[i] = row[n - 1];
+}
+
 static int santa__adjacent(const santa__rows *r) { return r->feature == santa__dtype_size(r->dtype); }
 
 static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
@@ -1481,11 +1499,10 @@ static void santa__dot_features(const santa__job *j, const char *const *row, int
 static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
                          int64_t s_stride) {
     const santa_attention *a = j->a;
-    const char *row[SANTA_BLOCK];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t g;
     int i;
-    if (!index && !j->k.table) for (i = 0; i < n; i++) row[i] = j->k.base + (first + i) * j->k.row;
-    else for (i = 0; i < n; i++) row[i] = santa__row(&j->k, index ? index[i] : first + i);
+    santa__point(&j->k, index, first, n, j->end, row);
     if (j->o->scores == SANTA_SCORES_EXACT && santa__adjacent(&j->k))
         j->kernel->dot(j->k.dtype, row, n, j->k.dim, j->q + g0 * j->plan->d_pad, j->plan->d_pad, heads, s, s_stride);
     else
@@ -1820,12 +1837,12 @@ static const float *santa__sink(const santa__job *j, int64_t g) {
 
 /* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
-                              const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
+                              int64_t end, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
-    const char *row[SANTA_BLOCK];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t g, c;
     int i;
-    for (i = 0; i < n; i++) row[i] = santa__row(v, index ? index[i] : first + i);
+    santa__point(v, index, first, n, end, row);
     if (santa__adjacent(v)) {
         kernel->accumulate(v->dtype, row, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
         return;
@@ -1876,7 +1893,7 @@ static void santa__run_dense(santa__job *j) {
                 }
                 total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
             }
-            santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), s + g * block + (from - b * block), block, heads,
+            santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end, s + g * block + (from - b * block), block, heads,
                               keep, add, acc + g * dv, dv);
         }
     }
@@ -1908,7 +1925,7 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), weight + i, 0, 1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), 0, weight + i, 0, 1, &one, &scale, acc, 0);
 }
 
 /* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
@@ -2114,7 +2131,7 @@ static void santa__va_flush(santa__va *x) {
     old2 = old * old;
     add2 = add * add;
     set->d = set->d * (double)old + (double)add * (double)sum;
-    santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, u, 0, 1, &old, &add, set->n, 0);
+    santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u, 0, 1, &old, &add, set->n, 0);
     for (i = 0, sum = 0.0f; i < x->fill; i++) { u2[i] = u[i] * u[i]; sum += u2[i]; }
     set->d2 = set->d2 * (double)old2 + (double)add2 * (double)sum;
     if (x->moments && set->n2) {
@@ -2127,7 +2144,7 @@ static void santa__va_flush(santa__va *x) {
             t += (double)u2[i] * norm;
         }
         set->t = set->t * (double)old2 + (double)add2 * t;
-        santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, u2, 0, 1, &old2, &add2, set->n2, 0);
+        santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u2, 0, 1, &old2, &add2, set->n2, 0);
     }
     for (i = 0; i < x->fill; i++) j->stats->v_rows_read += santa__mark(x->seen, x->chunk[i] - j->begin);
     x->keys += x->fill;
