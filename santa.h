@@ -853,6 +853,12 @@ static const santa__kernels santa__scalar = { santa__dot_scalar, santa__mass_sca
 #ifdef SANTA__AVX2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
+/* gcc -O2 leaves short loops rolled and their register arrays in memory */
+#if defined(__clang__) || __GNUC__ < 8
+#define SANTA__UNROLL
+#else
+#define SANTA__UNROLL _Pragma("GCC unroll 8")
+#endif
 
 SANTA__INLINE __m256 santa__v_load(santa_dtype t, const char *p) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)p);
@@ -884,6 +890,7 @@ SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, in
         const char *r0 = row[i], *r1 = row[i + 1 < n ? i + 1 : i];
         __m256 acc[2][4];
         int64_t c;
+        SANTA__UNROLL
         for (g = 0; g < 4; g++) acc[0][g] = acc[1][g] = _mm256_setzero_ps();
         for (c = 0; c < d * size; c += 64) {
             _mm_prefetch(row[i + SANTA__AHEAD] + c, _MM_HINT_T1);
@@ -891,6 +898,7 @@ SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, in
         }
         for (c = 0; c < whole; c += 8) {
             __m256 x0 = santa__v_load(t, r0 + c * size), x1 = santa__v_load(t, r1 + c * size);
+            SANTA__UNROLL
             for (g = 0; g < heads; g++) {
                 __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
                 acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
@@ -899,12 +907,14 @@ SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, in
         }
         if (c < d) {
             __m256 x0 = santa__v_load_tail(t, r0 + c * size, d - c), x1 = santa__v_load_tail(t, r1 + c * size, d - c);
+            SANTA__UNROLL
             for (g = 0; g < heads; g++) {
                 __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
                 acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
                 acc[1][g] = _mm256_fmadd_ps(x1, y, acc[1][g]);
             }
         }
+        SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             s[g * s_stride + i] = santa__v_add_lanes(acc[0][g]);
             if (i + 1 < n) s[g * s_stride + i + 1] = santa__v_add_lanes(acc[1][g]);
@@ -982,21 +992,27 @@ SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, in
     const int64_t size = t == SANTA_F32 ? 4 : 2;
     __m256 sum[8];
     int i, g, v;
+    SANTA__UNROLL
     for (v = 0; v < 8; v++) sum[v] = _mm256_setzero_ps();
     for (i = 0; i < n; i++) {
         __m256 x[8];
         if (c == 0)
             for (v = 0; v * 64 < dv * size; v++) _mm_prefetch(row[i + SANTA__AHEAD] + v * 64, _MM_HINT_T1);
+        SANTA__UNROLL
         for (v = 0; v < vecs; v++) {
             const char *p = row[i] + (c + 8 * v) * size;
             x[v] = tail ? santa__v_load_tail(t, p, tail) : santa__v_load(t, p);
         }
+        SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             __m256 y = _mm256_broadcast_ss(w + g * w_stride + i);
+            SANTA__UNROLL
             for (v = 0; v < vecs; v++) sum[g * vecs + v] = _mm256_fmadd_ps(x[v], y, sum[g * vecs + v]);
         }
     }
+    SANTA__UNROLL
     for (g = 0; g < heads; g++) {
+        SANTA__UNROLL
         for (v = 0; v < vecs; v++) {
             float *a = acc + g * acc_stride + c + 8 * v;
             __m256 k = _mm256_set1_ps(keep[g]), y = _mm256_mul_ps(_mm256_set1_ps(add[g]), sum[g * vecs + v]);
