@@ -20,6 +20,7 @@
      memory            workspace, ownership, limits
      errors            status codes; NaN and infinity
      random            the random numbers, with known answers
+     stash             in how many bits exp(score) is kept until the draw
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -93,8 +94,8 @@
                      paper rounds the tiles' budgets; a rounding that depends on the scores alone makes the
                      result biased, so here the comb itself is cut.)
    SANTA_FLASH       each tile of tile_size keys draws its own S_t rows, and tiles are weighted by their exact mass
-                     (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T), and at least 1 for every tile with mass, so
-                     when S < T more than S draws are made (stats.draws says how many). Unbiased. Needs about
+                     (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T) for the t-th of the T tiles that have mass (largest
+                     score within 87 of the row's), and at least 1, so when S < T there are T draws (stats.draws says how many). Unbiased. Needs about
                      16 times the draws of prop for the same error: light tiles draw as much as heavy ones.
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index. Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
@@ -160,12 +161,23 @@
        row key  = first 2 words of philox(counter = {offset.lo, offset.hi, request.lo, request.hi}, key = seed)
        word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
        uniform  = word * 2^-32                                            in [0, 1), exact in double
-   Streams: 0 draws, 1 Bernoulli, 2 vAttention. Index: the draw for iid and strat, 0 for sys and prop, the tile for
+   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop, the tile for
    flash, feature * B + draw for Bernoulli (head = first of the group for GROUP). Known answer:
        santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
    The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
    Vary offset from call to call (santa_offset(layer, step)): equal arguments give equal draws.
+
+   >>stash
+
+   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its block) for every key. A GPU writes
+   it to memory, where 4 bytes per key and head cost time, so there the default is 8 bits. Masses of blocks, lse and
+   the draws per block are exact in every case; rounding only shifts mass between the keys of one block of 64:
+   SANTA_STASH_F32   nothing is rounded.
+   SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same way.
+   SANTA_STASH_U8    u * 255 plus a uniform in [0, 1) from 16 bits of stream 3, rounded down: right on average, but for
+                     the normalisation within the block. Adds a little variance where a block holds both heavy and light keys.
+   Rounded stashes draw other, equally good rows: compare devices at the same stash.
 
    >>options
 
@@ -211,7 +223,7 @@ extern "C" {
     X(OK,                        "ok")                                                                              \
     X(ERR_NULL_ARGUMENT,         "a required pointer argument is NULL")                                             \
     X(ERR_NULL_DATA,             "q, k, v or out has no data (data pointer is NULL)")                               \
-    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype")                                           \
+    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype, or q or out is e4m3")                      \
     X(ERR_DEVICE,                "a tensor's device is not a santa_device")                                         \
     X(ERR_DEVICE_MISMATCH,       "q, k, v and out are not all on the same device")                                  \
     X(ERR_NO_BACKEND,            "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu")        \
@@ -260,16 +272,26 @@ extern "C" {
     X(ERR_INDEX,                 "a batch, row, head or key index is out of range")                                 \
     X(ERR_NAN,                   "the input holds a NaN or +infinity")                                              \
     X(ERR_PROBABILITIES,         "probabilities are negative, NaN or do not sum to 1 within 1e-3")                  \
-    X(ERR_BACKEND,               "a backend must be registered for a device other than the CPU, with all functions set")
+    X(ERR_BACKEND,               "a backend must be registered for a device other than the CPU, with all functions set") \
+    X(ERR_STASH,                 "stash is not a santa_stash")                                                      \
+    X(ERR_SCALE,                 "k_scale or v_scale is negative, NaN or infinite")                                 \
+    X(ERR_BACKEND_METHOD,        "this device has dense, iid, strat, sys, prop and flash only")                     \
+    X(ERR_BACKEND_SCORES,        "this device has exact scores only")                                               \
+    X(ERR_BACKEND_STD_ERROR,     "this device has no std_error")                                                    \
+    X(ERR_BACKEND_ITEMS,         "this device runs all items: item_begin and item_end must be 0")                   \
+    X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
+    X(ERR_HOST_POINTER,          "a pointer is to host memory that the device cannot reach")                        \
+    X(ERR_CUDA,                  "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
 #define SANTA__X(name, text) SANTA_##name,
     SANTA_STATUS_LIST(SANTA__X)
 #undef SANTA__X
-    SANTA_STATUS_COUNT
+    SANTA_STATUS_COUNT,                     /* statuses of CUDA errors are SANTA_ERR_CUDA + cudaError_t, up to: */
+    SANTA_STATUS_MAX = 0x7fffffff
 } santa_status;
 
-typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16 } santa_dtype;
+typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3 } santa_dtype;      /* e4m3: k and v only */
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
 typedef enum santa_isa    { SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2 } santa_isa;
 
@@ -284,6 +306,7 @@ typedef enum santa_scores_method {
     SANTA_SCORES_GROUP_IID,     SANTA_SCORES_GROUP_STRAT          /* mean group query               */
 } santa_scores_method;
 
+typedef enum santa_stash     { SANTA_STASH_DEFAULT, SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8 } santa_stash;
 typedef enum santa_bound     { SANTA_BOUND_CLT, SANTA_BOUND_HOEFFDING } santa_bound;
 typedef enum santa_guarantee { SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL } santa_guarantee;
 
@@ -319,6 +342,7 @@ typedef struct santa_attention {
     int64_t      max_pages;        /* columns of block_table                                                       */
     int64_t      block_table_stride; /* ints from row to row, 0 = max_pages                                        */
     float        sm_scale;         /* 0 = 1 / sqrt(head_dim)                                                       */
+    float        k_scale, v_scale; /* what the numbers in k and v are to be multiplied with, 0 = 1                 */
     float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap)                             */
     int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i (aligned at the end)    */
     int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i             */
@@ -337,7 +361,7 @@ typedef struct santa_audit {
     double  sigma;                 /* spread of exp(s) over the residual, from the base sample                     */
     double  denominator;           /* D from fixed + base sample, sink logit included                              */
     double  trace;                 /* trace of the covariance of exp(s) v (full guarantee only, else 0)            */
-    double  norm;                  /* |N| from fixed + base sample        (full guarantee only, else 0)            */
+    double  norm;                  /* |N| from fixed + base sample, its noise taken off (full guarantee only, else 0) */
     double  max_score;             /* largest score read                                                           */
     double  density;               /* (num_fixed + budget) / n                                                     */
 } santa_audit;
@@ -370,10 +394,11 @@ typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, v
 
 /* How. Zero everything: each zero is the default written beside it. */
 typedef struct santa_options {
+    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128. First, so that {0} is C++, too */
     santa_method method;           /* 0 = dense                                                                    */
-    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128                                */
     double       top_p;            /* 0 = 0.9                                                                      */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
+    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32 (GPU: u8); see >>stash */
     santa_scores_method scores;    /* 0 = exact                                                                    */
     int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
     uint64_t     seed, offset;     /* see >>random                                                                 */
@@ -408,8 +433,8 @@ typedef struct santa_stats {
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
                                    santa_stats *stats);
 
-/* Bytes of workspace santa_decode wants for these shapes and options; 0 if the arguments are not valid (then
-   santa_check says why). Depends on shapes and options alone. */
+/* Bytes of workspace santa_decode wants for these shapes and options; 0 if they are not valid (then santa_check says why). The
+   data pointers may still be NULL, and what seq_lens, block_table and the like hold does not matter. */
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
 /* All checks of santa_decode but the workspace's. */
@@ -424,7 +449,7 @@ SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
 /* The instruction set that SANTA_ISA_AUTO takes here. */
 SANTADEF santa_isa santa_best_isa(void);
 
-/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode. */
+/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one out. */
 typedef struct santa_backend {
     const char *name;
     size_t       (*workspace_size)(const santa_attention *a, const santa_options *o);
@@ -437,7 +462,8 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
 
 /* The steps of santa_decode, for code with its own gather or its own sampler. They give what santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
-   CPU tensors only. */
+   The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums block by block, and a forced
+   isa, since santa_gather takes the best one. CPU tensors only. */
 
 /* Scores of one query row for the group of query heads of one KV head: scores[g * scores_stride + j], j < seq_len, after
    scale, soft cap and ALiBi; masked keys are -inf. scores_stride >= seq_len. Uses o->scores, isa and the random-number
@@ -530,6 +556,8 @@ SANTADEF float    santa_f16_to_f32 (uint16_t h);
 SANTADEF uint16_t santa_f32_to_f16 (float f);
 SANTADEF float    santa_bf16_to_f32(uint16_t h);
 SANTADEF uint16_t santa_f32_to_bf16(float f);
+SANTADEF float    santa_e4m3_to_f32(uint8_t e);    /* 1-4-3 bits, no infinity, largest 448 (OCP fp8)            */
+SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 saturates; NaN stays NaN          */
 
 #ifdef __cplusplus
 }
@@ -583,7 +611,7 @@ static int santa__not_finite_d(double d) {
     return ((u >> 52) & 0x7ffu) == 0x7ffu;
 }
 
-static int64_t santa__dtype_size(santa_dtype t) { return t == SANTA_F32 ? 4 : 2; }
+static int64_t santa__dtype_size(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
 SANTADEF float santa_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu, m = h & 0x3ffu;
@@ -625,10 +653,35 @@ SANTADEF uint16_t santa_f32_to_bf16(float f) {
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+SANTADEF float santa_e4m3_to_f32(uint8_t e) {
+    /* the bits as f16 are the value / 256, subnormals included */
+    if ((e & 0x7fu) == 0x7fu) return santa__from_bits(((uint32_t)(e & 0x80u) << 24) | 0x7fc00000u);
+    return 256.0f * santa_f16_to_f32((uint16_t)((uint32_t)(e & 0x80u) << 8 | (uint32_t)(e & 0x7fu) << 7));
+}
+
+SANTADEF uint8_t santa_f32_to_e4m3(float f) {
+    uint32_t u = santa__bits(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu, shift, m, rest, half;
+    if (a > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
+    if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu);             /* 448 and above */
+    if (a >= 0x3c800000u) {                                           /* 2^-6 and above: normal; may round up to 448 */
+        a += 0x7ffffu + ((a >> 20) & 1u);
+        return (uint8_t)(sign | ((a >> 20) - (120u << 3)));
+    }
+    if (a < 0x3a800000u) return (uint8_t)sign;                        /* below half of the smallest subnormal, 2^-9 */
+    shift = 141u - (a >> 23);
+    m = (a & 0x7fffffu) | 0x800000u;
+    rest = m & ((1u << shift) - 1u);
+    half = 1u << (shift - 1);
+    m >>= shift;
+    if (rest > half || (rest == half && (m & 1u))) m++;
+    return (uint8_t)(sign | m);
+}
+
 static float santa__load(santa_dtype t, const char *p) {              /* any alignment */
     uint16_t h;
     float f;
     if (t == SANTA_F32) { memcpy(&f, p, 4); return f; }
+    if (t == SANTA_E4M3) return santa_e4m3_to_f32((uint8_t)*p);
     memcpy(&h, p, 2);
     return t == SANTA_F16 ? santa_f16_to_f32(h) : santa_bf16_to_f32(h);
 }
@@ -656,7 +709,7 @@ SANTADEF void santa_philox(const uint32_t counter[4], const uint32_t key[2], uin
 }
 
 /* One stream of >>random. The last Philox block is kept: neighbours in index share it. */
-enum { SANTA__STREAM_DRAWS, SANTA__STREAM_BERNOULLI, SANTA__STREAM_VATTENTION };
+enum { SANTA__STREAM_DRAWS, SANTA__STREAM_BERNOULLI, SANTA__STREAM_VATTENTION, SANTA__STREAM_STASH };
 typedef struct santa__rng { uint32_t key[2], head, q_index, stream, block, word[4]; int filled; } santa__rng;
 
 static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
@@ -699,9 +752,9 @@ SANTADEF const char *santa_status_string(santa_status s) {
 #define SANTA__X(name, text) case SANTA_##name: return text;
         SANTA_STATUS_LIST(SANTA__X)
 #undef SANTA__X
-        case SANTA_STATUS_COUNT: break;
+        case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
     }
-    return "not a santa_status";
+    return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
 }
 
 SANTADEF const char *santa_method_name(santa_method m) {
@@ -780,7 +833,7 @@ static void santa__load8(santa_dtype t, const char *p, int64_t n, float *f) {  /
     for (i = n; i < 8; i++) f[i] = 0.0f;
     n = SANTA__MIN(n, 8);
     if (t == SANTA_F32) memcpy(f, p, (size_t)n * 4);
-    else for (i = 0; i < n; i++) f[i] = santa__load(t, p + 2 * i);
+    else for (i = 0; i < n; i++) f[i] = santa__load(t, p + santa__dtype_size(t) * i);
 }
 
 static void santa__dot_scalar(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
@@ -854,7 +907,7 @@ static const santa__kernels santa__scalar = { santa__dot_scalar, santa__mass_sca
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
 /* gcc -O2 leaves short loops rolled and their register arrays in memory */
-#if defined(__clang__) || __GNUC__ < 8
+#if defined(__clang__) || defined(__CUDACC__) || __GNUC__ < 8
 #define SANTA__UNROLL
 #else
 #define SANTA__UNROLL _Pragma("GCC unroll 8")
@@ -862,6 +915,12 @@ static const santa__kernels santa__scalar = { santa__dot_scalar, santa__mass_sca
 
 SANTA__INLINE __m256 santa__v_load(santa_dtype t, const char *p) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)p);
+    if (t == SANTA_E4M3) {                                            /* through f16, as santa_e4m3_to_f32 */
+        __m128i e = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p)), low = _mm_set1_epi16(0x7f);
+        __m128i h = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(e, _mm_set1_epi16(0x80)), 8), _mm_slli_epi16(_mm_and_si128(e, low), 7));
+        __m256i nan = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(_mm_and_si128(e, low), low));
+        return _mm256_or_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)), _mm256_castsi256_ps(nan));
+    }
     {
         __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
         if (t == SANTA_F16) return _mm256_cvtph_ps(h);
@@ -871,7 +930,7 @@ SANTA__INLINE __m256 santa__v_load(santa_dtype t, const char *p) {
 
 SANTA__INLINE __m256 santa__v_load_tail(santa_dtype t, const char *p, int64_t n) {     /* n < 8, zeros behind */
     char tmp[32] = {0};
-    memcpy(tmp, p, (size_t)(n * (t == SANTA_F32 ? 4 : 2)));
+    memcpy(tmp, p, (size_t)(n * santa__dtype_size(t)));
     return santa__v_load(t, tmp);
 }
 
@@ -884,7 +943,7 @@ SANTA__INLINE float santa__v_add_lanes(__m256 x) {
 /* Two rows x up to four heads: 8 accumulators, 2 row registers, and each row is loaded and converted once. */
 SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
                                 int heads, float *s, int64_t s_stride) {
-    const int64_t size = t == SANTA_F32 ? 4 : 2, whole = d & ~(int64_t)7;
+    const int64_t size = santa__dtype_size(t), whole = d & ~(int64_t)7;
     int i, g;
     for (i = 0; i < n; i += 2) {
         const char *r0 = row[i], *r1 = row[i + 1 < n ? i + 1 : i];
@@ -934,7 +993,8 @@ SANTA__TARGET static void santa__dot_avx2(santa_dtype t, const char *const *row,
                                           int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
     if (t == SANTA_F32) santa__v_dot_heads(SANTA_F32, row, n, d, q, q_stride, group, s, s_stride);
     else if (t == SANTA_F16) santa__v_dot_heads(SANTA_F16, row, n, d, q, q_stride, group, s, s_stride);
-    else santa__v_dot_heads(SANTA_BF16, row, n, d, q, q_stride, group, s, s_stride);
+    else if (t == SANTA_BF16) santa__v_dot_heads(SANTA_BF16, row, n, d, q, q_stride, group, s, s_stride);
+    else santa__v_dot_heads(SANTA_E4M3, row, n, d, q, q_stride, group, s, s_stride);
 }
 
 SANTA__INLINE __m256 santa__v_exp(__m256 x) {                         /* santa__exp, 8 at a time */
@@ -989,7 +1049,7 @@ SANTA__TARGET static int santa__mass_avx2(float *s, int n, float *max, float *su
 SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, int n, int64_t dv, int64_t c, int vecs, int tail,
                                        const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
                                        float *acc, int64_t acc_stride) {
-    const int64_t size = t == SANTA_F32 ? 4 : 2;
+    const int64_t size = santa__dtype_size(t);
     __m256 sum[8];
     int i, g, v;
     SANTA__UNROLL
@@ -1058,7 +1118,8 @@ SANTA__TARGET static void santa__accumulate_avx2(santa_dtype t, const char *cons
                                                  float *acc, int64_t acc_stride) {
     if (t == SANTA_F32) santa__v_accumulate_heads(SANTA_F32, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
     else if (t == SANTA_F16) santa__v_accumulate_heads(SANTA_F16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
-    else santa__v_accumulate_heads(SANTA_BF16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
+    else if (t == SANTA_BF16) santa__v_accumulate_heads(SANTA_BF16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
+    else santa__v_accumulate_heads(SANTA_E4M3, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
 }
 
 static const santa__kernels santa__avx2 = { santa__dot_avx2, santa__mass_avx2, santa__accumulate_avx2 };
@@ -1090,10 +1151,10 @@ static uint64_t santa__abs(int64_t a) { return a < 0 ? 0u - (uint64_t)a : (uint6
 static santa_status santa__check_tensor(const santa_tensor *t) {
     uint64_t span = 1;
     int i;
-    if (!t->data) return SANTA_ERR_NULL_DATA;
-    if ((unsigned)t->dtype > (unsigned)SANTA_BF16) return SANTA_ERR_DTYPE;
+    if ((unsigned)t->dtype > (unsigned)SANTA_E4M3) return SANTA_ERR_DTYPE;
     if ((unsigned)t->device >= (unsigned)SANTA_DEVICE_COUNT) return SANTA_ERR_DEVICE;
     for (i = 0; i < 4; i++) if (t->shape[i] <= 0) return SANTA_ERR_SHAPE;
+    for (i = 0; i < 4; i++) if (santa__mul(santa__abs(t->stride[i]), 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     for (i = 0; i < 4; i++) span = santa__add(span, santa__mul((uint64_t)t->shape[i] - 1, santa__abs(t->stride[i])));
     if (santa__mul(span, 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     return SANTA_OK;
@@ -1118,11 +1179,11 @@ static void santa__key_range(const santa_attention *a, int64_t len, int64_t i, i
 
 static santa_status santa__check_shapes(const santa_attention *a) {
     const santa_tensor *t[4];
-    int64_t b;
     int i;
     santa_status s;
     t[0] = &a->q; t[1] = &a->k; t[2] = &a->v; t[3] = &a->out;
     for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
+    if (a->q.dtype == SANTA_E4M3 || a->out.dtype == SANTA_E4M3) return SANTA_ERR_DTYPE;
     for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
     for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
     if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
@@ -1137,6 +1198,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (a->block_table) {
         if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
         if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages) return SANTA_ERR_BLOCK_TABLE_SHAPE;
+        if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->block_table_stride), 4) > (uint64_t)PTRDIFF_MAX)
+            return SANTA_ERR_OVERFLOW;
         if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
     } else if (a->k.shape[1] > INT32_MAX) {
         return SANTA_ERR_TOO_LONG;
@@ -1145,16 +1208,20 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
-    /* host memory on every device's behalf is only read for the CPU; a GPU backend checks its own copies */
-    if (a->q.device != SANTA_CPU) return SANTA_OK;
-    for (b = 0; a->seq_lens && b < a->q.shape[0]; b++)
-        if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
     return SANTA_OK;
 }
 
-/* Pages that some query row may read: a sliding window frees the ones before it. */
-static santa_status santa__check_pages(const santa_attention *a) {
-    int64_t b, page, begin, end, p, stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+/* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to read. Of the block table the
+   pages that some query row may read: a sliding window frees the ones before it. */
+static santa_status santa__check_contents(const santa_attention *a) {
+    int64_t b, h, page, begin, end, p, stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
+    if (a->q.device != SANTA_CPU) return SANTA_OK;
+    for (b = 0; a->seq_lens && b < a->q.shape[0]; b++)
+        if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
+    for (h = 0; a->sinks && h < a->q.shape[2]; h++) if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
+    for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
+        if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
     for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
         const int32_t *row = a->block_table + b * stride;
         int64_t len = santa__seq_len(a, b), size = a->k.shape[1];
@@ -1166,16 +1233,11 @@ static santa_status santa__check_pages(const santa_attention *a) {
 }
 
 static santa_status santa__check_extras(const santa_attention *a) {
-    int64_t h;
     if (a->causal != 0 && a->causal != 1) return SANTA_ERR_CAUSAL;
     if (santa__not_finite(a->sm_scale)) return SANTA_ERR_SM_SCALE;
+    if (santa__not_finite(a->k_scale) || santa__not_finite(a->v_scale) || a->k_scale < 0.0f || a->v_scale < 0.0f) return SANTA_ERR_SCALE;
     if (santa__not_finite(a->soft_cap) || a->soft_cap < 0.0f) return SANTA_ERR_SOFT_CAP;
-    if (a->window < 0) return SANTA_ERR_WINDOW;
-    if (a->q.device != SANTA_CPU) return SANTA_OK;
-    for (h = 0; a->sinks && h < a->q.shape[2]; h++) if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
-    for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
-        if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
-    return SANTA_OK;
+    return a->window < 0 ? SANTA_ERR_WINDOW : SANTA_OK;
 }
 
 static int santa__has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
@@ -1201,6 +1263,7 @@ static santa_status santa__check_sampler(const santa_options *o) {
         if ((o->method != SANTA_PROP && o->method != SANTA_FLASH) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
+    if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     return SANTA_OK;
 }
 
@@ -1239,16 +1302,6 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     if (backend && (!backend->name || !backend->workspace_size || !backend->decode)) return SANTA_ERR_BACKEND;
     santa__backends[device] = backend;                /* NULL takes a backend out */
     return SANTA_OK;
-}
-
-SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
-    santa_status s;
-    if (!a || !o) return SANTA_ERR_NULL_ARGUMENT;
-    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
-    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
-    if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
-    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device] ? SANTA_OK : SANTA_ERR_NO_BACKEND;
-    return santa__check_pages(a);
 }
 
 /* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
@@ -1300,7 +1353,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->index = santa__plan_part(p, p->list, 4);
     p->count = santa__plan_part(p, p->list, 4);
     p->weight = santa__plan_part(p, p->list, 4);
-    p->acc = santa__plan_part(p, group * dv, 4);
+    p->acc = santa__plan_part(p, streams ? group * dv : dv, 4);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->heavy = santa__plan_part(p, vattention && o->vattention.heavy ? n : 0, 4);
@@ -1311,7 +1364,10 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
 static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
     int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
     uint64_t threads = o->num_threads ? (uint64_t)o->num_threads : 1;
-    if (a->window > 0) n = SANTA__MIN(n, a->window);
+    if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
+        const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
+        if (a->window < n - more) n = a->window + more;
+    }
     /* the signed products of the plan stay far below 2^63 */
     if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3])) > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
@@ -1320,12 +1376,29 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
+/* Shapes and options: all that the workspace depends on. */
+static santa_status santa__check_form(const santa_attention *a, const santa_options *o, santa__plan *p, uint64_t *total) {
+    santa_status s;
+    if (!a || !o) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
+    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
+    if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
+    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device] ? SANTA_OK : SANTA_ERR_NO_BACKEND;
+    return santa__plan_decode(p, a, o, total);
+}
+
+SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
+    santa__plan p;
+    uint64_t total;
+    santa_status s = santa__check_form(a, o, &p, &total);
+    return s != SANTA_OK ? s : santa__check_contents(a);
+}
+
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
     santa__plan p;
     uint64_t total;
-    if (santa_check(a, o) != SANTA_OK) return 0;
-    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->workspace_size(a, o);
-    return santa__plan_decode(&p, a, o, &total) == SANTA_OK ? (size_t)total : 0;
+    if (santa__check_form(a, o, &p, &total) != SANTA_OK) return 0;
+    return a->q.device == SANTA_CPU ? (size_t)total : santa__backends[a->q.device]->workspace_size(a, o);
 }
 
 static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
@@ -1478,6 +1551,7 @@ static void santa__prepare_query(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
     int64_t g, i;
     if (!(scale > 0.0f || scale < 0.0f)) scale = (float)(1.0 / sqrt((double)d));
+    if (j->a->k_scale > 0.0f) scale *= j->a->k_scale;
     memset(j->q, 0, (size_t)(j->group * pad) * sizeof *j->q);
     for (g = 0; g < j->group; g++) santa__load_query(j, g, scale, j->q + g * pad);
     if (j->o->scores != SANTA_SCORES_EXACT) {
@@ -1552,9 +1626,22 @@ typedef struct santa__mass {
     const float *u, *max, *sum;
     double *prefix, total;
     int64_t first, blocks;
-    int block;
+    int block, rounded;                                               /* rounded: u was, sum was not */
     float m;
 } santa__mass;
+
+/* Rounds the block's u as options.stash says. 8 bits: integers 0 .. 255, dithered. first: number of the block's first key. */
+static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first, int n, float *u) {
+    int i;
+    if (stash == SANTA_STASH_F16) for (i = 0; i < n; i++) u[i] = santa_f16_to_f32(santa_f32_to_f16(u[i]));
+    if (stash == SANTA_STASH_U8)
+        for (i = 0; i < n; i++) {
+            uint32_t key = (uint32_t)(first + i), word = santa__rng_word(rng, key / 8 * 4 + key % 8 / 2);
+            u[i] = (float)(int)(u[i] * 255.0f + (float)(word >> 16 * (key & 1u) & 0xffffu) * (1.0f / 65536.0f));
+        }
+}
+
+static int santa__rounds(const santa_options *o) { return o->stash > SANTA_STASH_F32 && santa__has_draws(o->method); }
 
 /* A block with a NaN or +inf score is marked by a NaN sum. */
 static void santa__mass_block(const santa__kernels *k, float *s, int n, float *max, float *sum) {
@@ -1613,11 +1700,16 @@ static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, 
     while (b + 1 < last && !(t < x->prefix[b + 1])) b++;
     while (b > 0 && !(x->prefix[b + 1] > x->prefix[b])) b--;
     if (b != w->block) santa__walk_to(w, x, b);
+    u = x->u + b * x->block;
     if (w->scaled != b + 1) {
         w->scale = exp((double)x->m - (double)x->max[b]);
         w->scaled = b + 1;
+        if (x->rounded) {                                             /* stretch to the exact sum */
+            float all = 0.0f;
+            for (lane = 0; lane < x->block; lane++) all += u[lane];
+            w->scale *= (double)all / (double)x->sum[b];
+        }
     }
-    u = x->u + b * x->block;
     local = (t - x->prefix[b]) * w->scale;
     if (!(local > 0.0)) local = 0.0;
     while (w->lane + 1 < x->block && !((double)w->sum > local)) w->sum += u[++w->lane];
@@ -1708,30 +1800,41 @@ static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t s, i
     }
 }
 
-/* Per-tile draws, weighted by the tiles' exact masses. Only tiles with mass have a share of the budget. */
-static void santa__draw_flash(const santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
+/* End of the tile that block b lies in; *mass: whether its largest score is near enough to the row's to have a share at all. */
+static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, int *mass) {
+    int64_t end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks);
+    for (*mass = 0; b < end; b++) *mass |= x->max[b] - x->m > SANTA__EXP_UNDERFLOW;
+    return end;
+}
+
+/* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only tiles with mass have a share
+   of the budget. A tile far below the others would drown in their prefix, so each has a prefix of its own. */
+static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
+    const double total = x->total;
     int64_t b, end, i, t = 0, tiles = 0, rank = 0;
-    for (b = 0; b < x->blocks; b = end) {
-        end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks);
-        tiles += x->prefix[end] > x->prefix[b];
-        t++;
-    }
+    int has;
+    for (b = 0; b < x->blocks; b = end, t++) { end = santa__tile_end(x, b, tile, &has); tiles += has > 0; }
     stats->tiles += t;
     stats->tiles_skipped += t - tiles;
     for (b = 0; b < x->blocks; b = end) {
-        const double mass = x->prefix[end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks)] - x->prefix[b];
-        int64_t n = s * (rank + 1) / tiles - s * rank / tiles, from = l->rows;
-        double u;
+        santa__mass part = *x;
         santa__walk w;
-        if (!(mass > 0.0)) continue;
-        rank++;
+        int64_t n, from = l->rows;
+        double u, weight;
+        end = santa__tile_end(x, b, tile, &has);
+        if (!has) continue;
+        part.u += b * x->block; part.max += b; part.sum += b; part.first += b; part.blocks = end - b;
+        santa__prefix(&part);                                         /* overwrites x's, which is not needed any more */
+        n = s * (rank + 1) / tiles - s * rank / tiles;
         n = SANTA__MAX(n, 1);
+        rank++;
         u = santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile));
+        weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
         memset(&w, 0, sizeof w);
-        santa__walk_to(&w, x, b);
+        santa__walk_to(&w, &part, 0);
         for (i = 0; i < n; i++)
-            santa__list_add(l, santa__walk_draw(&w, x, x->prefix[b] + ((double)i + u) * (mass / (double)n), end));
-        for (i = from; i < l->rows; i++) l->weight[i] = (float)(mass / x->total * (double)l->count[i] / (double)n);
+            santa__list_add(l, santa__walk_draw(&w, &part, ((double)i + u) * (part.total / (double)n), part.blocks));
+        for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
 
@@ -1793,7 +1896,7 @@ static void santa__take_selected(const float *s, int64_t n, int64_t first, uint3
 }
 
 /* The sampler: rows and weights of one head from its masses (for top-k and top-p, u holds raw scores). */
-static void santa__draw(const santa_options *o, const santa__mass *x, santa__rng *rng, santa__list *l, santa_stats *stats) {
+static void santa__draw(const santa_options *o, santa__mass *x, santa__rng *rng, santa__list *l, santa_stats *stats) {
     const int64_t s = santa__num_samples(o), n = x->blocks * x->block, tile = santa__tile_size(o) / x->block;
     uint32_t threshold;
     int64_t i, b, ties;
@@ -1850,6 +1953,8 @@ static void santa__write_head(const santa__job *j, int64_t g, float *acc, float 
 static const float *santa__sink(const santa__job *j, int64_t g) {
     return j->a->sinks ? j->a->sinks + santa__head(j, g) : NULL;
 }
+
+static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f ? a->v_scale : 1.0f; }
 
 /* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
@@ -1919,7 +2024,7 @@ static void santa__run_dense(santa__job *j) {
         int64_t c;
         if (total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
         lse = santa__lse(m[g], total[g], santa__sink(j, g), &share);
-        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g])) : 0.0f;
+        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g] * (double)santa__v_scale(j->a))) : 0.0f;
         santa__write_head(j, g, row, lse, 0.0f);
     }
     j->stats->k_rows_read += j->end - j->begin;
@@ -1972,7 +2077,7 @@ static float santa__std_error(const santa__job *j, const santa__list *l, const f
 /* Scores of the whole row for the group (K once), then head by head: prefix, draw, gather. */
 static void santa__run_sampled(santa__job *j) {
     const santa__plan *p = j->plan;
-    const int select = j->o->method == SANTA_TOP_K || j->o->method == SANTA_TOP_P;
+    const int select = j->o->method == SANTA_TOP_K || j->o->method == SANTA_TOP_P, rounded = santa__rounds(j->o);
     const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first, stride = p->score_stride;
     float *s = SANTA__PART(float, j, scores), *max = SANTA__PART(float, j, block_max), *sum = SANTA__PART(float, j, block_sum);
     float *acc = SANTA__PART(float, j, acc), tmp[SANTA_BLOCK];
@@ -1986,6 +2091,10 @@ static void santa__run_sampled(santa__job *j) {
             santa__mass_block(j->kernel, u, (int)p->block, max + g * p->blocks + b, sum + g * p->blocks + b);
         }
     }
+    for (g = 0; rounded && g < j->group; g++) {
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
+        santa__round_stash(j->o->stash, &rng, first * p->block, (int)(blocks * p->block), s + g * stride);
+    }
     memset(seen, 0, (size_t)p->words * sizeof *seen);
     for (g = 0; g < j->group; g++) {
         santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
@@ -1995,12 +2104,13 @@ static void santa__run_sampled(santa__job *j) {
         float lse;
         x.u = s + g * stride; x.max = max + g * p->blocks; x.sum = sum + g * p->blocks;
         x.prefix = SANTA__PART(double, j, prefix);
-        x.first = first; x.blocks = blocks; x.block = (int)p->block;
+        x.first = first; x.blocks = blocks; x.block = (int)p->block; x.rounded = rounded;
         l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
         if (santa__prefix(&x)) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
         lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
         l.rows = l.draws = 0;
         if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
+        share *= (double)santa__v_scale(j->a);
         santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
         santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
         for (i = 0; i < l.rows; i++) j->stats->v_rows_read += santa__mark(seen, l.index[i] - first * p->block);
@@ -2236,7 +2346,9 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
         double mean = santa__norm(base->n, eb / nb, base->n, 0.0, dv);
         in.trace = SANTA__MAX((eb * eb * base->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
+        /* the sample's own noise makes its sum longer on average: taken off, so that a small |N| is not mistaken for a large one */
         in.norm = santa__norm(fixed->n, ef, base->n, w * eb, dv);
+        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * (double)in.population * ((double)in.population - nb) / nb, 0.0));
         s = santa_budget_full(&in, &budget);
     } else {
         s = santa_budget_denominator(&in, &budget);
@@ -2375,7 +2487,14 @@ static void santa__run_vattention(santa__job *j) {
             scale[i] = santa__rescale(&set[i], m) * (i < 2 ? w : 1.0);
             total += scale[i] * set[i].d;
         }
-        if (audit.num_base == 0) { audit.denominator = total; audit.max_score = m; }
+        if (audit.num_base == 0) {
+            const float *sink = santa__sink(j, g);
+            audit.denominator = total + (sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0);
+        } else {                                                      /* the rest of the sample may have a larger score */
+            const double f = exp(audit.max_score - m);
+            audit.sigma *= f; audit.denominator *= f; audit.norm *= f; audit.trace *= f * f;
+        }
+        audit.max_score = m;
         audit.density = (double)(audit.num_fixed + audit.budget) / (double)n;
         lse = santa__lse((float)m, total, santa__sink(j, g), &share);
         for (c = 0; c < dv; c++) {
@@ -2388,7 +2507,8 @@ static void santa__run_vattention(santa__job *j) {
             std_error = santa__va_std_error(set, two, acc, total / (share > 0.0 ? share : 1.0), (double)audit.num_residual,
                                             (double)audit.budget, dv);
         }
-        santa__write_head(j, g, x.bad ? NULL : acc, lse, std_error);
+        for (c = 0; c < dv; c++) acc[c] *= santa__v_scale(j->a);
+        santa__write_head(j, g, x.bad ? NULL : acc, lse, std_error * santa__v_scale(j->a));
         if (v->audit) v->audit[santa__slot(j, g)] = audit;
         j->stats->draws += audit.budget;
         j->stats->exact_rows += audit.exact;
@@ -2481,10 +2601,10 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     santa__call call;
     uint64_t total;
     int64_t t;
-    santa_status s = santa_check(a, o);
+    santa_status s = santa__check_form(a, o, &call.plan, &total);
     if (s != SANTA_OK) return s;
+    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
     if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->decode(a, o, workspace, workspace_bytes, stats);
-    if ((s = santa__plan_decode(&call.plan, a, o, &total)) != SANTA_OK) return s;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < total) return SANTA_ERR_WORKSPACE_SIZE;
     call.a = a;
@@ -2555,7 +2675,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     return SANTA_OK;
 }
 
-static santa_status santa__check_sample(int64_t n, const santa_options *o) {
+static santa_status santa__check_sample(int64_t n, const santa_options *o, santa__plan *p) {
     santa_status s;
     if (!o) return SANTA_ERR_NULL_ARGUMENT;
     if (n <= 0) return SANTA_ERR_SHAPE;
@@ -2563,21 +2683,19 @@ static santa_status santa__check_sample(int64_t n, const santa_options *o) {
     if ((s = santa__check_sampler(o)) != SANTA_OK) return s;
     if (o->method == SANTA_VATTENTION) return SANTA_ERR_METHOD;       /* it does not start from scores */
     if ((unsigned)o->isa > (unsigned)SANTA_ISA_AVX2) return SANTA_ERR_ISA;
-    return o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2 ? SANTA_ERR_ISA : SANTA_OK;
+    if (o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    santa__plan_make(p, o, 1, n, 0, 0);
+    return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
     santa__plan p;
-    if (santa__check_sample(n, o) != SANTA_OK) return 0;
-    santa__plan_make(&p, o, 1, n, 0, 0);
-    return p.list;
+    return santa__check_sample(n, o, &p) == SANTA_OK ? p.list : 0;
 }
 
 SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
     santa__plan p;
-    if (santa__check_sample(n, o) != SANTA_OK) return 0;
-    santa__plan_make(&p, o, 1, n, 0, 0);
-    return p.total > (uint64_t)PTRDIFF_MAX - 63 ? 0 : (size_t)p.total + 63;
+    return santa__check_sample(n, o, &p) == SANTA_OK ? (size_t)p.total + 63 : 0;
 }
 
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
@@ -2592,11 +2710,10 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     char *work;
     int64_t b, i;
     int select;
-    santa_status s = santa__check_sample(n, o);
+    santa_status s = santa__check_sample(n, o, &p);
     if (s != SANTA_OK) return s;
     if (!scores || !draws || !draws->index || !draws->weight) return SANTA_ERR_NULL_ARGUMENT;
     if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX) return SANTA_ERR_INDEX;
-    santa__plan_make(&p, o, 1, n, 0, 0);
     if (draws->capacity < p.list) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
@@ -2619,6 +2736,11 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
         if (select) { memcpy(tmp, at, (size_t)p.block * sizeof *tmp); at = tmp; }
         santa__mass_block(kernel, at, (int)p.block, max + b, sum + b);
     }
+    x.rounded = santa__rounds(o);
+    if (x.rounded) {
+        rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
+        santa__round_stash(o->stash, &rng, 0, (int)(x.blocks * p.block), u);
+    }
     santa__prefix(&x);
     l.index = draws->index;
     l.count = draws->count ? draws->count : (int32_t *)(void *)(work + p.count);
@@ -2640,14 +2762,15 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     santa__rows v;
     int64_t i;
     santa_status s;
-    if (!a || !out || rows < 0 || (rows > 0 && (!index || !weight))) return SANTA_ERR_NULL_ARGUMENT;
+    if (!a || !out || (rows > 0 && (!index || !weight))) return SANTA_ERR_NULL_ARGUMENT;
+    if (rows < 0) return SANTA_ERR_SHAPE;
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
-    if ((s = santa__check_pages(a)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++) if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);
-    santa__gather(&v, santa__kernels_of(SANTA_ISA_AUTO), index, weight, rows, 1.0f, out);
+    santa__gather(&v, santa__kernels_of(SANTA_ISA_AUTO), index, weight, rows, santa__v_scale(a), out);
     return SANTA_OK;
 }
 
@@ -2656,6 +2779,7 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
     int64_t r, c;
     if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
     if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
+    if (santa__mul(santa__mul((uint64_t)rows, (uint64_t)head_dim_v), sizeof *out) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     for (r = 0; r < rows; r++) {
         float *x = out + r * head_dim_v;
         const float *y = other_out + r * head_dim_v;

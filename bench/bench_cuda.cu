@@ -1,0 +1,224 @@
+/* GPU benchmark: our methods against the floor of reading K once, in one run.
+     nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda && build/bench_cuda [--quick] [--csv FILE]
+   Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB buffer is
+   read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; the median. */
+#define SANTA_IMPLEMENTATION
+#include "../santa_cuda.h"
+#include <cuda_runtime.h>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#define CUDA(x) do { cudaError_t e_ = (x); if (e_ != cudaSuccess) { \
+    fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(e_)); exit(1); } } while (0)
+
+enum { HEADS = 32, KV_HEADS = 8, DIM = 128 };
+
+/* Gaussian data from a counter hash; type 0 = f32, 1 = f16, 2 = bf16, 3 = e4m3. */
+__global__ void fill(unsigned char *p, size_t n, int size, int type, unsigned seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+        x ^= x >> 31;
+        float u = ((x >> 40) + 1) * (1.0f / 16777217.0f), v = (x & 0xffffff) * (1.0f / 16777216.0f);
+        float g = sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
+        unsigned bits = __float_as_uint(g);
+        if (type == 0) ((float *)p)[i] = g;
+        else if (type == 2) ((unsigned short *)p)[i] = (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        else if (type == 1) asm("{ .reg .f16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h; }" : "=h"(((unsigned short *)p)[i]) : "f"(g));
+        else {                                      /* e4m3 of a clamped value, through its bits: 3 mantissa bits, bias 7 */
+            float a = fminf(fabsf(g), 8.0f);
+            int e = a > 0.0f ? max(ilogbf(a), -6) : -6;
+            int m = (int)rintf(a * exp2f((float)(3 - e)));
+            if (m == 16) { m = 8; e++; }
+            p[i] = (unsigned char)((g < 0.0f ? 128 : 0) | (m < 8 ? m : (e + 7) << 3 | (m & 7)));
+        }
+        (void)size;
+    }
+}
+
+__global__ void thrash(float *p, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) p[i] += 1.0f;
+}
+
+/* The floor: every CTA reads one contiguous 64 KB block. */
+__global__ void __launch_bounds__(256) read_all(const uint4 *p, unsigned *out) {
+    unsigned a = 0;
+    uint4 v[16];
+    const size_t base = (size_t)blockIdx.x * 4096;
+#pragma unroll
+    for (int j = 0; j < 16; j++) v[j] = __ldcs(p + base + j * 256 + threadIdx.x);
+#pragma unroll
+    for (int j = 0; j < 16; j++) a ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    if (a == 0x12345) *out = a;
+}
+
+struct timer {
+    cudaStream_t stream;
+    float *buffer;
+    size_t n = (size_t)128 << 20;
+    cudaEvent_t from, to;
+    timer() {
+        CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        CUDA(cudaMalloc(&buffer, n * 4));
+        CUDA(cudaMemset(buffer, 0, n * 4));
+        CUDA(cudaEventCreate(&from));
+        CUDA(cudaEventCreate(&to));
+    }
+    double median(const std::function<void()> &f, int runs) {
+        cudaGraph_t graph;
+        cudaGraphExec_t exec;
+        CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        f();
+        CUDA(cudaStreamEndCapture(stream, &graph));
+        CUDA(cudaGraphInstantiate(&exec, graph, 0));
+        std::vector<double> t;
+        for (int i = -runs / 4; i < runs; i++) {
+            thrash<<<1024, 256, 0, stream>>>(buffer, n);
+            CUDA(cudaEventRecord(from, stream));
+            CUDA(cudaGraphLaunch(exec, stream));
+            CUDA(cudaEventRecord(to, stream));
+            CUDA(cudaEventSynchronize(to));
+            float ms;
+            CUDA(cudaEventElapsedTime(&ms, from, to));
+            if (i >= 0) t.push_back(1e3 * ms);
+        }
+        CUDA(cudaGetLastError());
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        std::sort(t.begin(), t.end());
+        return t[t.size() / 2];
+    }
+};
+
+struct method { const char *name; santa_method method; int samples; santa_stash stash; };
+
+static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
+
+static void bench(timer &t, int type, int batch, int n, bool hnd, int page, const std::vector<method> &methods, int runs, FILE *csv) {
+    const int size = type == 0 ? 4 : type == 3 ? 1 : 2;
+    const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * size;
+    unsigned char *k, *v, *q, *out;
+    unsigned *sink;
+    int *table = nullptr;
+    CUDA(cudaMalloc(&k, bytes));
+    CUDA(cudaMalloc(&v, bytes));
+    CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&sink, 4));
+    fill<<<2048, 256, 0, t.stream>>>(k, elements, size, type, 1);
+    fill<<<2048, 256, 0, t.stream>>>(v, elements, size, type, 2);
+    fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * HEADS * DIM, 2, 2, 3);
+    CUDA(cudaStreamSynchronize(t.stream));
+
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, SANTA_BF16, batch, 1, HEADS, DIM);
+    a.out = santa_view(out, SANTA_BF16, batch, 1, HEADS, DIM);
+    if (page) {
+        const int pages = batch * n / page;
+        std::vector<int> order(pages);
+        for (int i = 0; i < pages; i++) order[i] = i;
+        unsigned long long x = 1;
+        for (int i = pages - 1; i > 0; i--) { x = x * 6364136223846793005ull + 1442695040888963407ull; std::swap(order[i], order[(x >> 33) % (i + 1)]); }
+        CUDA(cudaMalloc(&table, pages * sizeof(int)));
+        CUDA(cudaMemcpy(table, order.data(), pages * sizeof(int), cudaMemcpyHostToDevice));
+        a.k = santa_view(k, (santa_dtype)type, pages, page, KV_HEADS, DIM);
+        a.v = santa_view(v, (santa_dtype)type, pages, page, KV_HEADS, DIM);
+        a.block_table = table;
+        a.max_pages = n / page;
+    } else {
+        a.k = hnd ? santa_view_hnd(k, (santa_dtype)type, batch, n, KV_HEADS, DIM) : santa_view(k, (santa_dtype)type, batch, n, KV_HEADS, DIM);
+        a.v = hnd ? santa_view_hnd(v, (santa_dtype)type, batch, n, KV_HEADS, DIM) : santa_view(v, (santa_dtype)type, batch, n, KV_HEADS, DIM);
+    }
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+
+    char layout[32];
+    snprintf(layout, sizeof layout, page ? "page %d" : hnd ? "HND" : "NHD", page);
+    const double floor = t.median([&] { read_all<<<(unsigned)(bytes / 65536), 256, 0, t.stream>>>((const uint4 *)k, sink); }, runs);
+    printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6, floor, bytes / floor * 1e-6);
+    double dense = 0.0;
+    for (const method &m : methods) {
+        santa_options o;
+        memset(&o, 0, sizeof o);
+        o.method = m.method;
+        o.num_samples = m.samples;
+        o.stash = m.stash;
+        o.seed = 7;
+        o.stream = t.stream;
+        const size_t need = santa_workspace_size(&a, &o);
+        void *workspace;
+        if (!need) { printf("  %-14s %s\n", m.name, santa_status_string(santa_check(&a, &o))); continue; }
+        CUDA(cudaMalloc(&workspace, need));
+        const double us = t.median([&] {
+            santa_status s = santa_decode(&a, &o, workspace, need, nullptr);
+            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+        }, runs);
+        santa_stats *stats, host;
+        CUDA(cudaMalloc(&stats, sizeof *stats));
+        if (santa_decode(&a, &o, workspace, need, stats) != SANTA_OK) exit(1);
+        CUDA(cudaStreamSynchronize(t.stream));
+        CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
+        if (m.method == SANTA_DENSE) dense = us;
+        const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
+        printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x floor  %5.2f x dense\n", m.name, m.samples,
+               m.stash == SANTA_STASH_F32 ? "stash f32" : m.stash == SANTA_STASH_F16 ? "stash f16" : m.method == SANTA_DENSE ? "         " : m.stash == SANTA_STASH_U8 ? "stash u8 " : "stash def",
+               us, moved / 1e6, moved / us * 1e-6, us / floor, dense / us);
+        fflush(stdout);
+        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", type_name[type], batch, n, layout, m.name, m.samples, (int)m.stash,
+                         us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
+        CUDA(cudaFree(workspace));
+        CUDA(cudaFree(stats));
+    }
+    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
+    if (table) CUDA(cudaFree(table));
+}
+
+int main(int argc, char **argv) {
+    bool quick = false;
+    FILE *csv = nullptr;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--quick")) quick = true;
+        else if (!strcmp(argv[i], "--csv") && i + 1 < argc) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
+        else { fprintf(stderr, "usage: %s [--quick] [--csv FILE]\n", argv[0]); return 1; }
+    }
+    int count = 0, driver = 0, runtime = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }
+    cudaDeviceProp prop;
+    CUDA(cudaGetDeviceProperties(&prop, 0));
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    printf("# %s, %d multiprocessors, %d MB L2, driver %d, runtime %d; bf16 q, %d query heads, %d KV heads, head_dim %d\n", prop.name,
+           prop.multiProcessorCount, prop.l2CacheSize >> 20, driver, runtime, HEADS, KV_HEADS, DIM);
+    if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,dense_over_method\n");
+    timer t;
+    const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT }, { "prop", SANTA_PROP, 128, SANTA_STASH_U8 },
+                                           { "prop", SANTA_PROP, 128, SANTA_STASH_F32 },     { "flash", SANTA_FLASH, 2048, SANTA_STASH_U8 } };
+    std::vector<method> full = main_set;
+    full.push_back({ "prop", SANTA_PROP, 128, SANTA_STASH_F16 });
+    full.push_back({ "iid", SANTA_IID, 128, SANTA_STASH_U8 });
+    full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8 });
+    full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8 });
+    const int runs = quick ? 20 : 40;
+    bench(t, 2, 1, 32768, false, 0, quick ? main_set : full, runs, csv);
+    bench(t, 2, 1, 131072, false, 0, main_set, runs, csv);
+    bench(t, 2, 8, 32768, false, 0, quick ? main_set : full, runs, csv);
+    bench(t, 2, 32, 32768, false, 0, main_set, runs, csv);
+    if (!quick) {
+        bench(t, 2, 1, 8192, false, 0, main_set, runs, csv);
+        bench(t, 2, 8, 8192, false, 0, main_set, runs, csv);
+        bench(t, 2, 1, 1048576, false, 0, main_set, runs, csv);
+        bench(t, 2, 8, 32768, true, 0, main_set, runs, csv);
+        bench(t, 2, 8, 32768, false, 16, main_set, runs, csv);
+        bench(t, 2, 8, 32768, false, 64, main_set, runs, csv);
+        bench(t, 1, 8, 32768, false, 0, main_set, runs, csv);
+    }
+    bench(t, 3, 8, 32768, false, 0, main_set, runs, csv);
+    if (!quick) bench(t, 0, 1, 32768, false, 0, main_set, runs, csv);
+    if (csv) fclose(csv);
+    return 0;
+}

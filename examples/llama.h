@@ -1,0 +1,612 @@
+/* llama.h - loader, tokenizer, forward pass and sampler for llama2.c's fp32 checkpoints; attention is santa.h's.
+
+   A toy for examples and benches: plain C, one sequence, f32. Include santa.h first.
+
+       llama_model m;  llama_tokenizer t;  llama_state s;  llama_error e;
+       if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
+           || llama_state_init(&s, &m, 512, &e)) puts(e.text);          // each returns 0, or -1 and a text
+
+       santa_options o = {0};  o.method = SANTA_SYS;  o.num_samples = 64;
+       llama_state_options(&s, &o, &e);                                 // how to attend, from now on
+       for (pos = 0; pos < 512; pos++) {
+           llama_forward(&s, token, pos, 1, &e);                        // s.logits
+           token = llama_sample(s.logits, m.vocab_size, 0.7, &random);
+       }                                                                                                       */
+#ifndef LLAMA_H
+#define LLAMA_H
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b */
+
+typedef struct llama_error { char text[400]; } llama_error;
+
+/* Writes the message and returns -1, so that a caller can say "return llama_fail(...)". */
+static inline int llama_fail(llama_error *e, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(e->text, sizeof e->text, format, args);
+    va_end(args);
+    return -1;
+}
+
+/* Wall-clock seconds (processor seconds where C has no better clock to offer). */
+static inline double llama_seconds(void) {
+#if defined(CLOCK_MONOTONIC) && !defined(_WIN32)
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#else
+    return (double)clock() / (double)CLOCKS_PER_SEC;
+#endif
+}
+
+/* The files are little-endian whatever the machine is. */
+static inline uint32_t llama_u32(const unsigned char *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline int32_t llama_i32(const unsigned char *p) {
+    const uint32_t u = llama_u32(p);
+    int32_t i;
+    memcpy(&i, &u, 4);
+    return i;
+}
+
+static inline float llama_f32(const unsigned char *p) {
+    const uint32_t u = llama_u32(p);
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* ------------------------------------------------------------------------------------------------- model */
+
+typedef struct llama_model {
+    int32_t dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len;   /* the file's header           */
+    int32_t head_dim, kv_dim;
+    float  *data;                                                                  /* all tensors, in file order  */
+    float  *embedding;                                                             /* [vocab_size, dim]           */
+    float  *att_norm, *wq, *wk, *wv, *wo;                                          /* [n_layers, ..., dim]        */
+    float  *ffn_norm, *w1, *w2, *w3;
+    float  *norm;                                                                  /* [dim]                       */
+    float  *classifier;                                                            /* [vocab_size, dim]           */
+} llama_model;
+
+/* a * b * c of positive numbers, or 0 where sixteen such tensors of floats would not fit in the address range. */
+static inline size_t llama_count(int32_t a, int32_t b, int32_t c) {
+    const size_t max = SIZE_MAX / sizeof(float) / 16, x = (size_t)a, y = (size_t)b, z = (size_t)c;
+    return y > max / x || z > max / (x * y) ? 0 : x * y * z;
+}
+
+/* Is the file, from its position, exactly this long: 0 yes, -1 shorter, 1 longer. Steps of 1 GB with a read at each
+   step's end: that needs no 64-bit ftell, which C lacks, and ends soon whatever a damaged header claims. */
+static inline int llama_compare_length(FILE *f, uint64_t bytes) {
+    while (bytes > 0) {
+        const uint64_t step = bytes < 1u << 30 ? bytes : 1u << 30;
+        if (fseek(f, (long)step - 1, SEEK_CUR) != 0 || fgetc(f) == EOF) return -1;
+        bytes -= step;
+    }
+    return fgetc(f) == EOF ? 0 : 1;
+}
+
+static inline int llama_read_model(llama_model *m, FILE *f, const char *path, llama_error *e) {
+    enum { HEADER = 7 * 4 };
+    unsigned char header[HEADER];
+    int32_t *const field[7] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads, &m->vocab_size,
+                                &m->seq_len };
+    if (fread(header, 1, HEADER, f) != HEADER)
+        return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path, (int)HEADER);
+    for (int i = 0; i < 7; i++) *field[i] = llama_i32(header + 4 * i);
+    const int shared = m->vocab_size > 0;                   /* the sign says if the classifier is the embedding */
+    if (m->vocab_size < 0 && m->vocab_size > INT32_MIN) m->vocab_size = -m->vocab_size;
+
+    if (m->dim < 1 || m->hidden_dim < 1 || m->n_layers < 1 || m->n_heads < 1 || m->n_kv_heads < 1 || m->vocab_size < 3
+        || m->seq_len < 1)
+        return llama_fail(e, "%s: not a llama2.c checkpoint: header says dim %d, hidden %d, layers %d, heads %d, "
+                          "KV heads %d, vocabulary %d, context %d", path, (int)m->dim, (int)m->hidden_dim,
+                          (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads, (int)m->vocab_size, (int)m->seq_len);
+    if (m->n_heads % m->n_kv_heads != 0)
+        return llama_fail(e, "%s: %d heads are not a multiple of %d KV heads", path, (int)m->n_heads,
+                          (int)m->n_kv_heads);
+    if (m->dim % m->n_heads != 0)
+        return llama_fail(e, "%s: dim %d is not a multiple of %d heads", path, (int)m->dim, (int)m->n_heads);
+    m->head_dim = m->dim / m->n_heads;
+    m->kv_dim = m->head_dim * m->n_kv_heads;
+    if (m->head_dim % 2 != 0)
+        return llama_fail(e, "%s: head_dim %d is odd, RoPE turns pairs", path, (int)m->head_dim);
+
+    const int32_t layers = m->n_layers, dim = m->dim;
+    float *rope_tables = NULL, *classifier = NULL;          /* cos, sin: in the file, but computed here instead */
+    const struct { float **tensor; int32_t a, b, c; } layout[] = {
+        { &m->embedding, m->vocab_size, dim, 1 },
+        { &m->att_norm, layers, dim, 1 },  { &m->wq, layers, dim, dim },            { &m->wk, layers, m->kv_dim, dim },
+        { &m->wv, layers, m->kv_dim, dim },  { &m->wo, layers, dim, dim },
+        { &m->ffn_norm, layers, dim, 1 },  { &m->w1, layers, m->hidden_dim, dim },
+        { &m->w2, layers, dim, m->hidden_dim },  { &m->w3, layers, m->hidden_dim, dim },
+        { &m->norm, dim, 1, 1 },
+        { &rope_tables, m->seq_len, m->head_dim, 1 },
+        { &classifier, m->vocab_size, dim, 1 },
+    };
+    const size_t tensors = sizeof layout / sizeof layout[0] - (shared ? 1 : 0);
+    size_t floats = 0;
+    for (size_t i = 0; i < tensors; i++) {
+        const size_t count = llama_count(layout[i].a, layout[i].b, layout[i].c);
+        if (count == 0) return llama_fail(e, "%s: sizes in the header overflow the address range", path);
+        floats += count;
+    }
+    /* Length first: a header that lies must not make us ask for memory that no weight will fill. */
+    const int length = llama_compare_length(f, (uint64_t)floats * 4);
+    if (length != 0)
+        return llama_fail(e, "%s: the file is %s than the %llu bytes its header asks for", path,
+                          length < 0 ? "shorter" : "longer", (unsigned long long)floats * 4 + HEADER);
+    m->data = (float *)malloc(floats * sizeof(float));
+    if (!m->data) return llama_fail(e, "%s: no memory for %llu weights", path, (unsigned long long)floats);
+    if (fseek(f, HEADER, SEEK_SET) != 0 || fread(m->data, 4, floats, f) != floats)
+        return llama_fail(e, "%s: cannot read the weights: %s", path, strerror(errno));
+    const unsigned char *bytes = (const unsigned char *)m->data;
+    for (size_t i = 0; i < floats; i++) m->data[i] = llama_f32(bytes + 4 * i);
+
+    float *at = m->data;
+    for (size_t i = 0; i < tensors; i++) {
+        *layout[i].tensor = at;
+        at += llama_count(layout[i].a, layout[i].b, layout[i].c);
+    }
+    m->classifier = shared ? m->embedding : classifier;
+    return 0;
+}
+
+static inline void llama_free(llama_model *m) {
+    free(m->data);
+    memset(m, 0, sizeof *m);
+}
+
+static inline int llama_load(llama_model *m, const char *path, llama_error *e) {
+    memset(m, 0, sizeof *m);
+    FILE *f = fopen(path, "rb");
+    if (!f) return llama_fail(e, "cannot open %s: %s", path, strerror(errno));
+    const int status = llama_read_model(m, f, path, e);
+    fclose(f);
+    if (status != 0) llama_free(m);
+    return status;
+}
+
+/* The whole file, with a 0 behind it; free() it. NULL and a text on failure. */
+static inline char *llama_read_file(const char *path, size_t *size, llama_error *e) {
+    enum { FIRST = 1 << 16, LIMIT = 1 << 28 };
+    FILE *f = fopen(path, "rb");
+    if (!f) { llama_fail(e, "cannot open %s: %s", path, strerror(errno)); return NULL; }
+    size_t capacity = FIRST, used = 0;
+    char *data = (char *)malloc(capacity);
+    while (data) {
+        used += fread(data + used, 1, capacity - 1 - used, f);
+        if (used < capacity - 1 || capacity >= LIMIT) break;
+        char *more = (char *)realloc(data, capacity *= 2);
+        if (!more) free(data);
+        data = more;
+    }
+    if (!data) llama_fail(e, "%s: no memory to read it", path);
+    else if (ferror(f)) llama_fail(e, "cannot read %s: %s", path, strerror(errno));
+    else if (used >= LIMIT - 1) llama_fail(e, "%s: larger than %d MB", path, LIMIT >> 20);
+    else { fclose(f); data[used] = 0; *size = used; return data; }
+    free(data);
+    fclose(f);
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------------------- tokenizer */
+
+typedef struct llama_piece { const char *text; int32_t length; float score; } llama_piece;
+
+typedef struct llama_tokenizer {
+    char        *file;                /* the pieces' texts lie in here                             */
+    llama_piece *piece;               /* [vocab_size]                                              */
+    int32_t      vocab_size;
+    int32_t     *table;               /* hash table of text -> token, -1 = free; length mask + 1   */
+    uint32_t     mask;
+    char         byte[256];
+} llama_tokenizer;
+
+/* Token whose text is a followed by b, or -1. With insert >= 0 that token is entered, unless the text is there. */
+static inline int32_t llama_lookup(const llama_tokenizer *t, llama_piece a, llama_piece b, int32_t insert) {
+    uint32_t hash = 2166136261u;                                                            /* FNV-1a */
+    for (int32_t i = 0; i < a.length; i++) hash = (hash ^ (unsigned char)a.text[i]) * 16777619u;
+    for (int32_t i = 0; i < b.length; i++) hash = (hash ^ (unsigned char)b.text[i]) * 16777619u;
+    for (uint32_t slot = hash & t->mask;; slot = (slot + 1) & t->mask) {
+        const int32_t id = t->table[slot];
+        if (id < 0) return t->table[slot] = insert;
+        const llama_piece p = t->piece[id];
+        if (p.length == a.length + b.length && memcmp(p.text, a.text, (size_t)a.length) == 0
+            && memcmp(p.text + a.length, b.text, (size_t)b.length) == 0) return id;
+    }
+}
+
+static inline void llama_free_tokenizer(llama_tokenizer *t) {
+    free(t->file);
+    free(t->piece);
+    free(t->table);
+    memset(t, 0, sizeof *t);
+}
+
+static inline int llama_parse_tokenizer(llama_tokenizer *t, size_t size, const char *path, llama_error *e) {
+    const unsigned char *at = (const unsigned char *)t->file, *end = at + size;
+    const int32_t max_length = size < 4 ? 0 : llama_i32(at);
+    if (max_length < 1 || max_length > 1 << 16)
+        return llama_fail(e, "%s: not a llama2.c tokenizer: longest token is said to have %d bytes", path,
+                          (int)max_length);
+    at += 4;
+    if ((uint64_t)(end - at) < (uint64_t)t->vocab_size * 8)
+        return llama_fail(e, "%s: too short for the model's %d tokens", path, (int)t->vocab_size);
+    uint32_t slots = 1;
+    while (slots < 2u * (uint32_t)t->vocab_size) slots *= 2;
+    t->mask = slots - 1;
+    t->piece = (llama_piece *)malloc((size_t)t->vocab_size * sizeof *t->piece);
+    t->table = (int32_t *)malloc(slots * sizeof *t->table);
+    if (!t->piece || !t->table) return llama_fail(e, "%s: no memory for %d tokens", path, (int)t->vocab_size);
+    for (uint32_t i = 0; i < slots; i++) t->table[i] = -1;
+    const llama_piece nothing = { "", 0, 0.0f };
+    for (int32_t i = 0; i < t->vocab_size; i++) {
+        if (end - at < 8)
+            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i, (int)t->vocab_size);
+        const llama_piece p = { (const char *)at + 8, llama_i32(at + 4), llama_f32(at) };
+        at += 8;
+        if (p.length < 0 || p.length > max_length || !isfinite(p.score))
+            return llama_fail(e, "%s: token %d is damaged (length %d)", path, (int)i, (int)p.length);
+        if (p.length > end - at)
+            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i, (int)t->vocab_size);
+        at += p.length;
+        t->piece[i] = p;
+        llama_lookup(t, p, nothing, i);
+    }
+    if (at != end) return llama_fail(e, "%s: has more than the model's %d tokens", path, (int)t->vocab_size);
+    return 0;
+}
+
+static inline int llama_load_tokenizer(llama_tokenizer *t, const char *path, int32_t vocab_size, llama_error *e) {
+    size_t size;
+    memset(t, 0, sizeof *t);
+    t->vocab_size = vocab_size;
+    for (int i = 0; i < 256; i++) { const unsigned char b = (unsigned char)i; memcpy(&t->byte[i], &b, 1); }
+    t->file = llama_read_file(path, &size, e);
+    const int status = t->file ? llama_parse_tokenizer(t, size, path, e) : -1;
+    if (status != 0) llama_free_tokenizer(t);
+    return status;
+}
+
+/* What to print for a token: its text, not ended by a 0. The space that encoding put in front of the text is taken
+   away again behind BOS, and <0xHH> is that byte. */
+static inline llama_piece llama_decode_token(const llama_tokenizer *t, int32_t previous, int32_t token) {
+    llama_piece p = t->piece[token];
+    if (previous == LLAMA_BOS && p.length > 0 && p.text[0] == ' ') { p.text++; p.length--; }
+    if (p.length == 6 && memcmp(p.text, "<0x", 3) == 0 && p.text[5] == '>') {
+        const char *digits = "0123456789ABCDEF";
+        const char *high = (const char *)memchr(digits, p.text[3], 16);
+        const char *low = (const char *)memchr(digits, p.text[4], 16);
+        if (high && low) { p.text = &t->byte[(high - digits) * 16 + (low - digits)]; p.length = 1; }
+    }
+    return p;
+}
+
+/* Byte-pair encoding merges the best-scored pair of neighbours, leftmost first, until no pair is a token. A heap of
+   candidates makes that n log n; an entry whose tokens have changed meanwhile is thrown away when it comes up. */
+typedef struct llama_pair { float score; int32_t left, a, b, merged; } llama_pair;
+
+static inline int llama_pair_before(const llama_pair *x, const llama_pair *y) {
+    return x->score > y->score || (x->score == y->score && x->left < y->left);
+}
+
+static inline void llama_heap_push(llama_pair *heap, size_t *size, llama_pair p) {
+    size_t i = (*size)++;
+    for (; i > 0 && llama_pair_before(&p, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = p;
+}
+
+static inline llama_pair llama_heap_pop(llama_pair *heap, size_t *size) {
+    const llama_pair top = heap[0], last = heap[--*size];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < *size; i = child) {
+        if (child + 1 < *size && llama_pair_before(&heap[child + 1], &heap[child])) child++;
+        if (!llama_pair_before(&heap[child], &last)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+/* token[i] of the list next[]; the candidate of i and its neighbour, if their texts together are a token, is pushed. */
+static inline void llama_push_pair(const llama_tokenizer *t, const int32_t *token, const int32_t *next, int32_t i,
+                                   llama_pair *heap, size_t *size) {
+    if (i < 0 || next[i] < 0) return;
+    const int32_t a = token[i], b = token[next[i]], merged = llama_lookup(t, t->piece[a], t->piece[b], -1);
+    const llama_pair p = { merged < 0 ? 0.0f : t->piece[merged].score, i, a, b, merged };
+    if (merged >= 0) llama_heap_push(heap, size, p);
+}
+
+/* Tokens of a text as sentencepiece makes them: BOS, a space in front, characters (or bytes), merges. free() them;
+   NULL and a text on failure. */
+static inline int32_t *llama_encode(const llama_tokenizer *t, const char *text, size_t length, size_t *count,
+                                    llama_error *e) {
+    const size_t most = length + 2;                             /* BOS, the space, at most one token a byte */
+    int32_t *token = NULL, *link = NULL;
+    llama_pair *heap = NULL;
+    if (length < (1u << 28)) {
+        token = (int32_t *)malloc(most * sizeof *token);
+        link = (int32_t *)malloc(most * 2 * sizeof *link);
+        heap = (llama_pair *)malloc(most * 3 * sizeof *heap);   /* one a pair at first, two more a merge */
+    }
+    if (!token || !link || !heap) {
+        llama_fail(e, "no memory to encode a prompt of %llu bytes", (unsigned long long)length);
+        goto fail;
+    }
+    {
+        int32_t n = 0, *next = link, *previous = link + most;
+        const llama_piece nothing = { "", 0, 0.0f };
+        token[n++] = LLAMA_BOS;
+        for (size_t i = 0, step; i < length; i += step) {
+            llama_piece p = { text + i, 1, 0.0f };
+            step = 0;
+            if (n == 1 && i == 0) p.text = " ";                 /* step 0: the text's first byte is still to come */
+            else {
+                for (step = 1; step < 4 && i + step < length && (text[i + step] & 0xC0) == 0x80; step++) {}
+                p.length = (int32_t)step;
+            }
+            const int32_t id = llama_lookup(t, p, nothing, -1);
+            if (id >= 0) token[n++] = id;
+            else for (int32_t b = 0; b < p.length; b++) {
+                const int32_t fallback = LLAMA_BYTE + (unsigned char)p.text[b];
+                if (fallback >= t->vocab_size) {
+                    llama_fail(e, "the tokenizer has no token for a byte of the prompt");
+                    goto fail;
+                }
+                token[n++] = fallback;
+            }
+        }
+        for (int32_t i = 0; i < n; i++) { previous[i] = i - 1; next[i] = i + 1 < n ? i + 1 : -1; }
+        size_t size = 0;
+        for (int32_t i = 1; i < n; i++) llama_push_pair(t, token, next, i, heap, &size);
+        while (size > 0) {
+            const llama_pair p = llama_heap_pop(heap, &size);
+            if (token[p.left] != p.a || next[p.left] < 0 || token[next[p.left]] != p.b) continue;
+            const int32_t gone = next[p.left];
+            token[p.left] = p.merged;
+            token[gone] = -1;
+            next[p.left] = next[gone];
+            if (next[gone] >= 0) previous[next[gone]] = p.left;
+            if (previous[p.left] > 0) llama_push_pair(t, token, next, previous[p.left], heap, &size);
+            llama_push_pair(t, token, next, p.left, heap, &size);
+        }
+        *count = 0;
+        for (int32_t i = 0; i < n; i++) if (token[i] >= 0) token[(*count)++] = token[i];
+    }
+    free(link);
+    free(heap);
+    return token;
+fail:
+    free(token);
+    free(link);
+    free(heap);
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------------------------- forward */
+
+typedef struct llama_state {
+    const llama_model *model;
+    int64_t  capacity;                       /* positions that the cache can hold                                  */
+    float   *k_cache, *v_cache;              /* [n_layers, capacity, n_kv_heads, head_dim]                         */
+    float   *x, *normed, *q, *attended;      /* [dim]                                                              */
+    float   *gate, *up;                      /* [hidden_dim]                                                       */
+    float   *turn;                           /* [head_dim] cos and sin of the position, pair by pair               */
+    float   *logits;                         /* [vocab_size]                                                       */
+    float   *buffer;                         /* the one allocation behind all of these                             */
+    santa_options options;                   /* how to attend                                                      */
+    void    *workspace;
+    size_t   workspace_bytes;
+    int      threads;                        /* of the matrix products, with OpenMP                                */
+    santa_stats stats;                       /* sums over the calls since llama_state_options                      */
+    double   attention_seconds;              /* time in santa_decode since then                                    */
+} llama_state;
+
+static inline void llama_state_free(llama_state *s) {
+    free(s->buffer);
+    free(s->workspace);
+    memset(s, 0, sizeof *s);
+}
+
+/* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until llama_state_options. */
+static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t capacity, llama_error *e) {
+    memset(s, 0, sizeof *s);
+    s->model = m;
+    s->threads = 1;
+    if (capacity < 1 || capacity > m->seq_len)
+        return llama_fail(e, "%lld positions do not fit in the model's context of %d", (long long)capacity,
+                          (int)m->seq_len);
+    s->capacity = capacity;
+    const size_t dim = (size_t)m->dim, hidden = (size_t)m->hidden_dim, vocab = (size_t)m->vocab_size;
+    const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
+    const size_t rest = 4 * dim + 2 * hidden + (size_t)m->head_dim + vocab;
+    if (cache != 0) s->buffer = (float *)malloc((2 * cache + rest) * sizeof(float));
+    if (!s->buffer) return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
+    float *at = s->buffer;
+    s->k_cache = at;  at += cache;
+    s->v_cache = at;  at += cache;
+    s->x = at;        at += dim;
+    s->normed = at;   at += dim;
+    s->q = at;        at += dim;
+    s->attended = at; at += dim;
+    s->gate = at;     at += hidden;
+    s->up = at;       at += hidden;
+    s->turn = at;     at += m->head_dim;
+    s->logits = at;
+    return 0;
+}
+
+/* The one place that describes our cache to santa.h: one query row against positions 0 .. length - 1 of a layer. */
+static inline santa_attention llama_attention(const llama_state *s, int32_t layer, const int32_t *length) {
+    const llama_model *m = s->model;
+    const size_t offset = (size_t)layer * (size_t)s->capacity * (size_t)m->kv_dim;
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q   = santa_view(s->q, SANTA_F32, 1, 1, m->n_heads, m->head_dim);
+    a.k   = santa_view(s->k_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
+    a.v   = santa_view(s->v_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
+    a.out = santa_view(s->attended, SANTA_F32, 1, 1, m->n_heads, m->head_dim);
+    a.seq_lens = length;
+    return a;
+}
+
+/* Attend with these options from now on (offset is set by llama_forward); the cache stays, counters start at zero. */
+static inline int llama_state_options(llama_state *s, const santa_options *o, llama_error *e) {
+    const int32_t length = 1;
+    const santa_attention a = llama_attention(s, 0, &length);
+    const santa_status status = santa_check(&a, o);
+    if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
+    const size_t bytes = santa_workspace_size(&a, o);       /* a function of shapes: the same at every length */
+    if (bytes > s->workspace_bytes || !s->workspace) {
+        void *more = realloc(s->workspace, bytes > 0 ? bytes : 1);
+        if (!more) return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
+        s->workspace = more;
+        s->workspace_bytes = bytes;
+    }
+    s->options = *o;
+    memset(&s->stats, 0, sizeof s->stats);
+    s->attention_seconds = 0.0;
+    return 0;
+}
+
+/* Eight sums side by side, so that gcc and clang use vector registers at -O2. */
+static inline float llama_dot(const float *a, const float *b, int64_t n) {
+    float lane[8] = { 0 }, sum = 0.0f;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) lane[l] += a[i + l] * b[i + l];
+    for (; i < n; i++) sum += a[i] * b[i];
+    return sum + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
+}
+
+/* y[rows] = W[rows, columns] x. */
+static inline void llama_matmul(const llama_state *s, float *y, const float *w, const float *x, int64_t rows,
+                                int64_t columns) {
+    (void)s;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(s->threads) if (s->threads > 1 && rows * columns > 1 << 18)
+#endif
+    for (int64_t r = 0; r < rows; r++) y[r] = llama_dot(w + r * columns, x, columns);
+}
+
+static inline void llama_rmsnorm(float *y, const float *x, const float *weight, int64_t n) {
+    const float scale = 1.0f / sqrtf(llama_dot(x, x, n) / (float)n + 1e-5f);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight[i];
+}
+
+static inline void llama_rope(float *x, const float *turn, int64_t n, int64_t head_dim) {
+    for (int64_t i = 0; i < n; i += 2) {
+        const float c = turn[i % head_dim], d = turn[i % head_dim + 1], a = x[i], b = x[i + 1];
+        x[i] = a * c - b * d;
+        x[i + 1] = a * d + b * c;
+    }
+}
+
+/* One token at one position: enters its keys and values in the cache (over what may be there) and, if want_logits,
+   leaves the next token's logits in s->logits. */
+static inline int llama_forward(llama_state *s, int32_t token, int64_t position, int want_logits, llama_error *e) {
+    const llama_model *m = s->model;
+    const int64_t dim = m->dim, kv_dim = m->kv_dim, hidden = m->hidden_dim, head_dim = m->head_dim;
+    const int32_t length = (int32_t)position + 1;
+    if (position < 0 || position >= s->capacity)
+        return llama_fail(e, "position %lld is outside the cache of %lld", (long long)position, (long long)s->capacity);
+    if (token < 0 || token >= m->vocab_size) return llama_fail(e, "token %d is not in the vocabulary", (int)token);
+    for (int64_t i = 0; i < head_dim; i += 2) {
+        const double angle = (double)position * pow(10000.0, -(double)i / (double)head_dim);
+        s->turn[i] = (float)cos(angle);
+        s->turn[i + 1] = (float)sin(angle);
+    }
+    memcpy(s->x, m->embedding + token * dim, (size_t)dim * sizeof(float));
+    for (int32_t layer = 0; layer < m->n_layers; layer++) {
+        float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
+        float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
+        llama_rmsnorm(s->normed, s->x, m->att_norm + layer * dim, dim);
+        llama_matmul(s, s->q, m->wq + layer * dim * dim, s->normed, dim, dim);
+        llama_matmul(s, k, m->wk + layer * kv_dim * dim, s->normed, kv_dim, dim);
+        llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, kv_dim, dim);
+        llama_rope(s->q, s->turn, dim, head_dim);
+        llama_rope(k, s->turn, kv_dim, head_dim);
+
+        const santa_attention a = llama_attention(s, layer, &length);
+        santa_stats one;
+        s->options.offset = santa_offset(layer, position);  /* other draws in every layer and at every step */
+        const double start = llama_seconds();
+        const santa_status status = santa_decode(&a, &s->options, s->workspace, s->workspace_bytes, &one);
+        s->attention_seconds += llama_seconds() - start;
+        if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
+        s->stats.keys += one.keys;
+        s->stats.k_rows_read += one.k_rows_read;
+        s->stats.k_features_read += one.k_features_read;
+        s->stats.v_rows_read += one.v_rows_read;
+        s->stats.draws += one.draws;
+
+        llama_matmul(s, s->normed, m->wo + layer * dim * dim, s->attended, dim, dim);
+        for (int64_t i = 0; i < dim; i++) s->x[i] += s->normed[i];
+        llama_rmsnorm(s->normed, s->x, m->ffn_norm + layer * dim, dim);
+        llama_matmul(s, s->gate, m->w1 + layer * hidden * dim, s->normed, hidden, dim);
+        llama_matmul(s, s->up, m->w3 + layer * hidden * dim, s->normed, hidden, dim);
+        for (int64_t i = 0; i < hidden; i++) s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));      /* SwiGLU */
+        llama_matmul(s, s->normed, m->w2 + layer * dim * hidden, s->gate, dim, hidden);
+        for (int64_t i = 0; i < dim; i++) s->x[i] += s->normed[i];
+    }
+    if (want_logits) {
+        llama_rmsnorm(s->x, s->x, m->norm, dim);
+        llama_matmul(s, s->logits, m->classifier, s->x, m->vocab_size, dim);
+    }
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------------------- sampler */
+
+/* log_p[n] = log softmax of logits[n], in double; NaN everywhere if a logit is NaN or +inf. */
+static inline void llama_log_softmax(const float *logits, int64_t n, double *log_p) {
+    double max = -HUGE_VAL, sum = 0.0;
+    for (int64_t i = 0; i < n; i++) if (!((double)logits[i] <= max)) max = (double)logits[i];
+    for (int64_t i = 0; i < n; i++) sum += exp((double)logits[i] - max);
+    const double lse = max + log(sum);
+    for (int64_t i = 0; i < n; i++) log_p[i] = (double)logits[i] - lse;
+}
+
+static inline int32_t llama_argmax(const float *logits, int32_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* Splitmix64; uniform in [0, 1). Apart from attention's own random numbers, which santa.h keys by itself. */
+static inline double llama_uniform(uint64_t *state) {
+    uint64_t z = *state += 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (double)((z ^ (z >> 31)) >> 11) / 9007199254740992.0;
+}
+
+/* A token from softmax(logits / temperature), the best one at temperature 0; -1 when the logits are not finite. One
+   uniform number a call at any temperature, so that runs of one seed use the same number at the same step. */
+static inline int32_t llama_sample(const float *logits, int32_t n, double temperature, uint64_t *random) {
+    const double u = llama_uniform(random);
+    const int32_t best = llama_argmax(logits, n);
+    double sum = 0.0, mass = 0.0;
+    for (int32_t i = 0; i < n; i++) if (!isfinite(logits[i])) return -1;
+    if (temperature == 0.0) return best;
+    for (int32_t i = 0; i < n; i++) sum += exp((double)(logits[i] - logits[best]) / temperature);
+    for (int32_t i = 0; i < n; i++) {
+        mass += exp((double)(logits[i] - logits[best]) / temperature);
+        if (mass > u * sum) return i;
+    }
+    return best;
+}
+
+#endif /* LLAMA_H */

@@ -1,0 +1,1674 @@
+/* santa_cuda.cu - v0.1.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+   How to use it: santa_cuda.h. This file holds the kernels and their launches.
+
+   CONTENTS   params, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
+
+   A decode step by sampling is two kernels:
+     scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
+     gather   one CTA per query head: scan of the tile sums, the comb (or strata, or draws) by binary search, one V row per draw.
+   Dense is a split-KV kernel and a merge of the splits.
+
+   What each step won on an H200 is in bench/ladder.md.
+*/
+#include "santa_cuda.h"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <float.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------------------------------------- >>params */
+
+namespace {
+
+enum { TILE = SANTA_BLOCK };                        /* keys per tile; a warp owns one */
+enum { SLOTS = 8 };                                 /* query heads per pass: the N side of the mma */
+enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
+enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
+enum { SHARE = GATHER_WARPS * 32 };                 /* draws per CTA of the gather kernel */
+enum { PREFIX_TILES = 2304 };                       /* longest prefix kept in shared memory: 147456 keys */
+
+#define FULL 0xffffffffu
+#define LOG2E 1.44269504088896340736f
+#define MASKED (-3.0e38f)
+#define MASK_LIMIT (-1.0e30f)
+
+typedef unsigned long long u64;
+typedef long long i64;
+
+/* Everything a kernel needs, by value. Strides in bytes. */
+struct params {
+    const char *q, *k, *v;
+    char *out;
+    float *lse;
+    i64 q_stride[4], k_stride[4], v_stride[4], out_stride[4];       /* batch (page for k, v), token, head, feature */
+    const int *seq_lens, *table;
+    i64 table_stride;
+    int page_size, page_shift, pages;               /* page_shift: log2 of page_size, -1 if it is none */
+    int batch, heads, kv_heads, group, slices, d, dv, capacity, tiles, q_len, q_index, q_type, k_type, v_type, out_type;
+    int causal, heads_inner, vector_q, vector_v, splits;
+    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
+    i64 window;
+    float scale, soft_cap, v_scale;
+    const float *sinks, *slopes;
+    u64 seed, offset;
+    const u64 *seeds, *offsets, *ids;
+    int method, samples, flash_blocks, flash_tiles, stash_type;
+    float2 *tile;                                   /* [batch, kv_heads, tiles, group]: max (base 2), sum of u           */
+    char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
+    double *prefix;                                 /* [batch, heads, tiles + 1] when it does not fit in shared memory    */
+    int *tile_of;                                   /* [batch, heads, flash tiles]: the r-th tile with mass               */
+    int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
+    int *draws;                                     /* [batch, heads]: how many                                           */
+    i64 max_draws;
+    float *part;                                    /* dense: [batch, heads, splits, dv + 2]: sums, max, denominator; sampled:
+                                                       [batch, heads, column blocks, shares, columns]: sums of 256 draws  */
+    int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
+    int shares, arrivals;
+    i64 *stats;
+};
+
+/* ---------------------------------------------------------------------------------------------- >>device-base */
+
+__device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
+    unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
+        c0 = (unsigned)(b >> 32) ^ c1 ^ k0;
+        c1 = (unsigned)b;
+        c2 = (unsigned)(a >> 32) ^ c3 ^ k1;
+        c3 = (unsigned)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+/* First step of >>random in santa.h. */
+__device__ __forceinline__ u64 row_key(const params &p, int b) {
+    u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)b;
+    uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32), (unsigned)id, (unsigned)(id >> 32));
+    return (u64)r.y << 32 | r.x;
+}
+
+/* Called, not inlined: the gather kernel is short, and cold instructions cost it more than a call. */
+__device__ __noinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row, unsigned index) {
+    uint4 r = philox(key, index >> 2, head, row, stream);
+    unsigned w = (index & 2) ? ((index & 1) ? r.w : r.z) : ((index & 1) ? r.y : r.x);
+    return (double)w * (1.0 / 4294967296.0);
+}
+
+__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position) {
+    int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    position = len - p.q_len + p.q_index;
+    end = p.causal ? max(position + 1, 0) : len;
+    begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
+    begin = min(begin, end);
+}
+
+__device__ __noinline__ int divide(int a, int b) { return a / b; }
+
+/* Byte offset of key j's row, or -1 if the block table is wrong. */
+template <bool PAGED> __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
+    if (!PAGED) return b * stride[0] + j * stride[1];
+    int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size);
+    int at = p.table[b * p.table_stride + page];
+    if ((unsigned)at >= (unsigned)p.pages) return -1;
+    return at * stride[0] + (j - page * p.page_size) * stride[1];
+}
+__device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
+    return p.table ? row_offset<true>(p, stride, b, j) : row_offset<false>(p, stride, b, j);
+}
+
+__device__ __forceinline__ float e4m3_to_float(unsigned char x) {
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
+}
+
+/* 2^x for x <= 0 (or NaN): one instruction, 2 ulp; below 2^-126 it is 0. */
+__device__ __forceinline__ float pow2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float load_any(int type, const char *p) {
+    switch (type) {
+        case SANTA_F32: return *(const float *)p;
+        case SANTA_F16: return __half2float(*(const __half *)p);
+        case SANTA_BF16: return __bfloat162float(*(const __nv_bfloat16 *)p);
+        default: return e4m3_to_float(*(const unsigned char *)p);
+    }
+}
+
+__device__ __forceinline__ void store_any(int type, char *p, float f) {
+    if (type == SANTA_F32) *(float *)p = f;
+    else if (type == SANTA_F16) *(__half *)p = __float2half_rn(f);
+    else *(__nv_bfloat16 *)p = __float2bfloat16_rn(f);
+}
+
+__device__ __forceinline__ uint4 load16(const char *p) {              /* streamed: K is read once */
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ float2 unpack(__nv_bfloat162 x) { return __bfloat1622float2(x); }
+__device__ __forceinline__ float2 unpack(__half2 x) { return __half22float2(x); }
+
+template <typename T> struct pair_of;
+template <> struct pair_of<__nv_bfloat16> { typedef __nv_bfloat162 type; };
+template <> struct pair_of<__half> { typedef __half2 type; };
+
+__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) { return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3)); }
+
+/* N adjacent values of V, N = 4 or 8, in one vector load (two for 8 floats). */
+template <typename T, int N> __device__ __forceinline__ void load_values(const char *p, float *f) {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            float4 x = __ldg((const float4 *)(p + 4 * i));
+            f[i] = x.x; f[i + 1] = x.y; f[i + 2] = x.z; f[i + 3] = x.w;
+        }
+    } else if constexpr (sizeof(T) == 2) {
+        unsigned w[N / 2];
+        if constexpr (N == 8) { uint4 x = __ldg((const uint4 *)p); w[0] = x.x; w[1] = x.y; w[2] = x.z; w[3] = x.w; }
+        else { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            float2 y = unpack(*(typename pair_of<T>::type *)&w[i]);
+            f[2 * i] = y.x; f[2 * i + 1] = y.y;
+        }
+    } else {
+        unsigned w[N / 4];
+        if constexpr (N == 8) { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
+        else w[0] = __ldg((const unsigned *)p);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            float2 y = __half22float2(e4m3_pair((unsigned short)(w[i / 2] >> (16 * (i & 1)))));
+            f[2 * i] = y.x; f[2 * i + 1] = y.y;
+        }
+    }
+}
+
+/* The 16 bytes of V that a lane took from the ring. */
+template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f) {
+    const unsigned w[4] = { x.x, x.y, x.z, x.w };
+    if constexpr (sizeof(T) == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 y = unpack(*(const typename pair_of<T>::type *)&w[i]);
+            f[2 * i] = y.x; f[2 * i + 1] = y.y;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 y = __half22float2(e4m3_pair((unsigned short)(w[i / 2] >> (16 * (i & 1)))));
+            f[2 * i] = y.x; f[2 * i + 1] = y.y;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>scoring */
+
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, __nv_bfloat16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, __half) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+struct any { };                                     /* K of any type and stride, by plain loads */
+struct e4m3 { unsigned char x; };
+
+template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
+template <> struct compute<e4m3> { typedef __half type; };
+template <> struct compute<any> { typedef __nv_bfloat16 type; };
+
+/* The scores of one tile of 64 keys for up to 8 query heads, by one warp. A dot product does not care in which order the
+   feature index runs: lane (r = lane / 4, c = lane % 4) loads 16 adjacent bytes of a K row and feeds them to the mma as the
+   fragment columns that are its own, with q permuted alike; so scores need no shared memory. Nor does it matter which key sits
+   in which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so that a lane ends with 8 adjacent
+   keys, s[e][0..7], of the heads 2c + e.
+   C: 32-feature chunks; LO: q in two parts, for a q that is not exact in K's type; IL: steps whose loads are in flight together. */
+template <typename K, int C, bool LO> struct query {
+    unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
+    float unscale;                                  /* e4m3: q is brought near 1 before it is rounded to f16 */
+};
+template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; };
+
+/* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16 bytes), one per 32 otherwise. */
+template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
+    return sizeof(K) == 1 ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
+}
+
+template <typename K, int C, bool LO>
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<K, C, LO> &q) {
+    typedef typename compute<K>::type T;
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const i64 feature = p.q_stride[3];
+    const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
+    q.unscale = 1.0f;
+    if (!LO && sizeof(K) == 2 && p.vector_q) {      /* same type as K, aligned: as it is */
+#pragma unroll
+        for (int i = 0; i < C; i++) {
+            uint4 x = make_uint4(0, 0, 0, 0);
+            int f = feature_of<K>(i, c);
+            if (r < heads && f < p.d) x = *(const uint4 *)(row + 2 * f);
+            q.hi[2 * i][0] = x.x; q.hi[2 * i][1] = x.y;
+            q.hi[2 * i + 1][0] = x.z; q.hi[2 * i + 1][1] = x.w;
+        }
+        return;
+    }
+    float up = 1.0f;
+    if (sizeof(K) == 1) {                           /* a power of two, exact; shared by the row's four lanes */
+        float m = 0.0f;
+        for (int i = 0; i < C; i++)
+            for (int e = 0; e < 8; e++) {
+                int f = feature_of<K>(i, c) + e;
+                if (f < p.d) m = fmaxf(m, fabsf(load_any(p.q_type, row + f * feature)));
+            }
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, 2));
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, 4));  /* one factor for all heads: it is undone after the mma, per warp */
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, 8));
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, 16));
+        if (m > 0.0f && m < 1e30f) { int e; frexpf(m, &e); up = ldexpf(1.0f, -e); q.unscale = ldexpf(1.0f, e); }
+    }
+#pragma unroll
+    for (int i = 0; i < C; i++) {
+        T hi[8], lo[8];
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            int f = feature_of<K>(i, c) + e;
+            float x = r < heads && f < p.d ? up * load_any(p.q_type, row + f * feature) : 0.0f;
+            hi[e] = (T)x;
+            lo[e] = (T)(x - (float)hi[e]);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            q.hi[2 * i + e / 2][e % 2] = *(unsigned *)&hi[2 * e];
+            if (LO) q.lo[LO ? 2 * i + e / 2 : 0][e % 2] = *(unsigned *)&lo[2 * e];
+        }
+    }
+}
+
+template <int C, bool LO>
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<any, C, LO> &q) {
+    const int c = threadIdx.x & 3;
+    for (int e = 0; e < 2; e++)
+        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
+}
+
+/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are masked later. */
+__device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int first, int begin, int end, i64 *at) {
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int j = min(max(first + i, begin), end - 1);
+        at[i] = row_offset(p, p.k_stride, b, j);
+        if (at[i] < 0) { bad = true; at[i] = 0; }
+        at[i] += kv * p.k_stride[2];
+    }
+    return bad;
+}
+
+/* One 16-byte piece of two K rows against q. */
+template <typename K, int C, bool LO>
+__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j, float acc[4]) {
+    typedef typename compute<K>::type T;
+    if constexpr (sizeof(K) == 1) {
+#pragma unroll
+        for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
+            const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w, ud = w == 0 ? d.x : w == 1 ? d.y : w == 2 ? d.z : d.w;
+            __half2 a0 = e4m3_pair((unsigned short)ua), a2 = e4m3_pair((unsigned short)(ua >> 16));
+            __half2 a1 = e4m3_pair((unsigned short)ud), a3 = e4m3_pair((unsigned short)(ud >> 16));
+            mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3, q.hi[4 * j + w][0], q.hi[4 * j + w][1], T());
+            if (LO) mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3,
+                        q.lo[LO ? 4 * j + w : 0][0], q.lo[LO ? 4 * j + w : 0][1], T());
+        }
+    } else {
+        mma(acc, a.x, d.x, a.y, d.y, q.hi[2 * j][0], q.hi[2 * j][1], T());
+        mma(acc, a.z, d.z, a.w, d.w, q.hi[2 * j + 1][0], q.hi[2 * j + 1][1], T());
+        if (LO) {
+            mma(acc, a.x, d.x, a.y, d.y, q.lo[LO ? 2 * j : 0][0], q.lo[LO ? 2 * j : 0][1], T());
+            mma(acc, a.z, d.z, a.w, d.w, q.lo[LO ? 2 * j + 1 : 0][0], q.lo[LO ? 2 * j + 1 : 0][1], T());
+        }
+    }
+}
+
+template <typename K, int C, bool LO>
+__device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int tile, int begin, int end,
+                                          float s[2][8]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = tile * TILE + 8 * r;
+    enum { LOADS = sizeof(K) == 1 ? C / 2 : C };
+    i64 at[8];
+    bool bad = tile_rows(p, b, kv, first, begin, end, at);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint4 x[2][LOADS];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int j = 0; j < LOADS; j++)
+                x[h][j] = 64 * j + 16 * c < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + (64 * j + 16 * c)) : make_uint4(0, 0, 0, 0);
+        float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) piece_dots(q, x[0][j], x[1][j], j, acc);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            s[e][2 * i] = acc[e] * q.unscale;
+            s[e][2 * i + 1] = acc[2 + e] * q.unscale;
+        }
+    }
+    return bad;
+}
+
+template <int C, bool LO>
+__device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, LO> &q, int b, int kv, int tile, int begin, int end,
+                                          float s[2][8]) {
+    const int r = (threadIdx.x & 31) >> 2;
+    i64 at[8];
+    bool bad = tile_rows(p, b, kv, tile * TILE + 8 * r, begin, end, at);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float a = 0.0f, d = 0.0f;
+        for (int f = 0; f < p.d; f++) {
+            float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+            a += x * load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
+            d += x * load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+        }
+        s[0][i] = a;
+        s[1][i] = d;
+    }
+    return bad;
+}
+
+/* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
+template <bool EXTRA>
+__device__ __forceinline__ void tile_finish(const params &p, int head, int heads, int tile, int begin, int end, int position, bool bad,
+                                            float s[2][8], float m[2]) {
+    const int lane = threadIdx.x & 31, first = tile * TILE + 8 * (lane >> 2), c = lane & 3;
+    const bool whole = tile * TILE >= begin && (tile + 1) * TILE <= end;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float slope = EXTRA && p.slopes && 2 * c + e < heads ? p.slopes[head + 2 * c + e] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float x = s[e][i] * (EXTRA ? p.scale : p.scale * LOG2E);
+            if (EXTRA) {
+                if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
+                x = (x + slope * (float)(first + i - position)) * LOG2E;
+            }
+            s[e][i] = x;
+        }
+    }
+    if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
+    if (!whole) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (first + i < begin || first + i >= end) s[0][i] = s[1][i] = MASKED;
+        if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
+    }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        m[e] = MASKED;                                                /* NaN is left out here and caught by the sum */
+#pragma unroll
+        for (int i = 0; i < 8; i++) m[e] = fmaxf(m[e], s[e][i]);
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>scores-kernel */
+
+/* Grid: one warp per (batch, KV head, slice of 8 query heads, tile); neighbouring warps share a tile of all KV heads in
+   token-major memory, or follow one head in head-major memory. Reads 64 rows of K, writes 64 * heads stash entries and heads
+   (max, sum) pairs. No shared memory and no barrier; it should run at the speed of reading K. */
+__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &tile) {
+    if (w >= p.work) return false;
+    const unsigned slices = (unsigned)p.slices, inner = (unsigned)(p.heads_inner ? p.kv_heads : p.tiles);
+    const unsigned outer = (unsigned)(p.heads_inner ? p.tiles : p.kv_heads);
+    if (slices > 1) { slice = (int)(w % slices); w /= slices; } else slice = 0;
+    const unsigned rest = w / inner, at = w - rest * inner, batch = rest / outer, other = rest - batch * outer;
+    b = (int)batch;
+    kv = (int)(p.heads_inner ? at : other);
+    tile = (int)(p.heads_inner ? other : at);
+    return true;
+}
+
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per tile, the (max, sum) pairs. */
+__device__ __forceinline__ void write_tile(const params &p, int b, int kv, int slice, int tile, int heads, u64 key, float s[2][8],
+                                           const float m[2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, head = kv * p.group + slice * SLOTS;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const int h = 2 * c + e;
+        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty tile gives zeros, or NaN if it held one */
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            s[e][i] = pow2(s[e][i] - top);
+            sum += s[e][i];
+        }
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        if (h >= heads) continue;
+        const i64 row = (i64)b * p.heads + head + h, at = row * p.tiles * TILE + tile * TILE + 8 * r;
+        if (p.stash_type == SANTA_STASH_U8) {
+            /* rounded up with the probability of the remainder: unbiased; 16 random bits per key */
+            uint4 w = philox(key, (unsigned)(tile * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
+            const unsigned bits[4] = { w.x, w.y, w.z, w.w };
+            unsigned n[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in the low byte */
+                const unsigned d = 0x3f800000u | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
+                n[i] = __float_as_uint(__fadd_rd(fmaf(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
+            }
+            *(uint2 *)(p.stash + at) = make_uint2(__byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410),
+                                                  __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410));
+        } else if (p.stash_type == SANTA_STASH_F16) {
+            __half2 out[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) out[i] = __floats2half2_rn(s[e][2 * i], s[e][2 * i + 1]);
+            *(uint4 *)(p.stash + 2 * at) = *(uint4 *)out;
+        } else {
+            *(float4 *)(p.stash + 4 * at) = make_float4(s[e][0], s[e][1], s[e][2], s[e][3]);
+            *(float4 *)(p.stash + 4 * at + 16) = make_float4(s[e][4], s[e][5], s[e][6], s[e][7]);
+        }
+        if (r == 0)
+            p.tile[(((i64)b * p.kv_heads + kv) * p.tiles + tile) * p.group + slice * SLOTS + h] =
+                make_float2(m[e], sum);
+    }
+}
+
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The gather kernel's counters, before its CTAs can count (they wait for this whole grid). */
+__device__ __forceinline__ void zero_arrivals(const params &p) {
+    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < p.arrivals; i += (i64)gridDim.x * blockDim.x) p.arrived[i] = 0;
+}
+
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");                /* the next kernel may take its place on the card */
+#endif
+}
+
+/* The plain kernel: any K, extras, a q in two parts. */
+template <typename K, int C, bool LO, bool EXTRA>
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
+    int b, kv, slice, tile, begin, end, position;
+    launch_dependents();
+    zero_arrivals(p);
+    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, tile)) {
+        key_range(p, b, begin, end, position);
+        if (tile * TILE < end && (tile + 1) * TILE > begin) {
+            const int head = kv * p.group + slice * SLOTS, heads = min(p.group - slice * SLOTS, (int)SLOTS);
+            query<K, C, LO> q;
+            float s[2][8], m[2];
+            load_query(p, b, head, heads, q);
+            bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
+            tile_finish<EXTRA>(p, head, heads, tile, begin, end, position, bad, s, m);
+            write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+        }
+    }
+}
+
+/* The tuned kernel: a stream. Every warp walks its tiles with STEPS steps of 16 keys in flight to a ring in shared memory by
+   cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
+   is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
+   multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. */
+template <typename K, int C> struct ring {
+    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows                  */
+    enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp                                   */
+    enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
+};
+
+__device__ __forceinline__ void copy16(uint4 *to, const char *from) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+
+/* A warp's place in its tiles. A CTA owns a run of neighbouring tiles, so that it streams one region and keeps its queries. */
+struct cursor { unsigned w; int b, kv, slice, tile, begin, end, position; bool valid; const char *base; };
+
+__device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {         /* the first needed tile at or behind w */
+    for (;; x.w += SCORE_WARPS) {
+        if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.tile))) return;
+        key_range(p, x.b, x.begin, x.end, x.position);
+        if (x.tile * TILE < x.end && (x.tile + 1) * TILE > x.begin) return;
+    }
+}
+
+/* Where lane c's 16-byte pieces of key 0 are; with pages, of the first token of page 0. */
+template <bool PAGED> __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
+    return p.k + (PAGED ? 0 : x.b * p.k_stride[0]) + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
+}
+
+/* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0 and is found later. */
+template <typename K, int C, bool PAGED>
+__device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
+    const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
+    enum { PIECES = ring<K, C>::LOADS / 2 };
+    const bool full = p.d == 32 * C;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int j = min(max(first + h, x.begin), x.end - 1);
+        i64 at = PAGED ? row_offset<true>(p, p.k_stride, x.b, j) : j * p.k_stride[1];
+        if (PAGED && at < 0) at = 0;
+        const char *from = x.base + at;
+        uint4 *to = slot + h * PIECES * 32 + lane;
+        if (full) {
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) copy16(to + k * 32, from + 64 * k);
+        } else {
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) {
+                const bool have = 64 * k + 16 * c < p.d * (int)sizeof(K);
+                copy16_or_zero(to + k * 32, have ? from + 64 * k : p.k, have);
+            }
+        }
+    }
+}
+
+template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
+    if (!PAGED) return false;
+    bool bad = false;
+    const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
+    for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) < 0;
+    return bad;
+}
+
+/* Scores of 16 keys from a slot of the ring: s[..][2i], s[..][2i + 1]. */
+template <typename K, int C>
+__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i, float s[2][8]) {
+    enum { PIECES = ring<K, C>::LOADS / 2 };
+    const int lane = threadIdx.x & 31;
+    float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+    for (int k = 0; k < PIECES; k++) {
+        const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
+        piece_dots<K, C, false>(q, a, d, k, acc);
+    }
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        s[e][2 * i] = acc[e] * q.unscale;
+        s[e][2 * i + 1] = acc[2 + e] * q.unscale;
+    }
+}
+
+template <typename K, int C, bool PAGED>
+__global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
+    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
+    extern __shared__ uint4 slots[];
+    const int warp = threadIdx.x >> 5;
+    uint4 *mine = slots + warp * STEPS * LOADS * 32;
+    const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;                      /* of 8 warps, shared out evenly */
+    const unsigned end = (unsigned)((u64)steps * (blockIdx.x + 1) / gridDim.x) * SCORE_WARPS;
+    launch_dependents();
+    zero_arrivals(p);
+    cursor in, x;
+    in.w = (unsigned)((u64)steps * blockIdx.x / gridDim.x) * SCORE_WARPS + warp;
+    settle(p, end, in);
+    x = in;
+    in.base = key_base<PAGED>(p, in);
+    int fill = 0, slot = 0, fill_slot = 0;                            /* next step of in's tile; ring positions */
+    auto advance = [&] {
+        if (in.valid) {
+            copy_keys<K, C, PAGED>(p, in, fill, mine + fill_slot * LOADS * 32);
+            if (++fill == 4) { fill = 0; in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base<PAGED>(p, in); }
+        }
+        if (++fill_slot == STEPS) fill_slot = 0;
+        copy_commit();
+    };
+#pragma unroll 1
+    for (int i = 0; i < STEPS - 1; i++) advance();
+    query<K, C, false> q;
+    int q_b = -1, q_kv = -1, q_slice = -1;
+    u64 key = 0;
+    while (x.valid) {
+        const int head = x.kv * p.group + x.slice * SLOTS, heads = min(p.group - x.slice * SLOTS, (int)SLOTS);
+        if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
+            load_query(p, x.b, head, heads, q);
+            if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
+            q_b = x.b; q_kv = x.kv; q_slice = x.slice;
+        }
+        float s[2][8], m[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            advance();
+            copy_wait<STEPS - 1>();
+            step_dots<K, C>(q, mine + slot * LOADS * 32, i, s);
+            if (++slot == STEPS) slot = 0;
+        }
+        tile_finish<false>(p, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        write_tile(p, x.b, x.kv, x.slice, x.tile, heads, key, s, m);
+        x.w += SCORE_WARPS;
+        settle(p, end, x);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>gather-kernel */
+
+/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one double per warp. */
+template <int WARPS> __device__ __forceinline__ double block_scan(double x, double *scratch, double *total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        double y = __shfl_up_sync(FULL, x, o);
+        if (lane >= o) x += y;
+    }
+    __syncthreads();                                /* scratch may still be read from the last use */
+    if (lane == 31) scratch[warp] = x;
+    __syncthreads();
+    double before = 0.0, sum = 0.0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        if (i < warp) before += scratch[i];
+        sum += scratch[i];
+    }
+    *total = sum;
+    return before + x;
+}
+
+/* Mass of a tile relative to 2^m; NaN if a score was. */
+__device__ __forceinline__ double tile_mass(float2 x, float m) {
+    return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)exp2f(x.x - m) * (double)x.y;
+}
+
+/* First of n tiles whose end exceeds mass t, the last one past the end. */
+__device__ __forceinline__ int find_tile(const double *prefix, int n, double t) {
+    int lo = 0, hi = n - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (t < prefix[mid + 1]) hi = mid; else lo = mid + 1;
+    }
+    return lo;
+}
+
+/* Where the threads' partial sums meet, or past the end, rounding can point at a tile without mass: the nearest with mass, earlier ones
+   first, takes the draw. */
+__device__ __noinline__ int tile_with_mass(const float2 *sum, i64 pitch, int n, int tile) {
+    int t = tile;
+    while (t >= 0 && sum[t * pitch].x < MASK_LIMIT) t--;
+    if (t < 0) for (t = tile; t + 1 < n && sum[t * pitch].x < MASK_LIMIT;) t++;
+    return t;
+}
+
+/* The lane of a tile's 64 stash entries at which the running sum exceeds `local` (in units of u; sum: the tile's exact sum): the number of
+   running sums that do not. Rounded stashes are stretched to the exact sum. Never an entry that is 0: past the end, by
+   rounding, the last entry that is not. Comparisons in the sums' own type are exact, because the threshold is rounded down to it. */
+__device__ __forceinline__ int find_key(const params &p, i64 tile_at, double local, float sum) {
+    int lane = 0;
+    if (p.stash_type == SANTA_STASH_U8) {
+        const uint4 *s = (const uint4 *)(p.stash + tile_at);
+        const uint4 x[4] = { s[0], s[1], s[2], s[3] };
+        unsigned w[16], total = 0, run = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) { w[4 * i] = x[i].x; w[4 * i + 1] = x[i].y; w[4 * i + 2] = x[i].z; w[4 * i + 3] = x[i].w; }
+#pragma unroll
+        for (int i = 0; i < 16; i++) total = __dp4a(w[i], 0x01010101u, total);
+        const unsigned want = (unsigned)(local * ((double)total / (double)sum));
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                run += w[i] >> (8 * k) & 255u;
+                lane += run <= want;
+            }
+        if (lane < TILE) return lane;
+        for (lane = TILE - 1; lane > 0 && !((const unsigned char *)s)[lane];) lane--;
+        return lane;
+    }
+    if (p.stash_type == SANTA_STASH_F16) {
+        const __half2 *s = (const __half2 *)(p.stash + 2 * tile_at);
+        float total = 0.0f, run = 0.0f;
+#pragma unroll 4
+        for (int i = 0; i < 32; i++) { float2 f = __half22float2(s[i]); total += f.x; total += f.y; }
+        const float want = __double2float_rd(local * ((double)total / (double)sum));
+#pragma unroll 4
+        for (int i = 0; i < 32; i++) {
+            float2 f = __half22float2(s[i]);
+            run += f.x; lane += run <= want;
+            run += f.y; lane += run <= want;
+        }
+        if (lane < TILE) return lane;
+        for (lane = TILE - 1; lane > 0 && !(__half2float(((const __half *)s)[lane]) > 0.0f);) lane--;
+        return lane;
+    }
+    const float4 *s = (const float4 *)(p.stash + 4 * tile_at);
+    const float want = __double2float_rd(local);
+    float run = 0.0f;
+#pragma unroll 1
+    for (int i = 0; i < 16; i += 8) {
+        float4 x[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) x[k] = s[i + k];
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            run += x[k].x; lane += run <= want;
+            run += x[k].y; lane += run <= want;
+            run += x[k].z; lane += run <= want;
+            run += x[k].w; lane += run <= want;
+        }
+    }
+    if (lane < TILE) return lane;
+    for (lane = TILE - 1; lane > 0 && !(((const float *)s)[lane] > 0.0f);) lane--;
+    return lane;
+}
+
+/* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
+__device__ __forceinline__ double sink_share(const params &p, int head, float m, double total) {
+    if (!p.sinks || p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
+    const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head], top = sink > natural ? sink : natural;
+    const double t = total * exp(natural - top);
+    return t / (t + exp(sink - top));
+}
+
+/* Natural log-sum-exp, sink included; NaN for a bad row. */
+__device__ __noinline__ float head_lse(const params &p, int head, float m, double total) {
+    const double natural = (double)m * 0.69314718055994530942;
+    double top = natural, t = total;
+    if (!(total == total) || isinf(total)) return __int_as_float(0x7fc00000);
+    if (p.sinks && p.sinks[head] != -INFINITY) {
+        const double sink = (double)p.sinks[head];
+        if (!(total > 0.0)) return p.sinks[head];
+        top = sink > top ? sink : top;
+        t = total * exp(natural - top) + exp(sink - top);
+    }
+    return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
+}
+
+/* Adds rows keys[lo..hi) to acc: 4 columns per lane and 128-column piece, 8 rows in flight. No branch stands between the loads: past
+   the end the last row is read again with weight 0. */
+template <typename V, int CH, bool PAGED>
+__device__ __forceinline__ void gather_rows(const params &p, int b, int kv, int column, const int *keys, const float *weights, int lo, int hi,
+                                            float acc[CH][4]) {
+    const int lane = threadIdx.x & 31;
+    const bool vector = p.vector_v && p.dv % 4 == 0;
+#pragma unroll 1
+    for (int i0 = lo; i0 < hi; i0 += 8) {
+        const char *row[8];
+        float w[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int at = min(i0 + i, hi - 1);
+            const i64 offset = row_offset<PAGED>(p, p.v_stride, b, keys[at]);
+            w[i] = i0 + i < hi ? weights[at] : 0.0f;
+            if (PAGED && offset < 0) w[i] = __int_as_float(0x7fc00000);
+            row[i] = p.v + (PAGED && offset < 0 ? 0 : offset) + kv * p.v_stride[2];
+        }
+#pragma unroll
+        for (int ch = 0; ch < CH; ch++) {
+            const int col = column + 128 * ch + 4 * lane;
+            if (vector) {
+                const i64 at = (i64)min(col, p.dv - 4) * (int)sizeof(V);
+                float x[8][4];
+#pragma unroll
+                for (int i = 0; i < 8; i++) load_values<V, 4>(row[i] + at, x[i]);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) acc[ch][k] += w[i] * x[i][k];
+            } else {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+#pragma unroll 1
+                    for (int k = 0; k < 4; k++) {
+                        const float x = col + k < p.dv ? load_any(p.v_type, row[i] + (col + k) * p.v_stride[3]) : 0.0f;
+                        acc[ch][0] += k == 0 ? w[i] * x : 0.0f;
+                        acc[ch][1] += k == 1 ? w[i] * x : 0.0f;
+                        acc[ch][2] += k == 2 ? w[i] * x : 0.0f;
+                        acc[ch][3] += k == 3 ? w[i] * x : 0.0f;
+                    }
+            }
+        }
+    }
+}
+
+/* flash: position of a draw in its own tile, from the tile's own sums. Returns the 64-key tile; *t relative to 2^*top, *w its weight. */
+__device__ __noinline__ int flash_draw(const params &p, const float2 *sum, const int *tile_of, int groups, i64 draw, u64 key, int head, int first,
+                                       int tiles, float m, double total, double *t, float *top, float *w) {
+    /* the r-th tile with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T */
+    const i64 s = p.samples, r = s >= groups ? ((draw + 1) * groups + s - 1) / s - 1 : draw;
+    const i64 lo_draw = s >= groups ? s * r / groups : r, hi_draw = s >= groups ? s * (r + 1) / groups : r + 1;
+    const int f = tile_of[r], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, tiles);
+    const double count = (double)(hi_draw - lo_draw);
+    double mine = 0.0;
+    *top = MASKED;
+#pragma unroll 4
+    for (int k = lo; k < hi; k++) *top = fmaxf(*top, sum[(i64)k * p.group].x);
+#pragma unroll 4
+    for (int k = lo; k < hi; k++) mine += tile_mass(sum[(i64)k * p.group], *top);
+    double at = ((double)(draw - lo_draw) + uniform(key, 0, (unsigned)head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
+    *w = (float)(mine * (double)pow2(*top - m) / total / count * (double)p.samples);
+    int tile = lo;
+    *t = at;
+    for (int k = lo; k < hi; k++) {
+        const double next = tile_mass(sum[(i64)k * p.group], *top);
+        if (next > 0.0) { tile = k; *t = at; }
+        if (at < next) break;
+        at -= next;
+    }
+    return tile;
+}
+
+/* Grid: (query head, batch, 256-draw share x 256 columns of V), 8 warps.
+   1 scan     all tile sums of the head in f64, prefix in shared memory (in global memory above PREFIX_TILES tiles)
+   2 draw     a thread per draw: tile by binary search, key by a scan of the tile's 64 stash entries
+   3 gather   a warp per 1/8 of the draws, 8 rows in flight, f32 sums; then the 8 warps' sums in order
+   4 merge    with more than 256 draws: the CTA that finishes last adds the shares in order
+   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: four dependent trips to memory, and instructions that no one
+   has fetched before; so it is kept short, and waits beside the scores kernel (64 registers let it) with its first part done.
+   Barriers: before and after each reuse of shared memory, and between the steps. Shared: prefix | sums | keys | weights. */
+template <typename V, int CH, bool FLASH, bool PAGED>
+__global__ void __launch_bounds__(GATHER_WARPS * 32, CH == 1 ? 4 : 3) k_gather(const __grid_constant__ params p) {
+    enum { THREADS = GATHER_WARPS * 32, COLUMNS = 128 * CH };
+    extern __shared__ double dynamic[];
+    __shared__ double scratch[GATHER_WARPS];
+    __shared__ float scratch_max[GATHER_WARPS];
+    __shared__ int last_one;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int head = blockIdx.x, b = blockIdx.y, kv = head / p.group;
+    const int share_of = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
+    double *prefix = p.tiles <= PREFIX_TILES ? dynamic : p.prefix + row * (p.tiles + 1);
+    float *sums = (float *)(dynamic + (p.tiles <= PREFIX_TILES ? (p.tiles + 2) & ~1 : 0));    /* [warps][COLUMNS] */
+    int *keys = (int *)(sums + GATHER_WARPS * COLUMNS);
+    float *weights = (float *)(keys + THREADS);
+    const u64 key = row_key(p, b);
+    const i64 draw = (i64)share_of * THREADS + tid;
+    /* where this thread's threshold lies within its stratum */
+    const double u = FLASH ? 0.0 : uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
+                                           p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
+    const float2 *sum = p.tile + (((i64)b * p.kv_heads + kv) * p.tiles + first) * p.group + head % p.group;
+    wait_for_previous();                            /* from here on the scores are complete */
+
+    /* 1: every thread a run of tiles, kept where its prefix will be */
+    const int per = (tiles + THREADS - 1) / THREADS, from = min(tid * per, tiles), to = min(from + per, tiles);
+    float m = MASKED;
+#pragma unroll 4
+    for (int t = from; t < to; t++) {
+        const float2 x = sum[(i64)t * p.group];
+        m = fmaxf(m, x.x);
+        *(float2 *)(prefix + t) = x;
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) scratch_max[warp] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, scratch_max[i]);
+    double mass = 0.0, total;
+#pragma unroll 1
+    for (int t = from; t < to; t++) mass += tile_mass(*(float2 *)(prefix + t), m);
+    double run = block_scan<GATHER_WARPS>(mass, scratch, &total) - mass;
+#pragma unroll 1
+    for (int t = from; t < to; t++) {
+        const double next = tile_mass(*(float2 *)(prefix + t), m);
+        prefix[t] = run;
+        run += next;
+    }
+    if (tid == 0) prefix[tiles] = total;
+    __syncthreads();
+    const bool bad = !(total == total) || isinf(total);
+
+    /* flash: the tiles of p.flash_blocks * 64 keys that have mass (see santa.h), in order */
+    int *tile_of = FLASH ? p.tile_of + row * p.flash_tiles : nullptr;
+    int groups = 0;
+    if (FLASH) {
+        const int count = tiles ? (first + tiles - 1) / p.flash_blocks + 1 : 0;
+#pragma unroll 1
+        for (int base = first / p.flash_blocks; base < count; base += THREADS) {
+            const int f = base + tid;
+            bool has = false;
+            for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, tiles); t++)
+                has |= sum[(i64)t * p.group].x - m > -87.0f * LOG2E;
+            double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
+            if (has) tile_of[groups + (int)rank - 1] = f;
+            groups += (int)found;
+        }
+        __syncthreads();                            /* the head's other CTAs write the same values */
+    }
+    const i64 draws = bad || !(total > 0.0) ? 0 : FLASH ? (i64)max(p.samples, groups) : (i64)p.samples;
+    if (tid == 0 && blockIdx.z == 0 && p.draws) p.draws[row] = (int)draws;
+    const int n = (int)min((i64)THREADS, max(draws - (i64)share_of * THREADS, (i64)0));
+    /* 2 */
+    if (tid < n) {
+        double t;                                   /* mass position, in the end within `tile` and relative to 2^top */
+        float w = 1.0f, top = m;
+        int tile;
+        if (FLASH) {
+            tile = flash_draw(p, sum, tile_of, groups, draw, key, head, first, tiles, m, total, &t, &top, &w);
+        } else {
+            t = p.method == SANTA_IID ? u * total : ((double)draw + u) * (total / (double)p.samples);
+            tile = find_tile(prefix, tiles, t);
+            t -= prefix[tile];
+        }
+        float2 x = sum[(i64)tile * p.group];
+        if (x.x < MASK_LIMIT) x = sum[(i64)(tile = tile_with_mass(sum, p.group, tiles, tile)) * p.group];
+        const double local = fmax(t * (double)exp2f(top - x.x), 0.0);
+        const int j = (first + tile) * TILE + find_key(p, (row * p.tiles + first + tile) * TILE, local, x.y);
+        keys[tid] = j;
+        weights[tid] = w;
+        if (p.keys && column_block == 0) p.keys[row * p.max_draws + draw] = j;
+    }
+    __syncthreads();
+    /* 3 */
+    float acc[CH][4];
+#pragma unroll
+    for (int ch = 0; ch < CH; ch++) acc[ch][0] = acc[ch][1] = acc[ch][2] = acc[ch][3] = 0.0f;
+    const int mine = (n + GATHER_WARPS - 1) / GATHER_WARPS, lo = min(warp * mine, n), hi = min(lo + mine, n);
+    gather_rows<V, CH, PAGED>(p, b, kv, column, keys, weights, lo, hi, acc);
+#pragma unroll
+    for (int ch = 0; ch < CH; ch++)
+        *(float4 *)(sums + warp * COLUMNS + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+    __syncthreads();
+    float f = 0.0f;                                 /* COLUMNS <= THREADS: a column per thread */
+    if (tid < COLUMNS)
+#pragma unroll
+        for (int k = 0; k < GATHER_WARPS; k++) f += sums[k * COLUMNS + tid];
+    if (p.shares > 1) {
+        /* 4: p.arrived was zeroed by the scores kernel */
+        const i64 at = row * (gridDim.z / p.shares) + column_block;
+        if (tid < COLUMNS) p.part[(at * p.shares + share_of) * COLUMNS + tid] = f;
+        __threadfence();
+        __syncthreads();
+        if (tid == 0) last_one = atomicAdd(&p.arrived[at], 1) == p.shares - 1;
+        __syncthreads();
+        if (!last_one) return;
+        __threadfence();
+        f = 0.0f;
+        if (tid < COLUMNS)
+#pragma unroll 8
+            for (int k = 0; k < p.shares; k++) f += p.part[(at * p.shares + k) * COLUMNS + tid];
+    }
+    if (tid == THREADS - 1 && column_block == 0 && p.lse)
+        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
+    if (tid < COLUMNS && column + tid < p.dv) {
+        f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) / (double)p.samples)) * p.v_scale;
+        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                                  + (column + tid) * p.out_stride[3], f);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>dense-kernel */
+
+/* Exact split-KV attention. Grid: (split of SPLIT keys, KV head x slice of GS query heads, batch); blockIdx.y also counts 128 * CV
+   columns of V when head_dim_v is larger. A warp owns tiles of 64 keys: scores as in k_scores, p to its own shared memory, then
+   half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
+   by their maxima in a fixed order. Reads K and V once (per slice), writes heads * splits * (dv + 2) floats. */
+template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
+__global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
+    enum { COLUMNS = 128 * CV };
+    __shared__ float weight[DENSE_WARPS][TILE * SLOTS];
+    __shared__ float factor[DENSE_WARPS][SLOTS];
+    __shared__ float merge[DENSE_WARPS][GS][COLUMNS + 4];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
+    const int kv = (int)(blockIdx.y / blocks) / p.slices, split = blockIdx.x;
+    const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
+    const int half = lane >> 4, col = column + 8 * (lane & 15);
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[GS][CV][8];
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int v = 0; v < CV; v++)
+#pragma unroll
+            for (int k = 0; k < 8; k++) acc[g][v][k] = 0.0f;
+    query<K, C, LO> q;
+    const int last = min((split + 1) * (SPLIT / TILE), (end + TILE - 1) / TILE);
+    int tile = split * (SPLIT / TILE) + warp;
+    if (tile < last) load_query(p, b, head, heads, q);
+    for (; tile < last; tile += DENSE_WARPS) {
+        if ((tile + 1) * TILE <= begin) continue;
+        float s[2][8], m[2];
+        bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
+        tile_finish<EXTRA>(p, head, heads, tile, begin, end, position, bad, s, m);
+        __syncwarp();
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+            const float base = now < MASK_LIMIT ? 0.0f : now;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                s[e][i] = pow2(s[e][i] - base);
+                sum += s[e][i];
+            }
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            den[e] = den[e] * keep + sum;
+            top[e] = now;
+            if (r == 0) factor[warp][2 * c + e] = keep;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) *(float2 *)&weight[warp][(i * 8 + r) * SLOTS + 2 * c] = make_float2(s[0][i], s[1][i]);
+        __syncwarp();
+        bool scaled = false;
+#pragma unroll
+        for (int g = 0; g < GS; g++) scaled |= factor[warp][g] != 1.0f;
+        if (scaled) {
+#pragma unroll
+            for (int g = 0; g < GS; g++) {
+                const float keep = factor[warp][g];
+#pragma unroll
+                for (int v = 0; v < CV; v++)
+#pragma unroll
+                    for (int k = 0; k < 8; k++) acc[g][v][k] *= keep;
+            }
+        }
+        /* position 8 * i + r holds key 8 * r + i of the tile */
+#pragma unroll 1
+        for (int i = half; i < TILE; i += 2) {
+            const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
+            const bool in = j >= begin && j < end;
+            const i64 at = in ? row_offset(p, p.v_stride, b, j) : 0;
+            float x[CV][8];
+#pragma unroll
+            for (int v = 0; v < CV; v++)
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    x[v][k] = in && at >= 0 && col + 128 * v + k < p.dv
+                        ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
+            float w[GS];
+#pragma unroll
+            for (int g = 0; g < GS; g += 4) {
+                float4 y = *(const float4 *)&weight[warp][i * SLOTS + g];
+                w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
+            }
+#pragma unroll
+            for (int g = 0; g < GS; g++)
+#pragma unroll
+                for (int v = 0; v < CV; v++)
+#pragma unroll
+                    for (int k = 0; k < 8; k++) acc[g][v][k] += w[g] * x[v][k];
+        }
+    }
+    /* halves, then warps */
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int v = 0; v < CV; v++)
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                acc[g][v][k] += __shfl_xor_sync(FULL, acc[g][v][k], 16);
+                if (half == 0) merge[warp][g][128 * v + 8 * (lane & 15) + k] = acc[g][v][k];
+            }
+    if (r == 0)
+        for (int e = 0; e < 2; e++)
+            if (2 * c + e < GS) { merge[warp][2 * c + e][COLUMNS] = top[e]; merge[warp][2 * c + e][COLUMNS + 1] = den[e]; }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * COLUMNS; i += DENSE_WARPS * 32) {
+        const int g = i / COLUMNS, k = i % COLUMNS;
+        float m = MASKED, sum = 0.0f, d = 0.0f;
+#pragma unroll
+        for (int w = 0; w < DENSE_WARPS; w++) m = fmaxf(m, merge[w][g][COLUMNS]);
+#pragma unroll
+        for (int w = 0; w < DENSE_WARPS; w++) {
+            const float mw = merge[w][g][COLUMNS], dw = merge[w][g][COLUMNS + 1];
+            const float e = mw < MASK_LIMIT ? dw == dw ? 0.0f : dw : pow2(mw - m);
+            sum += e * merge[w][g][k];
+            d += e * dw;
+        }
+        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        if (column + k < p.dv) out[column + k] = sum;
+        if (k == 0 && column == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
+    }
+    launch_dependents();
+}
+
+/* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes to
+   a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
+template <typename K, int C, bool PAGED>
+__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int tile, int begin, int end, int i, uint4 *slot) {
+    enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
+    const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
+    const bool have = byte < p.dv * (int)sizeof(K);
+#pragma unroll
+    for (int l = 0; l < LOADS; l++) {
+        const int at = l * (32 / LANES) + sub, j = min(max(tile * TILE + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
+        i64 offset = PAGED ? row_offset<true>(p, p.v_stride, b, j) : b * p.v_stride[0] + j * p.v_stride[1];
+        if (PAGED && offset < 0) offset = 0;
+        copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
+    }
+}
+
+template <typename K, int C, int GS, bool PAGED>
+__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2) k_dense(const __grid_constant__ params p) {
+    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS, LANES = 2 * LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
+    extern __shared__ uint4 slots[];
+    __shared__ float weight[SCORE_WARPS][TILE * GS];
+    __shared__ float factor[SCORE_WARPS][GS];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3, sub = lane / LANES;
+    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
+    const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
+    uint4 *mine = slots + warp * STEPS * LOADS * 32;
+    cursor x;
+    launch_dependents();
+    key_range(p, b, x.begin, x.end, x.position);
+    x.b = b; x.kv = kv; x.slice = slice; x.valid = true;
+    x.base = key_base<PAGED>(p, x);
+    const int first = max(split * (SPLIT / TILE), x.begin / TILE), last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
+    /* tile t belongs to warp t % 8, whatever the first one is */
+    int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill = 0, fill_slot = 0, slot = 0;
+    x.tile = in_tile;
+    auto advance = [&] {
+        if (in_tile < last) {
+            uint4 *to = mine + fill_slot * LOADS * 32;
+            cursor y = x;
+            y.tile = in_tile;
+            if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
+            else copy_values<K, C, PAGED>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
+            if (++fill == 8) { fill = 0; in_tile += SCORE_WARPS; }
+        }
+        if (++fill_slot == STEPS) fill_slot = 0;
+        copy_commit();
+    };
+#pragma unroll 1
+    for (int i = 0; i < STEPS - 1; i++) advance();
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[GS][PER];
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int k = 0; k < PER; k++) acc[g][k] = 0.0f;
+    query<K, C, false> q;
+    if (x.tile < last) load_query(p, b, head, heads, q);
+    for (; x.tile < last; x.tile += SCORE_WARPS) {
+        float s[2][8], m[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            advance();
+            copy_wait<STEPS - 1>();
+            step_dots<K, C>(q, mine + slot * LOADS * 32, i, s);
+            if (++slot == STEPS) slot = 0;
+        }
+        tile_finish<false>(p, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        __syncwarp();
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+            const float base = now < MASK_LIMIT ? 0.0f : now;
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                s[e][i] = pow2(s[e][i] - base);
+                sum += s[e][i];
+            }
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            den[e] = den[e] * keep + sum;
+            top[e] = now;
+            if (r == 0 && 2 * c + e < GS) factor[warp][2 * c + e] = keep;
+        }
+        if (2 * c < GS)
+#pragma unroll
+            for (int i = 0; i < 8; i++) *(float2 *)&weight[warp][(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
+        __syncwarp();
+        bool scaled = false;
+#pragma unroll
+        for (int g = 0; g < GS; g++) scaled |= factor[warp][g] != 1.0f;
+        if (scaled) {
+#pragma unroll
+            for (int g = 0; g < GS; g++) {
+                const float keep = factor[warp][g];
+#pragma unroll
+                for (int k = 0; k < PER; k++) acc[g][k] *= keep;
+            }
+        }
+#pragma unroll 1
+        for (int i = 0; i < 4; i++) {
+            advance();
+            copy_wait<STEPS - 1>();
+#pragma unroll
+            for (int l = 0; l < LOADS; l++) {
+                float v[PER];
+                unpack16<K>(mine[(slot * LOADS + l) * 32 + lane], v);
+                const float *w = &weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
+#pragma unroll
+                for (int g = 0; g < GS; g += 4) {
+                    const float4 y = *(const float4 *)(w + g);
+#pragma unroll
+                    for (int k = 0; k < PER; k++) {
+                        acc[g][k] += y.x * v[k];
+                        acc[g + 1][k] += y.y * v[k];
+                        acc[g + 2][k] += y.z * v[k];
+                        acc[g + 3][k] += y.w * v[k];
+                    }
+                }
+            }
+            if (++slot == STEPS) slot = 0;
+        }
+    }
+    /* the lanes of a column, then the warps; the ring is free now */
+    copy_wait<0>();
+    __syncthreads();
+    float *merge = (float *)slots;                  /* [warp][GS][COLUMNS + 4] */
+#pragma unroll
+    for (int g = 0; g < GS; g++)
+#pragma unroll
+        for (int k = 0; k < PER; k++) {
+#pragma unroll
+            for (int o = LANES; o < 32; o <<= 1) acc[g][k] += __shfl_xor_sync(FULL, acc[g][k], o);
+            if (sub == 0) merge[(warp * GS + g) * (COLUMNS + 4) + PER * (lane % LANES) + k] = acc[g][k];
+        }
+    if (r == 0)
+        for (int e = 0; e < 2; e++)
+            if (2 * c + e < GS) {
+                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS] = top[e];
+                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS + 1] = den[e];
+            }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * COLUMNS; i += SCORE_WARPS * 32) {
+        const int g = i / COLUMNS, k = i % COLUMNS;
+        float m = MASKED, sum = 0.0f, d = 0.0f;
+#pragma unroll
+        for (int w = 0; w < SCORE_WARPS; w++) m = fmaxf(m, merge[(w * GS + g) * (COLUMNS + 4) + COLUMNS]);
+#pragma unroll
+        for (int w = 0; w < SCORE_WARPS; w++) {
+            const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
+            const float e = mw[COLUMNS] < MASK_LIMIT ? mw[COLUMNS + 1] == mw[COLUMNS + 1] ? 0.0f : mw[COLUMNS + 1] : pow2(mw[COLUMNS] - m);
+            sum += e * mw[k];
+            d += e * mw[COLUMNS + 1];
+        }
+        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        if (k < p.dv) out[k] = sum;
+        if (k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
+    }
+}
+
+/* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a column, each
+   over a quarter of every 128 splits, in a fixed order. */
+__global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
+    __shared__ float weight[128], tops[16], sums[4][128];
+    __shared__ double scratch[16];
+    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first, column = min(k, p.dv - 1);
+    const i64 pitch = p.dv + 2;
+    const float *part = p.part + ((i64)b * p.heads + head) * p.splits * pitch;
+    wait_for_previous();
+    float m = MASKED, sum = 0.0f;
+    double total = 0.0;
+    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, part[i * pitch + p.dv]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 16; i++) m = fmaxf(m, tops[i]);
+    for (int base = first; base < last; base += 128) {
+        const int from = base + 32 * quarter, n = min(last - from, 32);
+        float x[8], w = 0.0f;
+        if (n > 0)
+#pragma unroll
+            for (int z = 0; z < 8; z++) x[z] = part[(from + min(z, n - 1)) * pitch + column];
+        __syncthreads();
+        if (tid < 128 && base + tid < last) {
+            const float mi = part[(base + tid) * pitch + p.dv], d = part[(base + tid) * pitch + p.dv + 1];
+            w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
+            total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
+        }
+        if (tid < 128) weight[tid] = w;
+        __syncthreads();
+#pragma unroll 1
+        for (int i = 0; i < n; i += 8) {                              /* past the end: the last row again, with weight 0 */
+            float y[8];
+#pragma unroll
+            for (int z = 0; z < 8; z++) y[z] = part[(from + min(i + 8 + z, n - 1)) * pitch + column];
+#pragma unroll
+            for (int z = 0; z < 8; z++) sum += (i + z < n ? weight[32 * quarter + i + z] : 0.0f) * x[z];
+#pragma unroll
+            for (int z = 0; z < 8; z++) x[z] = y[z];
+        }
+    }
+    sums[quarter][tid % 128] = sum;
+    double all;
+    block_scan<16>(total, scratch, &all);           /* its barriers also order sums */
+    if (tid == 511 && blockIdx.z == 0 && p.lse) p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
+    if (quarter || k >= p.dv) return;
+    sum = (sums[0][tid] + sums[1][tid]) + (sums[2][tid] + sums[3][tid]);
+    const bool bad = !(all == all) || isinf(all);
+    const float f = bad ? __int_as_float(0x7fc00000) : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
+    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2] + k * p.out_stride[3], f);
+}
+
+/* ---------------------------------------------------------------------------------------------- >>stats-kernel */
+
+/* Grid: (KV head, batch), 256 threads; only when stats are asked for. Adds one query row's counts with integer atomics, which do
+   not depend on order. Distinct rows by comparing every draw with the ones before it: quadratic, a diagnostic. */
+__global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
+    const int kv = blockIdx.x, b = blockIdx.y;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const i64 keys = end - begin;
+    i64 by_head = 0, by_group = 0, draws = 0;
+    const int sampled = p.method != SANTA_DENSE;
+    for (int g = 0; sampled && g < p.group; g++) {
+        const i64 row = (i64)b * p.heads + kv * p.group + g;
+        const int n = p.draws[row];
+        if (threadIdx.x == 0) draws += n;
+        for (int i = threadIdx.x; i < n; i += 256) {
+            const int j = p.keys[row * p.max_draws + i];
+            bool here = false, before = false;
+            for (int k = 0; k < i && !here; k++) here = p.keys[row * p.max_draws + k] == j;
+            if (here) continue;
+            by_head++;
+            for (int h = 0; h < g && !before; h++) {
+                const i64 other = row - g + h;
+                for (int k = 0; k < p.draws[other] && !before; k++) before = p.keys[other * p.max_draws + k] == j;
+            }
+            by_group += !before;
+        }
+    }
+    atomicAdd((u64 *)&p.stats[6], (u64)by_head);
+    atomicAdd((u64 *)&p.stats[5], (u64)by_group);
+    if (threadIdx.x) return;
+    atomicAdd((u64 *)&p.stats[0], (u64)p.group);
+    atomicAdd((u64 *)&p.stats[1], (u64)keys);
+    atomicAdd((u64 *)&p.stats[2], (u64)keys);
+    atomicAdd((u64 *)&p.stats[3], (u64)(keys * p.d));
+    atomicAdd((u64 *)&p.stats[4], (u64)(keys * p.d * p.group));
+    atomicAdd((u64 *)&p.stats[7], (u64)draws);
+    if (!sampled) {
+        atomicAdd((u64 *)&p.stats[5], (u64)keys);
+        atomicAdd((u64 *)&p.stats[6], (u64)(keys * p.group));
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- >>launch */
+
+struct layout { size_t tile, stash, prefix, tile_of, keys, draws, part, arrived, total; };
+
+size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
+
+/* Next part of n * size bytes on a 256-byte border; totals saturate. */
+size_t add_part(layout *l, size_t n, size_t size) {
+    size_t at = l->total, bytes = saturating(n, size);
+    if (bytes > SIZE_MAX / 4 || at > SIZE_MAX / 4) { l->total = SIZE_MAX / 2; return at; }
+    l->total += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+santa_stash stash_of(const santa_options *o) { return o->stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : o->stash; }
+int stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+i64 samples_of(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
+i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
+i64 capacity_of(const santa_attention *a) { return a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1]; }
+
+layout layout_of(const santa_attention *a, const santa_options *o) {
+    layout l;
+    memset(&l, 0, sizeof l);
+    const size_t tiles = (size_t)((capacity_of(a) + TILE - 1) / TILE), batch = (size_t)a->q.shape[0], heads = (size_t)a->q.shape[2];
+    const size_t rows = saturating(batch, heads);
+    if (o->method == SANTA_DENSE) {
+        const size_t splits = (size_t)((capacity_of(a) + SPLIT - 1) / SPLIT);
+        l.part = add_part(&l, saturating(rows, splits), saturating((size_t)a->v.shape[3] + 2, 4));
+        return l;
+    }
+    const size_t flash_tiles = o->method == SANTA_FLASH ? (size_t)((capacity_of(a) + tile_size_of(o) - 1) / tile_size_of(o)) : 0;
+    const size_t draws = (size_t)samples_of(o) > flash_tiles ? (size_t)samples_of(o) : flash_tiles;
+    l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
+    l.stash = add_part(&l, saturating(rows, tiles), (size_t)TILE * (size_t)stash_bytes(stash_of(o)));
+    l.prefix = add_part(&l, tiles > PREFIX_TILES ? saturating(rows, tiles + 1) : 0, sizeof(double));
+    l.tile_of = add_part(&l, saturating(rows, flash_tiles), sizeof(int));
+    l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
+    l.draws = add_part(&l, rows, sizeof(int));
+    const size_t shares = (draws + SHARE - 1) / SHARE, columns = (size_t)(a->v.shape[3] + 255) / 256;
+    l.part = add_part(&l, shares > 1 ? saturating(saturating(rows, columns), shares) : 0, 256 * sizeof(float));
+    l.arrived = add_part(&l, shares > 1 ? saturating(rows, columns) : 0, sizeof(int));
+    return l;
+}
+
+santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
+
+void byte_strides(const santa_tensor *t, i64 *s) {
+    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
+    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size;
+}
+
+/* Rows start on 16 bytes and their features are adjacent. */
+bool vectors(const santa_tensor *t) {
+    i64 s[4];
+    byte_strides(t, s);
+    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
+    return s[3] == size && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+}
+
+/* Anything the GPU can reach; a host pointer is the usual mistake. */
+santa_status check_pointer(const void *p) {
+    cudaPointerAttributes at;
+    cudaError_t e = cudaPointerGetAttributes(&at, p);
+    if (e != cudaSuccess) { cudaGetLastError(); return cuda_status(e); }
+    return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
+}
+
+santa_status check(const santa_attention *a, const santa_options *o) {
+    if (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P || o->method == SANTA_VATTENTION) return SANTA_ERR_BACKEND_METHOD;
+    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
+    if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
+    if (a->q.shape[0] > 65535 || a->q.shape[2] > 65535) return SANTA_ERR_OVERFLOW;         /* grid y and z */
+    return layout_of(a, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+size_t workspace_size(const santa_attention *a, const santa_options *o) {
+    return check(a, o) == SANTA_OK ? layout_of(a, o).total + 255 : 0;
+}
+
+/* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
+template <typename Kernel>
+cudaError_t launch_after(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute attribute;
+    memset(&config, 0, sizeof config);
+    memset(&attribute, 0, sizeof attribute);
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = overlap ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, p);
+}
+
+/* More than 48 KB of shared memory has to be asked for. */
+template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int bytes, cudaStream_t stream, const params &p) {
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess) return e;
+    kernel<<<grid, SCORE_WARPS * 32, (size_t)bytes, stream>>>(p);
+    return cudaGetLastError();
+}
+
+struct device { int multiprocessors, major; };
+
+template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t stream, const device &card, bool dense) {
+    const int bytes = ring<K, C>::BYTES;
+    if (dense) {
+        const bool eight = sizeof(K) == 2 && p.group > 4;
+        p.slices = (p.group + (eight ? 7 : 3)) / (eight ? 8 : 4);
+        const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices), (unsigned)p.batch);
+        if (eight) return p.table ? launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, true>, grid, bytes, stream, p)
+                                  : launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, false>, grid, bytes, stream, p);
+        return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p) : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
+    }
+    const i64 ctas = ((i64)p.batch * p.kv_heads * p.slices * p.tiles + SCORE_WARPS - 1) / SCORE_WARPS;
+    const dim3 grid((unsigned)(ctas < 2 * card.multiprocessors ? ctas : 2 * card.multiprocessors));
+    return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p) : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
+}
+
+template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream, const device &card, bool dense) {
+    if (p.d <= 64 && (!dense || p.dv <= 64)) return launch_fast<K, 2>(p, stream, card, dense);
+    if (p.d <= 128 && (!dense || p.dv <= 128)) return launch_fast<K, 4>(p, stream, card, dense);
+    return launch_fast<K, 8>(p, stream, card, dense);
+}
+
+/* Any types and strides by way of `any`; K that the tensor cores can take keeps them for soft cap, ALiBi and a q of another type. */
+template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
+    if (!dense) {
+        const i64 warps = (i64)p.batch * p.kv_heads * p.slices * p.tiles;
+        k_scores_plain<K, C, true, true><<<(unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS), SCORE_WARPS * 32, 0, stream>>>(p);
+        return cudaGetLastError();
+    }
+    p.slices = (p.group + 3) / 4;
+    const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
+    const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices * blocks), (unsigned)p.batch);
+    if (wide) k_dense_plain<K, C, true, true, 4, 2><<<grid, DENSE_WARPS * 32, 0, stream>>>(p);
+    else k_dense_plain<K, C, true, true, 4, 1><<<grid, DENSE_WARPS * 32, 0, stream>>>(p);
+    return cudaGetLastError();
+}
+
+template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t stream, bool dense) {
+    return p.d <= 128 ? launch_plain<K, 4>(p, stream, dense) : launch_plain<K, 8>(p, stream, dense);
+}
+
+template <typename V, int CH> cudaError_t launch_gather_columns(const params &p, cudaStream_t stream, bool overlap) {
+    const size_t prefix = p.tiles <= PREFIX_TILES ? ((size_t)p.tiles + 2) / 2 * 16 : 0, shared = prefix + GATHER_WARPS * 128 * CH * 4 + SHARE * 8;
+    const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
+    const int threads = GATHER_WARPS * 32;
+    if (p.method == SANTA_FLASH) return p.table ? launch_after(k_gather<V, CH, true, true>, grid, threads, shared, stream, overlap, p)
+                                                : launch_after(k_gather<V, CH, true, false>, grid, threads, shared, stream, overlap, p);
+    return p.table ? launch_after(k_gather<V, CH, false, true>, grid, threads, shared, stream, overlap, p)
+                   : launch_after(k_gather<V, CH, false, false>, grid, threads, shared, stream, overlap, p);
+}
+
+template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, bool overlap) {
+    return p.dv > 128 ? launch_gather_columns<V, 2>(p, stream, overlap) : launch_gather_columns<V, 1>(p, stream, overlap);
+}
+
+santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
+    const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
+    cudaStream_t stream = (cudaStream_t)o->stream;
+    santa_status s = check(a, o);
+    if (s != SANTA_OK) return s;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    const layout l = layout_of(a, o);
+    if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
+    if ((s = check_pointer(workspace)) != SANTA_OK) return s;
+    if (a->lse && (s = check_pointer(a->lse)) != SANTA_OK) return s;
+    if (stats && (s = check_pointer(stats)) != SANTA_OK) return s;
+
+    params p;
+    memset(&p, 0, sizeof p);
+    p.q = (const char *)a->q.data; p.k = (const char *)a->k.data; p.v = (const char *)a->v.data; p.out = (char *)a->out.data;
+    p.lse = a->lse;
+    byte_strides(&a->q, p.q_stride); byte_strides(&a->k, p.k_stride); byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
+    p.seq_lens = (const int *)a->seq_lens;
+    p.table = (const int *)a->block_table;
+    p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    p.page_size = (int)a->k.shape[1];
+    p.page_shift = -1;
+    for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
+    p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
+    p.batch = (int)a->q.shape[0]; p.q_len = (int)a->q.shape[1]; p.heads = (int)a->q.shape[2];
+    p.kv_heads = (int)a->k.shape[2]; p.group = p.heads / p.kv_heads;
+    p.slices = (p.group + SLOTS - 1) / SLOTS;
+    p.d = (int)a->k.shape[3]; p.dv = (int)a->v.shape[3];
+    p.capacity = (int)capacity_of(a);
+    p.tiles = (p.capacity + TILE - 1) / TILE;
+    p.splits = (p.capacity + SPLIT - 1) / SPLIT;
+    p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
+    p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
+    p.scale = (a->sm_scale != 0.0f ? a->sm_scale : 1.0f / sqrtf((float)p.d)) * (a->k_scale != 0.0f ? a->k_scale : 1.0f);
+    p.v_scale = a->v_scale != 0.0f ? a->v_scale : 1.0f;
+    p.seed = o->seed; p.offset = o->offset;
+    p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
+    p.method = o->method; p.samples = (int)samples_of(o); p.stash_type = stash_of(o);
+    p.flash_blocks = (int)(tile_size_of(o) / TILE);
+    p.flash_tiles = o->method == SANTA_FLASH ? (p.capacity + (int)tile_size_of(o) - 1) / (int)tile_size_of(o) : 0;
+    p.max_draws = p.samples > p.flash_tiles ? p.samples : p.flash_tiles;
+    p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
+    p.vector_q = vectors(&a->q) && a->q.dtype == a->k.dtype;
+    p.vector_v = vectors(&a->v);
+    char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    p.tile = (float2 *)(base + l.tile);
+    p.stash = base + l.stash;
+    p.prefix = (double *)(base + l.prefix);
+    p.tile_of = p.flash_tiles ? (int *)(base + l.tile_of) : nullptr;
+    p.part = (float *)(base + l.part);
+    p.arrived = (int *)(base + l.arrived);
+    p.shares = (int)((p.max_draws + SHARE - 1) / SHARE);
+    p.arrivals = o->method == SANTA_DENSE || p.shares == 1 ? 0 : p.batch * p.heads * ((p.dv + 255) / 256);
+    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = (i64 *)stats; }
+
+    /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
+    const bool dense = o->method == SANTA_DENSE, eight_bits = a->k.dtype == SANTA_E4M3;
+    const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
+    const bool fast = cores && p.soft_cap == 0.0f && !p.slopes && (eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype)
+                      && (!dense || (a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0));
+    const int slices = p.slices;
+    device card = { 0, 0 };
+    int id = 0;
+    if ((s = cuda_status(cudaGetDevice(&id))) != SANTA_OK) return s;
+    if ((s = cuda_status(cudaDeviceGetAttribute(&card.major, cudaDevAttrComputeCapabilityMajor, id))) != SANTA_OK) return s;
+    if ((s = cuda_status(cudaDeviceGetAttribute(&card.multiprocessors, cudaDevAttrMultiProcessorCount, id))) != SANTA_OK) return s;
+    const bool overlap = card.major >= 9;
+    if (!dense && (i64)p.shares * ((p.dv + 255) / 256) > 65535) return SANTA_ERR_OVERFLOW;
+    if (dense && (i64)p.kv_heads * p.group * ((p.dv + 127) / 128) > 65535) return SANTA_ERR_OVERFLOW;
+    if ((i64)p.batch * p.kv_heads * p.slices * p.tiles >= INT32_MAX) return SANTA_ERR_OVERFLOW;
+    p.work = (unsigned)(p.batch * p.kv_heads * p.slices * p.tiles);
+    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
+    for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
+        cudaError_t e;
+        p.slices = slices;
+        if (a->k.dtype == SANTA_BF16 && cores)
+            e = fast ? launch_features<__nv_bfloat16>(p, stream, card, dense) : launch_plain_features<__nv_bfloat16>(p, stream, dense);
+        else if (a->k.dtype == SANTA_F16 && cores)
+            e = fast ? launch_features<__half>(p, stream, card, dense) : launch_plain_features<__half>(p, stream, dense);
+        else if (cores)
+            e = fast ? launch_features<e4m3>(p, stream, card, dense) : launch_plain_features<e4m3>(p, stream, dense);
+        else
+            e = launch_plain<any, 2>(p, stream, dense);
+        if (e != cudaSuccess) return cuda_status(e);
+        if (dense) e = launch_after(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream, overlap, p);
+        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, overlap);
+        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, overlap);
+        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, overlap);
+        else e = launch_gather<__nv_fp8_e4m3>(p, stream, overlap);
+        if (e != cudaSuccess) return cuda_status(e);
+        if (stats) {
+            k_stats<<<dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream>>>(p);
+            if ((e = cudaGetLastError()) != cudaSuccess) return cuda_status(e);
+        }
+    }
+    return SANTA_OK;
+}
+
+const santa_backend backend = { "cuda", workspace_size, decode };
+
+/* Runs before main in any program that links this file. */
+struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;
+
+}  /* namespace */
+
+extern "C" santa_status santa_cuda_init(void) { return santa_register_backend(SANTA_CUDA, &backend); }
+
+extern "C" int santa_cuda_error(santa_status s) { return (int)s >= (int)SANTA_ERR_CUDA ? (int)s - (int)SANTA_ERR_CUDA : 0; }

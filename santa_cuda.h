@@ -1,0 +1,46 @@
+/* santa_cuda.h - the GPU side of santa.h - MIT or public domain, as santa.h
+
+   Add santa_cuda.cu to the build and call santa_decode as on the CPU, with tensors whose .device is SANTA_CUDA:
+
+       nvcc -O3 -arch=sm_90 -c santa_cuda.cu            (any of sm_80 .. sm_120; CUDA Toolkit 12 or later)
+       a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;   o.stream = stream;
+       santa_decode(&a, &o, device_workspace, bytes, NULL);
+
+   WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call returns. Everything they
+                       point to is device memory: q, k, v, out, lse, seq_lens, block_table, sinks, alibi_slopes, seeds,
+                       offsets, request_ids, and the workspace. stats, if not NULL, must be writable by the GPU (device, managed
+                       or pinned memory) and is complete when the stream is.
+   STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no synchronisation, no read-back. It may be captured
+                       in a CUDA graph; with seeds or offsets in device memory a replayed graph draws anew.
+   METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a multiple of 64 keys. Exact scores. The
+                       others, std_error, and item ranges have a status of their own. num_threads, parallel_for and isa
+                       are for the CPU and are not looked at.
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits with
+                       adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 64) up to 256. Everything else is
+                       computed by the same kernels with plain loads: right, and slow.
+   STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key. SANTA_STASH_DEFAULT is 8 bits with
+                       stochastic rounding here and 32 bits on the CPU; give the same stash to both to draw the same rows. See
+                       the stash section of santa.h.
+   DATA                What the CPU checks before it starts is checked here where the host can see it. On the device a seq_lens entry is
+                       clamped to what k can hold, and a block_table entry outside k makes the rows that use it NaN.
+   DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page size, grid nor card size.
+*/
+#ifndef SANTA_CUDA_H
+#define SANTA_CUDA_H
+#include "santa.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Registers the backend. Linking santa_cuda.o does it before main; call this if it sits in a static library, where an
+   unreferenced object file would be left out. */
+santa_status santa_cuda_init(void);
+
+/* A CUDA failure comes back as SANTA_ERR_CUDA + cudaError_t. The code of such a status, 0 for any other. */
+int santa_cuda_error(santa_status s);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

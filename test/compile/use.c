@@ -1,0 +1,161 @@
+/* Calls every public function once and looks at the result, in whatever way the matrix compiles it: with the
+   implementation in this unit (-DSANTA_IMPLEMENTATION), in unit.c, or static in both. Prints the instruction set. */
+#include "../../santa.h"
+#include "../../santa.h"
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#ifdef TWO_UNITS
+#ifdef __cplusplus
+extern "C"
+#endif
+santa_status unit_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t bytes);
+#endif
+
+enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS, SCRATCH = 1 << 16 };
+
+static float q[HEADS * DIM], k[N * KV_HEADS * DIM], v[N * KV_HEADS * DIM_V], out[HEADS * DIM_V], dense[HEADS * DIM_V];
+static float scores[GROUP * N], weight[N], row[DIM_V], columns[N * KV_HEADS * DIM];
+static int32_t index_of[N];
+static union { double align; unsigned char bytes[SCRATCH]; } workspace;
+
+static int wrong = 0;
+static void expect(int ok, const char *what, int line) {
+    if (ok) return;
+    printf("use.c:%d: %s\n", line, what);
+    wrong = 1;
+}
+#define EXPECT(cond) expect((cond) ? 1 : 0, #cond, __LINE__)
+
+/* Distance relative to the larger, false for NaN even where the compiler folds isnan: the comparison is on bits. */
+static int near_to(double x, double y, double tolerance) {
+    const double  distance = fabs(x - y), limit = tolerance * (1.0 + fabs(y));
+    unsigned char bits[sizeof(double)];
+    uint64_t      word;
+    memcpy(bits, &distance, sizeof bits);
+    memcpy(&word, bits, sizeof word);
+    return (word & 0x7fffffffffffffffu) < 0x7ff0000000000000u && distance <= limit;
+}
+
+static santa_status decode(const santa_attention *a, const santa_options *o, santa_stats *stats) {
+#ifdef TWO_UNITS
+    if (!stats) return unit_decode(a, o, workspace.bytes, SCRATCH);
+#endif
+    return santa_decode(a, o, workspace.bytes, SCRATCH, stats);
+}
+
+static void attend(void) {
+    santa_attention a;
+    santa_options   o;
+    santa_stats     stats;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    for (int i = 0; i < HEADS * DIM; i++)           q[i] = (float)((i * 37) % 19) * 0.1f - 0.9f;
+    for (int i = 0; i < N * KV_HEADS * DIM; i++)    k[i] = (float)((i * 53) % 23) * 0.1f - 1.1f;
+    for (int i = 0; i < N * KV_HEADS * DIM_V; i++)  v[i] = (float)((i * 71) % 29) * 0.1f - 1.4f;
+    a.q   = santa_view(q,   SANTA_F32, 1, 1, HEADS, DIM);
+    a.k   = santa_view(k,   SANTA_F32, 1, N, KV_HEADS, DIM);
+    a.v   = santa_view(v,   SANTA_F32, 1, N, KV_HEADS, DIM_V);
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM_V);
+    EXPECT(santa_view_hnd(k, SANTA_F32, 1, N, KV_HEADS, DIM).stride[2] == (int64_t)N * DIM);
+    EXPECT(santa_check(&a, &o) == SANTA_OK);
+    EXPECT(santa_workspace_size(&a, &o) > 0 && santa_workspace_size(&a, &o) <= SCRATCH);
+    EXPECT(decode(&a, &o, NULL) == SANTA_OK);
+    for (int h = 0; h < HEADS; h++) {                         /* dense against the formula */
+        double sum = 0.0, o_h[DIM_V] = {0};
+        for (int j = 0; j < N; j++) {
+            double s = 0.0;
+            const int row_of_j = j * KV_HEADS + h / GROUP;
+            for (int i = 0; i < DIM; i++) s += (double)q[h * DIM + i] * (double)k[row_of_j * DIM + i];
+            s = exp(s / sqrt((double)DIM));
+            sum += s;
+            for (int i = 0; i < DIM_V; i++) o_h[i] += s * (double)v[row_of_j * DIM_V + i];
+        }
+        for (int i = 0; i < DIM_V; i++) EXPECT(near_to((double)out[h * DIM_V + i], o_h[i] / sum, 1e-4));
+    }
+    memcpy(dense, out, sizeof out);
+    a.k = santa_keys_feature_major(&a.k, columns);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        o.method = (santa_method)m;
+        o.num_samples = 4096;                                 /* many draws: every method is near dense, top-k equal */
+        EXPECT(*santa_method_name(o.method) != 0);
+        EXPECT(decode(&a, &o, NULL) == SANTA_OK);
+        EXPECT(decode(&a, &o, &stats) == SANTA_OK);
+        EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
+        if (m != SANTA_TOP_P)                                 /* leaves out a tenth of the mass */
+            for (int i = 0; i < HEADS * DIM_V; i++) EXPECT(near_to((double)out[i], (double)dense[i], 0.1));
+    }
+
+    o.method      = SANTA_SYS;                                /* the steps give what the call gives */
+    o.num_samples = 64;
+    o.offset = santa_offset(3, 5);
+    EXPECT(o.offset == 5 * 65536 + 3);
+    EXPECT(decode(&a, &o, NULL) == SANTA_OK);
+    EXPECT(santa_scores(&a, &o, 0, 0, 1, scores, N, workspace.bytes, SCRATCH) == SANTA_OK);
+    santa_stream_id id = {0, GROUP, 0};
+    santa_draws     draws;
+    memset(&draws, 0, sizeof draws);
+    draws.index    = index_of;
+    draws.weight   = weight;
+    draws.capacity = N;
+    EXPECT(santa_sample_capacity(N, &o) <= N);
+    EXPECT(santa_sample_workspace_size(N, &o) <= SCRATCH);
+    EXPECT(santa_sample(scores, N, &o, id, &draws, workspace.bytes, SCRATCH) == SANTA_OK);
+    EXPECT(santa_gather(&a, 0, 1, index_of, weight, draws.rows, row) == SANTA_OK);
+    for (int i = 0; i < DIM_V; i++) EXPECT(near_to((double)row[i], (double)out[GROUP * DIM_V + i], 1e-5));
+
+    float lse = 0.0f, other_lse = 0.0f, half[DIM_V] = {0};
+    EXPECT(santa_merge(1, DIM_V, row, &lse, half, &other_lse) == SANTA_OK);
+    for (int i = 0; i < DIM_V; i++) EXPECT(near_to((double)row[i], 0.5 * (double)out[GROUP * DIM_V + i], 1e-5));
+    EXPECT(near_to((double)lse, log(2.0), 1e-6));
+}
+
+static void measure(void) {
+    float  p[8];
+    double iid = 0.0, strat = 0.0, sys = 0.0, rows = 0.0;
+    for (int j = 0; j < 8; j++) p[j] = 0.125f;
+    EXPECT(santa_variance_workspace_size(8, DIM_V) <= SCRATCH);
+    EXPECT(santa_variance_iid  (p, 8, v, DIM_V, DIM_V, 4, &iid,   workspace.bytes, SCRATCH) == SANTA_OK);
+    EXPECT(santa_variance_strat(p, 8, v, DIM_V, DIM_V, 4, &strat, workspace.bytes, SCRATCH) == SANTA_OK);
+    EXPECT(santa_variance_sys  (p, 8, v, DIM_V, DIM_V, 4, &sys,   workspace.bytes, SCRATCH) == SANTA_OK);
+    EXPECT(iid > 0.0 && strat <= iid && sys >= 0.0);
+    EXPECT(santa_expected_distinct(SANTA_SYS, p, 8, 4, &rows) == SANTA_OK && near_to(rows, 4.0, 1e-6));
+    EXPECT(near_to(santa_effective_keys(p, 8), 8.0, 1e-6));
+    EXPECT(near_to(santa_relative_l2(v, v, 8), 0.0, 0.0));
+    EXPECT(near_to(santa_cosine(v, v, 8), 1.0, 1e-6));
+
+    santa_budget in;
+    int64_t      b[3] = {0, 0, 0};
+    memset(&in, 0, sizeof in);
+    in.epsilon = in.delta = 0.1;
+    in.population = 10000;
+    in.sigma = in.trace = 1.0;
+    in.denominator = in.norm = 10000.0;
+    EXPECT(santa_budget_denominator(&in, &b[0]) == SANTA_OK);
+    EXPECT(santa_budget_numerator  (&in, &b[1]) == SANTA_OK);
+    EXPECT(santa_budget_full       (&in, &b[2]) == SANTA_OK);
+    EXPECT(b[0] > 0 && b[1] > 0 && b[2] > b[0] && b[2] > b[1]);
+    EXPECT(near_to(santa_normal_quantile(0.975), 1.959964, 1e-6));
+}
+
+static void convert_and_draw(void) {
+    uint32_t counter[4] = {0, 0, 0, 0}, key[2] = {0, 0}, word[4];
+    santa_philox(counter, key, word);
+    EXPECT(word[0] == 0x6627e8d5u && word[1] == 0xe169c58du && word[2] == 0xbc57ac4cu && word[3] == 0x9b00dbd8u);
+    EXPECT(santa_random(7, 65537, 3, 0, 5, 0, 2) != santa_random(8, 65537, 3, 0, 5, 0, 2));
+    EXPECT(near_to((double)santa_f16_to_f32(santa_f32_to_f16(-1.5f)), -1.5, 0.0));
+    EXPECT(near_to((double)santa_bf16_to_f32(santa_f32_to_bf16(0.75f)), 0.75, 0.0));
+    EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-1.75f)), -1.75, 0.0));
+    EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-0.625f)), -0.625, 0.0));
+    EXPECT(santa_register_backend(SANTA_CPU, NULL) != SANTA_OK);
+    EXPECT(*santa_status_string(SANTA_ERR_NO_BACKEND) != 0);
+}
+
+int main(void) {
+    attend();
+    measure();
+    convert_and_draw();
+    printf("isa %s\n", santa_best_isa() == SANTA_ISA_AVX2 ? "avx2" : "scalar");
+    return wrong;
+}

@@ -1,0 +1,69 @@
+#!/bin/sh
+# Every example is built as its first lines say, with no flag but -O2, and run; so is the quick start that santa.h and
+# README.md print, which must be the program in examples/quickstart.c. Last line: the count.
+. "$(dirname "$0")/cells.sh"
+
+plain() {
+    "$CC" -O2 -I. -o "$dir/program" "$1" -lm
+}
+
+example() {
+    plain "$1" && limited "$dir/program"
+}
+
+# The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
+decoder() {
+    plain examples/decode.c || return 1
+    [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
+    for method in dense sys; do
+        limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
+        [ -s "$dir/text" ] || return 1
+    done
+}
+
+# Prints the program of a >>quickstart section or of the first ```c block, without its indentation.
+header_quickstart() {
+    awk '/^   >>/ { on = $1 == ">>quickstart"; next } on { sub(/^     /, ""); print }' santa.h
+}
+readme_quickstart() {
+    awk '/^```/ { if (on) exit; on = $0 == "```c"; next } on' README.md
+}
+
+# What the compiler sees of a program, whatever its comments, indentation and path to the header.
+bare() {
+    sed -e 's,"[./]*santa\.h","santa.h",' -e 's,//.*,,' -e 's,/\*[^*]*\*/,,g' -e 's/[[:space:]]\{1,\}/ /g' -e 's/^ //' \
+        -e 's/ $//' "$1" | grep .
+}
+
+quickstart() {
+    [ -f "$2" ] || skip "no $2"
+    "$1" >"$dir/quick.c"
+    grep -q 'int main' "$dir/quick.c" || skip "$2 holds no whole program"
+    plain "$dir/quick.c" && "$dir/program" || return 1
+    if [ -f examples/quickstart.c ]; then
+        bare "$dir/quick.c" >"$dir/printed"
+        bare examples/quickstart.c >"$dir/example"
+        diff "$dir/printed" "$dir/example"
+    fi
+}
+
+# The same text is C++, too.
+quickstart_cpp() {
+    need g++
+    header_quickstart >"$dir/quick.cpp"
+    g++ -O2 -I. -o "$dir/program" "$dir/quick.cpp" && "$dir/program"
+}
+
+list() {
+    for file in examples/*.c; do
+        case $file in
+        examples/decode.c) cell "$file" decoder ;;
+        *)                 cell "$file" example "$file" ;;
+        esac
+    done
+    cell "quick start of santa.h"          quickstart header_quickstart santa.h
+    cell "quick start of santa.h as C++"   quickstart_cpp
+    cell "quick start of README.md"        quickstart readme_quickstart README.md
+}
+
+run_cells list

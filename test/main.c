@@ -1,0 +1,148 @@
+/* The test program: lists the suites, runs the cases that match, counts. */
+#include "harness.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static const struct { const char *name; const test_case *cases; } suites[] = {
+    {"convert",     suite_convert},
+    {"random",      suite_random},
+    {"dense",       suite_dense},
+    {"sampling",    suite_sampling},
+    {"statistics",  suite_statistics},
+    {"bernoulli",   suite_bernoulli},
+    {"vattention",  suite_vattention},
+    {"measures",    suite_measures},
+    {"determinism", suite_determinism},
+    {"errors",      suite_errors},
+    {"memory",      suite_memory},
+    {"fuzz",        suite_fuzz},
+    {"model",       suite_model},
+};
+
+enum { MAX_MESSAGES = 8 };                   /* printed per case; further failures are only counted */
+
+int      test_quick = 0;
+uint64_t test_seed  = 20240607;
+
+static int         failures;                 /* of the running case */
+static const char *skipped;                  /* its reason, or NULL */
+
+int test_check(int ok, const char *file, int line, const char *fmt, ...) {
+    if (!ok && failures++ < MAX_MESSAGES) {
+        va_list args;
+        va_start(args, fmt);
+        printf("    %s:%d: ", file, line);
+        vprintf(fmt, args);
+        printf("\n");
+        va_end(args);
+    }
+    return ok;
+}
+
+int test_check_int(long long got, long long want, const char *expr, const char *file, int line) {
+    return test_check(got == want, file, line, "%s: got %lld, want %lld", expr, got, want);
+}
+
+static int is_near(double got, double want, double abs_tol, double rel_tol) {
+    return got == want || fabs(got - want) <= abs_tol + rel_tol * fabs(want);
+}
+
+int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr, const char *file,
+                    int line) {
+    return test_check(is_near(got, want, abs_tol, rel_tol), file, line,
+                      "%s: got %.9g, want %.9g, tolerance %g + %g relative", expr, got, want, abs_tol, rel_tol);
+}
+
+int test_check_status(santa_status got, santa_status want, const char *expr, const char *file, int line) {
+    return test_check(got == want, file, line, "%s: got \"%s\", want \"%s\"", expr, santa_status_string(got),
+                      santa_status_string(want));
+}
+
+double test_mean_z(double sum, double sum_of_squares, double count, double expected) {
+    const double mean     = sum / count;
+    const double variance = (sum_of_squares - sum * mean) / (count - 1.0);
+    const double rounding = 1e-6 * (fabs(expected) + sqrt(sum_of_squares / count));
+    const double off      = fabs(mean - expected) - rounding;
+    if (off <= 0.0) return 0.0;
+    return variance > 0.0 ? off / sqrt(variance / count) : 1e300;      /* NaN: as wrong as can be */
+}
+
+int test_check_mean(const char *name, double sum, double sum_of_squares, double count, double expected, double z_max,
+                    const char *file, int line) {
+    const double z = test_mean_z(sum, sum_of_squares, count, expected);
+    return test_check(z <= z_max, file, line, "%s: mean %.9g of %.0f, expected %.9g, z = %.2f above %.2f", name,
+                      sum / count, count, expected, z, z_max);
+}
+
+int test_check_array(const char *name, const float *got, const double *want, int64_t n, double abs_tol, double rel_tol,
+                     const char *file, int line) {
+    int64_t wrong = 0, first[4] = {0, 0, 0, 0};
+    double  worst = 0.0;
+    for (int64_t i = 0; i < n; i++)
+        if (!is_near((double)got[i], want[i], abs_tol, rel_tol)) {
+            if (wrong < 4) first[wrong] = i;
+            if (!(fabs((double)got[i] - want[i]) <= worst)) worst = fabs((double)got[i] - want[i]);
+            wrong++;
+        }
+    if (wrong == 0) return 1;
+    test_check(0, file, line, "%s: %lld of %lld differ by more than %g + %g relative, worst %g", name, (long long)wrong,
+               (long long)n, abs_tol, rel_tol, worst);
+    if (failures <= MAX_MESSAGES)
+        for (int64_t i = 0; i < wrong && i < 4; i++)
+            printf("        [%lld] got %.9g, want %.9g\n", (long long)first[i], (double)got[first[i]], want[first[i]]);
+    return 0;
+}
+
+void test_skip(const char *reason) { skipped = reason; }
+
+void *test_alloc(size_t bytes) {
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) { printf("out of memory: %lu bytes\n", (unsigned long)bytes); exit(2); }
+    return p;
+}
+
+static void usage(void) {
+    printf("santa_test [--list] [--quick] [--seed N] [substring ...]\n"
+           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu\n");
+}
+
+static int matches(const char *name, int filters, char **filter) {
+    for (int i = 0; i < filters; i++)
+        if (strstr(name, filter[i])) return 1;
+    return filters == 0;
+}
+
+int main(int argc, char **argv) {
+    int list = 0, filters = 0, passed = 0, failed = 0, skips = 0;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list")) list = 1;
+        else if (!strcmp(argv[i], "--quick")) test_quick = 1;
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
+        else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
+        else argv[1 + filters++] = argv[i];
+    }
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
+    if (!list) printf("santa %d.%d.%d, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
+                      (unsigned long long)test_seed, test_quick ? ", quick" : "");
+    for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
+        for (const test_case *c = suites[s].cases; c->name; c++) {
+            char name[160];
+            snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
+            if (!matches(name, filters, argv + 1)) continue;
+            if (list) { printf("%s\n", name); continue; }
+            failures = 0;
+            skipped  = NULL;
+            const clock_t start = clock();
+            c->run();
+            const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+            if (failures)     { failed++; printf("FAILED  %s: %d failed checks\n", name, failures); }
+            else if (skipped) { skips++;  printf("skipped %s: %s\n", name, skipped); }
+            else              { passed++; printf("ok      %-72s %7.3f s\n", name, seconds); }
+        }
+    if (list) return 0;
+    if (passed + failed + skips == 0) printf("no case has such a name; --list shows them\n");
+    printf("%d passed, %d failed, %d skipped\n", passed, failed, skips);
+    return failed || passed + skips == 0;
+}

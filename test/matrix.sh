@@ -1,0 +1,168 @@
+#!/bin/sh
+# The compile matrix: santa.h under compilers, dialects, switches and machines. Small cells compile, link and run
+# compile/use.c, which calls every public function; large ones build the whole test program. Last line: the count.
+. "$(dirname "$0")/cells.sh"
+
+# Warnings are errors in every cell. The second list is what the issue trackers of single-header libraries ask for.
+STRICT="-Wall -Wextra -pedantic -Werror -Wconversion -Wsign-conversion -Wshadow -Wdouble-promotion"
+USE=test/compile/use.c
+UNIT=test/compile/unit.c
+PORTABLE="convert/ random/ dense/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
+ONE_UNIT="-DSANTA_IMPLEMENTATION"
+ASSERT="-DSANTA_ASSERT(x)=assert(x)"
+
+# Splits "c++17" from "c99" and the like; g++ and clang++ are then told the language, as the files end in .c.
+driver() {
+    case $2 in
+    *++*) case $1 in gcc) echo "g++ -x c++" ;; clang) echo "clang++ -x c++" ;; esac ;;
+    *)    echo "$1" ;;
+    esac
+}
+
+# use COMPILER STD FLAGS...: the small program
+# shellcheck disable=SC2046,SC2086
+use() {
+    compiler=$(driver "$1" "$2")
+    std=$2
+    shift 2
+    need ${compiler%% *}
+    $compiler -std=$std $STRICT "$@" -o "$dir/use" -lm || return 1
+    limited "$dir/use"
+}
+
+# A C++ program around an implementation that was compiled as C.
+cpp_with_c() {
+    need "$1" "$2"
+    # shellcheck disable=SC2086
+    "$1" -std=c99 $STRICT -O2 -c -o "$dir/unit.o" $UNIT &&
+    "$2" -std=c++11 $STRICT -O2 -DTWO_UNITS -x c++ -c -o "$dir/use.o" $USE &&
+    "$2" -o "$dir/use" "$dir/use.o" "$dir/unit.o" -lm &&
+    limited "$dir/use"
+}
+
+# Two units with an implementation of their own each, static; and one more that uses a single function of it.
+two_static() {
+    need "$1"
+    # shellcheck disable=SC2086
+    for unit in $USE $UNIT; do
+        object=$dir/$(basename "$unit").o
+        "$1" -std=c99 $STRICT -O2 -DSANTA_STATIC $ONE_UNIT -DTWO_UNITS -c -o "$object" "$unit" || return 1
+    done
+    printf '#include "santa.h"\nint main(void) { return (int)santa_offset(0, 0); }\n' >"$dir/one.c"
+    # shellcheck disable=SC2086
+    "$1" -o "$dir/use" "$dir"/*.o -lm && limited "$dir/use" &&
+    "$1" -std=c99 $STRICT -O2 -DSANTA_STATIC -DSANTA_IMPLEMENTATION -I. -o "$dir/one" "$dir/one.c" -lm && "$dir/one"
+}
+
+# Nothing leaks into the linker's name space but santa_*, and no function of the API is missing from use.c.
+names() {
+    need nm
+    "$CC" -O2 -c -o "$dir/unit.o" $UNIT || return 1
+    nm -g --defined-only "$dir/unit.o" | awk '{print $NF}' | sed 's/^_//' >"$dir/symbols"
+    grep -v '^santa_[a-z]' "$dir/symbols" | grep -v '^unit_decode' && return 1
+    sed -n 's/^SANTADEF .*[ *]\(santa_[a-z0-9_]*\) *(.*/\1/p' santa.h | sort -u >"$dir/api"
+    [ -s "$dir/api" ] || return 1
+    status=0
+    while read -r name; do
+        grep -q "$name *(" $USE || { echo "use.c does not call $name"; status=1; }
+    done <"$dir/api"
+    return $status
+}
+
+# whole COMPILER STD FLAGS...: the whole test program, in $dir/test
+# shellcheck disable=SC2046
+whole() {
+    compiler=$(driver "$1" "$2")
+    std=$2
+    shift 2
+    test_program "$compiler" -std="$std" "$@"
+}
+
+whole_native() {
+    # shellcheck disable=SC2086
+    whole "$@" $STRICT && limited "$dir/test" --quick
+}
+
+whole_32_bit() {
+    need gcc
+    can_link gcc -m32
+    whole_native gcc c99 -O2 -m32
+}
+
+# qemu PROGRAM COMPILER SUITES...: cross-compiled, statically linked, run under emulation; that is slow, so suites which
+# repeat the same code many times are left out. gnu99, because strict C99 computes in double on s390x.
+qemu() {
+    program=$1
+    compiler=$2
+    shift 2
+    need "$program" "$compiler"
+    can_link "$compiler" -static
+    # shellcheck disable=SC2086
+    whole "$compiler" gnu99 -O2 -static $STRICT && limited "$program" "$dir/test" --quick "$@"
+}
+
+# shellcheck disable=SC2086
+# An x86-64 without AVX2 takes the scalar code and meets no illegal instruction.
+old_x86() {
+    need gcc qemu-x86_64
+    [ "$(uname -m)" = x86_64 ] || skip "not an x86-64"
+    gcc -O2 $ONE_UNIT -o "$dir/use" $USE -lm || return 1
+    limited qemu-x86_64 -cpu Nehalem "$dir/use" >"$dir/isa" || return 1
+    grep -qx 'isa scalar' "$dir/isa" || return 1
+    whole gcc c99 -O2 && limited qemu-x86_64 -cpu Nehalem "$dir/test" --quick $PORTABLE
+}
+
+mingw() {
+    need x86_64-w64-mingw32-gcc
+    # shellcheck disable=SC2086
+    x86_64-w64-mingw32-gcc -std=c99 $STRICT -O2 $ONE_UNIT -o "$dir/use.exe" $USE -lm &&
+    whole x86_64-w64-mingw32-gcc c99 -O2 -D__USE_MINGW_ANSI_STDIO=1
+}
+
+mingw_run() {
+    need x86_64-w64-mingw32-gcc wine
+    mingw && limited wine "$dir/test.exe" --quick
+}
+
+openmp() {
+    need "$1"
+    can_link "$1" -fopenmp
+    whole_native "$1" c99 -O2 -fopenmp
+}
+
+list() {
+    # The longest first, so that the workers end together.
+    # shellcheck disable=SC2086
+    {
+    cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $PORTABLE
+    cell "arm64 under qemu"                          qemu qemu-aarch64 aarch64-linux-gnu-gcc $PORTABLE determinism/
+    }
+    cell "x86-64 without AVX2 under qemu"            old_x86
+    cell "32-bit, whole suite"                       whole_32_bit
+    cell "gcc, OpenMP, whole suite"                  openmp gcc
+    cell "g++ c++11, whole suite"                    whole_native gcc c++11 -O2
+    cell "clang c99, whole suite"                    whole_native clang c99 -O2
+    cell "mingw, compile and link"                   mingw
+    cell "mingw, run"                                mingw_run
+    for compiler in gcc clang; do
+        for std in c99 c11 c17 c++11 c++14 c++17 c++20; do
+            cell "$compiler $std -O2"     use $compiler $std -O2 $ONE_UNIT $USE
+            cell "$compiler $std -O0"     use $compiler $std -O0 $ONE_UNIT $USE
+        done
+        for std in c99 c++17; do
+            cell "$compiler $std -Ofast"  use $compiler $std -Ofast $ONE_UNIT $USE
+            cell "$compiler $std static"  use $compiler $std -O2 $ONE_UNIT -DSANTA_STATIC $USE
+            cell "$compiler $std no SIMD" use $compiler $std -O2 $ONE_UNIT -DSANTA_NO_SIMD $USE
+            cell "$compiler $std -O3 -march=native" use $compiler $std -O3 -march=native $ONE_UNIT $USE
+            cell "$compiler $std two units" use $compiler $std -O2 -DTWO_UNITS $USE $UNIT
+            cell "$compiler $std asserts"   use $compiler $std -O2 $ONE_UNIT -include assert.h "$ASSERT" $USE
+        done
+        cell "$compiler gnu99"            use $compiler gnu99 -O2 $ONE_UNIT $USE
+        cell "$compiler two static units" two_static $compiler
+    done
+    cell "C++ around a C implementation, gcc"   cpp_with_c gcc g++
+    cell "C++ around a C implementation, clang" cpp_with_c clang clang++
+    cell "names"                                names
+}
+
+run_cells list

@@ -1,0 +1,532 @@
+/* The tests' own float64 arithmetic: conversions, attention, samplers and variances written from the formulas, and a
+   builder of attention problems of every type, layout and page size with the same logical values. Nothing in here
+   calls the library but santa_random (whose bits test_random.c checks) and, in ref_run, santa_decode itself. */
+#ifndef SANTA_TEST_REFERENCE_H
+#define SANTA_TEST_REFERENCE_H
+
+#include "harness.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+#define REF_INF ((double)INFINITY)
+
+/* ------------------------------------------------------------------------------------------------- 16-bit floats */
+
+/* Format: mantissa bits, smallest normal exponent, bits of infinity. */
+static inline void ref_format(santa_dtype type, int *mantissa, int *min_exponent, uint32_t *infinity) {
+    *mantissa     = type == SANTA_F16 ? 10 : 7;
+    *min_exponent = type == SANTA_F16 ? -14 : -126;
+    *infinity     = type == SANTA_F16 ? 0x7c00u : 0x7f80u;
+}
+
+static inline double ref_decode16(santa_dtype type, uint16_t bits) {
+    int mantissa, min_exponent;
+    uint32_t infinity;
+    ref_format(type, &mantissa, &min_exponent, &infinity);
+    const uint32_t magnitude = bits & 0x7fffu, fraction = magnitude & ((1u << mantissa) - 1u);
+    const int      exponent  = (int)(magnitude >> mantissa);
+    double x;
+    if (magnitude > infinity)       x = (double)test_nan();
+    else if (magnitude == infinity) x = REF_INF;
+    else if (exponent == 0)         x = ldexp((double)fraction, min_exponent - mantissa);
+    else x = ldexp((double)(fraction + (1u << mantissa)), exponent - 1 + min_exponent - mantissa);
+    return bits & 0x8000u ? -x : x;
+}
+
+/* Round to nearest even by arithmetic: x is a whole number of quanta of the result's binade, plus a remainder. NaN is
+   for the caller. */
+static inline uint16_t ref_encode16(santa_dtype type, double x) {
+    int mantissa, min_exponent, exponent;
+    uint32_t infinity;
+    ref_format(type, &mantissa, &min_exponent, &infinity);
+    const uint32_t sign = x < 0.0 || (x == 0.0 && 1.0 / x < 0.0) ? 0x8000u : 0u;
+    x = fabs(x);
+    if (x == 0.0) return (uint16_t)sign;
+    if (x >= ldexp(1.0, 129)) return (uint16_t)(sign | infinity);
+    (void)frexp(x, &exponent);
+    exponent = exponent - 1 < min_exponent ? min_exponent : exponent - 1;
+    const double quanta = ldexp(x, mantissa - exponent);
+    double whole = floor(quanta);
+    const double rest = quanta - whole;
+    if (rest > 0.5 || (rest == 0.5 && fmod(whole, 2.0) != 0.0)) whole += 1.0;
+    /* A normal's hidden bit carries into the exponent field by itself, and so does a mantissa rounded up to 2. */
+    const uint32_t magnitude = ((uint32_t)(exponent - min_exponent) << mantissa) + (uint32_t)whole;
+    return (uint16_t)(sign | (magnitude > infinity ? infinity : magnitude));
+}
+
+static inline double ref_load(santa_dtype type, const void *data, int64_t i) {
+    if (type == SANTA_F32) {
+        float f;
+        memcpy(&f, (const char *)data + 4 * i, 4);
+        return (double)f;
+    }
+    uint16_t h;
+    memcpy(&h, (const char *)data + 2 * i, 2);
+    return ref_decode16(type, h);
+}
+
+static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) {
+    if (type == SANTA_F32) {
+        const float f = (float)x;
+        memcpy((char *)data + 4 * i, &f, 4);
+    } else {
+        const uint16_t h =
+            test_is_nan((float)x) ? (uint16_t)(type == SANTA_F16 ? 0x7e01 : 0x7fc1) : ref_encode16(type, x);
+        memcpy((char *)data + 2 * i, &h, 2);
+    }
+}
+
+static inline double ref_round(santa_dtype type, double x) {
+    return type == SANTA_F32 ? (double)(float)x : ref_decode16(type, ref_encode16(type, (double)(float)x));
+}
+
+/* ------------------------------------------------------------------------------------------------- problems */
+
+typedef enum ref_layout {
+    REF_NHD, REF_HND,
+    REF_PADDED,                    /* NHD, rows and heads apart by odd gaps, start off by one element          */
+    REF_BACKWARDS,                 /* tokens and heads with negative strides                                   */
+    REF_STRIDED,                   /* features 3 elements apart                                                */
+    REF_LAYOUTS
+} ref_layout;
+
+/* Start from ref_spec_make and change what the test is about. */
+typedef struct ref_spec {
+    int64_t batch, q_len, heads, kv_heads, len, head_dim, head_dim_v;
+    int64_t page_size;             /* 0 = not paged                                                            */
+    int64_t first_sequence;        /* sequence b holds the values (and length) of number first_sequence + b    */
+    int64_t window;
+    uint64_t stream;               /* of the values                                                            */
+    ref_layout layout;
+    santa_dtype q_type, k_type, v_type, out_type;
+    int     ragged, causal, sinks, alibi;
+    float   sm_scale, soft_cap;
+    double  gain;                  /* standard deviation of the scores at the default scale                    */
+} ref_spec;
+
+typedef struct ref_problem {
+    ref_spec        spec;
+    santa_attention a;             /* ready for santa_decode, lse and std_error included                       */
+    double         *q, *k, *v;     /* values in [batch, len, heads, dim] order, rounded to their types         */
+    float          *sinks, *slopes, *lse, *std_error;
+    int32_t        *seq_lens, *block_table;
+    void           *memory[4];     /* of q, k, v, out                                                          */
+} ref_problem;
+
+static inline ref_spec ref_spec_make(int64_t heads, int64_t kv_heads, int64_t len, int64_t head_dim) {
+    ref_spec s;
+    memset(&s, 0, sizeof s);
+    s.batch    = s.q_len = 1;
+    s.heads    = heads;
+    s.kv_heads = kv_heads;
+    s.len      = len;
+    s.head_dim = s.head_dim_v = head_dim;
+    s.gain     = 1.0;
+    return s;
+}
+
+/* num_samples is left at 0 for the methods that take none. */
+static inline santa_options ref_options(santa_method method, int64_t num_samples, uint64_t seed) {
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.method = method;
+    o.seed   = seed;
+    if (method != SANTA_DENSE && method != SANTA_TOP_P && method != SANTA_VATTENTION) o.num_samples = num_samples;
+    return o;
+}
+
+static inline int64_t ref_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ref_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline double *ref_doubles(int64_t n) { return (double *)test_alloc((size_t)ref_max(n, 1) * sizeof(double)); }
+static inline float  *ref_floats(int64_t n) { return (float *)test_alloc((size_t)ref_max(n, 1) * sizeof(float)); }
+static inline int32_t *ref_ints(int64_t n) { return (int32_t *)test_alloc((size_t)ref_max(n, 1) * sizeof(int32_t)); }
+
+/* Memory for a tensor of that layout, NaN everywhere, gaps included. */
+static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
+                                      ref_layout layout, void **memory) {
+    const int64_t gap = layout == REF_PADDED ? 3 : 0, step = layout == REF_STRIDED ? 3 : 1;
+    santa_tensor t;
+    memset(&t, 0, sizeof t);
+    t.dtype    = type;
+    t.shape[0] = n0; t.shape[1] = n1; t.shape[2] = n2; t.shape[3] = n3;
+    t.stride[3] = step;
+    if (layout == REF_HND) {
+        t.stride[1] = n3;
+        t.stride[2] = n1 * n3;
+        t.stride[0] = n2 * t.stride[2];
+    } else {
+        t.stride[2] = n3 * step + gap;
+        t.stride[1] = n2 * t.stride[2] + gap;
+        t.stride[0] = n1 * t.stride[1] + gap;
+    }
+    const int64_t total = n0 * t.stride[0] + 2, size = type == SANTA_F32 ? 4 : 2;
+    int64_t origin = layout == REF_PADDED;
+    if (layout == REF_BACKWARDS) {
+        origin = (n1 - 1) * t.stride[1] + (n2 - 1) * t.stride[2];
+        t.stride[1] = -t.stride[1];
+        t.stride[2] = -t.stride[2];
+    }
+    *memory = test_alloc((size_t)(total * size));
+    for (int64_t i = 0; i < total; i++) ref_store(type, *memory, i, (double)test_nan());
+    t.data = (char *)*memory + origin * size;
+    return t;
+}
+
+static inline int64_t ref_at(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    return i0 * t->stride[0] + i1 * t->stride[1] + i2 * t->stride[2] + i3 * t->stride[3];
+}
+
+static inline double ref_get(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    return ref_load(t->dtype, t->data, ref_at(t, i0, i1, i2, i3));
+}
+
+static inline void ref_set(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) {
+    ref_store(t->dtype, t->data, ref_at(t, i0, i1, i2, i3), x);
+}
+
+/* Lengths of a ragged batch, by sequence number: full, empty, one key, about half, ... */
+static inline int64_t ref_ragged_len(int64_t len, int64_t sequence) {
+    switch (sequence % 6) {
+        case 0:  return len;
+        case 1:  return 0;
+        case 2:  return 1;
+        case 3:  return len / 2 + 1;
+        case 4:  return len - 1;
+        default: return ref_min(len, 65);
+    }
+}
+
+static inline int64_t ref_len(const ref_problem *p, int64_t b) { return p->seq_lens ? p->seq_lens[b] : p->spec.len; }
+
+/* Where token j of sequence b lies: first two indices of the k and v tensors. */
+static inline void ref_place(const ref_problem *p, int64_t b, int64_t j, int64_t *i0, int64_t *i1) {
+    *i0 = p->spec.page_size ? p->block_table[b * p->a.max_pages + j / p->spec.page_size] : b;
+    *i1 = p->spec.page_size ? j % p->spec.page_size : j;
+}
+
+/* Write the values of q, k and v to their tensors (after a change to p->q, p->k or p->v). */
+static inline void ref_write(ref_problem *p) {
+    const ref_spec *s = &p->spec;
+    for (int64_t b = 0; b < s->batch; b++) {
+        for (int64_t i = 0; i < s->q_len; i++)
+            for (int64_t h = 0; h < s->heads; h++)
+                for (int64_t c = 0; c < s->head_dim; c++)
+                    ref_set(&p->a.q, b, i, h, c, p->q[((b * s->q_len + i) * s->heads + h) * s->head_dim + c]);
+        for (int64_t j = 0; j < ref_len(p, b); j++) {
+            int64_t i0, i1;
+            ref_place(p, b, j, &i0, &i1);
+            for (int64_t h = 0; h < s->kv_heads; h++) {
+                const int64_t row = (b * s->len + j) * s->kv_heads + h;
+                for (int64_t c = 0; c < s->head_dim; c++)
+                    ref_set(&p->a.k, i0, i1, h, c, p->k[row * s->head_dim + c]);
+                for (int64_t c = 0; c < s->head_dim_v; c++)
+                    ref_set(&p->a.v, i0, i1, h, c, p->v[row * s->head_dim_v + c]);
+            }
+        }
+    }
+}
+
+/* Mean 0, variance 1, bell-shaped and cheap: four 16-bit uniforms of one word. */
+static inline double ref_bell(test_rng *r) {
+    const uint64_t w = test_next(r);
+    const double sum =
+        (double)(w & 0xffffu) + (double)(w >> 16 & 0xffffu) + (double)(w >> 32 & 0xffffu) + (double)(w >> 48);
+    return (sum / 65535.0 - 2.0) * 1.7320508075688772;
+}
+
+static inline void ref_build(ref_problem *p, const ref_spec *spec) {
+    memset(p, 0, sizeof *p);
+    p->spec = *spec;
+    const ref_spec *s = &p->spec;
+    const int64_t   rows = s->batch * s->q_len * s->heads;
+    p->q = ref_doubles(rows * s->head_dim);
+    p->k = ref_doubles(s->batch * s->len * s->kv_heads * s->head_dim);
+    p->v = ref_doubles(s->batch * s->len * s->kv_heads * s->head_dim_v);
+    for (int64_t b = 0; b < s->batch; b++) {
+        test_rng r = test_rng_make(s->stream * 1000003u + (uint64_t)(s->first_sequence + b));
+        const int64_t nq = s->q_len * s->heads * s->head_dim;
+        const int64_t nk = s->len * s->kv_heads * s->head_dim, nv = s->len * s->kv_heads * s->head_dim_v;
+        for (int64_t i = 0; i < nq; i++) p->q[b * nq + i] = ref_round(s->q_type, s->gain * ref_bell(&r));
+        for (int64_t i = 0; i < nk; i++) p->k[b * nk + i] = ref_round(s->k_type, ref_bell(&r));
+        for (int64_t i = 0; i < nv; i++) p->v[b * nv + i] = ref_round(s->v_type, 0.5 + ref_bell(&r));
+    }
+
+    p->a.q   = ref_tensor(s->q_type, s->batch, s->q_len, s->heads, s->head_dim, s->layout, &p->memory[0]);
+    p->a.out = ref_tensor(s->out_type, s->batch, s->q_len, s->heads, s->head_dim_v, s->layout, &p->memory[3]);
+    if (s->ragged) {
+        p->a.seq_lens = p->seq_lens = ref_ints(s->batch);
+        for (int64_t b = 0; b < s->batch; b++) p->seq_lens[b] = (int32_t)ref_ragged_len(s->len, s->first_sequence + b);
+    }
+    int64_t n0 = s->batch, n1 = s->len;
+    if (s->page_size) {
+        /* Pages in shuffled order, two spare ones, wild entries past the last page in use. */
+        const int64_t max_pages = (s->len + s->page_size - 1) / s->page_size;
+        n0 = s->batch * max_pages + 2;
+        n1 = s->page_size;
+        p->a.max_pages   = max_pages;
+        p->a.block_table = p->block_table = ref_ints(s->batch * max_pages);
+        test_rng r = test_rng_make(77);
+        for (int64_t i = 0; i < s->batch * max_pages; i++) {
+            const int64_t other = test_below(&r, i + 1);
+            p->block_table[i] = p->block_table[other];
+            p->block_table[other] = (int32_t)i + 1;
+        }
+        if (!p->seq_lens) {        /* the last page may be partial */
+            p->a.seq_lens = p->seq_lens = ref_ints(s->batch);
+            for (int64_t b = 0; b < s->batch; b++) p->seq_lens[b] = (int32_t)s->len;
+        }
+        for (int64_t b = 0; b < s->batch; b++)
+            for (int64_t i = (p->seq_lens[b] + s->page_size - 1) / s->page_size; i < max_pages; i++)
+                p->block_table[b * max_pages + i] = i % 2 ? INT32_MAX : -7;
+    }
+    p->a.k = ref_tensor(s->k_type, n0, n1, s->kv_heads, s->head_dim, s->layout, &p->memory[1]);
+    p->a.v = ref_tensor(s->v_type, n0, n1, s->kv_heads, s->head_dim_v, s->layout, &p->memory[2]);
+    p->a.lse       = p->lse       = ref_floats(rows);
+    p->a.std_error = p->std_error = ref_floats(rows);
+    if (s->sinks || s->alibi) {
+        p->sinks  = ref_floats(s->heads);
+        p->slopes = ref_floats(s->heads);
+        for (int64_t h = 0; h < s->heads; h++) {
+            p->sinks[h]  = h % 3 == 2 ? -INFINITY : 2.0f + 0.5f * (float)h;
+            p->slopes[h] = 0.01f * (float)(h + 1);
+        }
+    }
+    p->a.sinks        = s->sinks ? p->sinks : NULL;
+    p->a.alibi_slopes = s->alibi ? p->slopes : NULL;
+    p->a.sm_scale = s->sm_scale;
+    p->a.soft_cap = s->soft_cap;
+    p->a.causal   = s->causal;
+    p->a.window   = s->window;
+    ref_write(p);
+}
+
+static inline void ref_free(ref_problem *p) {
+    for (int i = 0; i < 4; i++) free(p->memory[i]);
+    free(p->q); free(p->k); free(p->v);
+    free(p->sinks); free(p->slopes); free(p->lse); free(p->std_error);
+    free(p->seq_lens); free(p->block_table);
+}
+
+/* Show one sequence as a batch of that many requests (batch stride 0): as many independent draws in one call. */
+static inline void ref_replicate(ref_problem *p, int64_t requests) {
+    const ref_spec *s = &p->spec;
+    santa_tensor *t[3] = {&p->a.q, &p->a.k, &p->a.v};
+    for (int i = 0; i < 3; i++) { t[i]->shape[0] = requests; t[i]->stride[0] = 0; }
+    free(p->memory[3]); free(p->lse); free(p->std_error);
+    p->a.out       = ref_tensor(s->out_type, requests, s->q_len, s->heads, s->head_dim_v, REF_NHD, &p->memory[3]);
+    p->a.lse       = p->lse       = ref_floats(requests * s->q_len * s->heads);
+    p->a.std_error = p->std_error = ref_floats(requests * s->q_len * s->heads);
+}
+
+/* santa_decode in a workspace of exactly the queried size that holds rubbish, with a guard behind it. The result and
+   stats are the caller's to check; a status other than OK is a failure here. */
+static inline int ref_run(ref_problem *p, const santa_options *o, santa_stats *stats) {
+    enum { GUARD = 256 };
+    const size_t bytes = santa_workspace_size(&p->a, o);
+    unsigned char *workspace = (unsigned char *)test_alloc(bytes + GUARD);
+    memset(workspace, 0xa5, bytes + GUARD);
+    const santa_status s = santa_decode(&p->a, o, workspace, bytes, stats);
+    int written = 0;
+    for (size_t i = bytes; i < bytes + GUARD; i++) written += workspace[i] != 0xa5;
+    free(workspace);
+    return CHECK_STATUS(s, SANTA_OK) &
+           CHECK_MSG(written == 0, "%s wrote past its workspace", santa_method_name(o->method));
+}
+
+/* ------------------------------------------------------------------------------------------------- attention */
+
+/* Scores of one query row and head; -inf = masked. Returns the number of keys. */
+static inline int64_t ref_scores(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *scores) {
+    const ref_spec *s = &p->spec;
+    const int64_t n = ref_len(p, b), position = n - s->q_len + i, kv = h / (s->heads / s->kv_heads);
+    const double  scale = s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)s->head_dim);
+    const double *q = p->q + ((b * s->q_len + i) * s->heads + h) * s->head_dim;
+    for (int64_t j = 0; j < n; j++) {
+        const double *k = p->k + ((b * s->len + j) * s->kv_heads + kv) * s->head_dim;
+        double x = 0.0;
+        for (int64_t c = 0; c < s->head_dim; c++) x += q[c] * k[c];
+        x *= scale;
+        if (s->soft_cap > 0.0f) x = (double)s->soft_cap * tanh(x / (double)s->soft_cap);
+        if (s->alibi) x += (double)p->slopes[h] * (double)(j - position);
+        if ((s->causal && j > position) || (s->window > 0 && j <= position - s->window)) x = -REF_INF;
+        scores[j] = x;
+    }
+    return n;
+}
+
+/* p = softmax with an extra logit in the denominator (-inf = none); returns the log of the sum. No key: p = 0, -inf. */
+static inline double ref_softmax(const double *scores, int64_t n, double sink, double *p) {
+    double max = sink, sum = 0.0;
+    for (int64_t j = 0; j < n; j++) if (scores[j] > max) max = scores[j];
+    if (max == -REF_INF) {
+        for (int64_t j = 0; j < n; j++) p[j] = 0.0;
+        return max;
+    }
+    for (int64_t j = 0; j < n; j++) sum += p[j] = exp(scores[j] - max);
+    sum += exp(sink - max);
+    for (int64_t j = 0; j < n; j++) p[j] /= sum;
+    return max + log(sum);
+}
+
+static inline double ref_sink(const ref_problem *p, int64_t h) { return p->a.sinks ? (double)p->sinks[h] : -REF_INF; }
+
+/* out += p . V for one sequence and head. */
+static inline void ref_values(const ref_problem *p, int64_t b, int64_t h, const double *prob, double *out) {
+    const ref_spec *s = &p->spec;
+    const int64_t kv = h / (s->heads / s->kv_heads);
+    for (int64_t c = 0; c < s->head_dim_v; c++) out[c] = 0.0;
+    for (int64_t j = 0; j < ref_len(p, b); j++)
+        for (int64_t c = 0; c < s->head_dim_v; c++)
+            out[c] += prob[j] * p->v[((b * s->len + j) * s->kv_heads + kv) * s->head_dim_v + c];
+}
+
+/* Exact attention of one row: out[head_dim_v] and its lse; prob[len] too if wanted. */
+static inline double ref_dense(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *out, double *prob) {
+    double *scores = ref_doubles(2 * p->spec.len), *mine = prob ? prob : scores + p->spec.len;
+    const int64_t n   = ref_scores(p, b, i, h, scores);
+    const double  lse = ref_softmax(scores, n, ref_sink(p, h), mine);
+    ref_values(p, b, h, mine, out);
+    free(scores);
+    return lse;
+}
+
+/* The library's out row as doubles. */
+static inline void ref_out(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *out) {
+    for (int64_t c = 0; c < p->spec.head_dim_v; c++) out[c] = ref_get(&p->a.out, b, i, h, c);
+}
+
+/* What rounding to the type of out may change, relative. */
+static inline double ref_epsilon(santa_dtype type) {
+    return type == SANTA_F32 ? 1e-5 : type == SANTA_F16 ? 1.01 / 2048.0 : 1.01 / 256.0;
+}
+
+/* ------------------------------------------------------------------------------------------------- samplers */
+
+static inline double ref_random(const santa_options *o, santa_stream_id id, int64_t index) {
+    return ldexp((double)santa_random(o->seed, o->offset, id.request_id, 0, (uint32_t)id.head, (uint32_t)id.q_index,
+                                      (uint32_t)index), -32);
+}
+
+static inline santa_stream_id ref_stream(uint64_t request, int64_t head, int64_t q_index) {
+    santa_stream_id id;
+    id.request_id = request;
+    id.head       = head;
+    id.q_index    = q_index;
+    return id;
+}
+
+static inline int ref_compare_doubles(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Thresholds in [0, 1) of iid, strat or sys (= prop), ascending. */
+static inline void ref_thresholds(const santa_options *o, santa_stream_id id, double *t) {
+    const double s = (double)o->num_samples;
+    for (int64_t m = 0; m < o->num_samples; m++)
+        t[m] = o->method == SANTA_IID   ? ref_random(o, id, m)
+             : o->method == SANTA_STRAT ? ((double)m + ref_random(o, id, m)) / s
+                                        : ((double)m + ref_random(o, id, 0)) / s;
+    if (o->method == SANTA_IID) qsort(t, (size_t)o->num_samples, sizeof *t, ref_compare_doubles);
+}
+
+/* The library's draws for scores, in memory of their own. */
+typedef struct ref_drawn { santa_draws d; santa_status status; int32_t *index, *count; float *weight; } ref_drawn;
+static inline ref_drawn ref_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id) {
+    ref_drawn r;
+    memset(&r, 0, sizeof r);
+    const int64_t capacity = santa_sample_capacity(n, o);
+    const size_t  bytes    = santa_sample_workspace_size(n, o);
+    r.d.capacity = capacity;
+    r.d.index    = r.index  = ref_ints(capacity);
+    r.d.count    = r.count  = ref_ints(capacity);
+    r.d.weight   = r.weight = ref_floats(capacity);
+    void *workspace = test_alloc(bytes);
+    memset(workspace, 0xa5, bytes);
+    r.status = santa_sample(scores, n, o, id, &r.d, workspace, bytes);
+    free(workspace);
+    return r;
+}
+static inline void ref_drawn_free(ref_drawn *r) { free(r->index); free(r->count); free(r->weight); }
+
+/* ------------------------------------------------------------------------------------------------- variances */
+
+/* Trace of the covariance of the mean of S draws; p sums to 1, V is [n, dv]. */
+static inline double ref_variance_iid(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
+    double second = 0.0, first = 0.0;
+    for (int64_t c = 0; c < dv; c++) {
+        double mean = 0.0;
+        for (int64_t j = 0; j < n; j++) {
+            mean   += p[j] * v[j * dv + c];
+            second += p[j] * v[j * dv + c] * v[j * dv + c];
+        }
+        first += mean * mean;
+    }
+    return (second - first) / (double)samples;
+}
+
+/* One draw per stratum [m/S, (m+1)/S): the strata's own variances, added. */
+static inline double ref_variance_strat(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
+    double *mean = ref_doubles(dv), total = 0.0;
+    for (int64_t m = 0; m < samples; m++) {
+        const double low = (double)m / (double)samples, high = (double)(m + 1) / (double)samples;
+        double end = 0.0, second = 0.0;
+        for (int64_t c = 0; c < dv; c++) mean[c] = 0.0;
+        for (int64_t j = 0; j < n; j++) {
+            const double begin = end, share = (double)samples;
+            end = j == n - 1 ? 1.0 : end + p[j];
+            const double overlap = share * (fmin(end, high) - fmax(begin, low));
+            if (overlap <= 0.0) continue;
+            for (int64_t c = 0; c < dv; c++) {
+                mean[c] += overlap * v[j * dv + c];
+                second  += overlap * v[j * dv + c] * v[j * dv + c];
+            }
+        }
+        for (int64_t c = 0; c < dv; c++) second -= mean[c] * mean[c];
+        total += second;
+    }
+    free(mean);
+    return total / ((double)samples * (double)samples);
+}
+
+/* Counts of the comb (m + u)/S, m < S, by walking keys and thresholds together. */
+static inline void ref_comb(const double *p, int64_t n, double u, int64_t samples, int32_t *count) {
+    double  end = 0.0;
+    int64_t m = 0;
+    for (int64_t j = 0; j < n; j++) {
+        end = j == n - 1 ? 1.0 : end + p[j];
+        count[j] = 0;
+        while (m < samples && ((double)m + u) / (double)samples < end) { count[j]++; m++; }
+    }
+}
+
+/* The comb's estimate is constant between the places where a tooth meets a boundary: u = frac(S F_j). One comb in the
+   middle of each piece, weighted by its length: O(n^2 dv), exact. */
+static inline double ref_variance_sys(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
+    double *u = ref_doubles(n + 1), *mean = ref_doubles(dv), *got = ref_doubles(dv), total = 0.0, end = 0.0, last = 0.0;
+    int32_t *count = ref_ints(n);
+    for (int64_t c = 0; c < dv; c++) mean[c] = 0.0;
+    for (int64_t j = 0; j < n; j++) {
+        end += p[j];
+        u[j] = (double)samples * end - floor((double)samples * end);
+        for (int64_t c = 0; c < dv; c++) mean[c] += p[j] * v[j * dv + c];
+    }
+    u[n] = 1.0;
+    qsort(u, (size_t)n, sizeof *u, ref_compare_doubles);
+    for (int64_t i = 0; i <= n; i++) {
+        if (!(u[i] > last)) continue;
+        ref_comb(p, n, 0.5 * (last + u[i]), samples, count);
+        for (int64_t c = 0; c < dv; c++) got[c] = 0.0;
+        for (int64_t j = 0; j < n; j++)
+            if (count[j])
+                for (int64_t c = 0; c < dv; c++) got[c] += (double)count[j] / (double)samples * v[j * dv + c];
+        double square = 0.0;
+        for (int64_t c = 0; c < dv; c++) square += (got[c] - mean[c]) * (got[c] - mean[c]);
+        total += (u[i] - last) * square;
+        last = u[i];
+    }
+    free(u); free(mean); free(got); free(count);
+    return total;
+}
+
+#endif

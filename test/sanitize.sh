@@ -1,0 +1,56 @@
+#!/bin/sh
+# The test program under the sanitizers and valgrind; `make sanitize` starts it. Last line: the count.
+. "$(dirname "$0")/cells.sh"
+
+DEBUG="-g -O1 -fno-omit-frame-pointer"
+MEMORY="-fsanitize=address,undefined -fno-sanitize-recover=all"
+
+# sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way and handed to the model
+# cases, which feed it broken files.
+# shellcheck disable=SC2086
+sanitized() {
+    compiler=$1
+    flags="$DEBUG $2"
+    shift 2
+    need "$compiler"
+    can_link "$compiler" $flags
+    "$compiler" $flags -o "$dir/decode" examples/decode.c -lm || return 1
+    SANTA_DECODE=$dir/decode
+    export SANTA_DECODE
+    test_program "$compiler" $flags && limited "$dir/test" "$@"
+}
+
+# shellcheck disable=SC2086
+examples() {
+    need "$1"
+    can_link "$1" $DEBUG $MEMORY
+    for example in examples/*.c; do
+        [ "$example" = examples/decode.c ] && continue
+        "$1" $DEBUG $MEMORY -pthread -o "$dir/example" "$example" -lm && limited "$dir/example" || return 1
+    done
+}
+
+# The cases that use threads, and the example that does; no OpenMP, whose run-time library is not instrumented.
+# shellcheck disable=SC2086
+threads() {
+    sanitized "$1" -fsanitize=thread --quick determinism/ || return 1
+    "$1" $DEBUG -fsanitize=thread -pthread -o "$dir/example" examples/threads.c -lm && limited "$dir/example"
+}
+
+memcheck() {
+    need valgrind
+    test_program "$CC" -g -O1 || return 1
+    limited valgrind -q --error-exitcode=9 --leak-check=full "$dir/test" --quick
+}
+
+list() {
+    cell "valgrind"                memcheck
+    cell "gcc, ASan and UBSan"     sanitized gcc   "$MEMORY"
+    cell "clang, ASan and UBSan"   sanitized clang "$MEMORY" --quick
+    cell "clang, MSan"             sanitized clang "-fsanitize=memory -fsanitize-memory-track-origins" --quick
+    cell "gcc, TSan"               threads gcc
+    cell "clang, TSan"             threads clang
+    cell "examples, ASan and UBSan" examples gcc
+}
+
+run_cells list

@@ -1,0 +1,452 @@
+/* Dense attention against float64: types, shapes, layouts, pages, score extras; lse, counters, empty and broken rows;
+   merging. Both instruction sets of this machine run every problem. */
+#include "reference.h"
+
+static santa_isa isas(int i) { return i == 0 ? SANTA_ISA_SCALAR : santa_best_isa(); }
+static int       isa_count(void) { return santa_best_isa() == SANTA_ISA_SCALAR ? 1 : 2; }
+
+/* out and lse of every row against the reference, after a run. abs_tol is for scores of a few units. */
+static int compare(const ref_problem *p, const char *what, double abs_tol) {
+    const ref_spec *s = &p->spec;
+    double *want = ref_doubles(s->head_dim_v), *got = ref_doubles(s->head_dim_v);
+    const double rel = ref_epsilon(s->out_type);
+    int good = 1;
+    for (int64_t b = 0; b < s->batch && good; b++)
+        for (int64_t i = 0; i < s->q_len && good; i++)
+            for (int64_t h = 0; h < s->heads && good; h++) {
+                const double lse = ref_dense(p, b, i, h, want, NULL);
+                const float  mine = p->lse[(b * s->q_len + i) * s->heads + h];
+                ref_out(p, b, i, h, got);
+                good = CHECK_MSG(lse == -REF_INF ? (double)mine == lse
+                                                 : fabs((double)mine - lse) <= abs_tol + 1e-6 * fabs(lse),
+                                 "%s: lse of batch %d row %d head %d: got %.9g, want %.9g", what, (int)b, (int)i,
+                                 (int)h, (double)mine, lse);
+                for (int64_t c = 0; c < s->head_dim_v && good; c++)
+                    good = CHECK_MSG(fabs(got[c] - want[c]) <= abs_tol + rel * fabs(want[c]),
+                                     "%s: out of batch %d row %d head %d, element %d: got %.9g, want %.9g", what,
+                                     (int)b, (int)i, (int)h, (int)c, got[c], want[c]);
+            }
+    free(want);
+    free(got);
+    return good;
+}
+
+/* What a dense call reads: each valid key once per query row and KV head, in k and in v. */
+static int64_t dense_keys(const ref_problem *p) {
+    int64_t keys = 0;
+    double *scores = ref_doubles(p->spec.len);
+    for (int64_t b = 0; b < p->spec.batch; b++)
+        for (int64_t i = 0; i < p->spec.q_len; i++) {
+            const int64_t n = ref_scores(p, b, i, 0, scores);
+            for (int64_t j = 0; j < n; j++) keys += scores[j] > -REF_INF;
+        }
+    free(scores);
+    return keys * p->spec.kv_heads;
+}
+
+static int dense_matches(const ref_spec *spec, const char *what) {
+    int good = 1;
+    for (int isa = 0; isa < isa_count() && good; isa++) {
+        ref_problem p;
+        ref_build(&p, spec);
+        santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        santa_stats stats;
+        o.isa = isas(isa);
+        good = ref_run(&p, &o, &stats) && compare(&p, what, 2e-5);
+        if (good) {
+            const int64_t keys = dense_keys(&p), rows = spec->batch * spec->q_len * spec->heads;
+            good &= CHECK_INT(stats.rows, rows);
+            good &= CHECK_INT(stats.keys, keys);
+            good &= CHECK_INT(stats.k_rows_read, keys);
+            good &= CHECK_INT(stats.v_rows_read, keys);
+            good &= CHECK_INT(stats.v_rows_head, keys * (spec->heads / spec->kv_heads));
+            good &= CHECK_INT(stats.k_features_read, keys * spec->head_dim);
+            for (int64_t i = 0; i < rows; i++) good &= CHECK(p.std_error[i] == 0.0f);
+        }
+        ref_free(&p);
+    }
+    return good;
+}
+
+static void types(void) {
+    char what[64];
+    for (int mix = 0; mix < 81; mix++) {
+        ref_spec s = ref_spec_make(4, 2, 150, 40);
+        s.stream     = (uint64_t)mix;
+        s.q_type     = (santa_dtype)(mix % 3);
+        s.k_type     = (santa_dtype)(mix / 3 % 3);
+        s.v_type     = (santa_dtype)(mix / 9 % 3);
+        s.out_type   = (santa_dtype)(mix / 27);
+        s.head_dim_v = 24;
+        snprintf(what, sizeof what, "types q %d k %d v %d out %d", s.q_type, s.k_type, s.v_type, s.out_type);
+        if (!dense_matches(&s, what)) return;
+    }
+}
+
+static void head_dims(void) {
+    static const int64_t dims[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 80, 96, 100, 128, 130, 192, 256, 576};
+    char what[64];
+    for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
+        for (size_t j = 0; j < 3; j++) {
+            ref_spec s = ref_spec_make(2, 1, 100, dims[i]);
+            s.head_dim_v = dims[(i + 5 * j) % (sizeof dims / sizeof dims[0])];
+            s.k_type     = (santa_dtype)j;
+            s.v_type     = (santa_dtype)j;
+            snprintf(what, sizeof what, "head_dim %d, head_dim_v %d, type %d", (int)s.head_dim, (int)s.head_dim_v,
+                     (int)j);
+            if (!dense_matches(&s, what)) return;
+        }
+}
+
+static void groups(void) {
+    static const int64_t group[] = {1, 2, 3, 4, 5, 7, 8, 9, 16, 40};
+    char what[64];
+    for (size_t i = 0; i < sizeof group / sizeof group[0]; i++)
+        for (int64_t kv_heads = 1; kv_heads <= 3; kv_heads += 2) {
+            ref_spec s = ref_spec_make(group[i] * kv_heads, kv_heads, 130, 33);
+            s.k_type = s.v_type = (santa_dtype)(i % 3);
+            snprintf(what, sizeof what, "group %d, %d kv heads", (int)group[i], (int)kv_heads);
+            if (!dense_matches(&s, what)) return;
+        }
+}
+
+static void lengths(void) {
+    static const int64_t lens[] = {1, 2, 7, 63, 64, 65, 127, 128, 129, 192, 255, 256, 257, 1000, 1025};
+    char what[64];
+    for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+        ref_spec s = ref_spec_make(3, 1, lens[i], 16);
+        snprintf(what, sizeof what, "%d keys", (int)lens[i]);
+        if (!dense_matches(&s, what)) return;
+        s.batch  = 6;
+        s.ragged = 1;
+        snprintf(what, sizeof what, "ragged batch up to %d keys", (int)lens[i]);
+        if (!dense_matches(&s, what)) return;
+    }
+}
+
+static void layouts_and_pages(void) {
+    static const int64_t pages[] = {0, 1, 3, 16, 64, 100, 128};
+    char what[80];
+    for (int layout = 0; layout < REF_LAYOUTS; layout++)
+        for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++)
+            for (int type = 0; type < 3; type++) {
+                if (test_quick && (layout + (int)i + type) % 3) continue;
+                ref_spec s = ref_spec_make(4, 2, 210, 33);
+                s.layout    = (ref_layout)layout;
+                s.page_size = pages[i];
+                s.batch     = 6;
+                s.ragged    = 1;
+                s.k_type = s.v_type = (santa_dtype)type;
+                snprintf(what, sizeof what, "layout %d, page size %d, type %d", layout, (int)pages[i], type);
+                if (!dense_matches(&s, what)) return;
+                s.ragged = 0;                                /* the whole of the last page but its tail */
+                s.batch  = 1;
+                if (!dense_matches(&s, what)) return;
+            }
+}
+
+/* Bits 0-4: soft cap, window, sinks, ALiBi, a scale; with 1 and 5 queries, causal and not, ragged and paged. */
+static void extras(void) {
+    char what[128];
+    for (int set = 0; set < 32; set++)
+        for (int mode = 0; mode < 6; mode++) {
+            ref_spec s = ref_spec_make(6, 2, 140, 20);
+            s.stream    = (uint64_t)set;
+            s.gain      = 2.0;
+            s.soft_cap  = set & 1 ? 3.0f : 0.0f;
+            s.window    = set & 2 ? 37 : 0;
+            s.sinks     = set >> 2 & 1;
+            s.alibi     = set >> 3 & 1;
+            s.sm_scale  = set & 16 ? 0.4f : 0.0f;
+            s.q_len     = mode < 2 ? 1 : 5;
+            s.causal    = mode % 2;
+            s.batch     = mode < 4 ? 1 : 6;
+            s.ragged    = mode >= 4;
+            s.page_size = mode >= 4 ? 16 : 0;
+            snprintf(what, sizeof what, "extras %d (1 cap, 2 window, 4 sinks, 8 ALiBi, 16 scale), mode %d", set, mode);
+            if (!dense_matches(&s, what)) return;
+        }
+}
+
+/* Windows of one key, of exactly the length, and longer; more queries than keys; a negative scale. */
+static void mask_edges(void) {
+    static const int64_t windows[] = {0, 1, 2, 63, 64, 65, 99, 100, 101, INT64_C(1) << 40};
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
+        for (int causal = 0; causal < 2; causal++) {
+            ref_spec s = ref_spec_make(2, 1, 100, 8);
+            s.window = windows[i];
+            s.causal = causal;
+            s.q_len  = 3;
+            if (!dense_matches(&s, "window edge")) return;
+        }
+    ref_spec s = ref_spec_make(2, 1, 3, 8);
+    s.q_len  = 7;                                            /* the first four rows see no key */
+    s.causal = 1;
+    s.sinks  = 1;
+    dense_matches(&s, "more queries than keys");
+    s.alibi = 1;
+    dense_matches(&s, "more queries than keys, ALiBi");
+    s = ref_spec_make(2, 1, 70, 8);
+    s.sm_scale = -0.7f;
+    dense_matches(&s, "negative scale");
+}
+
+static void large_scores(void) {
+    static const float scales[] = {1e2f, 1e4f, 1e6f, 1.2676506e30f /* 2^100 */, 1e-30f};
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
+        for (int sinks = 0; sinks < 2; sinks++) {
+            /* K holds multiples of 1/4 and q of 1/2: scores are exact in float, and so is softmax's argument. */
+            ref_spec s = ref_spec_make(3, 1, 150, 16);
+            s.sinks    = sinks;
+            s.sm_scale = scales[i];
+            for (int isa = 0; isa < isa_count(); isa++) {
+                ref_problem p;
+                ref_build(&p, &s);
+                for (int64_t j = 0; j < 3 * 16; j++) p.q[j] = floor(2.0 * p.q[j]) / 2.0;
+                for (int64_t j = 0; j < 150 * 16; j++) p.k[j] = floor(4.0 * p.k[j]) / 4.0;
+                ref_write(&p);
+                santa_options o = ref_options(SANTA_DENSE, 0, 0);
+                o.isa = isas(isa);
+                if (ref_run(&p, &o, NULL)) compare(&p, "large scores", 2e-5);
+                ref_free(&p);
+            }
+        }
+}
+
+/* Scores at the edge of exp: far below the maximum they vanish, whatever their number. */
+static void wide_scores(void) {
+    ref_spec s = ref_spec_make(1, 1, 400, 1);
+    s.sm_scale = 1.0f;
+    ref_problem p;
+    ref_build(&p, &s);
+    p.q[0] = 1.0;
+    for (int64_t j = 0; j < 400; j++) p.k[j] = (double)(float)(-0.5 * (double)((j * 37) % 400));     /* 0 .. -200 */
+    ref_write(&p);
+    for (int isa = 0; isa < isa_count(); isa++) {
+        santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        o.isa = isas(isa);
+        if (ref_run(&p, &o, NULL)) compare(&p, "scores from 0 to -200", 1e-6);
+    }
+    ref_free(&p);
+}
+
+static void strided_zero(void) {
+    /* One K/V row shown as many, and one KV head shown as two: views with stride 0 are inputs like any other. */
+    ref_spec s = ref_spec_make(4, 2, 90, 12);
+    ref_problem p;
+    ref_build(&p, &s);
+    for (int64_t j = 0; j < 90; j++)
+        for (int64_t c = 0; c < 12; c++) {
+            p.k[(j * 2 + 1) * 12 + c] = p.k[j * 2 * 12 + c];
+            p.v[(j * 2 + 0) * 12 + c] = p.v[c];
+            p.v[(j * 2 + 1) * 12 + c] = p.v[12 + c];
+        }
+    p.a.k.stride[2] = 0;
+    p.a.v.stride[1] = 0;
+    ref_write(&p);
+    const santa_options o = ref_options(SANTA_DENSE, 0, 0);
+    if (ref_run(&p, &o, NULL)) compare(&p, "stride 0", 2e-5);
+    ref_free(&p);
+}
+
+/* A NaN or +inf score spoils its whole row, out and lse, and no other row; -inf scores are masked keys. */
+static void broken_scores(void) {
+    for (int isa = 0; isa < isa_count(); isa++)
+        for (int kind = 0; kind < 3; kind++)
+            for (int method = 0; method < SANTA_METHOD_COUNT; method++) {
+                ref_spec s = ref_spec_make(2, 2, 200, 4);
+                s.batch = 2;
+                ref_problem p;
+                ref_build(&p, &s);
+                p.q[0] = 1.0;                                /* batch 0, head 0 */
+                ref_write(&p);
+                const double bad = kind == 0 ? (double)test_nan() : kind == 1 ? REF_INF : -REF_INF;
+                ref_set(&p.a.k, 0, 70, 0, 0, bad);
+                santa_options o = ref_options((santa_method)method, 64, 3);
+                o.isa = isas(isa);
+                o.vattention.heavy_tokens = 20;
+                if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
+                if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+                double out[4];
+                for (int64_t b = 0; b < 2; b++)
+                    for (int64_t h = 0; h < 2; h++) {
+                        const int spoiled = b == 0 && h == 0 && kind < 2;
+                        ref_out(&p, b, 0, h, out);
+                        for (int c = 0; c < 4; c++)
+                            CHECK_MSG(test_is_nan((float)out[c]) == spoiled,
+                                      "method %s, kind %d, batch %d, head %d: out %g",
+                                      santa_method_name((santa_method)method), kind, (int)b, (int)h, out[c]);
+                        CHECK_MSG(test_is_nan(p.lse[b * 2 + h]) == spoiled,
+                                  "method %s, kind %d, batch %d, head %d: lse %g",
+                                  santa_method_name((santa_method)method), kind, (int)b, (int)h,
+                                  (double)p.lse[b * 2 + h]);
+                    }
+                ref_free(&p);
+            }
+}
+
+/* seq_len 0, all keys at -inf: out = 0, lse = -inf (with a sink: the sink), for every method. */
+static void no_keys(void) {
+    for (int method = 0; method < SANTA_METHOD_COUNT; method++)
+        for (int kind = 0; kind < 4; kind++) {
+            ref_spec s = ref_spec_make(2, 1, 130, 4);
+            s.batch = 2;
+            s.sinks = kind >= 2;
+            ref_problem p;
+            ref_build(&p, &s);
+            int32_t lens[2] = {0, 130};
+            if (kind % 2 == 0) p.a.seq_lens = lens;
+            else
+                for (int64_t j = 0; j < 130; j++) {
+                    for (int64_t c = 0; c < 4; c++) ref_set(&p.a.k, 0, j, 0, c, c == 0 ? -REF_INF : 0.0);
+                    ref_set(&p.a.q, 0, 0, 0, 0, 1.0);
+                    ref_set(&p.a.q, 0, 0, 1, 0, 2.0);
+                }
+            santa_options o = ref_options((santa_method)method, 16, 3);
+            if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
+            if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+            double out[4];
+            for (int64_t h = 0; h < 2; h++) {
+                ref_out(&p, 0, 0, h, out);
+                for (int c = 0; c < 4; c++)
+                    CHECK_MSG(out[c] == 0.0, "method %s, kind %d: out %g", santa_method_name((santa_method)method),
+                              kind, out[c]);
+                const double want = kind >= 2 ? (double)p.sinks[h] : -REF_INF, lse = (double)p.lse[h];
+                CHECK_MSG(lse == want || fabs(lse - want) < 1e-6, "method %s, kind %d: lse %g, want %g",
+                          santa_method_name((santa_method)method), kind, lse, want);
+            }
+            ref_free(&p);
+        }
+}
+
+/* A NaN in a V row with no mass is multiplied by nothing only if the row is masked; a masked row is not read. */
+static void masked_rows_unread(void) {
+    for (int method = 0; method < SANTA_METHOD_COUNT; method++) {
+        ref_spec s = ref_spec_make(2, 1, 300, 8);
+        s.window = 100;
+        s.q_len  = 3;
+        s.causal = 1;
+        ref_problem p;
+        ref_build(&p, &s);
+        for (int64_t j = 0; j < 300 - 3 - 100; j++)          /* before the first row's window */
+            for (int64_t c = 0; c < 8; c++) {
+                ref_set(&p.a.k, 0, j, 0, c, (double)test_nan());
+                ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
+            }
+        santa_options o = ref_options((santa_method)method, 16, 3);
+        if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
+        if (ref_run(&p, &o, NULL))
+            for (int64_t i = 0; i < 3; i++)
+                for (int64_t h = 0; h < 2; h++)
+                    CHECK_MSG(!test_is_nan((float)ref_get(&p.a.out, 0, i, h, 0)), "method %s",
+                              santa_method_name((santa_method)method));
+        ref_free(&p);
+    }
+}
+
+/* K feature-major, by the library's own copy: same result within rounding. */
+static void feature_major(void) {
+    for (int type = 0; type < 3; type++) {
+        ref_spec s = ref_spec_make(6, 2, 210, 33);
+        s.batch  = 2;
+        s.k_type = (santa_dtype)type;
+        s.layout = type == 1 ? REF_PADDED : REF_NHD;
+        ref_problem p;
+        ref_build(&p, &s);
+        void *copy = test_alloc((size_t)(2 * 210 * 2 * 33) * (type == SANTA_F32 ? 4u : 2u));
+        p.a.k = santa_keys_feature_major(&p.a.k, copy);
+        CHECK_INT(p.a.k.shape[0], 2);
+        CHECK_INT(p.a.k.shape[1], 210);
+        CHECK_INT(p.a.k.shape[2], 2);
+        CHECK_INT(p.a.k.shape[3], 33);
+        CHECK_INT(p.a.k.stride[1], 1);
+        CHECK_INT(p.a.k.stride[3], 210);
+        CHECK(p.a.k.dtype == (santa_dtype)type && p.a.k.data == copy);
+        for (int isa = 0; isa < isa_count(); isa++) {
+            santa_options o = ref_options(SANTA_DENSE, 0, 0);
+            o.isa = isas(isa);
+            if (ref_run(&p, &o, NULL)) compare(&p, "feature-major K", 2e-5);
+        }
+        free(copy);
+        ref_free(&p);
+    }
+}
+
+/* Attention over keys [0, cut) and [cut, n) merged is attention over all; with a sink on one side. */
+static void merge_splits(void) {
+    static const int64_t cuts[] = {0, 1, 64, 100, 199, 200};
+    for (size_t i = 0; i < sizeof cuts / sizeof cuts[0]; i++)
+        for (int sinks = 0; sinks < 2; sinks++) {
+            ref_spec s = ref_spec_make(4, 2, 200, 16);
+            s.gain  = 3.0;
+            s.sinks = sinks;
+            ref_problem p;
+            ref_build(&p, &s);
+            const santa_options o = ref_options(SANTA_DENSE, 0, 0);
+            float   left[4 * 16], left_lse[4];
+            int32_t len = (int32_t)cuts[i];
+            p.a.seq_lens = &len;
+            if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+            memcpy(left, p.a.out.data, sizeof left);
+            memcpy(left_lse, p.lse, sizeof left_lse);
+            len = (int32_t)(200 - cuts[i]);                  /* a view of the rest; the sink was on the left */
+            p.a.sinks = NULL;
+            p.a.k.data = (char *)p.memory[1] + 4 * (len ? cuts[i] : 0) * p.a.k.stride[1];
+            p.a.v.data = (char *)p.memory[2] + 4 * (len ? cuts[i] : 0) * p.a.v.stride[1];
+            p.a.k.shape[1] = p.a.v.shape[1] = len ? len : 1;
+            if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+            CHECK_STATUS(santa_merge(4, 16, (float *)p.a.out.data, p.lse, left, left_lse), SANTA_OK);
+            p.a.sinks = sinks ? p.sinks : NULL;
+            compare(&p, "merge", 2e-5);
+            ref_free(&p);
+        }
+}
+
+static void merge_edges(void) {
+    const float inf = INFINITY, nan = test_nan();
+    float out[5 * 2] = {1, 2, 0, 0, 0, 0, 1, 2, 3, 4}, lse[5] = {0, -inf, -inf, nan, 1e4f};
+    const float other[5 * 2] = {3, 6, 5, 7, 0, 0, 1, 1, 5, 8};
+    const float other_lse[5] = {1.0986123f, 2, -inf, 1, 1e4f};                 /* log 3 */
+    CHECK_STATUS(santa_merge(5, 2, out, lse, other, other_lse), SANTA_OK);
+    CHECK_NEAR(out[0], 2.5, 1e-6, 0);                        /* 1/4 and 3/4 */
+    CHECK_NEAR(out[1], 5.0, 1e-6, 0);
+    CHECK_NEAR(lse[0], log(4.0), 1e-6, 0);
+    CHECK(out[2] == 5.0f && out[3] == 7.0f && lse[1] == 2.0f);
+    CHECK(out[4] == 0.0f && out[5] == 0.0f && lse[2] == -inf);
+    CHECK(test_is_nan(out[6]) && test_is_nan(out[7]) && test_is_nan(lse[3]));
+    CHECK(out[8] == 4.0f && out[9] == 6.0f);
+    CHECK_NEAR(lse[4], 1e4 + log(2.0), 1e-3, 0);
+
+    /* The empty side's out may hold anything, NaN too; the other order gives the same. */
+    float   full[2] = {1, -1}, full_lse[1] = {0.5f};
+    const float void_out[2] = {test_nan(), 3}, void_lse[1] = {-inf};
+    CHECK_STATUS(santa_merge(1, 2, full, full_lse, void_out, void_lse), SANTA_OK);
+    CHECK(full[0] == 1.0f && full[1] == -1.0f && full_lse[0] == 0.5f);
+    float nothing[2] = {test_nan(), 3}, nothing_lse[1] = {-inf};
+    const float some[2] = {1, -1}, some_lse[1] = {0.5f};
+    CHECK_STATUS(santa_merge(1, 2, nothing, nothing_lse, some, some_lse), SANTA_OK);
+    CHECK(nothing[0] == 1.0f && nothing[1] == -1.0f && nothing_lse[0] == 0.5f);
+    const float bad[2] = {1, 1}, bad_lse[1] = {nan};
+    CHECK_STATUS(santa_merge(1, 2, nothing, nothing_lse, bad, bad_lse), SANTA_OK);
+    CHECK(test_is_nan(nothing[0]) && test_is_nan(nothing_lse[0]));
+}
+
+const test_case suite_dense[] = {
+    {"types of q, k, v, out: all 81", types},
+    {"head_dim, head_dim_v", head_dims},
+    {"group sizes", groups},
+    {"lengths, ragged batch", lengths},
+    {"layouts, page sizes", layouts_and_pages},
+    {"scale, soft cap, window, sinks, ALiBi in all combinations", extras},
+    {"window and causal edges", mask_edges},
+    {"scores up to 2^100", large_scores},
+    {"scores from 0 to -200", wide_scores},
+    {"views with stride 0", strided_zero},
+    {"a NaN or +inf score spoils its row and no other", broken_scores},
+    {"no key: zero and -inf, every method", no_keys},
+    {"rows outside the window are not read, every method", masked_rows_unread},
+    {"feature-major K", feature_major},
+    {"merge of a split context", merge_splits},
+    {"merge: empty sides, NaN", merge_edges},
+    {0, 0},
+};

@@ -1,0 +1,746 @@
+/* Errors: every status is produced here, and whatever the status, nothing is written. Each line names one change to a
+   valid call and the status that it must give; the last case fails for a status that no line produced. */
+#include "harness.h"
+#include <stdlib.h>
+
+enum { BATCH = 2, ROWS = 2, HEADS = 4, KV_HEADS = 2, LEN = 96, DIM = 8, DIM_V = 6, PAGE = 16, MAX_PAGES = LEN / PAGE,
+       OUT_ROWS = BATCH * ROWS * HEADS, SCRATCH = 1 << 18 };
+
+static const struct { const char *name, *text; } statuses[] = {
+#define ENTRY(name, text) {#name, text},
+    SANTA_STATUS_LIST(ENTRY)
+#undef ENTRY
+};
+static char produced[SANTA_STATUS_COUNT];
+
+static float   q[BATCH * ROWS * HEADS * DIM], k[BATCH * LEN * KV_HEADS * DIM], v[BATCH * LEN * KV_HEADS * DIM_V];
+static float   sinks[HEADS], slopes[HEADS];
+static int32_t lens[BATCH], table[BATCH * MAX_PAGES];
+
+/* Everything a call may write, in one block that is compared byte by byte. */
+static struct outputs {
+    float         out[OUT_ROWS * DIM_V], lse[OUT_ROWS], std_error[OUT_ROWS];
+    santa_audit   audit[OUT_ROWS];
+    santa_stats   stats;
+    unsigned char workspace[SCRATCH];
+} got;
+
+static santa_attention a;
+static santa_options   o;
+
+/* A valid call with everything switched on. */
+static void reset(void) {
+    test_rng r = test_rng_make(1);
+    for (size_t i = 0; i < sizeof q / sizeof *q; i++) q[i] = (float)test_normal(&r);
+    for (size_t i = 0; i < sizeof k / sizeof *k; i++) k[i] = (float)test_normal(&r);
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++) v[i] = (float)test_normal(&r);
+    for (int i = 0; i < HEADS; i++) { sinks[i] = 0.5f; slopes[i] = 0.01f; }
+    lens[0] = 50;
+    lens[1] = LEN;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    a.q   = santa_view(q, SANTA_F32, BATCH, ROWS, HEADS, DIM);
+    a.k   = santa_view(k, SANTA_F32, BATCH, LEN, KV_HEADS, DIM);
+    a.v   = santa_view(v, SANTA_F32, BATCH, LEN, KV_HEADS, DIM_V);
+    a.out = santa_view(got.out, SANTA_F32, BATCH, ROWS, HEADS, DIM_V);
+    a.lse          = got.lse;
+    a.std_error    = got.std_error;
+    a.seq_lens     = lens;
+    a.causal       = 1;
+    a.sinks        = sinks;
+    a.alibi_slopes = slopes;
+    o.method           = SANTA_IID;
+    o.num_samples      = 16;
+    o.vattention.audit = got.audit;
+}
+
+/* The same call with K and V in pages; the batch's second sequence starts with the last page. */
+static void reset_paged(void) {
+    reset();
+    a.k = santa_view(k, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, DIM);
+    a.v = santa_view(v, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, DIM_V);
+    for (int i = 0; i < BATCH * MAX_PAGES; i++) table[i] = i < MAX_PAGES ? i : BATCH * MAX_PAGES - 1 - (i - MAX_PAGES);
+    a.block_table = table;
+    a.max_pages   = MAX_PAGES;
+}
+
+static void reset_vattention(void) {
+    reset();
+    o.method = SANTA_VATTENTION;
+    o.vattention.sink_tokens = o.vattention.local_tokens = 4;
+}
+
+static void clear_outputs(void) { memset(&got, 0xa5, sizeof got); }
+
+static int untouched(void) {
+    const unsigned char *bytes = (const unsigned char *)&got;
+    for (size_t i = 0; i < sizeof got; i++)
+        if (bytes[i] != 0xa5) return 0;
+    return 1;
+}
+
+/* One status of one function, with nothing written when it is an error. */
+static void expect_status(santa_status status, santa_status want, const char *call, int line) {
+    test_check(status == want, __FILE__, line, "%s: got \"%s\", want \"%s\"", call, santa_status_string(status),
+               santa_status_string(want));
+    if (status != SANTA_OK) test_check(untouched(), __FILE__, line, "%s: wrote something in spite of its error", call);
+    if (status >= 0 && status < SANTA_STATUS_COUNT) produced[status] = 1;
+}
+#define EXPECT(want, call) (clear_outputs(), expect_status(call, SANTA_##want, #call, __LINE__))
+
+/* The call as it now is: santa_check and santa_decode agree on the status. */
+static void expect_decode(santa_status want, const char *change, int line) {
+    clear_outputs();
+    const santa_status checked = santa_check(&a, &o);
+    test_check(checked == want, __FILE__, line, "santa_check after %s: got \"%s\", want \"%s\"", change,
+               santa_status_string(checked), santa_status_string(want));
+    expect_status(santa_decode(&a, &o, got.workspace, SCRATCH, &got.stats), want, change, line);
+}
+
+#define CHANGED(reset, status, change) \
+    do { reset(); change; expect_decode(SANTA_##status, #change, __LINE__); } while (0)
+#define BAD(status, change)            CHANGED(reset, status, change)
+#define BAD_PAGED(status, change)      CHANGED(reset_paged, status, change)
+#define BAD_VATTENTION(status, change) CHANGED(reset_vattention, status, change)
+#define GOOD(change)                  BAD(OK, change)
+#define GOOD_PAGED(change)            BAD_PAGED(OK, change)
+#define GOOD_VATTENTION(change)       BAD_VATTENTION(OK, change)
+
+/* An enum field gets a value that is none of its enumerators; a cast would be undefined in C++. */
+static void set_enum(void *field, int value) { memcpy(field, &value, sizeof value); }
+
+static float positive_infinity(void) {
+    const uint32_t bits = 0x7f800000u;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static double infinity_d(void) { return (double)positive_infinity(); }
+static double nan_d(void)      { return (double)test_nan(); }
+
+/* ------------------------------------------------------------------------------------------------ the cases */
+
+static void texts(void) {
+    for (int i = 0; i < SANTA_STATUS_COUNT; i++) {
+        const char *text = santa_status_string((santa_status)i);
+        CHECK_MSG(text && !strcmp(text, statuses[i].text), "status %d (%s) has another text", i, statuses[i].name);
+        CHECK_MSG(text && *text, "status %d (%s) has no text", i, statuses[i].name);
+        for (int j = 0; j < i; j++)
+            CHECK_MSG(strcmp(text, santa_status_string((santa_status)j)), "%s and %s have the same text",
+                      statuses[i].name, statuses[j].name);
+    }
+    santa_status wild = SANTA_STATUS_COUNT;                    /* out of range: some text, no crash */
+    CHECK(santa_status_string(wild) != NULL);
+    set_enum(&wild, -1);
+    CHECK(santa_status_string(wild) != NULL);
+    CHECK_INT(SANTA_OK, 0);
+}
+
+static void valid_calls(void) {
+    GOOD((void)0);
+    GOOD_PAGED((void)0);
+    GOOD_VATTENTION((void)0);
+    GOOD(a.lse = a.std_error = NULL; o.vattention.audit = NULL; a.sinks = a.alibi_slopes = NULL; a.seq_lens = NULL);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+        GOOD(o.method = (santa_method)m; if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL);
+    reset();
+    EXPECT(OK, santa_decode(&a, &o, got.workspace, SCRATCH, NULL));              /* stats may be NULL */
+}
+
+static void null_pointers(void) {
+    reset();
+    EXPECT(ERR_NULL_ARGUMENT, santa_check(NULL, &o));
+    EXPECT(ERR_NULL_ARGUMENT, santa_check(&a, NULL));
+    EXPECT(ERR_NULL_ARGUMENT, santa_decode(NULL, &o, got.workspace, SCRATCH, &got.stats));
+    EXPECT(ERR_NULL_ARGUMENT, santa_decode(&a, NULL, got.workspace, SCRATCH, &got.stats));
+    CHECK_INT(santa_workspace_size(NULL, &o), 0);
+    CHECK_INT(santa_workspace_size(&a, NULL), 0);
+    BAD(ERR_NULL_DATA, a.q.data   = NULL);
+    BAD(ERR_NULL_DATA, a.k.data   = NULL);
+    BAD(ERR_NULL_DATA, a.v.data   = NULL);
+    BAD(ERR_NULL_DATA, a.out.data = NULL);
+}
+
+static void types_and_devices(void) {
+    santa_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out};
+    for (int i = 0; i < 4; i++) {
+        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, 4));
+        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, -1));
+        BAD(ERR_DEVICE,          tensors[i]->device = SANTA_DEVICE_COUNT);
+        BAD(ERR_DEVICE,          set_enum(&tensors[i]->device, -1));
+        BAD(ERR_DEVICE_MISMATCH, tensors[i]->device = SANTA_CUDA);
+    }
+    BAD(ERR_DTYPE, a.q.dtype   = SANTA_E4M3);
+    BAD(ERR_DTYPE, a.out.dtype = SANTA_E4M3);
+    BAD(ERR_NO_BACKEND, a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA);
+}
+
+static void shapes(void) {
+    santa_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out};
+    for (int i = 0; i < 4; i++)
+        for (int d = 0; d < 4; d++) {
+            BAD(ERR_SHAPE, tensors[i]->shape[d] = 0);
+            BAD(ERR_SHAPE, tensors[i]->shape[d] = -1);
+            BAD(ERR_SHAPE, tensors[i]->shape[d] = INT64_MIN);
+        }
+    BAD(ERR_BATCH,      a.q.shape[0]   = 1);
+    BAD(ERR_BATCH,      a.k.shape[0]   = 1);
+    BAD(ERR_BATCH,      a.v.shape[0]   = 1);
+    BAD(ERR_BATCH,      a.out.shape[0] = 1);
+    BAD(ERR_Q_LEN,      a.q.shape[1]   = 1);
+    BAD(ERR_Q_LEN,      a.out.shape[1] = 1);
+    BAD(ERR_HEADS,      a.q.shape[2]   = 2);
+    BAD(ERR_HEADS,      a.out.shape[2] = 2);
+    BAD(ERR_KV_HEADS,   a.k.shape[2]   = 1);
+    BAD(ERR_KV_HEADS,   a.v.shape[2]   = 1);
+    BAD(ERR_GROUP,      a.q.shape[2]   = a.out.shape[2] = 3);
+    BAD(ERR_GROUP,      a.q.shape[2]   = a.out.shape[2] = 1);
+    BAD(ERR_HEAD_DIM,   a.q.shape[3]   = DIM - 1);
+    BAD(ERR_HEAD_DIM,   a.k.shape[3]   = DIM - 1);
+    BAD(ERR_HEAD_DIM_V, a.v.shape[3]   = DIM_V - 1);
+    BAD(ERR_HEAD_DIM_V, a.out.shape[3] = DIM_V - 1);
+    BAD(ERR_KV_LEN,     a.k.shape[1]   = LEN - 1; a.seq_lens = NULL);
+    BAD(ERR_KV_LEN,     a.v.shape[1]   = LEN - 1; a.seq_lens = NULL);
+    BAD_PAGED(ERR_KV_LEN, a.v.shape[0] -= 1);
+    BAD_PAGED(ERR_KV_LEN, a.k.shape[1] -= 1);
+    BAD(ERR_OUT_STRIDE, a.out.stride[0] = 0);
+    BAD(ERR_OUT_STRIDE, a.out.stride[1] = 0);
+    BAD(ERR_OUT_STRIDE, a.out.stride[2] = 0);
+    BAD(ERR_OUT_STRIDE, a.out.stride[3] = 0);
+    GOOD(a.q.stride[2] = a.k.stride[1] = a.v.stride[0] = 0);                     /* inputs may repeat themselves */
+}
+
+/* Sizes near the end of int64, where a product or a sum formed carelessly wraps into something harmless. */
+static void overflows(void) {
+    static const int64_t wild[] = {INT64_MAX, INT64_MIN, INT64_MAX / 2, INT64_MIN / 2, INT64_MAX / 4 + 1,
+                                   INT64_MIN + 1, (int64_t)1 << 62};
+    santa_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out};
+    for (size_t w = 0; w < sizeof wild / sizeof *wild; w++)
+        for (int i = 0; i < 4; i++)
+            for (int d = 0; d < 4; d++) BAD(ERR_OVERFLOW, tensors[i]->stride[d] = wild[w]);
+    BAD(ERR_OVERFLOW, a.q.stride[0] = INT64_MAX; a.q.stride[1] = INT64_MIN);     /* would cancel */
+    BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = INT64_MAX; a.seq_lens = NULL);
+    BAD(ERR_OVERFLOW, a.q.shape[1] = a.out.shape[1] = INT64_MAX);
+    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT64_MAX - 1);
+    BAD(ERR_OVERFLOW, a.q.shape[3] = a.k.shape[3] = INT64_MAX);
+    BAD(ERR_OVERFLOW, a.v.shape[3] = a.out.shape[3] = INT64_MAX);
+    /* 2^33 heads of 2^33 elements: the product of two sizes that fit is 0 modulo 2^64 */
+    BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 33;
+                      a.q.shape[1] = a.out.shape[1] = (int64_t)1 << 31;
+                      a.q.stride[0] = a.q.stride[1] = 0; a.seq_lens = NULL);
+    /* the inputs repeat themselves, so that only batch x heads x rows itself is too large */
+    BAD(ERR_OVERFLOW, for (int d = 0; d < 4; d++) a.q.stride[d] = a.k.stride[d] = a.v.stride[d] = 0;
+                      a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 40;
+                      a.q.shape[1] = a.out.shape[1] = (int64_t)1 << 40; a.seq_lens = NULL);
+    /* tensors that overlap themselves fit in memory where the workspace of so many heads and keys cannot */
+    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0; a.out.stride[2] = 1;
+                      a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0;
+                      a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL);
+    BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = (int64_t)1 << 31; a.k.stride[1] = a.v.stride[1] = 0);
+    BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = INT64_MAX;        a.k.stride[1] = a.v.stride[1] = 0);
+    BAD_PAGED(ERR_TOO_LONG, a.max_pages = ((int64_t)1 << 31) / PAGE);
+    BAD_PAGED(ERR_TOO_LONG, a.max_pages = INT64_MAX / PAGE + 1);                 /* max_pages * PAGE wraps */
+    BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
+}
+
+static void sequences(void) {
+    BAD(ERR_SEQ_LEN, lens[0] = -1);
+    BAD(ERR_SEQ_LEN, lens[1] = LEN + 1);
+    BAD(ERR_SEQ_LEN, lens[1] = INT32_MAX);
+    BAD(ERR_SEQ_LEN, lens[1] = INT32_MIN);
+    GOOD(lens[0] = 0; lens[1] = LEN);
+    BAD_PAGED(ERR_SEQ_LEN, lens[1] = LEN + 1);
+    BAD_PAGED(ERR_SEQ_LEN, lens[0] = -1);
+    BAD_PAGED(ERR_BLOCK_TABLE_SHAPE, a.max_pages = 0);
+    BAD_PAGED(ERR_BLOCK_TABLE_SHAPE, a.max_pages = -1);
+    BAD_PAGED(ERR_BLOCK_TABLE_SHAPE, a.block_table_stride = MAX_PAGES - 1);
+    BAD_PAGED(ERR_BLOCK_TABLE_SHAPE, a.block_table_stride = -MAX_PAGES);
+    static const int32_t wild[] = {-1, BATCH * MAX_PAGES, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 4; i++) {
+        BAD_PAGED(ERR_BLOCK_TABLE, table[0] = wild[i]);
+        BAD_PAGED(ERR_BLOCK_TABLE, table[3] = wild[i]);                          /* keys 48, 49: two of the 16 in use */
+        BAD_PAGED(ERR_BLOCK_TABLE, table[2 * MAX_PAGES - 1] = wild[i]);
+        GOOD_PAGED(table[4] = table[5] = wild[i]);                               /* past seq_lens[0] = 50 */
+        BAD_PAGED(ERR_BLOCK_TABLE, table[4] = wild[i]; a.seq_lens = NULL);       /* now in use */
+        GOOD_PAGED(lens[0] = 0; table[0] = wild[i]);
+        GOOD_PAGED(lens[0] = 48; table[3] = wild[i]);                            /* three full pages */
+    }
+}
+
+static void score_extras(void) {
+    BAD(ERR_CAUSAL, a.causal = 2);
+    BAD(ERR_CAUSAL, a.causal = -1);
+    BAD(ERR_SM_SCALE, a.sm_scale = test_nan());
+    BAD(ERR_SM_SCALE, a.sm_scale = positive_infinity());
+    BAD(ERR_SM_SCALE, a.sm_scale = -positive_infinity());
+    GOOD(a.sm_scale = -0.5f);
+    BAD(ERR_SCALE, a.k_scale = test_nan());
+    BAD(ERR_SCALE, a.k_scale = -1.0f);
+    BAD(ERR_SCALE, a.v_scale = positive_infinity());
+    BAD(ERR_SCALE, a.v_scale = -1e-30f);
+    GOOD(a.k_scale = 0.5f; a.v_scale = 2.0f);
+    BAD(ERR_SOFT_CAP, a.soft_cap = test_nan());
+    BAD(ERR_SOFT_CAP, a.soft_cap = positive_infinity());
+    BAD(ERR_SOFT_CAP, a.soft_cap = -1.0f);
+    GOOD(a.soft_cap = 20.0f);
+    BAD(ERR_WINDOW, a.window = -1);
+    BAD(ERR_WINDOW, a.window = INT64_MIN);
+    GOOD(a.window = INT64_MAX);
+    GOOD(a.window = 1);
+    BAD(ERR_SINKS, sinks[0] = test_nan());
+    BAD(ERR_SINKS, sinks[HEADS - 1] = positive_infinity());
+    GOOD(sinks[1] = -positive_infinity());
+    BAD(ERR_ALIBI, slopes[0] = test_nan());
+    BAD(ERR_ALIBI, slopes[HEADS - 1] = positive_infinity());
+    BAD(ERR_ALIBI, slopes[1] = -positive_infinity());
+    GOOD(slopes[1] = -0.25f);
+}
+
+static void method_options(void) {
+    BAD(ERR_METHOD, o.method = SANTA_METHOD_COUNT);
+    BAD(ERR_METHOD, set_enum(&o.method, -1));
+    BAD(ERR_NUM_SAMPLES, o.num_samples = -1);
+    BAD(ERR_NUM_SAMPLES, o.num_samples = INT64_MIN);
+    for (int m = SANTA_IID; m <= SANTA_FLASH; m++) {
+        BAD(ERR_NUM_SAMPLES, o.method = (santa_method)m; o.num_samples = SANTA_MAX_SAMPLES + 1);
+        BAD(ERR_NUM_SAMPLES, o.method = (santa_method)m; o.num_samples = INT64_MAX);
+    }
+    BAD(ERR_NUM_SAMPLES, o.method = SANTA_TOP_K; a.std_error = NULL; o.num_samples = -1);
+    static const int64_t bad_tiles[] = {-64, -1, 1, 7, 63, 65, 100, INT64_MIN};
+    for (size_t i = 0; i < sizeof bad_tiles / sizeof *bad_tiles; i++) {
+        BAD(ERR_TILE_SIZE, o.method = SANTA_PROP;  o.tile_size = bad_tiles[i]);
+        BAD(ERR_TILE_SIZE, o.method = SANTA_FLASH; o.tile_size = bad_tiles[i]);
+    }
+    for (int t = 8; t <= 32; t *= 2) {
+        BAD(ERR_TILE_SIZE, o.method = SANTA_PROP; o.tile_size = t);
+        GOOD(o.method = SANTA_FLASH; o.tile_size = t);
+    }
+    GOOD(o.method = SANTA_PROP; o.tile_size = 64);
+    BAD(ERR_TILE_SIZE, o.method = SANTA_SYS; o.tile_size = 64);                  /* not accepted and ignored */
+    static const double bad_p[] = {-0.1, -1.0, 1.0000001, 2.0};
+    for (int i = 0; i < 4; i++) BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
+    BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = nan_d());
+    BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = infinity_d());
+    GOOD(o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = 1.0);
+    GOOD(o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = 1e-300);
+    BAD(ERR_STASH, set_enum(&o.stash, 4));
+    BAD(ERR_STASH, set_enum(&o.stash, -1));
+    for (int s = SANTA_STASH_DEFAULT; s <= SANTA_STASH_U8; s++) GOOD(o.stash = (santa_stash)s);
+    BAD(ERR_SCORES, set_enum(&o.scores, 5));
+    BAD(ERR_SCORES, set_enum(&o.scores, -1));
+    for (int s = SANTA_SCORES_BERNOULLI_IID; s <= SANTA_SCORES_GROUP_STRAT; s++) {
+        BAD(ERR_BERNOULLI_DRAWS, o.scores = (santa_scores_method)s; o.bernoulli_draws = -1);
+        BAD(ERR_BERNOULLI_DRAWS, o.scores = (santa_scores_method)s; o.bernoulli_draws = 65537);
+        BAD(ERR_BERNOULLI_DRAWS, o.scores = (santa_scores_method)s; o.bernoulli_draws = INT64_MAX);
+        GOOD(o.scores = (santa_scores_method)s; o.bernoulli_draws = 65536; a.seq_lens = NULL);
+    }
+    BAD(ERR_STD_ERROR, o.method = SANTA_TOP_K);
+    BAD(ERR_STD_ERROR, o.method = SANTA_TOP_P);
+    BAD(ERR_ISA, set_enum(&o.isa, 99));
+    BAD(ERR_ISA, set_enum(&o.isa, -1));
+    GOOD(o.isa = SANTA_ISA_SCALAR);
+    if (santa_best_isa() == SANTA_ISA_SCALAR) BAD(ERR_ISA, o.isa = SANTA_ISA_AVX2);
+    else                                      GOOD(o.isa = santa_best_isa());
+}
+
+static void serial_for(void *user, int64_t count, santa_task task, void *context) {
+    (void)user;
+    for (int64_t i = count; i-- > 0;) task(context, i);
+}
+
+static void threads_and_items(void) {
+    BAD(ERR_THREADS, o.num_threads = -1);
+    BAD(ERR_THREADS, o.num_threads = INT64_MIN);
+#ifdef _OPENMP
+    GOOD(o.num_threads = 2);
+#else
+    BAD(ERR_THREADS, o.num_threads = 2);
+#endif
+    GOOD(o.num_threads = 1);
+    GOOD(o.num_threads = 3; o.parallel_for = serial_for);
+    GOOD(o.parallel_for = serial_for);
+    const int64_t items = BATCH * KV_HEADS;
+    BAD(ERR_ITEMS, o.item_begin = -1; o.item_end = 1);
+    BAD(ERR_ITEMS, o.item_end = items + 1);
+    BAD(ERR_ITEMS, o.item_end = -1);
+    BAD(ERR_ITEMS, o.item_begin = 2; o.item_end = 1);
+    BAD(ERR_ITEMS, o.item_begin = 1);                                       /* end 0 means "all" only with begin 0 */
+    BAD(ERR_ITEMS, o.item_begin = INT64_MIN; o.item_end = INT64_MAX);
+    GOOD(o.item_end = items);
+    GOOD(o.item_begin = items - 1; o.item_end = items);
+}
+
+static void vattention_options(void) {
+    BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.sink_tokens  = -2);
+    BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.local_tokens = -2);
+    BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.heavy_tokens = INT64_MIN);
+    BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = 1);
+    BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = -1);
+    BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = INT64_MIN);
+    static const double outside[] = {-0.05, 1.0, 1.5, 1e300};
+    for (int i = 0; i < 4; i++) {
+        BAD_VATTENTION(ERR_EPSILON, o.vattention.epsilon = outside[i]);
+        BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = outside[i]);
+    }
+    BAD_VATTENTION(ERR_EPSILON, o.vattention.epsilon = nan_d());
+    BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = nan_d());
+    BAD_VATTENTION(ERR_EPSILON, o.vattention.epsilon = infinity_d());
+    BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = -infinity_d());
+    BAD_VATTENTION(ERR_BOUND,     set_enum(&o.vattention.bound, 2));
+    BAD_VATTENTION(ERR_BOUND,     set_enum(&o.vattention.bound, -1));
+    BAD_VATTENTION(ERR_GUARANTEE, set_enum(&o.vattention.guarantee, 2));
+    BAD_VATTENTION(ERR_GUARANTEE, set_enum(&o.vattention.guarantee, -1));
+    GOOD_VATTENTION(o.vattention.delta = 0.9; o.vattention.epsilon = 1e-300);
+    GOOD_VATTENTION(o.vattention.delta = 0.9; o.vattention.guarantee = SANTA_GUARANTEE_FULL);
+    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE);
+    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = INT64_MAX);
+    GOOD_VATTENTION(o.vattention.base_samples = INT64_MAX);
+}
+
+/* The size query is exact in one direction: one byte less is refused. test_memory.c looks at the other. */
+static void workspaces(void) {
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        reset();
+        o.method = (santa_method)m;
+        if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL;
+        const size_t bytes = santa_workspace_size(&a, &o);
+        if (!CHECK_MSG(bytes > 0 && bytes <= SCRATCH, "%s: workspace of %lu bytes", santa_method_name(o.method),
+                       (unsigned long)bytes)) continue;
+        EXPECT(ERR_WORKSPACE_NULL, santa_decode(&a, &o, NULL, bytes, &got.stats));
+        EXPECT(ERR_WORKSPACE_NULL, santa_decode(&a, &o, NULL, 0, &got.stats));
+        EXPECT(ERR_WORKSPACE_SIZE, santa_decode(&a, &o, got.workspace, bytes - 1, &got.stats));
+        EXPECT(ERR_WORKSPACE_SIZE, santa_decode(&a, &o, got.workspace, 0, &got.stats));
+        EXPECT(OK,                 santa_decode(&a, &o, got.workspace, bytes, &got.stats));
+        lens[0]   = 0;                                        /* the size depends on shapes and options, not on data */
+        lens[1]   = -1;
+        sinks[0]  = test_nan();
+        slopes[0] = test_nan();
+        CHECK_INT(santa_workspace_size(&a, &o), bytes);
+        a.q.data = a.k.data = a.v.data = a.out.data = NULL;
+        CHECK_INT(santa_workspace_size(&a, &o), bytes);
+        a.seq_lens = NULL;
+        CHECK_INT(santa_workspace_size(&a, &o), bytes);
+        a.q.shape[0] = 0;
+        CHECK_INT(santa_workspace_size(&a, &o), 0);
+    }
+}
+
+static void steps(void) {
+    static float     scores[HEADS / KV_HEADS * LEN], merged[DIM_V], other[DIM_V], lse[1], other_lse[1];
+    static float     weight[LEN], row[DIM_V];
+    static int32_t   index[LEN], count[LEN];
+    reset();
+    const size_t bytes = santa_workspace_size(&a, &o);
+    EXPECT(OK,                 santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_NULL_ARGUMENT,  santa_scores(NULL, &o, 0, 0, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_NULL_ARGUMENT,  santa_scores(&a, NULL, 0, 0, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_NULL_ARGUMENT,  santa_scores(&a, &o, 0, 0, 0, NULL, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, BATCH, 0, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, -1, 0, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, ROWS, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, -1, 0, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, 0, KV_HEADS, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_INDEX,          santa_scores(&a, &o, 0, 0, -1, scores, LEN, got.workspace, bytes));
+    EXPECT(ERR_CAPACITY,       santa_scores(&a, &o, 1, 0, 0, scores, LEN - 1, got.workspace, bytes));
+    EXPECT(ERR_WORKSPACE_NULL, santa_scores(&a, &o, 0, 0, 0, scores, LEN, NULL, bytes));
+    EXPECT(ERR_WORKSPACE_SIZE, santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes - 1));
+    a.k.shape[3] = 0;
+    EXPECT(ERR_SHAPE,          santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes));
+
+    reset();
+    const santa_stream_id id = {0, 0, 0};
+    santa_draws d = {index, count, weight, LEN, -7, -7, 0.0f};
+    const size_t need = santa_sample_workspace_size(LEN, &o);
+    const int64_t capacity = santa_sample_capacity(LEN, &o);
+    CHECK(need > 0 && need <= SCRATCH && capacity > 0 && capacity <= LEN);
+    for (int j = 0; j < LEN; j++) scores[j] = 0.1f * (float)(j % 7);
+    EXPECT(ERR_NULL_ARGUMENT,  santa_sample(NULL, LEN, &o, id, &d, got.workspace, need));
+    EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, NULL, id, &d, got.workspace, need));
+    EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, NULL, got.workspace, need));
+    EXPECT(ERR_SHAPE,          santa_sample(scores, -1, &o, id, &d, got.workspace, need));
+    EXPECT(ERR_TOO_LONG,       santa_sample(scores, (int64_t)1 << 31, &o, id, &d, got.workspace, need));
+    EXPECT(ERR_WORKSPACE_NULL, santa_sample(scores, LEN, &o, id, &d, NULL, need));
+    EXPECT(ERR_WORKSPACE_SIZE, santa_sample(scores, LEN, &o, id, &d, got.workspace, need - 1));
+    d.index = NULL;
+    EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    d.index  = index;
+    d.weight = NULL;
+    EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    d.weight   = weight;
+    d.capacity = capacity - 1;
+    EXPECT(ERR_CAPACITY,       santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    d.capacity = -1;
+    EXPECT(ERR_CAPACITY,       santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    d.capacity = capacity;
+    o.method = SANTA_VATTENTION;
+    EXPECT(ERR_METHOD,         santa_sample(scores, LEN, &o, id, &d, got.workspace, SCRATCH));
+    CHECK_INT(santa_sample_capacity(LEN, &o), 0);
+    CHECK_INT(santa_sample_workspace_size(LEN, &o), 0);
+    reset();
+    o.num_samples = -1;
+    EXPECT(ERR_NUM_SAMPLES,    santa_sample(scores, LEN, &o, id, &d, got.workspace, SCRATCH));
+    CHECK_INT(santa_sample_capacity(LEN, &o), 0);
+    CHECK_INT(santa_sample_workspace_size(LEN, &o), 0);
+    CHECK_INT(santa_sample_workspace_size(LEN, NULL), 0);
+    CHECK_INT(santa_sample_capacity(-1, &o), 0);
+    reset();
+    scores[LEN - 1] = test_nan();
+    EXPECT(ERR_NAN,            santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    scores[LEN - 1] = positive_infinity();
+    EXPECT(ERR_NAN,            santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+    CHECK_MSG(d.rows == -7 && d.draws == -7, "an error wrote to the draw list");
+    scores[LEN - 1] = -positive_infinity();
+    EXPECT(OK,                 santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
+
+    index[0] = 0;
+    index[1] = 49;
+    weight[0] = weight[1] = 0.5f;
+    EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 2, row));
+    EXPECT(OK,                santa_gather(&a, 0, 1, index, weight, 0, row));
+    EXPECT(ERR_NULL_ARGUMENT, santa_gather(NULL, 0, 1, index, weight, 2, got.out));
+    EXPECT(ERR_NULL_ARGUMENT, santa_gather(&a, 0, 1, NULL, weight, 2, got.out));
+    EXPECT(ERR_NULL_ARGUMENT, santa_gather(&a, 0, 1, index, NULL, 2, got.out));
+    EXPECT(ERR_NULL_ARGUMENT, santa_gather(&a, 0, 1, index, weight, 2, NULL));
+    EXPECT(ERR_INDEX,         santa_gather(&a, BATCH, 1, index, weight, 2, got.out));
+    EXPECT(ERR_INDEX,         santa_gather(&a, 0, KV_HEADS, index, weight, 2, got.out));
+    EXPECT(ERR_INDEX,         santa_gather(&a, 0, -1, index, weight, 2, got.out));
+    EXPECT(ERR_SHAPE,         santa_gather(&a, 0, 1, index, weight, -1, got.out));
+    index[1] = 50;                                                               /* seq_lens[0] is 50 */
+    EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    index[1] = -1;
+    EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
+
+    lse[0] = other_lse[0] = 0.0f;
+    EXPECT(OK,                santa_merge(1, DIM_V, merged, lse, other, other_lse));
+    EXPECT(ERR_NULL_ARGUMENT, santa_merge(1, DIM_V, NULL, got.lse, other, other_lse));
+    EXPECT(ERR_NULL_ARGUMENT, santa_merge(1, DIM_V, got.out, NULL, other, other_lse));
+    EXPECT(ERR_NULL_ARGUMENT, santa_merge(1, DIM_V, got.out, got.lse, NULL, other_lse));
+    EXPECT(ERR_NULL_ARGUMENT, santa_merge(1, DIM_V, got.out, got.lse, other, NULL));
+    EXPECT(ERR_SHAPE,         santa_merge(-1, DIM_V, got.out, got.lse, other, other_lse));
+    EXPECT(ERR_SHAPE,         santa_merge(1, 0, got.out, got.lse, other, other_lse));
+    EXPECT(ERR_OVERFLOW,      santa_merge(INT64_MAX, INT64_MAX, got.out, got.lse, other, other_lse));
+}
+
+static santa_budget budget_in(void) {
+    santa_budget b;
+    memset(&b, 0, sizeof b);
+    b.epsilon = b.delta = 0.05;
+    b.population  = 10000;
+    b.sigma       = 1.0;
+    b.denominator = 20000.0;
+    b.trace       = 1.0;
+    b.norm        = 20000.0;
+    return b;
+}
+
+static void budgets(void) {
+    typedef santa_status (*budget_function)(const santa_budget *in, int64_t *budget);
+    static const budget_function functions[] = {santa_budget_denominator, santa_budget_numerator, santa_budget_full};
+    int64_t budget = -7;
+    santa_budget in;
+#define BAD_BUDGET(status, change) \
+    do { in = budget_in(); change; EXPECT(status, functions[f](&in, &budget)); } while (0)
+    for (int f = 0; f < 3; f++) {
+        in = budget_in();
+        EXPECT(ERR_NULL_ARGUMENT, functions[f](NULL, &budget));
+        EXPECT(ERR_NULL_ARGUMENT, functions[f](&in, NULL));
+        BAD_BUDGET(ERR_EPSILON, in.epsilon = 0.0);
+        BAD_BUDGET(ERR_EPSILON, in.epsilon = 1.0);
+        BAD_BUDGET(ERR_EPSILON, in.epsilon = nan_d());
+        BAD_BUDGET(ERR_DELTA, in.delta = 0.0);
+        BAD_BUDGET(ERR_DELTA, in.delta = 1.0);
+        BAD_BUDGET(ERR_DELTA, in.delta = nan_d());
+        BAD_BUDGET(ERR_BOUND, set_enum(&in.bound, 2));
+        BAD_BUDGET(ERR_BUDGET_INPUT, in.population = -1);
+        if (f != 1) {                                                            /* the denominator's share */
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.sigma = -1.0);
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.sigma = nan_d());
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.denominator = -1.0);
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.denominator = infinity_d());
+        }
+        if (f != 0) {                                                            /* the numerator's */
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.trace = -1.0);
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.trace = infinity_d());
+            BAD_BUDGET(ERR_BUDGET_INPUT, in.norm = nan_d());
+        }
+        if (f == 1) {                                                            /* full gives the numerator less */
+            BAD_BUDGET(ERR_DELTA_VECTOR, in.delta = 0.3);
+            BAD_BUDGET(OK, in.delta = 0.3; in.bound = SANTA_BOUND_HOEFFDING);
+            budget = -7;
+        }
+        CHECK_MSG(budget == -7, "an error wrote a budget");
+        in = budget_in();
+        EXPECT(OK, functions[f](&in, &budget));
+        CHECK_MSG(budget > 0 && budget <= in.population, "budget %lld of %lld", (long long)budget,
+                  (long long)in.population);
+        budget = -7;
+    }
+#undef BAD_BUDGET
+}
+
+static void measures(void) {
+    typedef santa_status (*variance_function)(const float *p, int64_t n, const float *rows, int64_t stride, int64_t dv,
+                                              int64_t num_samples, double *variance, void *workspace, size_t bytes);
+    static const variance_function functions[] = {santa_variance_iid, santa_variance_strat, santa_variance_sys};
+    static float p[LEN];
+    double       result = -7.0;
+    const size_t bytes  = santa_variance_workspace_size(LEN, DIM_V);
+    reset();
+    CHECK(bytes <= SCRATCH);
+    CHECK_INT(santa_variance_workspace_size(0, DIM_V), 0);
+    CHECK_INT(santa_variance_workspace_size(LEN, -1), 0);
+    CHECK_INT(santa_variance_workspace_size(INT64_MAX, INT64_MAX), 0);
+    for (int f = 0; f < 3; f++) {
+        for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
+#define VARIANCE(p, n, v, dv, samples, result, w, size) functions[f](p, n, v, DIM_V, dv, samples, result, w, size)
+        EXPECT(ERR_NULL_ARGUMENT, VARIANCE(NULL, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_NULL_ARGUMENT, VARIANCE(p, LEN, NULL, DIM_V, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_NULL_ARGUMENT, VARIANCE(p, LEN, v, DIM_V, 8, NULL, got.workspace, bytes));
+        EXPECT(ERR_SHAPE,         VARIANCE(p, 0, v, DIM_V, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_SHAPE,         VARIANCE(p, LEN, v, 0, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_NUM_SAMPLES,   VARIANCE(p, LEN, v, DIM_V, -1, &result, got.workspace, bytes));
+        EXPECT(ERR_WORKSPACE_NULL, VARIANCE(p, LEN, v, DIM_V, 8, &result, NULL, bytes));
+        EXPECT(ERR_WORKSPACE_SIZE, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes - 1));
+        p[3] = 1.0f;
+        EXPECT(ERR_PROBABILITIES, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
+        p[3] = test_nan();
+        EXPECT(ERR_PROBABILITIES, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
+        p[3] = -1.0f / (float)LEN;
+        EXPECT(ERR_PROBABILITIES, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
+        CHECK_MSG(result == -7.0, "an error wrote a variance");
+        p[3] = 1.0f / (float)LEN;
+        EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
+        CHECK(result >= 0.0);
+        result = -7.0;
+#undef VARIANCE
+    }
+    for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
+    EXPECT(OK,                santa_expected_distinct(SANTA_IID, p, LEN, 8, &result));
+    EXPECT(ERR_NULL_ARGUMENT, santa_expected_distinct(SANTA_IID, NULL, LEN, 8, &result));
+    EXPECT(ERR_NULL_ARGUMENT, santa_expected_distinct(SANTA_IID, p, LEN, 8, NULL));
+    EXPECT(ERR_SHAPE,         santa_expected_distinct(SANTA_IID, p, -1, 8, &result));
+    EXPECT(ERR_METHOD,        santa_expected_distinct(SANTA_TOP_K, p, LEN, 8, &result));
+    EXPECT(ERR_METHOD,        santa_expected_distinct(SANTA_METHOD_COUNT, p, LEN, 8, &result));
+    EXPECT(ERR_NUM_SAMPLES,   santa_expected_distinct(SANTA_SYS, p, LEN, -1, &result));
+    p[0] = 0.5f;
+    EXPECT(ERR_PROBABILITIES, santa_expected_distinct(SANTA_SYS, p, LEN, 8, &result));
+    const double keys = santa_effective_keys(p, LEN);
+    CHECK_MSG(test_is_nan((float)keys), "effective keys of no distribution: %g", keys);
+    CHECK(test_is_nan((float)santa_normal_quantile(0.0)));
+    CHECK(test_is_nan((float)santa_normal_quantile(1.0)));
+    CHECK(test_is_nan((float)santa_normal_quantile(nan_d())));
+}
+
+/* A backend that writes down what reaches it, and refuses 17 samples. */
+static struct {
+    int                    decodes;
+    const santa_attention *a;
+    const santa_options   *o;
+    void                  *workspace;
+    size_t                 bytes;
+} seen;
+
+static size_t fake_workspace_size(const santa_attention *call, const santa_options *options) {
+    (void)call;
+    (void)options;
+    return 4711;
+}
+
+static santa_status fake_decode(const santa_attention *call, const santa_options *options, void *workspace,
+                                size_t bytes, santa_stats *stats) {
+    seen.decodes++;
+    seen.a         = call;
+    seen.o         = options;
+    seen.workspace = workspace;
+    seen.bytes     = bytes;
+    if (stats) stats->draws = 42;
+    return options->num_samples == 17 ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+}
+
+static void move_to(santa_device device) { a.q.device = a.k.device = a.v.device = a.out.device = device; }
+
+static void backend(void) {
+    static const santa_backend fake = {"fake", fake_workspace_size, fake_decode};
+    santa_backend broken = fake;
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CPU, &fake));
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_DEVICE_COUNT, &fake));
+    santa_device wild = SANTA_DEVICE_COUNT;
+    set_enum(&wild, -1);
+    EXPECT(ERR_BACKEND, santa_register_backend(wild, &fake));
+    broken.decode = NULL;
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
+    broken = fake;
+    broken.workspace_size = NULL;
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
+    BAD(ERR_NO_BACKEND, move_to(SANTA_CUDA));                                    /* none of these took effect */
+    CHECK_INT(santa_workspace_size(&a, &o), 0);
+
+    seen.decodes = 0;
+    EXPECT(OK, santa_register_backend(SANTA_CUDA, &fake));
+    reset();
+    move_to(SANTA_CUDA);
+    CHECK_INT(santa_workspace_size(&a, &o), 4711);
+    EXPECT(OK, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
+    CHECK(seen.decodes == 1 && seen.a == &a && seen.o == &o && seen.workspace == got.workspace && seen.bytes == 4711);
+    CHECK_INT(got.stats.draws, 42);
+    o.num_samples = 17;
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);    /* its own answer */
+    o.num_samples = -1;
+    EXPECT(ERR_NUM_SAMPLES, santa_decode(&a, &o, got.workspace, 4711, &got.stats)); /* the common checks come first */
+    o.num_samples = 16;
+    a.k.device = SANTA_CPU;
+    EXPECT(ERR_DEVICE_MISMATCH, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
+    CHECK_INT(seen.decodes, 2);
+    move_to(SANTA_CPU);
+    clear_outputs();
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, SCRATCH, &got.stats), SANTA_OK);
+    CHECK_INT(seen.decodes, 2);
+    CHECK_INT(got.stats.draws, lens[0] > 0 ? (int64_t)OUT_ROWS * 16 : 0);
+    move_to(SANTA_CUDA);                                                    /* the steps are for CPU tensors only */
+    static float scores[HEADS / KV_HEADS * LEN];
+    EXPECT(ERR_DEVICE, santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, SCRATCH));
+    static const int32_t index[1] = {0};
+    static const float   weight[1] = {1.0f};
+    EXPECT(ERR_DEVICE, santa_gather(&a, 0, 0, index, weight, 1, got.out));
+    EXPECT(OK, santa_register_backend(SANTA_CUDA, NULL));                        /* takes it out again */
+    EXPECT(ERR_NO_BACKEND, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
+}
+
+static void every_status(void) {
+    /* from ERR_BACKEND_METHOD on it is the GPU backend that refuses: test/cuda produces those */
+    for (int i = 0; i < SANTA_ERR_BACKEND_METHOD; i++)
+        CHECK_MSG(produced[i], "no case of this suite produced %s", statuses[i].name);
+}
+
+/* every_status counts what the cases before it produced, so with a filter that leaves them out it runs them first. */
+static void all_statuses(void) {
+    static void (*const parts[])(void) = {
+        valid_calls, null_pointers, types_and_devices, shapes, overflows, sequences, score_extras, method_options,
+        threads_and_items, vattention_options, workspaces, steps, budgets, measures
+    };
+    if (!produced[SANTA_OK])
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();
+    if (!produced[SANTA_ERR_BACKEND]) backend();
+    every_status();
+}
+
+const test_case suite_errors[] = {
+    {"statuses have distinct texts", texts},
+    {"valid calls", valid_calls},
+    {"null pointers", null_pointers},
+    {"types and devices", types_and_devices},
+    {"shapes", shapes},
+    {"overflowing sizes and strides", overflows},
+    {"seq_lens and block_table", sequences},
+    {"score extras", score_extras},
+    {"method options", method_options},
+    {"threads and items", threads_and_items},
+    {"vattention options", vattention_options},
+    {"workspace", workspaces},
+    {"steps", steps},
+    {"budgets", budgets},
+    {"measures", measures},
+    {"a second backend", backend},
+    {"every status was produced", all_statuses},
+    {0, 0}
+};

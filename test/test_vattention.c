@@ -1,0 +1,811 @@
+/* vAttention: which keys it takes and with what weight, its budgets, its (epsilon, delta) promise, its audit. With V
+   the identity, out[j] is key j's weight times its probability, so that the sample lies open. */
+#include "reference.h"
+
+/* ------------------------------------------------------------------------------------------------- budgets */
+
+static double normal_cdf(double x) { return 0.5 * erfc(-x / sqrt(2.0)); }
+
+static double z_of(santa_bound bound, double delta) {
+    return bound == SANTA_BOUND_CLT ? santa_normal_quantile(1.0 - delta / 2.0) : sqrt(2.0 * log(2.0 / delta));
+}
+
+static void quantile(void) {
+    for (double p = 1e-12; p < 0.5; p *= 1.7) {
+        CHECK_NEAR(normal_cdf(santa_normal_quantile(p)), p, 0.0, 1e-9);
+        CHECK_NEAR(normal_cdf(-santa_normal_quantile(1.0 - p)), p, 3e-16, 1e-9);
+    }
+    CHECK_NEAR(santa_normal_quantile(0.5), 0.0, 1e-12, 0.0);
+    CHECK_NEAR(santa_normal_quantile(0.975), 1.959963984540054, 1e-11, 0.0);
+    CHECK_NEAR(santa_normal_quantile(0.9), 1.2815515655446004, 1e-11, 0.0);
+    CHECK_NEAR(santa_normal_quantile(0.001), -3.090232306167813, 1e-11, 0.0);
+    const double none[] = {0.0, 1.0, -0.1, 1.1, (double)test_nan()};
+    for (int i = 0; i < 5; i++) CHECK(test_is_nan((float)santa_normal_quantile(none[i])));
+}
+
+static santa_budget random_input(test_rng *r) {
+    santa_budget in;
+    memset(&in, 0, sizeof in);
+    in.epsilon     = 0.01 + 0.3 * test_uniform(r);
+    in.delta       = 0.01 + 0.2 * test_uniform(r);
+    in.bound       = test_next(r) % 2 ? SANTA_BOUND_CLT : SANTA_BOUND_HOEFFDING;
+    in.population  = 1 + test_below(r, 200000);
+    in.sigma       = exp(test_normal(r));
+    in.denominator = (double)in.population * exp(test_normal(r));
+    in.trace       = exp(2.0 * test_normal(r));
+    in.norm        = (double)in.population * exp(test_normal(r));
+    return in;
+}
+
+/* Rounded up, with the finite-population correction. */
+static double corrected(double b0, double population) { return ceil(b0 / (1.0 + b0 / population) - 1e-9); }
+
+static void single_budgets(void) {
+    test_rng r = test_rng_make(1);
+    for (int i = 0; i < 5000; i++) {
+        santa_budget in = random_input(&r);
+        const double n = (double)in.population, z = z_of(in.bound, in.delta);
+        const double d0 = pow(z * n * in.sigma / (in.epsilon * in.denominator), 2.0);
+        const double n0 = pow(z * n * sqrt(in.trace) / (in.epsilon * in.norm), 2.0);
+        int64_t d = -1, v = -1;
+        CHECK_STATUS(santa_budget_denominator(&in, &d), SANTA_OK);
+        CHECK_STATUS(santa_budget_numerator(&in, &v), SANTA_OK);
+        CHECK(fabs((double)d - fmin(corrected(d0, n), n)) <= (d0 > 1e6 ? 1.0 : 0.0));
+        CHECK(fabs((double)v - fmin(corrected(n0, n), n)) <= (n0 > 1e6 ? 1.0 : 0.0));
+        CHECK(d >= 0 && d <= in.population && v >= 0 && v <= in.population);
+    }
+    santa_budget in = random_input(&r);
+    int64_t b = -1;
+    in.sigma = 0.0;
+    CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
+    CHECK_INT(b, 0);
+    in.sigma       = 1.0;
+    in.denominator = 0.0;                                    /* any error of it is infinitely large: take all */
+    CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
+    CHECK_INT(b, in.population);
+    in.population = 0;
+    CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
+    CHECK_INT(b, 0);
+}
+
+/* Theorem 4.3 by exhaustion: the smallest max of the two budgets over all splits of epsilon and delta. */
+static double brute_force(const santa_budget *in, int steps) {
+    const double n = (double)in->population, a = n * in->sigma / in->denominator, c = n * sqrt(in->trace) / in->norm;
+    double best = 1e300;
+    for (int i = 1; i < steps; i++) {
+        const double d1 = in->delta * (double)i / (double)steps, d2 = in->delta - d1;
+        if (in->bound == SANTA_BOUND_CLT && d2 > 0.215) continue;    /* where the norm's bound does not hold */
+        const double z1 = z_of(in->bound, d1), z2 = z_of(in->bound, d2);
+        for (int j = 1; j < steps; j++) {
+            const double e1 = in->epsilon * (double)j / (double)steps, e2 = in->epsilon - e1;
+            best = fmin(best, fmax(pow(z1 * a / (e1 / 2.0), 2.0), pow(z2 * c / (e2 / 2.0), 2.0)));
+        }
+    }
+    return best;
+}
+
+static void full_budget(void) {
+    test_rng r = test_rng_make(2);
+    const int steps = test_quick ? 100 : 400;
+    for (int i = 0; i < (test_quick ? 10 : 60); i++) {
+        santa_budget in = random_input(&r);
+        in.population = 1000000;                             /* large: the correction must not hide a difference */
+        in.denominator *= 200.0;
+        in.norm        *= 200.0;
+        if (i % 4 == 0) in.delta = 0.3 + 0.5 * test_uniform(&r);
+        int64_t b = -1, d = -1, v = -1;
+        CHECK_STATUS(santa_budget_full(&in, &b), SANTA_OK);
+        const double n = (double)in.population, b0 = (double)b / (1.0 - (double)b / n), want = brute_force(&in, steps);
+        CHECK_MSG(b0 <= want + 2.0 && b0 >= want * (test_quick ? 0.9 : 0.97) - 2.0,
+                  "eps %g, delta %g, bound %d, sigma %g of %g, trace %g, norm %g: budget %g, exhaustive search %g",
+                  in.epsilon, in.delta, (int)in.bound, in.sigma, in.denominator, in.trace, in.norm, b0, want);
+        if (in.delta <= 0.215) {                     /* never cheaper than either alone with all of the tolerance */
+            CHECK_STATUS(santa_budget_denominator(&in, &d), SANTA_OK);
+            CHECK_STATUS(santa_budget_numerator(&in, &v), SANTA_OK);
+            CHECK(b >= d && b >= v);
+        }
+    }
+    santa_budget in = random_input(&r);
+    int64_t b = -1;
+    in.bound = SANTA_BOUND_CLT;
+    in.delta = 0.216;
+    CHECK_STATUS(santa_budget_numerator(&in, &b), SANTA_ERR_DELTA_VECTOR);
+    CHECK_INT(b, -1);
+    in.bound = SANTA_BOUND_HOEFFDING;
+    CHECK_STATUS(santa_budget_numerator(&in, &b), SANTA_OK);
+}
+
+/* 2 ln(2/delta) / z^2 = 2.8 times more draws for Hoeffding than for the CLT at delta = 0.2. */
+static void hoeffding_ratio(void) {
+    santa_budget in;
+    int64_t clt = 0, hoeffding = 0;
+    memset(&in, 0, sizeof in);
+    in.epsilon = 0.01;
+    in.delta   = 0.2;
+    in.population  = INT64_C(1) << 40;
+    in.denominator = (double)in.population;
+    in.sigma       = 1.0;
+    CHECK_STATUS(santa_budget_denominator(&in, &clt), SANTA_OK);
+    in.bound = SANTA_BOUND_HOEFFDING;
+    CHECK_STATUS(santa_budget_denominator(&in, &hoeffding), SANTA_OK);
+    CHECK_NEAR((double)hoeffding / (double)clt, 2.804, 0.001, 0.0);
+}
+
+/* ------------------------------------------------------------------------------------------------- the sample */
+
+enum { N = 400, DIM = 8 };
+
+/* One sequence, V = identity. Scores are a mild tail with a few keys that stand out. */
+static ref_spec open_spec(int64_t heads, int64_t kv_heads) {
+    ref_spec s = ref_spec_make(heads, kv_heads, N, DIM);
+    s.head_dim_v = N;
+    s.gain = 0.7;
+    return s;
+}
+
+/* Queries of one length, so that scores are N(0, gain^2) whatever the seed; every step-th key scores `peak`. */
+static void stand_out(ref_problem *p, int64_t first, int64_t step, double peak) {
+    const ref_spec *s = &p->spec;
+    const int64_t   d = s->head_dim, group = s->heads / s->kv_heads;
+    for (int64_t row = 0; row < s->q_len * s->heads; row++) {
+        double *q = p->q + row * d, norm = 0.0;
+        for (int64_t c = 0; c < d; c++) norm += q[c] * q[c];
+        for (int64_t c = 0; c < d; c++) q[c] = ref_round(s->q_type, q[c] * s->gain * sqrt((double)d / norm));
+    }
+    for (int64_t j = first; j < s->len; j += step)
+        for (int64_t kv = 0; kv < s->kv_heads; kv++)
+            for (int64_t c = 0; c < d; c++)
+                p->k[(j * s->kv_heads + kv) * d + c] =
+                    (double)(float)(p->q[kv * group * d + c] * peak / (s->gain * s->gain * sqrt((double)d)));
+}
+
+static void open_up(ref_problem *p) {
+    const ref_spec *s = &p->spec;
+    for (int64_t j = 0; j < N; j++)
+        for (int64_t kv = 0; kv < s->kv_heads; kv++)
+            for (int64_t c = 0; c < N; c++) p->v[(j * s->kv_heads + kv) * N + c] = j == c ? 1.0 : 0.0;
+    stand_out(p, 31, 57, 3.0);
+    ref_write(p);
+}
+
+static santa_options open_options(uint64_t seed) {
+    santa_options o = ref_options(SANTA_VATTENTION, 0, seed);
+    o.vattention.sink_tokens  = 10;
+    o.vattention.local_tokens = 20;
+    o.vattention.heavy_tokens = 12;
+    o.vattention.base_samples = 40;
+    o.vattention.epsilon = 0.05;
+    o.vattention.delta   = 0.2;
+    return o;
+}
+
+/* Weight of every key, read off out: 0 = not taken. */
+static void weights(const ref_problem *p, int64_t h, double *scores, double *weight) {
+    const double total = (double)p->lse[h];
+    ref_scores(p, 0, 0, h, scores);
+    for (int64_t j = 0; j < N; j++) weight[j] = ref_get(&p->a.out, 0, 0, h, j) * exp(total - scores[j]);
+}
+
+/* A predictor that remembers how it was called and answers from a list. */
+typedef struct oracle {
+    const int32_t *answer;
+    int64_t answers, calls, batch, q_index, head, begin, end, count;
+    float q[DIM];
+} oracle;
+static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
+                   int64_t count, int32_t *index) {
+    oracle *x = (oracle *)user;
+    x->calls++;
+    x->batch = batch; x->q_index = q_index; x->head = head;
+    x->begin = begin; x->end = end;         x->count = count;
+    memcpy(x->q, q, sizeof x->q);
+    if (x->answers > 0) memcpy(index, x->answer, (size_t)ref_min(x->answers, count) * sizeof *index);
+    return x->answers;
+}
+
+/* Fixed keys weigh 1, b others n_s/b, the rest 0; the audit says the same. */
+static void check_sample(const ref_problem *p, int64_t h, const santa_audit *audit, const char *fixed) {
+    double scores[N], weight[N], total = 0.0, top = -REF_INF;
+    int64_t sampled = 0, taken_fixed = 0;
+    const double w = (double)audit->num_residual / (double)audit->budget;
+    weights(p, h, scores, weight);
+    for (int64_t j = 0; j < N; j++) {
+        if (fixed[j]) {
+            taken_fixed++;
+            CHECK_MSG(fabs(weight[j] - 1.0) < 1e-4, "fixed key %d has weight %g", (int)j, weight[j]);
+        } else if (weight[j] != 0.0) {
+            sampled++;
+            CHECK_MSG(fabs(weight[j] / w - 1.0) < 1e-4, "sampled key %d has weight %g, want %g", (int)j, weight[j], w);
+        }
+        if (weight[j] != 0.0) {
+            total += (fixed[j] ? 1.0 : w) * exp(scores[j]);
+            top = fmax(top, scores[j]);
+        }
+    }
+    CHECK_INT(audit->num_keys, N);
+    CHECK_INT(audit->num_fixed, taken_fixed);
+    CHECK_INT(audit->num_residual, N - taken_fixed);
+    CHECK_INT(audit->budget, sampled);
+    CHECK_INT(audit->exact, sampled == N - taken_fixed);
+    CHECK_NEAR(audit->max_score, top, 1e-5, 1e-6);
+    CHECK_NEAR(audit->density, (double)(sampled + taken_fixed) / (double)N, 1e-12, 0.0);
+    CHECK_NEAR(p->lse[h], log(total), 1e-5, 1e-6);
+    if (audit->budget == audit->num_base) {                  /* all that was sampled is the base sample */
+        double d = 0.0, sum = 0.0, squares = 0.0;
+        for (int64_t j = 0; j < N; j++) {
+            const double e = exp(scores[j] - audit->max_score);
+            if (weight[j] == 0.0) continue;
+            d += (fixed[j] ? 1.0 : w) * e;
+            if (!fixed[j]) { sum += e; squares += e * e; }
+        }
+        const double b = (double)audit->num_base;
+        CHECK_NEAR(audit->denominator, d, 0.0, 1e-5);
+        CHECK_NEAR(audit->sigma, sqrt((squares - sum * sum / b) / (b - 1.0)), 0.0, 1e-4);
+    }
+}
+
+/* The heavy keys of the exact oracle: the best of the middle, ties to the lower index. */
+static void add_heavy(const double *scores, int64_t begin, int64_t end, int64_t count, char *fixed) {
+    for (; count > 0; count--) {
+        int64_t best = -1;
+        for (int64_t j = begin; j < end; j++)
+            if (!fixed[j] && (best < 0 || scores[j] > scores[best])) best = j;
+        if (best >= 0) fixed[best] = 1;
+    }
+}
+
+static void sets_and_weights(void) {
+    for (uint64_t seed = 0; seed < (test_quick ? 4u : 40u); seed++)
+        for (int base_only = 0; base_only < 2; base_only++) {
+            ref_spec s = open_spec(4, 2);
+            ref_problem p;
+            santa_audit audit[4];
+            santa_stats stats;
+            ref_build(&p, &s);
+            open_up(&p);
+            santa_options o = open_options(seed);
+            o.vattention.epsilon = base_only ? 0.9 : 0.03;
+            o.vattention.audit = audit;
+            if (ref_run(&p, &o, &stats)) {
+                int64_t draws = 0, exact = 0, rows = 0;
+                for (int64_t h = 0; h < 4; h++) {
+                    double scores[N];
+                    char   fixed[N];
+                    ref_scores(&p, 0, 0, h, scores);
+                    for (int64_t j = 0; j < N; j++) fixed[j] = j < 10 || j >= N - 20;
+                    add_heavy(scores, 10, N - 20, 12, fixed);
+                    check_sample(&p, h, &audit[h], fixed);
+                    CHECK_INT(audit[h].num_base, 40);
+                    CHECK_MSG(base_only ? audit[h].budget == 40 : audit[h].budget > 40, "budget %d",
+                              (int)audit[h].budget);
+                    draws += audit[h].budget;
+                    exact += audit[h].exact;
+                    rows  += audit[h].budget + audit[h].num_fixed;
+                    /* The budget must be the one of the public function for the audit's numbers. */
+                    santa_budget in;
+                    int64_t      want = 0;
+                    memset(&in, 0, sizeof in);
+                    in.epsilon     = o.vattention.epsilon;
+                    in.delta       = o.vattention.delta;
+                    in.population  = audit[h].num_residual;
+                    in.sigma       = audit[h].sigma;
+                    in.denominator = audit[h].denominator;
+                    CHECK_STATUS(santa_budget_denominator(&in, &want), SANTA_OK);
+                    CHECK_INT(audit[h].budget, ref_max(want, 40));
+                    CHECK(audit[h].trace == 0.0 && audit[h].norm == 0.0);
+                }
+                CHECK_INT(stats.draws, draws);
+                CHECK_INT(stats.exact_rows, exact);
+                CHECK_INT(stats.v_rows_head, rows);
+                CHECK(stats.v_rows_read < stats.v_rows_head && stats.v_rows_read >= stats.v_rows_head / 2);
+                CHECK_INT(stats.k_rows_read, 2 * N);         /* the oracle reads all keys */
+            }
+            ref_free(&p);
+        }
+}
+
+/* Full guarantee: trace and norm in the audit are those of exp(s) v, the budget Theorem 4.3's. */
+static void full_audit(void) {
+    ref_spec s = open_spec(1, 1);
+    ref_problem p;
+    santa_audit audit;
+    ref_build(&p, &s);
+    open_up(&p);
+    santa_options o = open_options(3);
+    o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+    o.vattention.epsilon   = 0.9;
+    o.vattention.sink_tokens = 200;                          /* most of the mass is fixed: a small budget does */
+    o.vattention.audit = &audit;
+    for (int64_t j = 0; j < 200; j++)                        /* and points one way */
+        for (int64_t c = 0; c < N; c++) p.v[j * N + c] = c == 0 ? 1.0 : 0.0;
+    ref_write(&p);
+    if (ref_run(&p, &o, NULL)) {
+        santa_budget in;
+        int64_t      want = 0;
+        memset(&in, 0, sizeof in);
+        in.epsilon     = 0.9;
+        in.delta       = 0.2;
+        in.population  = audit.num_residual;
+        in.sigma       = audit.sigma;
+        in.denominator = audit.denominator;
+        in.trace       = audit.trace;
+        in.norm        = audit.norm;
+        CHECK(audit.trace > 0.0 && audit.norm > 0.0);
+        CHECK_STATUS(santa_budget_full(&in, &want), SANTA_OK);
+        CHECK_INT(audit.budget, ref_max(want, 40));
+        if (CHECK_INT(audit.budget, 40)) {                   /* then every sampled key is in the base sample */
+            double scores[N], weight[N], norm2 = 0.0, square = 0.0, mean2 = 0.0, first = 0.0;
+            const double w = (double)audit.num_residual / 40.0;
+            weights(&p, 0, scores, weight);
+            for (int64_t j = 0; j < N; j++) {
+                const double e = exp(scores[j] - audit.max_score), out = ref_get(&p.a.out, 0, 0, 0, j);
+                if (j < 200) { first += e; continue; }       /* all of these lie on axis 0 */
+                if (out == 0.0) continue;
+                const int sampled = weight[j] > 0.5 * (1.0 + w);
+                if (sampled) { square += e * e; mean2 += e * e / 1600.0; }
+                norm2 += pow(sampled ? w * e : e, 2.0);
+            }
+            const double trace = (square / 40.0 - mean2) * 40.0 / 39.0, n = (double)audit.num_residual;
+            CHECK_NEAR(audit.trace, trace, 0.0, 1e-4);
+            /* |N| of the sample less what its noise adds on average */
+            CHECK_NEAR(audit.norm, sqrt(norm2 + first * first - trace * n * (n - 40.0) / 40.0), 0.0, 1e-4);
+        }
+    }
+    ref_free(&p);
+}
+
+/* With a predictor, keys that are not taken are not read: NaN in their K and V rows changes no bit. */
+static void reads_what_it_takes(void) {
+    static const int32_t heavy[] = {31, 88, 145, 202, 259};
+    for (int isa = 0; isa < 2; isa++)
+        for (uint64_t seed = 0; seed < 5; seed++)
+            for (int full = 0; full < 2; full++) {
+                ref_spec s = open_spec(1, 1);
+                ref_problem p;
+                oracle x;
+                float clean[N], lse;
+                santa_stats stats;
+                memset(&x, 0, sizeof x);
+                x.answer  = heavy;
+                x.answers = 5;
+                ref_build(&p, &s);
+                open_up(&p);
+                santa_options o = open_options(seed);
+                santa_audit audit;
+                o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+                o.vattention.guarantee  = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+                o.vattention.epsilon    = full ? 0.9 : 0.1;
+                o.vattention.heavy      = ask;
+                o.vattention.heavy_user = &x;
+                o.vattention.audit      = &audit;
+                if (full) {                                  /* V = 1: the numerator is as tame as the denominator */
+                    for (int64_t i = 0; i < N * N; i++) p.v[i] = 1.0;
+                    for (int64_t j = 0; j < N; j++) p.v[j * N + j] = 2.0;
+                    ref_write(&p);
+                }
+                if (!ref_run(&p, &o, &stats)) { ref_free(&p); return; }
+                memcpy(clean, p.a.out.data, sizeof clean);
+                lse = p.lse[0];
+                int64_t taken = 0;
+                for (int64_t j = 0; j < N; j++) {
+                    /* with V = 1 + identity, out[j] is above 1 where j was taken */
+                    if ((double)clean[j] > (full ? 1.0 + 1e-5 : 0.0)) { taken++; continue; }
+                    for (int64_t c = 0; c < DIM; c++) ref_set(&p.a.k, 0, j, 0, c, (double)test_nan());
+                    for (int64_t c = 0; c < N; c++) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
+                }
+                CHECK_MSG(!audit.exact && taken < N - 50, "%d of %d taken", (int)taken, N);
+                CHECK_INT(taken, audit.num_fixed + audit.budget);
+                CHECK_INT(stats.k_rows_read, taken);
+                CHECK_INT(stats.v_rows_read, taken);
+                CHECK_INT(stats.k_features_read, taken * DIM);
+                if (ref_run(&p, &o, NULL))
+                    CHECK(!memcmp(clean, p.a.out.data, sizeof clean) && !memcmp(&lse, p.lse, sizeof lse));
+                ref_free(&p);
+            }
+}
+
+static void predictors(void) {
+    enum { MANY = 64 };
+    int32_t answer[MANY];
+    for (int kind = 0; kind < 6; kind++) {
+        ref_spec s = open_spec(2, 1);
+        s.q_type = SANTA_F16;
+        ref_problem p;
+        oracle x;
+        santa_audit audit[2];
+        char fixed[N];
+        memset(&x, 0, sizeof x);
+        memset(fixed, 0, sizeof fixed);
+        for (int64_t j = 0; j < N; j++) fixed[j] = j < 10 || j >= N - 20;
+        x.answer = answer;
+        for (int i = 0; i < MANY; i++) answer[i] = 40 + 3 * i;
+        switch (kind) {
+            case 0: x.answers = 12; break;                               /* all it was asked for       */
+            case 1: x.answers = 4; break;                                /* fewer                      */
+            case 2: x.answers = 0; break;
+            case 3: x.answers = -5; break;
+            case 4:                                                      /* twice, sinks, local, wild  */
+                x.answers = 10;
+                answer[1] = answer[0];
+                answer[2] = 9;         answer[3] = N - 20; answer[4] = -1; answer[5] = N;
+                answer[6] = INT32_MAX; answer[7] = INT32_MIN; answer[8] = 10; answer[9] = N - 21;
+                break;
+            default: x.answers = 1 << 30; break;                         /* claims more than it may    */
+        }
+        for (int64_t i = 0; i < ref_min(x.answers, 12); i++)
+            if (answer[i] >= 10 && answer[i] < N - 20) fixed[answer[i]] = 1;
+        ref_build(&p, &s);
+        open_up(&p);
+        santa_options o = open_options(7);
+        o.vattention.heavy      = ask;
+        o.vattention.heavy_user = &x;
+        o.vattention.audit      = audit;
+        if (ref_run(&p, &o, NULL)) {
+            for (int64_t h = 0; h < 2; h++) check_sample(&p, h, &audit[h], fixed);
+            CHECK_INT(x.calls, 2);
+            CHECK_INT(x.batch, 0);
+            CHECK_INT(x.q_index, 0);
+            CHECK_INT(x.head, 1);
+            CHECK_INT(x.begin, 10);
+            CHECK_INT(x.end, N - 20);
+            CHECK_INT(x.count, 12);
+            for (int c = 0; c < DIM; c++) CHECK((double)x.q[c] == p.q[DIM + c]);
+        }
+        ref_free(&p);
+    }
+}
+
+/* Every residual key is sampled with the same probability b / n_s, and heads draw independently. */
+static void uniform_sample(void) {
+    enum { BASE = 40 };
+    const int64_t requests = test_quick ? 300 : 4000;
+    ref_spec s = open_spec(2, 1);
+    ref_problem p;
+    santa_audit *audit = (santa_audit *)test_alloc((size_t)requests * 2 * sizeof *audit);
+    ref_build(&p, &s);
+    open_up(&p);
+    santa_options o = open_options(5);
+    o.vattention.epsilon      = 0.99;
+    o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.audit        = audit;
+    const int64_t at_once = test_quick ? 300 : 500;
+    ref_replicate(&p, at_once);
+    static double hits[2][N], both[N];
+    memset(hits, 0, sizeof hits);
+    memset(both, 0, sizeof both);
+    for (int64_t done = 0; done < requests; done += at_once) {
+        o.seed = (uint64_t)done;
+        if (!ref_run(&p, &o, NULL)) break;
+        for (int64_t b = 0; b < at_once; b++)
+            for (int64_t j = 0; j < N; j++) {
+                const int first = ref_get(&p.a.out, b, 0, 0, j) != 0.0, second = ref_get(&p.a.out, b, 0, 1, j) != 0.0;
+                hits[0][j] += first;
+                hits[1][j] += second;
+                both[j]    += first && second;
+            }
+    }
+    const double draws = (double)requests, share = (double)BASE / (double)(N - 30);
+    double chi[2] = {0.0, 0.0}, pairs = 0.0;
+    for (int64_t j = 0; j < N; j++) {
+        if (j < 10 || j >= N - 20) { CHECK(hits[0][j] == draws && hits[1][j] == draws); continue; }
+        for (int h = 0; h < 2; h++) {
+            const double z = (hits[h][j] - draws * share) / sqrt(draws * share * (1.0 - share));
+            CHECK_MSG(fabs(z) < 5.0, "key %d sampled %g times of %g, z = %.1f", (int)j, hits[h][j], draws, z);
+            chi[h] += z * z;
+        }
+        pairs += both[j];
+    }
+    const double freedom = N - 31;
+    for (int h = 0; h < 2; h++) CHECK_NEAR(chi[h], freedom, 5.0 * sqrt(2.0 * freedom), 0.0);
+    /* overlap of two independent samples of 40 out of 370: hypergeometric */
+    const double mean = (double)BASE * share;
+    const double variance = mean * (1.0 - share) * (double)(N - 30 - BASE) / (double)(N - 31);
+    CHECK_NEAR(pairs / draws, mean, 5.0 * sqrt(variance / draws), 0.0);
+    free(audit);
+    ref_free(&p);
+}
+
+/* ------------------------------------------------------------------------------------------------- the promise */
+
+/* A context with a few heavy keys and a long mild tail. Returns how often the relative error of the denominator [0] and
+   of the output [1] was above epsilon; density in *density. */
+static void coverage(santa_options o, double epsilon, int centred, double rate[2], double *density) {
+    enum { KEYS = 3000 };
+    const int64_t draws = test_quick ? 200 : 2000, at_once = 200, dv = 6;
+    ref_spec s = ref_spec_make(1, 1, KEYS, 16);
+    s.head_dim_v = dv;
+    s.gain = 0.7;
+    ref_problem p;
+    double exact[6], out[6];
+    ref_build(&p, &s);
+    stand_out(&p, 100, 97, 4.0);
+    if (centred)
+        for (int64_t i = 0; i < KEYS * dv; i++) p.v[i] -= 0.5;
+    ref_write(&p);
+    const double lse = ref_dense(&p, 0, 0, 0, exact, NULL);
+    double norm = 0.0;
+    for (int c = 0; c < dv; c++) norm += exact[c] * exact[c];
+    ref_replicate(&p, at_once);
+    santa_audit *audit = (santa_audit *)test_alloc((size_t)at_once * sizeof *audit);
+    o.vattention.audit = audit;
+    rate[0] = rate[1] = *density = 0.0;
+    for (int64_t done = 0; done < draws; done += at_once) {
+        o.offset = (uint64_t)done;
+        if (!ref_run(&p, &o, NULL)) break;
+        for (int64_t b = 0; b < at_once; b++) {
+            double error = 0.0;
+            ref_out(&p, b, 0, 0, out);
+            for (int c = 0; c < dv; c++) error += (out[c] - exact[c]) * (out[c] - exact[c]);
+            rate[0]  += fabs(exp((double)p.lse[b] - lse) - 1.0) > epsilon;
+            rate[1]  += sqrt(error / norm) > epsilon;
+            *density += audit[b].density;
+        }
+    }
+    rate[0]  /= (double)draws;
+    rate[1]  /= (double)draws;
+    *density /= (double)draws;
+    free(audit);
+    ref_free(&p);
+}
+
+static santa_options promise(santa_guarantee guarantee, santa_bound bound, double epsilon, double delta) {
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 77);
+    o.vattention.sink_tokens  = 16;
+    o.vattention.local_tokens = 32;
+    o.vattention.heavy_tokens = 40;
+    o.vattention.base_samples = 100;
+    o.vattention.guarantee = guarantee;
+    o.vattention.bound     = bound;
+    o.vattention.epsilon   = epsilon;
+    o.vattention.delta     = delta;
+    return o;
+}
+
+/* Denominator: missed with probability delta under the CLT (not never: then the budget would be waste), hardly ever
+   under Hoeffding; and asked for twice the tolerance it must fail the test. */
+static void denominator_coverage(void) {
+    static const double deltas[] = {0.05, 0.2};
+    const double draws = test_quick ? 200.0 : 2000.0, epsilon = 0.03;
+    double rate[2], density;
+    for (int i = 0; i < 2; i++) {
+        const double noise = 5.0 * sqrt(deltas[i] * (1.0 - deltas[i]) / draws);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, deltas[i]), epsilon, 0, rate, &density);
+        /* the spread itself is estimated, from 100 keys of a skewed tail: a quarter more misses than delta */
+        CHECK_MSG(rate[0] <= 1.25 * deltas[i] + noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
+                  density);
+        CHECK_MSG(rate[0] >= 0.4 * deltas[i] - noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
+                  density);
+        CHECK_MSG(density < 0.8, "density %.2f", density);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_HOEFFDING, epsilon, deltas[i]), epsilon, 0, rate,
+                 &density);
+        CHECK_MSG(rate[0] <= 0.5 * deltas[i], "Hoeffding, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
+                  density);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, deltas[i]), epsilon, 0, rate,
+                 &density);
+        CHECK_MSG(rate[0] > 1.25 * deltas[i] + noise, "twice the tolerance, delta %g: missed %.3f only, density %.3f",
+                  deltas[i], rate[0], density);
+    }
+}
+
+/* The output to epsilon in full mode; with centred V the denominator's guarantee alone bounds nothing. */
+static void full_coverage(void) {
+    const double epsilon = 0.2, delta = 0.2;
+    double rate[2], density;
+    for (int bound = 0; bound < 2; bound++) {
+        coverage(promise(SANTA_GUARANTEE_FULL, (santa_bound)bound, epsilon, delta), epsilon, 0, rate, &density);
+        CHECK_MSG(rate[1] <= delta, "full, bound %d: missed %.3f, density %.2f", bound, rate[1], density);
+        CHECK_MSG(density < 0.9, "full, bound %d: density %.2f", bound, density);
+    }
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 0.1, delta), 0.1, 1, rate, &density);
+    CHECK_MSG(rate[0] <= 0.3 && rate[1] > 0.5, "centred V: denominator missed %.3f, output %.3f", rate[0], rate[1]);
+    santa_options o = promise(SANTA_GUARANTEE_FULL, SANTA_BOUND_CLT, 0.1, delta);
+    o.vattention.base_samples = 1000; /* |N| is near 0 and must be estimated before it is divided by */
+    coverage(o, 0.1, 1, rate, &density);
+    CHECK_MSG(rate[1] <= delta, "centred V, full: missed %.3f, density %.2f", rate[1], density);
+}
+
+/* std_error against the true error over many draws. */
+static void standard_error(void) {
+    for (int full = 0; full < 2; full++) {
+        const int64_t draws = test_quick ? 200 : 2000;
+        ref_spec s = ref_spec_make(2, 1, 1000, 16);
+        s.head_dim_v = 6;
+        s.sinks = full;
+        ref_problem p;
+        double exact[2][6], out[6];
+        ref_build(&p, &s);
+        for (int h = 0; h < 2; h++) ref_dense(&p, 0, 0, h, exact[h], NULL);
+        ref_replicate(&p, draws);
+        santa_options o = promise(full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT,
+                                  full ? 0.3 : 0.028, 0.2);
+        santa_stats stats;
+        if (ref_run(&p, &o, &stats)) {
+            /* about half of the residual is read, so that the correction for a finite population counts */
+            const double read = (double)stats.draws / (double)(2 * draws * (1000 - 88));
+            CHECK_MSG(read > 0.3 && read < 0.8 && stats.exact_rows == 0, "%.2f of the residual read", read);
+            for (int h = 0; h < 2; h++) {
+                double error2 = 0.0, estimate2 = 0.0;
+                for (int64_t b = 0; b < draws; b++) {
+                    ref_out(&p, b, 0, h, out);
+                    for (int c = 0; c < 6; c++) error2 += pow(out[c] - exact[h][c], 2.0);
+                    estimate2 += pow((double)p.std_error[b * 2 + h], 2.0);
+                }
+                CHECK_MSG(fabs(estimate2 / error2 - 1.0) < (test_quick ? 0.35 : 0.15),
+                          "full %d, head %d: estimated/true variance %.3f", full, h, estimate2 / error2);
+            }
+        }
+        ref_free(&p);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- edges */
+
+/* Must be dense attention, every key with weight 1. */
+static void check_exact(const ref_spec *spec, santa_options o, const char *what, int64_t heads) {
+    ref_problem p;
+    double want[64], got[64];
+    santa_audit audit[16];
+    santa_stats stats;
+    ref_build(&p, spec);
+    o.vattention.audit = audit;
+    if (ref_run(&p, &o, &stats))
+        for (int64_t h = 0; h < heads; h++) {
+            const double lse = ref_dense(&p, 0, 0, h, want, NULL);
+            ref_out(&p, 0, 0, h, got);
+            for (int64_t c = 0; c < spec->head_dim_v; c++)
+                CHECK_MSG(fabs(got[c] - want[c]) < 1e-5, "%s: got %.9g, want %.9g", what, got[c], want[c]);
+            CHECK_NEAR(p.lse[h], lse, 1e-5, 1e-6);
+            CHECK(p.std_error[h] == 0.0f);
+            CHECK_INT(audit[h].exact, 1);
+            CHECK_INT(audit[h].num_fixed + audit[h].budget, audit[h].num_keys);
+            CHECK_INT(audit[h].num_residual, audit[h].budget);
+            CHECK_NEAR(audit[h].density, 1.0, 0.0, 0.0);
+            /* where a base sample was drawn first, it is the estimate that led to taking all */
+            if (audit[h].num_base == 0) CHECK_NEAR(audit[h].denominator, exp(lse - audit[h].max_score), 0.0, 1e-5);
+        }
+    CHECK_INT(stats.exact_rows, heads);
+    ref_free(&p);
+}
+
+static void exact_edges(void) {
+    ref_spec s = ref_spec_make(4, 2, 700, 16);
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 1);
+    o.vattention.epsilon = 1e-6;
+    check_exact(&s, o, "budget beyond the residual", 4);
+    o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+    check_exact(&s, o, "full budget beyond the residual", 4);
+    o = ref_options(SANTA_VATTENTION, 0, 1);
+    o.vattention.base_samples = 5000;
+    check_exact(&s, o, "base sample beyond the residual", 4);
+    o.vattention.base_samples = 700 - 128 - 128 - 18;
+    check_exact(&s, o, "base sample just the residual", 4);
+    o.vattention.heavy_tokens = 10000;
+    check_exact(&s, o, "all keys heavy", 4);
+    o = ref_options(SANTA_VATTENTION, 0, 1);
+    o.vattention.sink_tokens = 700;
+    check_exact(&s, o, "all keys sinks", 4);
+    o.vattention.sink_tokens  = 300;
+    o.vattention.local_tokens = 650;
+    check_exact(&s, o, "sinks and window overlap", 4);
+    s.sinks = 1;
+    check_exact(&s, o, "with an attention sink", 4);
+    for (int64_t n = 1; n < 300; n = n * 2 + 1) {
+        s = ref_spec_make(4, 2, n, 16);
+        check_exact(&s, ref_options(SANTA_VATTENTION, 0, 1), "few keys", 4);
+    }
+    s = ref_spec_make(2, 1, 100, 16);
+    o = ref_options(SANTA_VATTENTION, 0, 1);
+    o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.epsilon = 1e-6;
+    check_exact(&s, o, "nothing fixed", 2);
+}
+
+/* All residual scores equal: no spread, so the base sample is enough, and the denominator is exact. */
+static void no_spread(void) {
+    ref_spec s = ref_spec_make(1, 1, 1000, 16);
+    ref_problem p;
+    santa_audit audit;
+    double out[16];
+    ref_build(&p, &s);
+    for (int64_t j = 0; j < 1000; j++)
+        for (int c = 0; c < 16; c++) p.k[j * 16 + c] = p.k[500 * 16 + c];
+    ref_write(&p);
+    for (int full = 0; full < 2; full++) {
+        santa_options o = ref_options(SANTA_VATTENTION, 0, 1);
+        o.vattention.base_samples = 50;
+        o.vattention.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+        o.vattention.audit = &audit;
+        if (full) {
+            for (int64_t i = 0; i < 1000 * 16; i++) p.v[i] = p.v[i % 16];
+            ref_write(&p);
+        }
+        const double lse = ref_dense(&p, 0, 0, 0, out, NULL);
+        if (!ref_run(&p, &o, NULL)) break;
+        CHECK_INT(audit.budget, 50);
+        CHECK_INT(audit.exact, 0);
+        CHECK_NEAR(audit.sigma, 0.0, 1e-3, 0.0);
+        CHECK_NEAR(p.lse[0], lse, 1e-5, 0.0);
+    }
+    ref_free(&p);
+}
+
+static void defaults(void) {
+    ref_spec s = ref_spec_make(1, 1, 8000, 4);
+    s.head_dim_v = 1;
+    ref_problem p;
+    santa_audit audit;
+    ref_build(&p, &s);
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 1);
+    o.vattention.audit = &audit;
+    if (ref_run(&p, &o, NULL)) {
+        CHECK_INT(audit.num_keys, 8000);
+        CHECK_INT(audit.num_fixed, 128 + 128 + 200);         /* 2.5 % of 8000 */
+        CHECK_INT(audit.num_residual, 8000 - 456);
+        CHECK_INT(audit.num_base, 189);                      /* 2.5 % of 7544 */
+        santa_budget in;
+        int64_t want = 0;
+        memset(&in, 0, sizeof in);
+        in.epsilon     = in.delta = 0.05;
+        in.population  = audit.num_residual;
+        in.sigma       = audit.sigma;
+        in.denominator = audit.denominator;
+        CHECK_STATUS(santa_budget_denominator(&in, &want), SANTA_OK);
+        CHECK_INT(audit.budget, ref_max(want, 189));
+    }
+    o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    if (ref_run(&p, &o, NULL)) {
+        CHECK_INT(audit.num_fixed, 0);
+        CHECK_INT(audit.num_base, 200);
+    }
+    ref_free(&p);
+}
+
+/* Masks: sets are counted among the keys the row sees; nothing outside is taken. */
+static void masks(void) {
+    ref_spec s = open_spec(1, 1);
+    s.q_len  = 2;
+    s.causal = 1;
+    s.window = 300;
+    ref_problem p;
+    santa_audit audit[2];
+    ref_build(&p, &s);
+    open_up(&p);
+    santa_options o = open_options(2);
+    o.vattention.audit = audit;
+    if (ref_run(&p, &o, NULL))
+        for (int64_t i = 0; i < 2; i++) {
+            const int64_t position = N - 2 + i, begin = position - 299;
+            int64_t taken = 0;
+            for (int64_t j = 0; j < N; j++) {
+                const int got = ref_get(&p.a.out, 0, i, 0, j) != 0.0;
+                taken += got;
+                if (j < begin || j > position) CHECK_MSG(!got, "row %d took key %d", (int)i, (int)j);
+                else if (j < begin + 10 || j > position - 20)
+                    CHECK_MSG(got, "row %d did not take key %d", (int)i, (int)j);
+            }
+            CHECK_INT(audit[i].num_keys, 300);
+            CHECK_INT(audit[i].num_fixed, 42);
+            CHECK_INT(taken, 42 + audit[i].budget);
+        }
+    ref_free(&p);
+}
+
+const test_case suite_vattention[] = {
+    {"normal quantile", quantile},
+    {"budgets of denominator and numerator", single_budgets},
+    {"full budget against exhaustive search", full_budget},
+    {"Hoeffding asks 2.8 times the CLT at delta 0.2", hoeffding_ratio},
+    {"sets, weights, audit and counters", sets_and_weights},
+    {"audit of the full guarantee", full_audit},
+    {"keys not taken are not read", reads_what_it_takes},
+    {"predictors: few, many, double, wild", predictors},
+    {"the sample is uniform, heads are independent", uniform_sample},
+    {"the denominator's guarantee holds, CLT and Hoeffding", denominator_coverage},
+    {"the full guarantee holds", full_coverage},
+    {"std_error against the true error", standard_error},
+    {"exact when the budget reaches the residual", exact_edges},
+    {"no spread: the base sample is enough", no_spread},
+    {"defaults", defaults},
+    {"causal and window", masks},
+    {0, 0},
+};
