@@ -13,6 +13,7 @@ help:
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed and accuracy against exact attention; QUICK=1 for a short run"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
+	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; cuda-test and cuda-bench run on a GPU; ARCH=sm_90, QUICK=1"
 	@echo "make clean      remove $(BUILD)/"
 
 test:
@@ -49,13 +50,26 @@ $(BUILD)/bench: bench/bench.c santa.h
 
 # The GPU half, where nvcc and santa_cuda.cu are: an object to link beside santa.h.
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
-NVCCFLAGS ?= -O3 -arch=native
+ARCH      ?= $(if $(shell nvidia-smi -L 2>/dev/null),native,sm_90)
+NVCCFLAGS ?= -O3 -arch=$(ARCH)
 
 cuda: $(BUILD)/santa_cuda.o
 
+cuda-test: $(BUILD)/test_cuda
+	$(BUILD)/test_cuda $(if $(QUICK),--quick)
+
+cuda-bench: $(BUILD)/bench_cuda
+	$(BUILD)/bench_cuda $(if $(QUICK),--quick) --csv $(BUILD)/bench_cuda.csv
+
+$(BUILD)/test_cuda: test/cuda/test_cuda.cu test/main.c $(wildcard test/*.h) $(BUILD)/santa_cuda.o
+	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
+
+$(BUILD)/bench_cuda: bench/bench_cuda.cu $(BUILD)/santa_cuda.o
+	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
+
 $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	@mkdir -p $(@D)
-	nvcc $(NVCCFLAGS) -c -o $@ $<
+	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: help test sanitize demo examples bench cuda clean
+.PHONY: help test sanitize demo examples bench cuda cuda-test cuda-bench clean

@@ -170,9 +170,9 @@
 
    >>stash
 
-   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its block) for every key. A GPU writes
-   it to memory, where 4 bytes per key and head cost time, so there the default is 8 bits. Masses of blocks, lse and
-   the draws per block are exact in every case; rounding only shifts mass between the keys of one block of 64:
+   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its block) for every key. On a GPU that
+   is memory written and read; fewer bits are for engines that are short of it. Masses of blocks, lse and the draws per block
+   are exact in every case; rounding only shifts mass between the keys of one block of 64:
    SANTA_STASH_F32   nothing is rounded.
    SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same way.
    SANTA_STASH_U8    u * 255 plus a uniform in [0, 1) from 16 bits of stream 3, rounded down: right on average, but for
@@ -398,7 +398,7 @@ typedef struct santa_options {
     santa_method method;           /* 0 = dense                                                                    */
     double       top_p;            /* 0 = 0.9                                                                      */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
-    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32 (GPU: u8); see >>stash */
+    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
     santa_scores_method scores;    /* 0 = exact                                                                    */
     int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
     uint64_t     seed, offset;     /* see >>random                                                                 */
@@ -452,6 +452,7 @@ SANTADEF santa_isa santa_best_isa(void);
 /* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one out. */
 typedef struct santa_backend {
     const char *name;
+    santa_status (*check)         (const santa_attention *a, const santa_options *o);   /* after the common checks          */
     size_t       (*workspace_size)(const santa_attention *a, const santa_options *o);
     santa_status (*decode)(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
                            santa_stats *stats);
@@ -1299,7 +1300,7 @@ static const santa_backend *santa__backends[SANTA_DEVICE_COUNT];
 
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend) {
     if ((unsigned)device >= (unsigned)SANTA_DEVICE_COUNT || device == SANTA_CPU) return SANTA_ERR_BACKEND;
-    if (backend && (!backend->name || !backend->workspace_size || !backend->decode)) return SANTA_ERR_BACKEND;
+    if (backend && (!backend->name || !backend->check || !backend->workspace_size || !backend->decode)) return SANTA_ERR_BACKEND;
     santa__backends[device] = backend;                /* NULL takes a backend out */
     return SANTA_OK;
 }
@@ -1383,8 +1384,8 @@ static santa_status santa__check_form(const santa_attention *a, const santa_opti
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
-    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device] ? SANTA_OK : SANTA_ERR_NO_BACKEND;
-    return santa__plan_decode(p, a, o, total);
+    if (a->q.device == SANTA_CPU) return santa__plan_decode(p, a, o, total);
+    return santa__backends[a->q.device] ? santa__backends[a->q.device]->check(a, o) : SANTA_ERR_NO_BACKEND;
 }
 
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
@@ -1637,6 +1638,7 @@ static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first
     if (stash == SANTA_STASH_U8)
         for (i = 0; i < n; i++) {
             uint32_t key = (uint32_t)(first + i), word = santa__rng_word(rng, key / 8 * 4 + key % 8 / 2);
+            if (santa__bits(u[i]) > 0x3f800000u) continue;            /* not in [0, 1]: a raw score beside a NaN */
             u[i] = (float)(int)(u[i] * 255.0f + (float)(word >> 16 * (key & 1u) & 0xffffu) * (1.0f / 65536.0f));
         }
 }
@@ -1744,22 +1746,22 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
 }
 
+/* The draws in ascending order from the start: the words are sorted, not the keys, so that one walk serves them all. */
 static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
     santa__walk w;
     int64_t i;
-    memset(&w, 0, sizeof w);
     for (i = 0; i < s; i++) {
-        double t = santa__rng_uniform(rng, (uint32_t)i) * x->total;
-        int64_t lo = 0, hi = x->blocks - 1;
-        while (lo < hi) {
-            int64_t mid = (lo + hi) / 2;
-            if (t < x->prefix[mid + 1]) hi = mid; else lo = mid + 1;
-        }
-        santa__walk_to(&w, x, lo);
-        l->index[i] = santa__walk_draw(&w, x, t, x->blocks);
+        uint32_t word = santa__rng_word(rng, (uint32_t)i) ^ 0x80000000u;      /* unsigned order as signed order */
+        memcpy(&l->index[i], &word, sizeof word);
     }
     santa__sort(l->index, s);
-    for (i = 0; i < s; i++) santa__list_add(l, l->index[i]);          /* writes at or before entry i */
+    memset(&w, 0, sizeof w);
+    santa__walk_to(&w, x, 0);
+    for (i = 0; i < s; i++) {                                         /* the list grows at or before entry i */
+        uint32_t word;
+        memcpy(&word, &l->index[i], sizeof word);
+        santa__list_add(l, santa__walk_draw(&w, x, (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0) * x->total, x->blocks));
+    }
 }
 
 static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {

@@ -110,12 +110,14 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
 
 __device__ __noinline__ int divide(int a, int b) { return a / b; }
 
-/* Byte offset of key j's row, or -1 if the block table is wrong. */
+/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). */
+#define NO_ROW (-0x7fffffffffffffffll - 1)
+
 template <bool PAGED> __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
     if (!PAGED) return b * stride[0] + j * stride[1];
     int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size);
     int at = p.table[b * p.table_stride + page];
-    if ((unsigned)at >= (unsigned)p.pages) return -1;
+    if ((unsigned)at >= (unsigned)p.pages) return NO_ROW;
     return at * stride[0] + (j - page * p.page_size) * stride[1];
 }
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
@@ -154,8 +156,8 @@ __device__ __forceinline__ uint4 load16(const char *p) {              /* streame
     return v;
 }
 
-__device__ __forceinline__ float2 unpack(__nv_bfloat162 x) { return __bfloat1622float2(x); }
-__device__ __forceinline__ float2 unpack(__half2 x) { return __half22float2(x); }
+__device__ __forceinline__ float2 unpack_pair(__nv_bfloat162 x) { return __bfloat1622float2(x); }
+__device__ __forceinline__ float2 unpack_pair(__half2 x) { return __half22float2(x); }
 
 template <typename T> struct pair_of;
 template <> struct pair_of<__nv_bfloat16> { typedef __nv_bfloat162 type; };
@@ -163,34 +165,25 @@ template <> struct pair_of<__half> { typedef __half2 type; };
 
 __device__ __forceinline__ __half2 e4m3_pair(unsigned short x) { return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3)); }
 
-/* N adjacent values of V, N = 4 or 8, in one vector load (two for 8 floats). */
-template <typename T, int N> __device__ __forceinline__ void load_values(const char *p, float *f) {
-    if constexpr (sizeof(T) == 4) {
-#pragma unroll
-        for (int i = 0; i < N; i += 4) {
-            float4 x = __ldg((const float4 *)(p + 4 * i));
-            f[i] = x.x; f[i + 1] = x.y; f[i + 2] = x.z; f[i + 3] = x.w;
-        }
-    } else if constexpr (sizeof(T) == 2) {
-        unsigned w[N / 2];
-        if constexpr (N == 8) { uint4 x = __ldg((const uint4 *)p); w[0] = x.x; w[1] = x.y; w[2] = x.z; w[3] = x.w; }
-        else { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            float2 y = unpack(*(typename pair_of<T>::type *)&w[i]);
-            f[2 * i] = y.x; f[2 * i + 1] = y.y;
-        }
-    } else {
-        unsigned w[N / 4];
-        if constexpr (N == 8) { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
+/* N = 4 adjacent values of V as they lie in memory: one load. */
+template <typename T, int N> struct values {
+    unsigned w[N * sizeof(T) / 4];
+    __device__ __forceinline__ void load(const char *p) {
+        if constexpr (sizeof(w) == 16) { uint4 x = __ldg((const uint4 *)p); w[0] = x.x; w[1] = x.y; w[2] = x.z; w[3] = x.w; }
+        else if constexpr (sizeof(w) == 8) { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
         else w[0] = __ldg((const unsigned *)p);
+    }
+    __device__ __forceinline__ void unpack(float *f) const {
 #pragma unroll
-        for (int i = 0; i < N / 2; i++) {
-            float2 y = __half22float2(e4m3_pair((unsigned short)(w[i / 2] >> (16 * (i & 1)))));
-            f[2 * i] = y.x; f[2 * i + 1] = y.y;
+        for (int i = 0; i < N; i += 2) {
+            float2 y;
+            if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
+            else if constexpr (sizeof(T) == 2) y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
+            else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
+            f[i] = y.x; f[i + 1] = y.y;
         }
     }
-}
+};
 
 /* The 16 bytes of V that a lane took from the ring. */
 template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f) {
@@ -198,7 +191,7 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
     if constexpr (sizeof(T) == 2) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float2 y = unpack(*(const typename pair_of<T>::type *)&w[i]);
+            float2 y = unpack_pair(*(const typename pair_of<T>::type *)&w[i]);
             f[2 * i] = y.x; f[2 * i + 1] = y.y;
         }
     } else {
@@ -310,7 +303,7 @@ __device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int fi
     for (int i = 0; i < 8; i++) {
         int j = min(max(first + i, begin), end - 1);
         at[i] = row_offset(p, p.k_stride, b, j);
-        if (at[i] < 0) { bad = true; at[i] = 0; }
+        if (at[i] == NO_ROW) { bad = true; at[i] = 0; }
         at[i] += kv * p.k_stride[2];
     }
     return bad;
@@ -499,7 +492,8 @@ __device__ __forceinline__ void zero_arrivals(const params &p) {
 
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");                /* the next kernel may take its place on the card */
+    asm volatile("griddepcontrol.launch_dependents;");                /* at the end: a kernel that waits on the card for the whole of
+                                                                         this one cost 10 % at 1 x 128k (bench/ladder.md) */
 #endif
 }
 
@@ -507,7 +501,6 @@ __device__ __forceinline__ void launch_dependents() {
 template <typename K, int C, bool LO, bool EXTRA>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
     int b, kv, slice, tile, begin, end, position;
-    launch_dependents();
     zero_arrivals(p);
     if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, tile)) {
         key_range(p, b, begin, end, position);
@@ -521,6 +514,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
             write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
         }
     }
+    launch_dependents();
 }
 
 /* The tuned kernel: a stream. Every warp walks its tiles with STEPS steps of 16 keys in flight to a ring in shared memory by
@@ -570,7 +564,7 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
     for (int h = 0; h < 2; h++) {
         const int j = min(max(first + h, x.begin), x.end - 1);
         i64 at = PAGED ? row_offset<true>(p, p.k_stride, x.b, j) : j * p.k_stride[1];
-        if (PAGED && at < 0) at = 0;
+        if (PAGED && at == NO_ROW) at = 0;
         const char *from = x.base + at;
         uint4 *to = slot + h * PIECES * 32 + lane;
         if (full) {
@@ -590,7 +584,7 @@ template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p,
     if (!PAGED) return false;
     bool bad = false;
     const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
-    for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) < 0;
+    for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
 }
 
@@ -620,7 +614,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;                      /* of 8 warps, shared out evenly */
     const unsigned end = (unsigned)((u64)steps * (blockIdx.x + 1) / gridDim.x) * SCORE_WARPS;
-    launch_dependents();
     zero_arrivals(p);
     cursor in, x;
     in.w = (unsigned)((u64)steps * blockIdx.x / gridDim.x) * SCORE_WARPS + warp;
@@ -661,6 +654,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         x.w += SCORE_WARPS;
         settle(p, end, x);
     }
+    launch_dependents();
 }
 
 /* ---------------------------------------------------------------------------------------------- >>gather-kernel */
@@ -794,49 +788,56 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* Adds rows keys[lo..hi) to acc: 4 columns per lane and 128-column piece, 8 rows in flight. No branch stands between the loads: past
-   the end the last row is read again with weight 0. */
+/* Where row keys[at] starts, and its weight: 0 past hi, NaN for a bad page. */
+template <bool PAGED>
+__device__ __forceinline__ const char *drawn_row(const params &p, int b, int kv, const int *keys, const float *weights, int at, int hi, float *w) {
+    const int i = min(at, hi - 1);
+    const i64 offset = row_offset<PAGED>(p, p.v_stride, b, keys[i]);
+    *w = at < hi ? weights[i] : 0.0f;
+    if (PAGED && offset == NO_ROW) *w = __int_as_float(0x7fc00000);
+    return p.v + (PAGED && offset == NO_ROW ? 0 : offset) + kv * p.v_stride[2];
+}
+
+/* Adds rows keys[lo..hi) to acc: 4 columns per lane and 128-column piece. 8 rows are on their way while 8 are added, as they came (two
+   registers for four bf16), and no branch stands between the loads: past the end the last row is read again with weight 0. */
 template <typename V, int CH, bool PAGED>
 __device__ __forceinline__ void gather_rows(const params &p, int b, int kv, int column, const int *keys, const float *weights, int lo, int hi,
                                             float acc[CH][4]) {
     const int lane = threadIdx.x & 31;
     const bool vector = p.vector_v && p.dv % 4 == 0;
+    if (lo >= hi) return;
+#pragma unroll
+    for (int ch = 0; ch < CH; ch++) {
+        const int col = column + 128 * ch + 4 * lane;
+        if (!vector) {
 #pragma unroll 1
-    for (int i0 = lo; i0 < hi; i0 += 8) {
-        const char *row[8];
-        float w[8];
+            for (int i = lo; i < hi; i++) {
+                float w;
+                const char *row = drawn_row<PAGED>(p, b, kv, keys, weights, i, hi, &w);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int at = min(i0 + i, hi - 1);
-            const i64 offset = row_offset<PAGED>(p, p.v_stride, b, keys[at]);
-            w[i] = i0 + i < hi ? weights[at] : 0.0f;
-            if (PAGED && offset < 0) w[i] = __int_as_float(0x7fc00000);
-            row[i] = p.v + (PAGED && offset < 0 ? 0 : offset) + kv * p.v_stride[2];
-        }
-#pragma unroll
-        for (int ch = 0; ch < CH; ch++) {
-            const int col = column + 128 * ch + 4 * lane;
-            if (vector) {
-                const i64 at = (i64)min(col, p.dv - 4) * (int)sizeof(V);
-                float x[8][4];
-#pragma unroll
-                for (int i = 0; i < 8; i++) load_values<V, 4>(row[i] + at, x[i]);
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-#pragma unroll
-                    for (int k = 0; k < 4; k++) acc[ch][k] += w[i] * x[i][k];
-            } else {
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-#pragma unroll 1
-                    for (int k = 0; k < 4; k++) {
-                        const float x = col + k < p.dv ? load_any(p.v_type, row[i] + (col + k) * p.v_stride[3]) : 0.0f;
-                        acc[ch][0] += k == 0 ? w[i] * x : 0.0f;
-                        acc[ch][1] += k == 1 ? w[i] * x : 0.0f;
-                        acc[ch][2] += k == 2 ? w[i] * x : 0.0f;
-                        acc[ch][3] += k == 3 ? w[i] * x : 0.0f;
-                    }
+                for (int k = 0; k < 4; k++) acc[ch][k] += col + k < p.dv ? w * load_any(p.v_type, row + (col + k) * p.v_stride[3]) : 0.0f;
             }
+            continue;
+        }
+        const i64 at = (i64)min(col, p.dv - 4) * (int)sizeof(V);
+        values<V, 4> now[8], next[8];
+        float w[8], next_w[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) now[i].load(drawn_row<PAGED>(p, b, kv, keys, weights, lo + i, hi, &w[i]) + at);
+#pragma unroll 1
+        for (int i0 = lo; i0 < hi; i0 += 8) {
+            if (i0 + 8 < hi)
+#pragma unroll
+                for (int i = 0; i < 8; i++) next[i].load(drawn_row<PAGED>(p, b, kv, keys, weights, i0 + 8 + i, hi, &next_w[i]) + at);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float x[4];
+                now[i].unpack(x);
+#pragma unroll
+                for (int k = 0; k < 4; k++) acc[ch][k] += w[i] * x[k];
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) { now[i] = next[i]; w[i] = next_w[i]; }
         }
     }
 }
@@ -874,10 +875,10 @@ __device__ __noinline__ int flash_draw(const params &p, const float2 *sum, const
    3 gather   a warp per 1/8 of the draws, 8 rows in flight, f32 sums; then the 8 warps' sums in order
    4 merge    with more than 256 draws: the CTA that finishes last adds the shares in order
    Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: four dependent trips to memory, and instructions that no one
-   has fetched before; so it is kept short, and waits beside the scores kernel (64 registers let it) with its first part done.
+   has fetched before; so it is kept short.
    Barriers: before and after each reuse of shared memory, and between the steps. Shared: prefix | sums | keys | weights. */
 template <typename V, int CH, bool FLASH, bool PAGED>
-__global__ void __launch_bounds__(GATHER_WARPS * 32, CH == 1 ? 4 : 3) k_gather(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(GATHER_WARPS * 32, sizeof(V) == 4 ? 2 : 3) k_gather(const __grid_constant__ params p) {
     enum { THREADS = GATHER_WARPS * 32, COLUMNS = 128 * CH };
     extern __shared__ double dynamic[];
     __shared__ double scratch[GATHER_WARPS];
@@ -1091,7 +1092,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
             for (int v = 0; v < CV; v++)
 #pragma unroll
                 for (int k = 0; k < 8; k++)
-                    x[v][k] = in && at >= 0 && col + 128 * v + k < p.dv
+                    x[v][k] = in && at != NO_ROW && col + 128 * v + k < p.dv
                         ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
             float w[GS];
 #pragma unroll
@@ -1151,7 +1152,7 @@ __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int 
     for (int l = 0; l < LOADS; l++) {
         const int at = l * (32 / LANES) + sub, j = min(max(tile * TILE + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
         i64 offset = PAGED ? row_offset<true>(p, p.v_stride, b, j) : b * p.v_stride[0] + j * p.v_stride[1];
-        if (PAGED && offset < 0) offset = 0;
+        if (PAGED && offset == NO_ROW) offset = 0;
         copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
     }
 }
@@ -1167,7 +1168,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
-    launch_dependents();
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true;
     x.base = key_base<PAGED>(p, x);
@@ -1298,6 +1298,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
         if (k < p.dv) out[k] = sum;
         if (k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
     }
+    launch_dependents();
 }
 
 /* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a column, each
@@ -1478,7 +1479,7 @@ santa_status check(const santa_attention *a, const santa_options *o) {
 }
 
 size_t workspace_size(const santa_attention *a, const santa_options *o) {
-    return check(a, o) == SANTA_OK ? layout_of(a, o).total + 255 : 0;
+    return layout_of(a, o).total + 255;
 }
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
@@ -1503,8 +1504,7 @@ cudaError_t launch_after(Kernel kernel, dim3 grid, int threads, size_t shared, c
 template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int bytes, cudaStream_t stream, const params &p) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
-    kernel<<<grid, SCORE_WARPS * 32, (size_t)bytes, stream>>>(p);
-    return cudaGetLastError();
+    return launch_after(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
 }
 
 struct device { int multiprocessors, major; };
@@ -1534,15 +1534,14 @@ template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream
 template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
     if (!dense) {
         const i64 warps = (i64)p.batch * p.kv_heads * p.slices * p.tiles;
-        k_scores_plain<K, C, true, true><<<(unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS), SCORE_WARPS * 32, 0, stream>>>(p);
-        return cudaGetLastError();
+        return launch_after(k_scores_plain<K, C, true, true>, dim3((unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS)), SCORE_WARPS * 32, 0, stream,
+                            false, p);
     }
     p.slices = (p.group + 3) / 4;
     const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
     const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices * blocks), (unsigned)p.batch);
-    if (wide) k_dense_plain<K, C, true, true, 4, 2><<<grid, DENSE_WARPS * 32, 0, stream>>>(p);
-    else k_dense_plain<K, C, true, true, 4, 1><<<grid, DENSE_WARPS * 32, 0, stream>>>(p);
-    return cudaGetLastError();
+    return wide ? launch_after(k_dense_plain<K, C, true, true, 4, 2>, grid, DENSE_WARPS * 32, 0, stream, false, p)
+                : launch_after(k_dense_plain<K, C, true, true, 4, 1>, grid, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
 template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t stream, bool dense) {
@@ -1566,15 +1565,14 @@ template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t st
 santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
     const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
     cudaStream_t stream = (cudaStream_t)o->stream;
-    santa_status s = check(a, o);
-    if (s != SANTA_OK) return s;
+    santa_status s;                                 /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     const layout l = layout_of(a, o);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
-    if ((s = check_pointer(workspace)) != SANTA_OK) return s;
-    if (a->lse && (s = check_pointer(a->lse)) != SANTA_OK) return s;
-    if (stats && (s = check_pointer(stats)) != SANTA_OK) return s;
+    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds, o->offsets,
+                                   o->request_ids };
+    for (const void *pointer : others) if (pointer && (s = check_pointer(pointer)) != SANTA_OK) return s;
 
     params p;
     memset(&p, 0, sizeof p);
@@ -1655,14 +1653,14 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
         else e = launch_gather<__nv_fp8_e4m3>(p, stream, overlap);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
-            k_stats<<<dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream>>>(p);
-            if ((e = cudaGetLastError()) != cudaSuccess) return cuda_status(e);
+            e = launch_after(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);
+            if (e != cudaSuccess) return cuda_status(e);
         }
     }
     return SANTA_OK;
 }
 
-const santa_backend backend = { "cuda", workspace_size, decode };
+const santa_backend backend = { "cuda", check, workspace_size, decode };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;

@@ -40,7 +40,7 @@ static const choice score_methods[] = {
     { "group-strat", SANTA_SCORES_GROUP_STRAT },      { NULL, 0 },
 };
 
-typedef enum kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } kind;
+typedef enum value_kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } value_kind;
 
 typedef enum option_id {
     MODEL, TOKENIZER, PROMPT, PROMPT_FILE, PROMPT_TOKENS, STEPS, TEMPERATURE, SEED, THREADS,
@@ -51,7 +51,7 @@ typedef enum option_id {
 /* One table for parsing, range checks and --help. Numbers lie in [low, high]; open: the ends are excluded. */
 static const struct {
     const char *name;
-    kind kind;
+    value_kind kind;
     size_t field;
     double low, high;
     int open;
@@ -481,6 +481,8 @@ static int run_table(session *s, const config *c, llama_error *e) {
             if (!narrow) one.method = all[i];
             if (!one_budget) one.samples = all_samples[j];
             if (!narrow || budgets) snprintf(draws, sizeof draws, "%d", (int)one.samples);
+            o = attention_options(&one);
+            if (!narrow && llama_check(&s->state, &o) == SANTA_ERR_BACKEND_METHOD) break;  /* a GPU has not all */
             row r;
             memset(&r, 0, sizeof r);
             for (int64_t run = 0; run < c->compare_seeds && status == 0; run++, one.seed++) {

@@ -11,7 +11,9 @@
        for (pos = 0; pos < 512; pos++) {
            llama_forward(&s, token, pos, 1, &e);                        // s.logits
            token = llama_sample(s.logits, m.vocab_size, 0.7, &random);
-       }                                                                                                       */
+       }
+
+   For attention on another device, define the LLAMA_ macros below first (see decode_cuda.cu).                  */
 #ifndef LLAMA_H
 #define LLAMA_H
 
@@ -23,6 +25,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#ifndef LLAMA_DEVICE
+#define LLAMA_DEVICE      SANTA_CPU          /* where attention runs                                               */
+#define LLAMA_ALLOC(size) malloc(size)       /* memory that it and the CPU reach: all that santa_decode touches    */
+#define LLAMA_FREE(p)     free(p)
+#define LLAMA_DECODE      santa_decode       /* returns when the output is there                                   */
+#endif
 
 enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b */
 
@@ -397,6 +406,9 @@ fail:
 
 /* --------------------------------------------------------------------------------------------- forward */
 
+/* What one call of santa_decode takes and gives beside tensors. */
+typedef struct llama_call { santa_stats stats; int32_t length; } llama_call;
+
 typedef struct llama_state {
     const llama_model *model;
     int64_t  capacity;                       /* positions that the cache can hold                                  */
@@ -406,6 +418,7 @@ typedef struct llama_state {
     float   *turn;                           /* [head_dim] cos and sin of the position, pair by pair               */
     float   *logits;                         /* [vocab_size]                                                       */
     float   *buffer;                         /* the one allocation behind all of these                             */
+    llama_call *call;
     santa_options options;                   /* how to attend                                                      */
     void    *workspace;
     size_t   workspace_bytes;
@@ -415,8 +428,9 @@ typedef struct llama_state {
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
-    free(s->buffer);
-    free(s->workspace);
+    LLAMA_FREE(s->buffer);
+    LLAMA_FREE(s->call);
+    LLAMA_FREE(s->workspace);
     memset(s, 0, sizeof *s);
 }
 
@@ -432,8 +446,10 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
     const size_t dim = (size_t)m->dim, hidden = (size_t)m->hidden_dim, vocab = (size_t)m->vocab_size;
     const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
     const size_t rest = 4 * dim + 2 * hidden + (size_t)m->head_dim + vocab;
-    if (cache != 0) s->buffer = (float *)malloc((2 * cache + rest) * sizeof(float));
-    if (!s->buffer) return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
+    if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
+    s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
+    if (!s->buffer || !s->call) return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
+    s->call->length = 1;
     float *at = s->buffer;
     s->k_cache = at;  at += cache;
     s->v_cache = at;  at += cache;
@@ -448,8 +464,8 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
     return 0;
 }
 
-/* The one place that describes our cache to santa.h: one query row against positions 0 .. length - 1 of a layer. */
-static inline santa_attention llama_attention(const llama_state *s, int32_t layer, const int32_t *length) {
+/* The one place that describes our cache to santa.h: one query row against a layer's first call->length keys. */
+static inline santa_attention llama_attention(const llama_state *s, int32_t layer) {
     const llama_model *m = s->model;
     const size_t offset = (size_t)layer * (size_t)s->capacity * (size_t)m->kv_dim;
     santa_attention a;
@@ -458,21 +474,30 @@ static inline santa_attention llama_attention(const llama_state *s, int32_t laye
     a.k   = santa_view(s->k_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
     a.v   = santa_view(s->v_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
     a.out = santa_view(s->attended, SANTA_F32, 1, 1, m->n_heads, m->head_dim);
-    a.seq_lens = length;
+    a.q.device = a.k.device = a.v.device = a.out.device = LLAMA_DEVICE;
+    a.seq_lens = &s->call->length;
     return a;
+}
+
+/* SANTA_OK, or why these options cannot be had. santa_check would not do: it does not ask a GPU's backend. santa_decode
+   does, and looks at the workspace last. */
+static inline santa_status llama_check(const llama_state *s, const santa_options *o) {
+    const santa_attention a = llama_attention(s, 0);
+    const santa_status status = santa_decode(&a, o, NULL, 0, NULL);
+    return status == SANTA_ERR_WORKSPACE_NULL ? SANTA_OK : status;
 }
 
 /* Attend with these options from now on (offset is set by llama_forward); the cache stays, counters start at zero. */
 static inline int llama_state_options(llama_state *s, const santa_options *o, llama_error *e) {
-    const int32_t length = 1;
-    const santa_attention a = llama_attention(s, 0, &length);
-    const santa_status status = santa_check(&a, o);
+    const santa_attention a = llama_attention(s, 0);
+    const santa_status status = llama_check(s, o);
     if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
     const size_t bytes = santa_workspace_size(&a, o);       /* a function of shapes: the same at every length */
     if (bytes > s->workspace_bytes || !s->workspace) {
-        void *more = realloc(s->workspace, bytes > 0 ? bytes : 1);
-        if (!more) return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
-        s->workspace = more;
+        LLAMA_FREE(s->workspace);
+        s->workspace_bytes = 0;
+        s->workspace = LLAMA_ALLOC(bytes);
+        if (!s->workspace) return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
         s->workspace_bytes = bytes;
     }
     s->options = *o;
@@ -519,7 +544,6 @@ static inline void llama_rope(float *x, const float *turn, int64_t n, int64_t he
 static inline int llama_forward(llama_state *s, int32_t token, int64_t position, int want_logits, llama_error *e) {
     const llama_model *m = s->model;
     const int64_t dim = m->dim, kv_dim = m->kv_dim, hidden = m->hidden_dim, head_dim = m->head_dim;
-    const int32_t length = (int32_t)position + 1;
     if (position < 0 || position >= s->capacity)
         return llama_fail(e, "position %lld is outside the cache of %lld", (long long)position, (long long)s->capacity);
     if (token < 0 || token >= m->vocab_size) return llama_fail(e, "token %d is not in the vocabulary", (int)token);
@@ -529,6 +553,7 @@ static inline int llama_forward(llama_state *s, int32_t token, int64_t position,
         s->turn[i + 1] = (float)sin(angle);
     }
     memcpy(s->x, m->embedding + token * dim, (size_t)dim * sizeof(float));
+    s->call->length = (int32_t)position + 1;
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
         float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
@@ -539,18 +564,18 @@ static inline int llama_forward(llama_state *s, int32_t token, int64_t position,
         llama_rope(s->q, s->turn, dim, head_dim);
         llama_rope(k, s->turn, kv_dim, head_dim);
 
-        const santa_attention a = llama_attention(s, layer, &length);
-        santa_stats one;
+        const santa_attention a = llama_attention(s, layer);
+        const santa_stats *one = &s->call->stats;
         s->options.offset = santa_offset(layer, position);  /* other draws in every layer and at every step */
         const double start = llama_seconds();
-        const santa_status status = santa_decode(&a, &s->options, s->workspace, s->workspace_bytes, &one);
+        const santa_status status = LLAMA_DECODE(&a, &s->options, s->workspace, s->workspace_bytes, &s->call->stats);
         s->attention_seconds += llama_seconds() - start;
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
-        s->stats.keys += one.keys;
-        s->stats.k_rows_read += one.k_rows_read;
-        s->stats.k_features_read += one.k_features_read;
-        s->stats.v_rows_read += one.v_rows_read;
-        s->stats.draws += one.draws;
+        s->stats.keys += one->keys;
+        s->stats.k_rows_read += one->k_rows_read;
+        s->stats.k_features_read += one->k_features_read;
+        s->stats.v_rows_read += one->v_rows_read;
+        s->stats.draws += one->draws;
 
         llama_matmul(s, s->normed, m->wo + layer * dim * dim, s->attended, dim, dim);
         for (int64_t i = 0; i < dim; i++) s->x[i] += s->normed[i];

@@ -9,6 +9,8 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
 CC=${CC:-cc}
 BUILD=${BUILD:-build}
+# For emulators and valgrind: the suites that do not run the same code very often.
+SLOW_MACHINE="convert/ random/ dense/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {

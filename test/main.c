@@ -6,6 +6,9 @@
 #include <time.h>
 
 static const struct { const char *name; const test_case *cases; } suites[] = {
+#ifdef TEST_SUITES                           /* cuda/test_cuda.cu includes this file with a list of its own */
+    TEST_SUITES
+#else
     {"convert",     suite_convert},
     {"random",      suite_random},
     {"dense",       suite_dense},
@@ -19,6 +22,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"memory",      suite_memory},
     {"fuzz",        suite_fuzz},
     {"model",       suite_model},
+#endif
 };
 
 enum { MAX_MESSAGES = 8 };                   /* printed per case; further failures are only counted */

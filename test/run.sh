@@ -12,4 +12,5 @@ unit_tests() {
 part "unit tests" unit_tests
 part "examples"   sh test/examples.sh
 part "matrix"     sh test/matrix.sh
+part "cuda"       sh test/cuda.sh
 total

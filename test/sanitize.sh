@@ -3,7 +3,7 @@
 . "$(dirname "$0")/cells.sh"
 
 DEBUG="-g -O1 -fno-omit-frame-pointer"
-MEMORY="-fsanitize=address,undefined -fno-sanitize-recover=all"
+MEMORY="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 # sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way and handed to the model
 # cases, which feed it broken files.
@@ -37,10 +37,11 @@ threads() {
     "$1" $DEBUG -fsanitize=thread -pthread -o "$dir/example" examples/threads.c -lm && limited "$dir/example"
 }
 
+# shellcheck disable=SC2086
 memcheck() {
     need valgrind
     test_program "$CC" -g -O1 || return 1
-    limited valgrind -q --error-exitcode=9 --leak-check=full "$dir/test" --quick
+    limited valgrind -q --error-exitcode=9 --leak-check=full "$dir/test" --quick $SLOW_MACHINE
 }
 
 list() {

@@ -640,6 +640,11 @@ static struct {
     size_t                 bytes;
 } seen;
 
+static santa_status fake_check(const santa_attention *at, const santa_options *op) {
+    (void)at;
+    return op->method == SANTA_TOP_K ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+}
+
 static size_t fake_workspace_size(const santa_attention *call, const santa_options *options) {
     (void)call;
     (void)options;
@@ -660,7 +665,7 @@ static santa_status fake_decode(const santa_attention *call, const santa_options
 static void move_to(santa_device device) { a.q.device = a.k.device = a.v.device = a.out.device = device; }
 
 static void backend(void) {
-    static const santa_backend fake = {"fake", fake_workspace_size, fake_decode};
+    static const santa_backend fake = {"fake", fake_check, fake_workspace_size, fake_decode};
     santa_backend broken = fake;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CPU, &fake));
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_DEVICE_COUNT, &fake));

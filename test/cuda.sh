@@ -1,0 +1,38 @@
+#!/bin/sh
+# The GPU half: santa_cuda.cu compiled for every architecture, and its tests, which skip themselves one by one where there
+# is no device. Last line: N passed, N failed, N skipped.
+. "$(dirname "$0")/cells.sh"
+. "$root/test/total.sh"
+
+# -G, without optimisation: this is about errors and warnings, and an optimised build takes minutes for each.
+compile_for() {
+    need nvcc
+    nvcc --list-gpu-arch | grep -q "^compute_$1\$" || skip "this nvcc has no compute_$1"
+    nvcc -std=c++17 -G -gencode "arch=compute_$1,code=[sm_$1,compute_$1]" -Werror all-warnings \
+         -c -o "$work/sm_$1.o" santa_cuda.cu
+}
+
+architectures() {
+    for arch in 80 86 89 90 100 120; do
+        cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
+    done
+}
+
+gpu_tests() {
+    if ! command -v nvcc >/dev/null 2>&1; then
+        echo "skipped test/cuda/test_cuda.cu: no nvcc"
+        echo "0 passed, 0 failed, 1 skipped"
+        return
+    fi
+    if nvidia-smi -L >/dev/null 2>&1; then
+        kernels="-O3 -arch=native santa_cuda.cu"
+    else
+        kernels=$BUILD/cuda/sm_90.o
+    fi
+    # shellcheck disable=SC2086
+    nvcc -std=c++17 -o "$BUILD/test_cuda" test/cuda/test_cuda.cu $kernels && "$BUILD/test_cuda"
+}
+
+part "architectures" run_cells architectures
+part "gpu tests"     gpu_tests
+total

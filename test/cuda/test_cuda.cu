@@ -1,0 +1,1058 @@
+/* Tests of santa_cuda.cu: the CPU and the GPU on the same problems, statistics, poison, graphs, streams and errors.
+     nvcc -std=c++17 -O2 -arch=native test/cuda/test_cuda.cu santa_cuda.cu -o build/test_cuda && build/test_cuda
+   --quick keeps the work small, for compute-sanitizer. Without a device every case is skipped. */
+#define SANTA_IMPLEMENTATION
+#include "../../santa_cuda.h"
+#include "../reference.h"
+#include <cuda_runtime.h>
+#include <algorithm>
+#include <initializer_list>
+#include <vector>
+
+/* ------------------------------------------------------------------------------------------------- device memory */
+
+static bool cuda_ok(cudaError_t e, const char *what, const char *file, int line) {
+    return test_check(e == cudaSuccess, file, line, "%s: %s", what, cudaGetErrorString(e)) != 0;
+}
+#define CUDA(call) cuda_ok(call, #call, __FILE__, __LINE__)
+
+static bool no_device(void) {
+    int count = 0;
+    return cudaGetDeviceCount(&count) != cudaSuccess || count == 0;
+}
+#define NEED_DEVICE() do { if (no_device()) SKIP("no device"); } while (0)
+
+/* Device memory between two guards. */
+class block {
+public:
+    explicit block(size_t bytes, int fill = CANARY) : bytes_(bytes) {
+        CUDA(cudaMalloc(&base_, bytes + 2 * GUARD));
+        CUDA(cudaMemset(base_, CANARY, bytes + 2 * GUARD));
+        CUDA(cudaMemset(data(), fill, bytes));
+    }
+    ~block() { CUDA(cudaFree(base_)); }
+    block(const block &) = delete;
+    block &operator=(const block &) = delete;
+
+    char *data() const { return (char *)base_ + GUARD; }
+    void  put(const void *from, size_t bytes, size_t at = 0) {
+        CUDA(cudaMemcpy(data() + at, from, bytes, cudaMemcpyHostToDevice));
+    }
+    void get(void *to, size_t bytes, size_t at = 0) const {
+        CUDA(cudaMemcpy(to, data() + at, bytes, cudaMemcpyDeviceToHost));
+    }
+    bool intact() const {
+        std::vector<unsigned char> guard(2 * GUARD);
+        CUDA(cudaMemcpy(guard.data(), base_, GUARD, cudaMemcpyDeviceToHost));
+        CUDA(cudaMemcpy(guard.data() + GUARD, data() + bytes_, GUARD, cudaMemcpyDeviceToHost));
+        return std::count(guard.begin(), guard.end(), (unsigned char)CANARY) == 2 * GUARD;
+    }
+
+private:
+    enum { GUARD = 256, CANARY = 0xa5 };
+    void  *base_ = nullptr;
+    size_t bytes_;
+};
+
+static int64_t size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+
+/* The elements that a view touches: count of them from offset low (<= 0) on. */
+struct extent { int64_t low, count; };
+static extent extent_of(const santa_tensor &t) {
+    extent e = {0, 1};
+    for (int i = 0; i < 4; i++) {
+        const int64_t span = (t.shape[i] - 1) * t.stride[i];
+        e.low   += std::min<int64_t>(span, 0);
+        e.count += span < 0 ? -span : span;
+    }
+    return e;
+}
+
+/* out and lse as the GPU left them. Moved, never copied: out points into bytes. */
+struct result {
+    result() = default;
+    result(result &&) = default;
+    result &operator=(result &&) = default;
+
+    std::vector<char>  bytes;                /* of out, gaps included      */
+    santa_tensor       out;                  /* the view of it on the host */
+    std::vector<float> lse;
+    santa_stats        stats;
+
+    bool same(const result &x) const {
+        return bytes == x.bytes && lse.size() == x.lse.size() && !memcmp(lse.data(), x.lse.data(), 4 * lse.size());
+    }
+    /* one row of heads of one request, for results of different batches */
+    bool same_request(int64_t b, const result &x, int64_t other) const {
+        for (int64_t i = 0; i < out.shape[1]; i++)
+            for (int64_t h = 0; h < out.shape[2]; h++) {
+                const int64_t row = (b * out.shape[1] + i) * out.shape[2] + h;
+                if (memcmp(&lse[(size_t)row], &x.lse[(size_t)((other * out.shape[1] + i) * out.shape[2] + h)], 4)) return false;
+                if (!same_row(b, i, h, x, other)) return false;
+            }
+        return true;
+    }
+    bool same_row(int64_t b, int64_t i, int64_t h, const result &x, int64_t other) const {
+        const int64_t size = size_of(out.dtype);
+        for (int64_t c = 0; c < out.shape[3]; c++)
+            if (memcmp((const char *)out.data + size * ref_at(&out, b, i, h, c),
+                       (const char *)x.out.data + size * ref_at(&x.out, other, i, h, c), (size_t)size)) return false;
+        return true;
+    }
+    /* how many values of the row and its lse are NaN */
+    int64_t nans(int64_t b, int64_t i, int64_t h) const {
+        int64_t n = test_is_nan(lse[(size_t)((b * out.shape[1] + i) * out.shape[2] + h)]);
+        for (int64_t c = 0; c < out.shape[3]; c++) n += test_is_nan((float)ref_get(&out, b, i, h, c));
+        return n;
+    }
+};
+
+/* Device copies of everything that an attention and its options point to. */
+class on_gpu {
+public:
+    santa_attention a;
+    santa_options   o;
+    santa_stats    *stats;
+
+    on_gpu(const santa_attention &host, const santa_options &options, int workspace_fill = 0xff) : a(host), o(options) {
+        const size_t batch = (size_t)a.q.shape[0], heads = (size_t)a.q.shape[2], rows = batch * heads * (size_t)a.q.shape[1];
+        for (santa_tensor *t : {&a.q, &a.k, &a.v, &a.out}) view(t);
+        out_index_ = blocks_.size() - 1;
+        if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
+        array(&a.seq_lens, batch);
+        array(&a.block_table, batch * (size_t)(a.block_table_stride ? a.block_table_stride : a.max_pages));
+        array(&a.sinks, heads);
+        array(&a.alibi_slopes, heads);
+        array(&o.seeds, batch);
+        array(&o.offsets, batch);
+        array(&o.request_ids, batch);
+        bytes_     = santa_workspace_size(&a, &o);
+        workspace_ = new_block(bytes_, workspace_fill);
+        stats_     = new_block(sizeof *stats);
+        stats      = (santa_stats *)stats_->data();
+    }
+    ~on_gpu() { for (block *b : blocks_) delete b; }
+    on_gpu(const on_gpu &) = delete;
+    on_gpu &operator=(const on_gpu &) = delete;
+
+    santa_status start(cudaStream_t stream = 0) {
+        o.stream = stream;
+        return santa_decode(&a, &o, workspace_->data(), bytes_, stats);
+    }
+    /* A whole run: call, wait, guards. */
+    bool run() {
+        if (!CHECK_STATUS(start(), SANTA_OK)) return false;
+        if (!CUDA(cudaDeviceSynchronize())) return false;
+        bool good = true;
+        for (const block *b : blocks_) good &= b->intact();
+        return CHECK_MSG(good, "%s wrote outside its memory", santa_method_name(o.method)) != 0;
+    }
+    result get() const {
+        result r;
+        const extent  e = extent_of(a.out);
+        const int64_t size = size_of(a.out.dtype);
+        r.bytes.resize((size_t)(e.count * size));
+        blocks_[out_index_]->get(r.bytes.data(), r.bytes.size(), out_shift_);
+        r.out      = a.out;
+        r.out.data = r.bytes.data() - e.low * size;
+        r.lse.resize(lse_ ? (size_t)(a.q.shape[0] * a.q.shape[1] * a.q.shape[2]) : 0);
+        if (lse_) lse_->get(r.lse.data(), 4 * r.lse.size());
+        stats_->get(&r.stats, sizeof r.stats);
+        return r;
+    }
+    char  *workspace() const { return workspace_->data(); }
+    size_t workspace_bytes() const { return bytes_; }
+
+private:
+    std::vector<block *> blocks_;
+    block *lse_ = nullptr, *workspace_, *stats_;
+    size_t out_index_, out_shift_ = 0, bytes_;
+
+    block *new_block(size_t bytes, int fill = 0xa5) {
+        blocks_.push_back(new block(bytes, fill));
+        return blocks_.back();
+    }
+    void view(santa_tensor *t) {             /* aligned to 16 bytes where the host's is */
+        const extent  e = extent_of(*t);
+        const int64_t size = size_of(t->dtype);
+        const char   *from = (const char *)t->data + e.low * size;
+        const size_t  shift = (uintptr_t)from % 16, bytes = (size_t)(e.count * size);
+        block *b = new_block(bytes + shift);
+        b->put(from, bytes, shift);
+        t->data   = b->data() + shift - e.low * size;
+        t->device = SANTA_CUDA;
+        out_shift_ = shift;                  /* out comes last */
+    }
+    template <typename T> void array(const T **p, size_t n) {
+        if (!*p) return;
+        block *b = new_block(n * sizeof(T));
+        b->put(*p, n * sizeof(T));
+        *p = (const T *)b->data();
+    }
+};
+
+/* ------------------------------------------------------------------------------------------------- problems */
+
+static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH};
+static const santa_stash  STASHES[] = {SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8};
+
+static ref_spec spec16(int64_t heads, int64_t kv_heads, int64_t len, int64_t dim, santa_dtype type = SANTA_BF16) {
+    ref_spec s = ref_spec_make(heads, kv_heads, len, dim);
+    s.q_type = s.k_type = s.v_type = type;
+    s.out_type = SANTA_F32;
+    s.stream = 11;
+    return s;
+}
+
+static santa_options options(santa_method method, int64_t samples, santa_stash stash = SANTA_STASH_F32) {
+    santa_options o = ref_options(method, samples, test_seed);
+    o.offset = santa_offset(3, 5);
+    o.stash  = stash;
+    return o;
+}
+
+static void to_e4m3(santa_tensor *t, void **memory) {
+    const extent e = extent_of(*t);
+    const float *from = (const float *)t->data + e.low;
+    uint8_t     *to = (uint8_t *)test_alloc((size_t)e.count);
+    for (int64_t i = 0; i < e.count; i++) to[i] = santa_f32_to_e4m3(from[i]);
+    free(*memory);
+    *memory  = to;
+    t->data  = to - e.low;
+    t->dtype = SANTA_E4M3;
+}
+
+/* A ref_problem that frees itself; reference.h knows no e4m3, so such k and v are built as f32 first. */
+struct problem : ref_problem {
+    explicit problem(ref_spec s) {
+        const bool k8 = s.k_type == SANTA_E4M3, v8 = s.v_type == SANTA_E4M3;
+        if (k8) s.k_type = SANTA_F32;
+        if (v8) s.v_type = SANTA_F32;
+        ref_build(this, &s);
+        if (k8) to_e4m3(&a.k, &memory[1]);
+        if (v8) to_e4m3(&a.v, &memory[2]);
+        a.std_error = NULL;
+    }
+    ~problem() { ref_free(this); }
+    problem(const problem &) = delete;
+    problem &operator=(const problem &) = delete;
+
+    void replicate(int64_t requests) {
+        ref_replicate(this, requests);
+        a.std_error = NULL;
+    }
+};
+
+static bool run_on_gpu(const problem &p, const santa_options &o, result *r) {
+    on_gpu g(p.a, o);
+    if (!g.run()) return false;
+    *r = g.get();
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------------------- CPU against GPU */
+
+/* Rounding may move a draw across a boundary between keys; such heads are counted and must stay rare. */
+struct totals { int64_t rows, off, draws; };
+
+static void check_totals(const totals &t, const char *what) {
+    const int64_t allowed = std::min(2 + t.draws / 1000, t.rows / 2 + 1);
+    CHECK_MSG(t.off <= allowed, "%s: %lld of %lld sampled heads differ, %lld draws, allowed %lld", what, (long long)t.off,
+              (long long)t.rows, (long long)t.draws, (long long)allowed);
+}
+
+static double largest_row_of_v(const problem &p) {
+    const int64_t dv = p.spec.head_dim_v, rows = p.spec.batch * p.spec.len * p.spec.kv_heads;
+    double most = 0.0;
+    for (int64_t j = 0; j < rows; j++) {
+        double x = 0.0;
+        for (int64_t c = 0; c < dv; c++) x += p.v[j * dv + c] * p.v[j * dv + c];
+        most = std::max(most, x);
+    }
+    return 1.1 * sqrt(most) * (p.a.v_scale != 0.0f ? (double)p.a.v_scale : 1.0);      /* e4m3 rounds up to 1/16 */
+}
+
+static void check_gaps(const result &r, const std::vector<char> &before, const char *what) {
+    const int64_t size = size_of(r.out.dtype), low = extent_of(r.out).low;
+    std::vector<char> now = r.bytes;
+    for (int64_t b = 0; b < r.out.shape[0]; b++)
+        for (int64_t i = 0; i < r.out.shape[1]; i++)
+            for (int64_t h = 0; h < r.out.shape[2]; h++)
+                for (int64_t c = 0; c < r.out.shape[3]; c++) {
+                    const int64_t at = size * (ref_at(&r.out, b, i, h, c) - low);
+                    memcpy(&now[(size_t)at], &before[(size_t)at], (size_t)size);
+                }
+    CHECK_MSG(now == before, "%s: wrote between the rows of out", what);
+}
+
+static void compare(problem &p, const santa_options &o, totals *t) {
+    const ref_spec &s = p.spec;
+    const bool sampled = o.method != SANTA_DENSE, all_f32 = p.a.q.dtype == SANTA_F32 && p.a.k.dtype == SANTA_F32;
+    const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type), v_max = largest_row_of_v(p);
+    char what[160];
+    snprintf(what, sizeof what, "%s S %lld stash %d, types %d%d%d%d, %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, page %lld, layout %d",
+             santa_method_name(o.method), (long long)o.num_samples, (int)o.stash, (int)p.a.q.dtype, (int)p.a.k.dtype, (int)p.a.v.dtype,
+             (int)s.out_type, (long long)s.batch, (long long)s.len, (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim,
+             (long long)s.head_dim_v, (long long)s.page_size, (int)s.layout);
+
+    on_gpu g(p.a, o);
+    const result before = g.get();
+    if (!g.run()) { CHECK_MSG(0, "in %s", what); return; }
+    const result r = g.get();
+    check_gaps(r, before.bytes, what);
+    santa_stats cpu;
+    if (!ref_run(&p, &o, &cpu)) return;
+
+    double all_difference = 0.0, all_norm = 0.0;
+    int64_t off = 0, bad_lse = 0, too_far = 0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                double difference = 0.0, norm = 0.0;
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
+                    difference += d * d;
+                    norm += x * x;
+                }
+                all_difference += difference;
+                all_norm += norm;
+                off += !(sqrt(difference) <= (1e-4 + eps) * sqrt(norm) + 1e-6 * v_max);
+                /* flash gives a draw up to a whole tile's weight; elsewhere four moved draws can do no more than this */
+                const double reach = o.method == SANTA_FLASH ? 2.0 * v_max
+                                                             : 8.0 * v_max / (double)ref_max(o.num_samples, 1) + eps * sqrt(norm);
+                too_far += !(sqrt(difference) <= reach);
+                const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
+                const float  x = p.lse[row], y = r.lse[row];
+                bad_lse += !(x == y || fabs((double)x - (double)y) <= (p.a.q.dtype == p.a.k.dtype ? 1e-4 : 1e-3));
+            }
+    CHECK_MSG(bad_lse == 0, "%s: %lld lse differ", what, (long long)bad_lse);
+    CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys && r.stats.k_rows_read == cpu.k_rows_read
+              && r.stats.k_features_read == cpu.k_features_read, "%s: stats of rows, keys or K differ", what);
+    CHECK_MSG(r.stats.draws == cpu.draws, "%s: %lld draws, the CPU %lld", what, (long long)r.stats.draws, (long long)cpu.draws);
+    if (!sampled) {
+        const double error = all_norm > 0.0 ? sqrt(all_difference / all_norm) : sqrt(all_difference), most = all_f32 ? 2e-5 : 2e-3;
+        CHECK_MSG(error <= most + eps, "%s: relative error %g", what, error);
+        return;
+    }
+    CHECK_MSG(too_far == 0, "%s: %lld heads are farther off than moved draws can bring them", what, (long long)too_far);
+    if (off == 0)
+        CHECK_MSG(r.stats.v_rows_read == cpu.v_rows_read && r.stats.v_rows_head == cpu.v_rows_head, "%s: stats of V differ", what);
+    t->rows  += s.batch * s.q_len * s.heads;
+    t->draws += cpu.draws;
+    t->off   += off;
+}
+
+/* Every method on one problem. */
+static void compare_all(const ref_spec &s, int64_t samples, const char *what, float k_scale = 0.0f, float v_scale = 0.0f) {
+    problem p(s);
+    p.a.k_scale = k_scale;
+    p.a.v_scale = v_scale;
+    totals t = {0, 0, 0};
+    for (santa_method m : METHODS) compare(p, options(m, samples), &t);
+    check_totals(t, what);
+}
+
+static void methods_and_stashes(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(32, 8, test_quick ? 200 : 1000, 128);
+    s.batch  = 3;
+    s.ragged = 1;
+    problem p(s);
+    for (santa_stash stash : STASHES) {
+        totals t = {0, 0, 0};
+        for (santa_method m : METHODS) compare(p, options(m, 128, stash), &t);
+        check_totals(t, "stash");
+    }
+}
+
+static void types(void) {
+    NEED_DEVICE();
+    static const santa_dtype t[][4] = {
+        {SANTA_F32,  SANTA_F32,  SANTA_F32,  SANTA_F32},  {SANTA_F16,  SANTA_F16,  SANTA_F16,  SANTA_F16},
+        {SANTA_BF16, SANTA_BF16, SANTA_BF16, SANTA_BF16}, {SANTA_F32,  SANTA_BF16, SANTA_BF16, SANTA_F32},
+        {SANTA_F32,  SANTA_F16,  SANTA_F16,  SANTA_F32},  {SANTA_F16,  SANTA_BF16, SANTA_F16,  SANTA_BF16},
+        {SANTA_BF16, SANTA_F32,  SANTA_E4M3, SANTA_F16},  {SANTA_BF16, SANTA_E4M3, SANTA_E4M3, SANTA_BF16},
+        {SANTA_F16,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},  {SANTA_F32,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},
+        {SANTA_BF16, SANTA_E4M3, SANTA_F32,  SANTA_F32},  {SANTA_BF16, SANTA_BF16, SANTA_F32,  SANTA_F32},
+    };
+    for (const santa_dtype *x : t) {
+        ref_spec s = spec16(8, 2, test_quick ? 150 : 500, 128);
+        s.q_type = x[0]; s.k_type = x[1]; s.v_type = x[2]; s.out_type = x[3];
+        compare_all(s, 64, "types");
+    }
+}
+
+static void head_dims(void) {
+    NEED_DEVICE();
+    static const int64_t dims[][2] = {{8, 8}, {40, 40}, {64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 192}, {256, 256},
+                                      {320, 320}, {128, 72}, {64, 256}, {192, 128}, {128, 320}, {33, 17}};
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
+        for (const int64_t *d : dims) {
+            if (type == SANTA_E4M3 && d[0] % 64) continue;
+            ref_spec s = spec16(8, 2, test_quick ? 130 : 700, d[0]);
+            s.k_type = s.v_type = type;
+            s.head_dim_v = d[1];
+            compare_all(s, 64, "head_dims");
+        }
+}
+
+static void groups(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32})
+        for (int64_t group : {1, 4, 5, 7, 8, 16, 20}) {
+            ref_spec s = spec16(2 * group, 2, test_quick ? 130 : 700, 64);
+            s.k_type = s.v_type = type;
+            compare_all(s, 64, "groups");
+        }
+}
+
+static void lengths(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(8, 2, 700, 64);
+    s.batch  = 6;                            /* full, none, one, half, all but one, 65 */
+    s.ragged = 1;
+    compare_all(s, 64, "ragged");
+    for (int64_t n : {1, 2, 63, 64, 65, 1023, 1024, 1025}) {
+        if (test_quick && n > 65) break;
+        compare_all(spec16(8, 2, n, 128), 16, "short");
+    }
+}
+
+static void paged(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int64_t page : {1, 16, 64, 96}) {
+            ref_spec s = spec16(8, 2, test_quick ? 200 : 950, 64);
+            s.k_type = s.v_type = type;
+            s.batch  = 4;
+            s.ragged = 1;                    /* the slots behind a sequence are wild: see ref_build */
+            s.page_size = page;
+            compare_all(s, 64, "paged");
+            s.layout = REF_HND;
+            compare_all(s, 64, "paged HND");
+        }
+}
+
+static void layouts(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int layout = 0; layout < REF_LAYOUTS; layout++)
+            for (int64_t page : {0, 16}) {
+                ref_spec s = spec16(8, 2, test_quick ? 130 : 500, 64);
+                s.k_type = s.v_type = type;
+                s.batch  = 2;
+                s.layout = (ref_layout)layout;
+                s.page_size = page;
+                compare_all(s, 64, "layouts");
+            }
+}
+
+static void query_rows(void) {
+    NEED_DEVICE();
+    for (int causal = 0; causal < 2; causal++)
+        for (santa_dtype type : {SANTA_BF16, SANTA_F32}) {
+            ref_spec s = spec16(8, 2, 150, 64, type);
+            s.batch  = 3;
+            s.q_len  = 5;
+            s.ragged = 1;                    /* sequence 1 is empty, sequence 2 shorter than q_len */
+            s.causal = causal;
+            compare_all(s, 64, "query_rows");
+        }
+}
+
+static void extras(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32})
+        for (int extra = 0; extra < 6; extra++) {
+            ref_spec s = spec16(8, 2, test_quick ? 200 : 1000, 128);
+            s.k_type = s.v_type = type;
+            s.batch  = 2;
+            if (extra == 0 || extra == 5) s.soft_cap = 2.0f;
+            if (extra == 1 || extra == 5) s.window = 2 * s.len / 3 + 1;
+            if (extra == 2 || extra == 5) s.sinks = 1;
+            if (extra == 3 || extra == 5) s.alibi = 1;
+            if (extra == 4 || extra == 5) s.sm_scale = 0.05f;
+            if (extra == 5) { s.q_len = 2; s.causal = 1; s.page_size = 16; }
+            compare_all(s, 64, "extras");
+        }
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3}) {
+        ref_spec s = spec16(8, 2, test_quick ? 200 : 1000, 64);
+        s.k_type = s.v_type = type;
+        compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
+    }
+}
+
+static void sample_counts(void) {
+    NEED_DEVICE();
+    for (int64_t samples : {1, 2, 255, 256, 257, 4096}) {        /* 256 draws are one CTA's share */
+        if (test_quick && samples > 257) break;
+        problem p(spec16(8, 2, test_quick ? 300 : 5000, 128));
+        for (santa_stash stash : STASHES) {
+            totals t = {0, 0, 0};
+            for (santa_method m : METHODS) compare(p, options(m, samples, stash), &t);
+            check_totals(t, "sample_counts");
+        }
+    }
+}
+
+static void flash_tiles(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(8, 2, test_quick ? 400 : 3000, 64);
+    s.batch  = 4;
+    s.ragged = 1;
+    s.window = s.len - 100;
+    problem p(s);
+    totals t = {0, 0, 0};
+    for (int64_t tile : {64, 128, 192, 256, 1024, 4096})
+        for (int64_t samples : {1, 3, 16, 100, 1000}) {          /* fewer draws than tiles, and more */
+            santa_options o = options(SANTA_FLASH, samples);
+            o.tile_size = tile;
+            compare(p, o, &t);
+        }
+    check_totals(t, "flash_tiles");
+}
+
+static void long_context(void) {
+    NEED_DEVICE();
+    if (test_quick) SKIP("--quick");
+    compare_all(spec16(4, 1, 200000, 64), 256, "long_context");
+    ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* one tile more than shared memory holds */
+    compare_all(s, 64, "long_context f32");
+}
+
+/* ------------------------------------------------------------------------------------------------- moved draws */
+
+/* V[j] = (j, j^2 mod 1021, 1, 0): sums of draws in whole numbers. Counts how many heads have other rows than the CPU's, and with
+   one draw a head, that both rows are neighbours: next to no mass lies between. */
+static void moved_draws(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(8, 2, 512, 64);
+    s.v_type     = SANTA_F32;
+    s.head_dim_v = 4;
+    s.gain       = 1.5;
+    problem p(s);
+    for (int64_t j = 0; j < s.len; j++)
+        for (int64_t kv = 0; kv < s.kv_heads; kv++) {
+            double *v = p.v + (j * s.kv_heads + kv) * 4;
+            v[0] = (double)j;
+            v[1] = (double)(j * j % 1021);
+            v[2] = 1.0;
+            v[3] = 0.0;
+        }
+    ref_write(&p);
+    std::vector<std::vector<double>> prob((size_t)s.heads, std::vector<double>((size_t)s.len));
+    double exact[4];
+    for (int64_t h = 0; h < s.heads; h++) ref_dense(&p, 0, 0, h, exact, prob[(size_t)h].data());
+    const int64_t requests = test_quick ? 50 : 1000;
+    p.replicate(requests);
+
+    for (santa_stash stash : STASHES) {
+        const double most_between = stash == SANTA_STASH_U8 ? 0.05 : 1e-4;               /* u8 drops the lightest keys */
+        int64_t draws = 0, moved = 0, jumps = 0, broken = 0;
+        for (santa_method m : {SANTA_IID, SANTA_STRAT, SANTA_PROP, SANTA_FLASH})
+            for (int64_t samples : {1, 64}) {
+                santa_options o = options(m, samples, stash);
+                o.tile_size = m == SANTA_FLASH ? 512 : 0;        /* one tile: weights are 1/S */
+                result r;
+                if (!run_on_gpu(p, o, &r) || !ref_run(&p, &o, NULL)) return;
+                for (int64_t b = 0; b < requests; b++)
+                    for (int64_t h = 0; h < s.heads; h++) {
+                        const double S = (double)samples;
+                        const int64_t x = llround(S * ref_get(&p.a.out, b, 0, h, 0)), y = llround(S * ref_get(&r.out, b, 0, h, 0));
+                        const int64_t x2 = llround(S * ref_get(&p.a.out, b, 0, h, 1)), y2 = llround(S * ref_get(&r.out, b, 0, h, 1));
+                        broken += llround(S * ref_get(&r.out, b, 0, h, 2)) != samples || ref_get(&r.out, b, 0, h, 3) != 0.0;
+                        draws  += samples;
+                        if (x == y && x2 == y2) continue;
+                        moved++;
+                        if (samples > 1) continue;
+                        const int64_t low = ref_min(x, y), high = ref_max(x, y);
+                        double between = 0.0;
+                        if (low < 0 || high >= s.len || low == high) { jumps++; continue; }
+                        for (int64_t j = low + 1; j < high; j++) between += prob[(size_t)h][(size_t)j];
+                        jumps += between > most_between || prob[(size_t)h][(size_t)y] <= 0.0;
+                    }
+            }
+        printf("        stash %d: %lld of %lld draws moved\n", (int)stash, (long long)moved, (long long)draws);
+        CHECK_INT(broken, 0);
+        CHECK_INT(jumps, 0);
+        CHECK_MSG(moved * 1000 < draws, "stash %d: %lld of %lld draws moved", (int)stash, (long long)moved, (long long)draws);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- statistics */
+
+/* Thousands of requests on one K and V (batch stride 0), each with a seed in device memory: the mean of every column against the
+   exact result, and the mean square error against the closed forms. */
+static void unbiased(void) {
+    NEED_DEVICE();
+    enum { DV = 8 };
+    const int64_t requests = test_quick ? 400 : 20000, samples = 16;
+    ref_spec s = spec16(8, 2, 300, 64);
+    s.head_dim_v = DV;
+    s.v_type     = SANTA_F32;
+    s.gain       = 1.5;
+    problem p(s);
+    std::vector<double> exact((size_t)(s.heads * DV)), prob((size_t)(s.heads * s.len)), v((size_t)(s.kv_heads * s.len * DV));
+    for (int64_t h = 0; h < s.heads; h++) ref_dense(&p, 0, 0, h, &exact[(size_t)(h * DV)], &prob[(size_t)(h * s.len)]);
+    for (int64_t kv = 0; kv < s.kv_heads; kv++)
+        for (int64_t j = 0; j < s.len; j++)
+            std::copy_n(p.v + (j * s.kv_heads + kv) * DV, (size_t)DV, &v[(size_t)((kv * s.len + j) * DV)]);
+    p.replicate(requests);
+    std::vector<uint64_t> seeds((size_t)requests);
+    test_rng rng = test_rng_make(5);
+    for (uint64_t &x : seeds) x = test_next(&rng);
+
+    static const struct { santa_method method; santa_stash stash; } runs[] = {
+        {SANTA_IID, SANTA_STASH_F32}, {SANTA_STRAT, SANTA_STASH_F32}, {SANTA_FLASH, SANTA_STASH_F32}, {SANTA_FLASH, SANTA_STASH_U8},
+        {SANTA_PROP, SANTA_STASH_F32}, {SANTA_PROP, SANTA_STASH_F16}, {SANTA_PROP, SANTA_STASH_U8},
+    };
+    for (const auto &x : runs) {
+        santa_options o = options(x.method, samples, x.stash);
+        o.tile_size = x.method == SANTA_FLASH ? 64 : 0;
+        o.seeds     = seeds.data();
+        result r;
+        if (!run_on_gpu(p, o, &r)) return;
+        double worst = 0.0, worst_z = 0.0;
+        for (int64_t h = 0; h < s.heads; h++) {
+            double error = 0.0, error_squares = 0.0;
+            double sum[DV] = {0}, squares[DV] = {0};
+            for (int64_t b = 0; b < requests; b++) {
+                double e2 = 0.0;
+                for (int c = 0; c < DV; c++) {
+                    const double y = ref_get(&r.out, b, 0, h, c), d = y - exact[(size_t)(h * DV + c)];
+                    sum[c] += y;
+                    squares[c] += y * y;
+                    e2 += d * d;
+                }
+                error += e2;
+                error_squares += e2 * e2;
+            }
+            char name[64];
+            snprintf(name, sizeof name, "%s, stash %d, head %d", santa_method_name(x.method), (int)x.stash, (int)h);
+            for (int c = 0; c < DV; c++) {
+                const double want = exact[(size_t)(h * DV + c)];
+                CHECK_MEAN_Z(name, sum[c], squares[c], requests, want, 5.5);
+                worst   = std::max(worst, fabs(sum[c] / (double)requests - want));
+                worst_z = std::max(worst_z, test_mean_z(sum[c], squares[c], (double)requests, want));
+            }
+            if (x.stash != SANTA_STASH_F32 || x.method == SANTA_FLASH) continue;
+            const double *pr = &prob[(size_t)(h * s.len)], *vr = &v[(size_t)(h / (s.heads / s.kv_heads) * s.len * DV)];
+            const double want = x.method == SANTA_IID ? ref_variance_iid(pr, s.len, vr, DV, samples)
+                              : x.method == SANTA_STRAT ? ref_variance_strat(pr, s.len, vr, DV, samples)
+                                                        : ref_variance_sys(pr, s.len, vr, DV, samples);
+            CHECK_MEAN_Z("mean square error", error, error_squares, requests, want, 5.5);
+        }
+        printf("        %-5s stash %d: largest bias %.1e, z %.1f\n", santa_method_name(x.method), (int)x.stash, worst, worst_z);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- poison */
+
+/* NaN before the window and behind seq_lens (there by ref_build), against the same problem with plain values there. */
+static void poison_is_not_read(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int64_t page : {0, 16}) {
+            ref_spec s = spec16(8, 2, 300, 64);
+            s.k_type = s.v_type = type == SANTA_E4M3 ? SANTA_F32 : type;
+            s.batch  = 4;
+            s.ragged = 1;
+            s.window = 100;
+            s.page_size = page;
+            problem clean(s), bad(s);
+            for (int64_t b = 0; b < s.batch; b++) {
+                const int64_t n = ref_len(&bad, b);
+                for (int64_t j = 0; j < n - s.window; j++) {
+                    int64_t i0, i1;
+                    ref_place(&bad, b, j, &i0, &i1);
+                    for (int64_t h = 0; h < s.kv_heads; h++)
+                        for (int64_t c = 0; c < s.head_dim; c++) {
+                            ref_set(&bad.a.k, i0, i1, h, c, (double)test_nan());
+                            ref_set(&bad.a.v, i0, i1, h, c, (double)test_nan());
+                        }
+                }
+                for (int64_t j = n; !page && j < s.len; j++)
+                    for (int64_t h = 0; h < s.kv_heads; h++)
+                        for (int64_t c = 0; c < s.head_dim; c++) {
+                            ref_set(&clean.a.k, b, j, h, c, 1.0);
+                            ref_set(&clean.a.v, b, j, h, c, 1.0);
+                        }
+            }
+            if (type == SANTA_E4M3)
+                for (problem *p : {&clean, &bad}) { to_e4m3(&p->a.k, &p->memory[1]); to_e4m3(&p->a.v, &p->memory[2]); }
+            for (santa_method m : METHODS) {
+                result x, y;
+                if (!run_on_gpu(clean, options(m, 64), &x) || !run_on_gpu(bad, options(m, 64), &y)) return;
+                int64_t nans = 0;
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t h = 0; h < s.heads; h++) nans += y.nans(b, 0, h);
+                CHECK_MSG(nans == 0 && x.same(y), "%s, type %d, page %lld: %lld NaN", santa_method_name(m), (int)type, (long long)page,
+                          (long long)nans);
+            }
+        }
+}
+
+/* A NaN in a K row that is read makes its KV head's rows NaN and no other. */
+static void nan_in_k_shows(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16, SANTA_F32})
+        for (int64_t j : {0, 70, 299}) {
+            ref_spec s = spec16(8, 2, 300, 64, type);
+            s.batch = 2;
+            problem clean(s), bad(s);
+            ref_set(&bad.a.k, 1, j, 1, 5, (double)test_nan());
+            for (santa_method m : METHODS) {
+                result x, y;
+                if (!run_on_gpu(clean, options(m, 64), &x) || !run_on_gpu(bad, options(m, 64), &y)) return;
+                int64_t wrong = 0;
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t h = 0; h < s.heads; h++)
+                        wrong += b == 1 && h >= 4 ? y.nans(b, 0, h) != s.head_dim_v + 1 : !y.same_row(b, 0, h, x, b);
+                CHECK_MSG(wrong == 0, "%s, type %d, key %lld: %lld rows are wrong", santa_method_name(m), (int)type, (long long)j,
+                          (long long)wrong);
+            }
+        }
+}
+
+/* A bad block table entry in use makes the sequence's rows NaN; a bad seq_lens entry is clamped. */
+static void bad_tables(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int32_t entry : {-1, INT32_MIN, INT32_MAX, -2}) {   /* -2 stands for the first page past the end */
+            ref_spec s = spec16(8, 2, 300, 64);
+            s.k_type = s.v_type = type;
+            s.batch     = 3;
+            s.page_size = 16;
+            problem clean(s), bad(s);
+            bad.block_table[1 * bad.a.max_pages + 7] = entry == -2 ? (int32_t)bad.a.k.shape[0] : entry;
+            for (santa_method m : METHODS) {
+                result x, y;
+                if (!run_on_gpu(clean, options(m, 64), &x) || !run_on_gpu(bad, options(m, 64), &y)) return;
+                int64_t wrong = !y.same_request(0, x, 0) + !y.same_request(2, x, 2);
+                for (int64_t h = 0; h < s.heads; h++) wrong += y.nans(1, 0, h) != s.head_dim_v + 1;
+                CHECK_MSG(wrong == 0, "%s, type %d, entry %d: %lld rows are wrong", santa_method_name(m), (int)type, (int)entry,
+                          (long long)wrong);
+            }
+        }
+    ref_spec s = spec16(8, 2, 300, 64);
+    s.batch  = 3;
+    s.ragged = 1;
+    problem clean(s);
+    problem bad(s);
+    for (int64_t j = 0; j < s.len; j++)
+        for (int64_t h = 0; h < s.kv_heads; h++)
+            for (int64_t c = 0; c < s.head_dim; c++) {           /* sequence 2 has one key of 300: fill it up */
+                ref_set(&clean.a.k, 2, j, h, c, 1.0); ref_set(&clean.a.v, 2, j, h, c, 1.0);
+                ref_set(&bad.a.k, 2, j, h, c, 1.0);   ref_set(&bad.a.v, 2, j, h, c, 1.0);
+            }
+    clean.seq_lens[2] = 300; bad.seq_lens[2] = INT32_MAX;
+    clean.seq_lens[1] = 0;   bad.seq_lens[1] = INT32_MIN;
+    for (santa_method m : METHODS) {
+        result x, y;
+        if (!run_on_gpu(clean, options(m, 64), &x) || !run_on_gpu(bad, options(m, 64), &y)) return;
+        CHECK_MSG(x.same(y), "%s: bad seq_lens", santa_method_name(m));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- graphs */
+
+static void graphs(void) {
+    NEED_DEVICE();
+    cudaStream_t stream;
+    if (!CUDA(cudaStreamCreate(&stream))) return;
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32})
+        for (santa_method m : METHODS) {
+            ref_spec s = spec16(8, 2, 700, 64, type);
+            s.batch = 2;
+            problem p(s);
+            const uint64_t first[2] = {1, 2}, second[2] = {3, 2};
+            santa_options o = options(m, 32);
+            o.offsets = first;
+            on_gpu g(p.a, o);
+            if (!g.run()) break;
+            const result direct = g.get();
+            cudaGraph_t graph = NULL;
+            cudaGraphExec_t exec = NULL;
+            if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
+            const santa_status status = g.start(stream);
+            const cudaError_t  end = cudaStreamEndCapture(stream, &graph);
+            if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) break;
+            const auto replay = [&](const uint64_t *offsets) {
+                CUDA(cudaMemcpy((void *)g.o.offsets, offsets, 16, cudaMemcpyHostToDevice));
+                CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+                CUDA(cudaDeviceSynchronize());
+                CUDA(cudaGraphLaunch(exec, stream));
+                CUDA(cudaStreamSynchronize(stream));
+                return g.get();
+            };
+            const result x = replay(first), y = replay(second), z = replay(first);
+            const char *name = santa_method_name(m);
+            CHECK_MSG(x.same(direct) && z.same(x), "%s: a replay differs from the call", name);
+            CHECK_MSG(y.same(x) == (m == SANTA_DENSE), "%s: a replay with another offset", name);
+            CHECK_MSG(y.same_request(1, x, 1), "%s: a replay with another request's offset", name);
+            CHECK_MSG(x.stats.draws == direct.stats.draws && z.stats.v_rows_read == direct.stats.v_rows_read, "%s: stats", name);
+            CUDA(cudaGraphExecDestroy(exec));
+            CUDA(cudaGraphDestroy(graph));
+        }
+    CUDA(cudaStreamDestroy(stream));
+}
+
+/* ------------------------------------------------------------------------------------------------- determinism */
+
+static void same_in_any_batch(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (santa_method m : METHODS) {
+            ref_spec s = spec16(8, 2, test_quick ? 300 : 2500, 64);
+            s.k_type = s.v_type = type;
+            s.batch  = 5;
+            s.ragged = 1;
+            const uint64_t ids[5] = {90, 91, 92, 93, (uint64_t)1 << 40}, seeds[5] = {5, 6, 7, 8, 9};
+            problem all(s);
+            santa_options o = options(m, 64);
+            o.request_ids = ids;
+            o.seeds       = seeds;
+            result whole, alone;
+            if (!run_on_gpu(all, o, &whole)) return;
+            for (int64_t b = 0; b < s.batch; b++) {
+                ref_spec one = s;
+                one.batch = 1;
+                one.first_sequence = b;
+                problem p(one);
+                o.request_ids = ids + b;
+                o.seeds       = seeds + b;
+                if (!run_on_gpu(p, o, &alone)) return;
+                CHECK_MSG(whole.same_request(b, alone, 0), "%s, type %d: sequence %lld differs alone", santa_method_name(m), (int)type,
+                          (long long)b);
+            }
+        }
+}
+
+static void same_on_any_page_size(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
+            for (santa_method m : METHODS) {
+                ref_spec s = spec16(8, 2, test_quick ? 300 : 1100, 64);
+                s.k_type = s.v_type = type;
+                s.batch  = 4;
+                s.ragged = 1;
+                result flat, pages;
+                problem p(s);
+                if (!run_on_gpu(p, options(m, 64, stash), &flat)) return;
+                for (int64_t page : {1, 16, 64, 96}) {
+                    s.page_size = page;
+                    problem x(s);
+                    if (!run_on_gpu(x, options(m, 64, stash), &pages)) return;
+                    CHECK_MSG(flat.same(pages), "%s, type %d, page size %lld", santa_method_name(m), (int)type, (long long)page);
+                }
+                s.page_size = 0;
+                s.layout    = REF_HND;
+                problem x(s);
+                if (!run_on_gpu(x, options(m, 64, stash), &pages)) return;
+                for (int64_t b = 0; b < s.batch; b++)
+                    CHECK_MSG(flat.same_request(b, pages, b), "%s, type %d, HND", santa_method_name(m), (int)type);
+            }
+}
+
+static void same_on_every_run(void) {
+    NEED_DEVICE();
+    const int runs = test_quick ? 2 : 20;
+    cudaStream_t stream[2];
+    for (cudaStream_t &x : stream) if (!CUDA(cudaStreamCreateWithFlags(&x, cudaStreamNonBlocking))) return;
+    for (santa_method m : METHODS) {
+        ref_spec s = spec16(32, 8, test_quick ? 300 : 6000, 128);
+        s.batch = 2;
+        problem p(s), q(s);
+        const santa_options o = options(m, 600, SANTA_STASH_U8);  /* three shares of draws: the last CTA adds them */
+        on_gpu x(p.a, o, 0xff), y(q.a, o, 0x00);
+        if (!x.run() || !y.run()) return;
+        const result first = x.get();
+        CHECK_MSG(first.same(y.get()), "%s: the workspace's contents matter", santa_method_name(m));
+        for (int i = 0; i < runs; i++) {
+            CHECK_STATUS(x.start(stream[0]), SANTA_OK);
+            CHECK_STATUS(y.start(stream[1]), SANTA_OK);
+        }
+        if (!CUDA(cudaDeviceSynchronize())) return;
+        CHECK_MSG(first.same(x.get()) && first.same(y.get()), "%s: two streams", santa_method_name(m));
+        for (int i = 0; i < runs; i++) {
+            if (!x.run()) return;
+            CHECK_MSG(first.same(x.get()), "%s: run %d differs", santa_method_name(m), i);
+        }
+    }
+    for (cudaStream_t x : stream) CUDA(cudaStreamDestroy(x));
+}
+
+/* ------------------------------------------------------------------------------------------------- merge */
+
+/* Two halves of the keys, merged on the host: dense gives the whole, sampled the mass-weighted mean of the halves. */
+static void merge(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(8, 2, 1001, 64);
+    s.batch = 2;
+    for (santa_method m : METHODS) {
+        problem p(s);
+        result whole, half[2];
+        if (!run_on_gpu(p, options(m, 64), &whole)) return;
+        const santa_tensor k = p.a.k, v = p.a.v;
+        const int64_t cut = 400, from[2] = {0, cut}, keys[2] = {cut, s.len - cut};
+        for (int i = 0; i < 2; i++) {
+            p.a.k = k; p.a.v = v;
+            p.a.k.data = (char *)k.data + 2 * from[i] * k.stride[1];
+            p.a.v.data = (char *)v.data + 2 * from[i] * v.stride[1];
+            p.a.k.shape[1] = p.a.v.shape[1] = keys[i];
+            if (!run_on_gpu(p, options(m, 64), &half[i])) return;
+        }
+        const int64_t rows = s.batch * s.heads, dv = s.head_dim_v;
+        const float *x = (const float *)half[0].out.data, *y = (const float *)half[1].out.data, *z = (const float *)whole.out.data;
+        std::vector<float> out(x, x + rows * dv), lse = half[0].lse;
+        CHECK_STATUS(santa_merge(rows, dv, out.data(), lse.data(), y, half[1].lse.data()), SANTA_OK);
+        for (int64_t i = 0; i < rows; i++) {
+            const double share = 1.0 / (1.0 + exp((double)half[1].lse[(size_t)i] - (double)half[0].lse[(size_t)i]));
+            CHECK_NEAR(lse[(size_t)i], whole.lse[(size_t)i], 1e-5, 0.0);
+            for (int64_t c = i * dv; c < (i + 1) * dv; c++) {
+                const double want = m == SANTA_DENSE ? (double)z[c] : share * (double)x[c] + (1.0 - share) * (double)y[c];
+                if (!CHECK_NEAR(out[(size_t)c], want, 2e-5, 1e-5)) return;
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- errors */
+
+/* A call that must fail with that status and leave out, lse and stats alone. */
+static void refuse(on_gpu &g, const santa_attention &a, const santa_options &o, void *workspace, size_t bytes, santa_stats *stats,
+                   santa_status want, const char *what) {
+    const result before = g.get();
+    const santa_status s = santa_decode(&a, &o, workspace, bytes, stats);
+    CHECK_MSG(s == want, "%s: got \"%s\", want \"%s\"", what, santa_status_string(s), santa_status_string(want));
+    if (!CUDA(cudaDeviceSynchronize())) return;
+    const result after = g.get();
+    CHECK_MSG(before.same(after) && !memcmp(&before.stats, &after.stats, sizeof before.stats), "%s: something was written", what);
+}
+
+static void errors(void) {
+    NEED_DEVICE();
+    problem p(spec16(8, 2, 300, 64));
+    const santa_options good = options(SANTA_PROP, 32);
+    on_gpu g(p.a, good);
+    static float host[4096];
+    const auto with = [&](const char *what, santa_status want, void (*change)(santa_attention *, santa_options *)) {
+        santa_attention a = g.a;
+        santa_options   o = g.o;
+        change(&a, &o);
+        refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
+        const bool form = want != SANTA_ERR_HOST_POINTER && want != SANTA_ERR_NULL_DATA;
+        CHECK_MSG(!form || santa_workspace_size(&a, &o) == 0, "%s: has a workspace size", what);
+    };
+    with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
+    with("top-p", SANTA_ERR_BACKEND_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_P; o->num_samples = 0; });
+    with("vattention", SANTA_ERR_BACKEND_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
+    with("bernoulli", SANTA_ERR_BACKEND_SCORES, [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
+    with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
+    with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
+    for (int64_t tile : {8, 16, 32}) {
+        santa_options o = g.o;
+        o.method    = SANTA_FLASH;
+        o.tile_size = tile;
+        refuse(g, g.a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_TILE, "tile");
+    }
+    with("q on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->q.data = host; });
+    with("k on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->k.data = host; });
+    with("v on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->v.data = host; });
+    with("out on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->out.data = host; });
+    with("lse on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->lse = host; });
+    with("NULL k", SANTA_ERR_NULL_DATA, [](santa_attention *a, santa_options *) { a->k.data = NULL; });
+    with("k on the CPU", SANTA_ERR_DEVICE_MISMATCH, [](santa_attention *a, santa_options *) { a->k.device = SANTA_CPU; });
+    with("q of e4m3", SANTA_ERR_DTYPE, [](santa_attention *a, santa_options *) { a->q.dtype = SANTA_E4M3; });
+    with("k_scale", SANTA_ERR_SCALE, [](santa_attention *a, santa_options *) { a->k_scale = -1.0f; });
+
+    santa_stats on_host;
+    refuse(g, g.a, g.o, host, (size_t)1 << 40, g.stats, SANTA_ERR_HOST_POINTER, "workspace on the host");
+    refuse(g, g.a, g.o, g.workspace(), g.workspace_bytes(), &on_host, SANTA_ERR_HOST_POINTER, "stats on the host");
+    refuse(g, g.a, g.o, NULL, g.workspace_bytes(), g.stats, SANTA_ERR_WORKSPACE_NULL, "workspace NULL");
+    refuse(g, g.a, g.o, g.workspace(), g.workspace_bytes() - 1, g.stats, SANTA_ERR_WORKSPACE_SIZE, "workspace short");
+
+    CHECK_STATUS(santa_register_backend(SANTA_CUDA, NULL), SANTA_OK);
+    refuse(g, g.a, g.o, g.workspace(), g.workspace_bytes(), g.stats, SANTA_ERR_NO_BACKEND, "no backend");
+    CHECK_STATUS(santa_cuda_init(), SANTA_OK);
+    CHECK(g.run());
+
+    /* optional outputs, and stats in pinned memory */
+    santa_stats *pinned = NULL;
+    if (!CUDA(cudaMallocHost((void **)&pinned, sizeof *pinned))) return;
+    const result all = g.get();
+    g.a.lse = NULL;
+    CHECK_STATUS(santa_decode(&g.a, &g.o, g.workspace(), g.workspace_bytes(), pinned), SANTA_OK);
+    CUDA(cudaDeviceSynchronize());
+    CHECK_INT(memcmp(pinned, &all.stats, sizeof all.stats), 0);
+    CHECK_STATUS(santa_decode(&g.a, &g.o, g.workspace(), g.workspace_bytes(), NULL), SANTA_OK);
+    CUDA(cudaDeviceSynchronize());
+    CHECK(all.same(g.get()));
+    CUDA(cudaFreeHost(pinned));
+}
+
+/* A CUDA failure of a call: the legacy stream may not be used while a blocking stream captures. */
+static void cuda_errors(void) {
+    NEED_DEVICE();
+    CHECK_INT(santa_cuda_error(SANTA_OK), 0);
+    CHECK_INT(santa_cuda_error(SANTA_ERR_HOST_POINTER), 0);
+    CHECK_INT(santa_cuda_error((santa_status)(SANTA_ERR_CUDA + (int)cudaErrorIllegalAddress)), cudaErrorIllegalAddress);
+    CHECK_INT(strcmp(santa_status_string((santa_status)(SANTA_ERR_CUDA + 700)), santa_status_string(SANTA_ERR_CUDA)), 0);
+
+    problem p(spec16(8, 2, 300, 64));
+    for (santa_method m : {SANTA_DENSE, SANTA_PROP}) {
+        on_gpu g(p.a, options(m, 32));
+        const result before = g.get();
+        cudaStream_t stream;
+        cudaGraph_t  graph = NULL;
+        if (!CUDA(cudaStreamCreate(&stream)) || !CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed))) return;
+        const santa_status s = g.start(0);
+        const cudaError_t  end = cudaStreamEndCapture(stream, &graph);
+        (void)cudaGetLastError();
+        CHECK_MSG(santa_cuda_error(s) > 0, "got \"%s\"", santa_status_string(s));
+        if (end == cudaSuccess && graph) CUDA(cudaGraphDestroy(graph));
+        CUDA(cudaStreamDestroy(stream));
+        CUDA(cudaDeviceSynchronize());
+        CHECK(before.same(g.get()));
+        CHECK(g.run());                      /* nothing sticks */
+    }
+}
+
+static void second_device(void) {
+    NEED_DEVICE();
+    int count = 0, now = 0;
+    if (!CUDA(cudaGetDeviceCount(&count)) || !CUDA(cudaGetDevice(&now))) return;
+    if (count < 2) SKIP("one device");
+    result x, y;
+    ref_spec s = spec16(8, 2, 700, 128);
+    s.batch = 2;
+    problem p(s), q(s);
+    for (santa_method m : METHODS) {
+        const bool good = run_on_gpu(p, options(m, 64), &x) && CUDA(cudaSetDevice(now ? 0 : 1)) && run_on_gpu(q, options(m, 64), &y);
+        CUDA(cudaSetDevice(now));
+        if (!good) return;
+        CHECK_MSG(x.same(y), "%s: the second device differs", santa_method_name(m));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- list */
+
+static const test_case against_cpu[] = {
+    {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
+    {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
+    {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
+    {0, 0}
+};
+static const test_case behaviour[] = {
+    {"unbiased", unbiased}, {"poison_is_not_read", poison_is_not_read}, {"nan_in_k_shows", nan_in_k_shows},
+    {"bad_tables", bad_tables}, {"graphs", graphs}, {"same_in_any_batch", same_in_any_batch},
+    {"same_on_any_page_size", same_on_any_page_size}, {"same_on_every_run", same_on_every_run}, {"merge", merge},
+    {"errors", errors}, {"cuda_errors", cuda_errors}, {"second_device", second_device},
+    {0, 0}
+};
+
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour},
+#include "../main.c"
