@@ -3033,8 +3033,8 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #endif /* SANTA_IMPLEMENTATION */
 
 /* >>history
-   0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores;
-                    f32, f16, bf16; AVX2 at run time.
+   0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores; f32, f16, bf16,
+                    e4m3; AVX2 at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
    The method is that of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA, S2ANTA, Bernoulli; arXiv 2605.01910)
    and "vAttention: Verified Sparse Attention". The code is ours.
