@@ -479,12 +479,10 @@ static inline santa_attention llama_attention(const llama_state *s, int32_t laye
     return a;
 }
 
-/* SANTA_OK, or why these options cannot be had. santa_check would not do: it does not ask a GPU's backend. santa_decode
-   does, and looks at the workspace last. */
+/* SANTA_OK, or why these options cannot be had. */
 static inline santa_status llama_check(const llama_state *s, const santa_options *o) {
     const santa_attention a = llama_attention(s, 0);
-    const santa_status status = santa_decode(&a, o, NULL, 0, NULL);
-    return status == SANTA_ERR_WORKSPACE_NULL ? SANTA_OK : status;
+    return santa_check(&a, o);
 }
 
 /* Attend with these options from now on (offset is set by llama_forward); the cache stays, counters start at zero. */

@@ -642,7 +642,7 @@ static struct {
 
 static santa_status fake_check(const santa_attention *at, const santa_options *op) {
     (void)at;
-    return op->method == SANTA_TOP_K ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+    return op->method == SANTA_VATTENTION ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
 }
 
 static size_t fake_workspace_size(const santa_attention *call, const santa_options *options) {
@@ -677,6 +677,9 @@ static void backend(void) {
     broken = fake;
     broken.workspace_size = NULL;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
+    broken = fake;
+    broken.check = NULL;
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
     BAD(ERR_NO_BACKEND, move_to(SANTA_CUDA));                                    /* none of these took effect */
     CHECK_INT(santa_workspace_size(&a, &o), 0);
 
@@ -684,6 +687,12 @@ static void backend(void) {
     EXPECT(OK, santa_register_backend(SANTA_CUDA, &fake));
     reset();
     move_to(SANTA_CUDA);
+    const santa_method method = o.method;
+    o.method = SANTA_VATTENTION;                                                 /* what the backend's own check refuses */
+    CHECK_STATUS(santa_check(&a, &o), SANTA_ERR_BACKEND_METHOD);
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);
+    CHECK_INT(santa_workspace_size(&a, &o), 0);
+    o.method = method;
     CHECK_INT(santa_workspace_size(&a, &o), 4711);
     EXPECT(OK, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
     CHECK(seen.decodes == 1 && seen.a == &a && seen.o == &o && seen.workspace == got.workspace && seen.bytes == 4711);
