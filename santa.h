@@ -2692,7 +2692,7 @@ static santa_status santa__check_sample(int64_t n, const santa_options *o, santa
 
 SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
     santa__plan p;
-    return santa__check_sample(n, o, &p) == SANTA_OK ? p.list : 0;
+    return santa__check_sample(n, o, &p) == SANTA_OK ? SANTA__MIN(p.list, n) : 0;        /* rows are distinct */
 }
 
 SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
@@ -2716,7 +2716,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     if (s != SANTA_OK) return s;
     if (!scores || !draws || !draws->index || !draws->weight) return SANTA_ERR_NULL_ARGUMENT;
     if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX) return SANTA_ERR_INDEX;
-    if (draws->capacity < p.list) return SANTA_ERR_CAPACITY;
+    if (draws->capacity < SANTA__MIN(p.list, n)) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
     for (i = 0; i < n; i++) if (santa__nan_or_plus_inf(scores[i])) return SANTA_ERR_NAN;
@@ -2744,15 +2744,18 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
         santa__round_stash(o->stash, &rng, 0, (int)(x.blocks * p.block), u);
     }
     santa__prefix(&x);
-    l.index = draws->index;
-    l.count = draws->count ? draws->count : (int32_t *)(void *)(work + p.count);
-    l.weight = draws->weight;
+    l.index = (int32_t *)(void *)(work + p.index);                    /* a sampler may use more entries than rows on its way */
+    l.count = (int32_t *)(void *)(work + p.count);
+    l.weight = (float *)(void *)(work + p.weight);
     l.rows = l.draws = 0;
     memset(&stats, 0, sizeof stats);
     if (x.total > 0.0) {
         rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
         santa__draw(o, &x, &rng, &l, &stats);
     }
+    memcpy(draws->index, l.index, (size_t)l.rows * sizeof *l.index);
+    memcpy(draws->weight, l.weight, (size_t)l.rows * sizeof *l.weight);
+    if (draws->count) memcpy(draws->count, l.count, (size_t)l.rows * sizeof *l.count);
     draws->rows = l.rows;
     draws->draws = l.draws;
     draws->lse = x.total > 0.0 ? (float)((double)x.m + log(x.total)) : santa__neg_inf();
