@@ -1013,6 +1013,69 @@ __global__ void __launch_bounds__(GATHER_WARPS * 32, sizeof(V) == 4 ? 2 : 3) k_g
 
 /* ---------------------------------------------------------------------------------------------- >>dense-kernel */
 
+/* Online softmax of a warp's tile, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS] (position
+   8 * i + r holds key 8 * r + i of the tile); factor[GS] what the sums so far must be scaled by. Returns whether any must. */
+template <int GS>
+__device__ __forceinline__ bool online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight, float *factor) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    __syncwarp();                                   /* the last tile's weights have been read */
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+        const float base = now < MASK_LIMIT ? 0.0f : now;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            s[e][i] = pow2(s[e][i] - base);
+            sum += s[e][i];
+        }
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        den[e] = den[e] * keep + sum;
+        top[e] = now;
+        if (r == 0 && 2 * c + e < GS) factor[2 * c + e] = keep;
+    }
+    if (2 * c < GS)
+#pragma unroll
+        for (int i = 0; i < 8; i++) *(float2 *)&weight[(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
+    __syncwarp();
+    bool scaled = false;
+#pragma unroll
+    for (int g = 0; g < GS; g++) scaled |= factor[g] != 1.0f;
+    return scaled;
+}
+
+/* The warps' maxima and denominators beside their sums in merge[WARPS][GS][COLUMNS + 4], then all of it as this split's partial result. */
+template <int WARPS, int GS, int COLUMNS>
+__device__ __forceinline__ void write_split(const params &p, float *merge, const float top[2], const float den[2], int b, int head, int heads,
+                                            int split, int column) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    if (r == 0)
+        for (int e = 0; e < 2; e++)
+            if (2 * c + e < GS) {
+                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS] = top[e];
+                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS + 1] = den[e];
+            }
+    __syncthreads();
+    for (int i = threadIdx.x; i < heads * COLUMNS; i += WARPS * 32) {
+        const int g = i / COLUMNS, k = i % COLUMNS;
+        float m = MASKED, sum = 0.0f, d = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[(w * GS + g) * (COLUMNS + 4) + COLUMNS]);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
+            const float e = mw[COLUMNS] < MASK_LIMIT ? mw[COLUMNS + 1] == mw[COLUMNS + 1] ? 0.0f : mw[COLUMNS + 1] : pow2(mw[COLUMNS] - m);
+            sum += e * mw[k];
+            d += e * mw[COLUMNS + 1];
+        }
+        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        if (column + k < p.dv) out[column + k] = sum;
+        if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
+    }
+    launch_dependents();
+}
+
 /* Exact split-KV attention. Grid: (split of SPLIT keys, KV head x slice of GS query heads, batch); blockIdx.y also counts 128 * CV
    columns of V when head_dim_v is larger. A warp owns tiles of 64 keys: scores as in k_scores, p to its own shared memory, then
    half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
@@ -1020,10 +1083,10 @@ __global__ void __launch_bounds__(GATHER_WARPS * 32, sizeof(V) == 4 ? 2 : 3) k_g
 template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CV };
-    __shared__ float weight[DENSE_WARPS][TILE * SLOTS];
-    __shared__ float factor[DENSE_WARPS][SLOTS];
-    __shared__ float merge[DENSE_WARPS][GS][COLUMNS + 4];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    __shared__ float weight[DENSE_WARPS][TILE * GS];
+    __shared__ float factor[DENSE_WARPS][GS];
+    __shared__ float merge[DENSE_WARPS * GS * (COLUMNS + 4)];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
     const int kv = (int)(blockIdx.y / blocks) / p.slices, split = blockIdx.x;
@@ -1048,29 +1111,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
         tile_finish<EXTRA>(p, head, heads, tile, begin, end, position, bad, s, m);
-        __syncwarp();
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-            const float base = now < MASK_LIMIT ? 0.0f : now;
-            float sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                s[e][i] = pow2(s[e][i] - base);
-                sum += s[e][i];
-            }
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
-            den[e] = den[e] * keep + sum;
-            top[e] = now;
-            if (r == 0) factor[warp][2 * c + e] = keep;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) *(float2 *)&weight[warp][(i * 8 + r) * SLOTS + 2 * c] = make_float2(s[0][i], s[1][i]);
-        __syncwarp();
-        bool scaled = false;
-#pragma unroll
-        for (int g = 0; g < GS; g++) scaled |= factor[warp][g] != 1.0f;
+        const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
         if (scaled) {
 #pragma unroll
             for (int g = 0; g < GS; g++) {
@@ -1081,7 +1122,6 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
                     for (int k = 0; k < 8; k++) acc[g][v][k] *= keep;
             }
         }
-        /* position 8 * i + r holds key 8 * r + i of the tile */
 #pragma unroll 1
         for (int i = half; i < TILE; i += 2) {
             const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
@@ -1097,7 +1137,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
             float w[GS];
 #pragma unroll
             for (int g = 0; g < GS; g += 4) {
-                float4 y = *(const float4 *)&weight[warp][i * SLOTS + g];
+                float4 y = *(const float4 *)&weight[warp][i * GS + g];
                 w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
             }
 #pragma unroll
@@ -1116,29 +1156,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 acc[g][v][k] += __shfl_xor_sync(FULL, acc[g][v][k], 16);
-                if (half == 0) merge[warp][g][128 * v + 8 * (lane & 15) + k] = acc[g][v][k];
+                if (half == 0) merge[(warp * GS + g) * (COLUMNS + 4) + 128 * v + 8 * (lane & 15) + k] = acc[g][v][k];
             }
-    if (r == 0)
-        for (int e = 0; e < 2; e++)
-            if (2 * c + e < GS) { merge[warp][2 * c + e][COLUMNS] = top[e]; merge[warp][2 * c + e][COLUMNS + 1] = den[e]; }
-    __syncthreads();
-    for (int i = threadIdx.x; i < heads * COLUMNS; i += DENSE_WARPS * 32) {
-        const int g = i / COLUMNS, k = i % COLUMNS;
-        float m = MASKED, sum = 0.0f, d = 0.0f;
-#pragma unroll
-        for (int w = 0; w < DENSE_WARPS; w++) m = fmaxf(m, merge[w][g][COLUMNS]);
-#pragma unroll
-        for (int w = 0; w < DENSE_WARPS; w++) {
-            const float mw = merge[w][g][COLUMNS], dw = merge[w][g][COLUMNS + 1];
-            const float e = mw < MASK_LIMIT ? dw == dw ? 0.0f : dw : pow2(mw - m);
-            sum += e * merge[w][g][k];
-            d += e * dw;
-        }
-        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
-        if (column + k < p.dv) out[column + k] = sum;
-        if (k == 0 && column == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
-    }
-    launch_dependents();
+    write_split<DENSE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, column);
 }
 
 /* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes to
@@ -1163,7 +1183,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     extern __shared__ uint4 slots[];
     __shared__ float weight[SCORE_WARPS][TILE * GS];
     __shared__ float factor[SCORE_WARPS][GS];
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3, sub = lane / LANES;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
@@ -1207,30 +1227,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
             if (++slot == STEPS) slot = 0;
         }
         tile_finish<false>(p, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
-        __syncwarp();
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
-            const float base = now < MASK_LIMIT ? 0.0f : now;
-            float sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                s[e][i] = pow2(s[e][i] - base);
-                sum += s[e][i];
-            }
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
-            den[e] = den[e] * keep + sum;
-            top[e] = now;
-            if (r == 0 && 2 * c + e < GS) factor[warp][2 * c + e] = keep;
-        }
-        if (2 * c < GS)
-#pragma unroll
-            for (int i = 0; i < 8; i++) *(float2 *)&weight[warp][(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
-        __syncwarp();
-        bool scaled = false;
-#pragma unroll
-        for (int g = 0; g < GS; g++) scaled |= factor[warp][g] != 1.0f;
+        const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
         if (scaled) {
 #pragma unroll
             for (int g = 0; g < GS; g++) {
@@ -1275,30 +1272,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
             for (int o = LANES; o < 32; o <<= 1) acc[g][k] += __shfl_xor_sync(FULL, acc[g][k], o);
             if (sub == 0) merge[(warp * GS + g) * (COLUMNS + 4) + PER * (lane % LANES) + k] = acc[g][k];
         }
-    if (r == 0)
-        for (int e = 0; e < 2; e++)
-            if (2 * c + e < GS) {
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS] = top[e];
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS + 1] = den[e];
-            }
-    __syncthreads();
-    for (int i = threadIdx.x; i < heads * COLUMNS; i += SCORE_WARPS * 32) {
-        const int g = i / COLUMNS, k = i % COLUMNS;
-        float m = MASKED, sum = 0.0f, d = 0.0f;
-#pragma unroll
-        for (int w = 0; w < SCORE_WARPS; w++) m = fmaxf(m, merge[(w * GS + g) * (COLUMNS + 4) + COLUMNS]);
-#pragma unroll
-        for (int w = 0; w < SCORE_WARPS; w++) {
-            const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
-            const float e = mw[COLUMNS] < MASK_LIMIT ? mw[COLUMNS + 1] == mw[COLUMNS + 1] ? 0.0f : mw[COLUMNS + 1] : pow2(mw[COLUMNS] - m);
-            sum += e * mw[k];
-            d += e * mw[COLUMNS + 1];
-        }
-        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
-        if (k < p.dv) out[k] = sum;
-        if (k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
-    }
-    launch_dependents();
+    write_split<SCORE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
 /* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a column, each
