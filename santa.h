@@ -27,7 +27,7 @@
      steps             scores, sample, gather, merge
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
-     convert           f16, bf16
+     convert           f16, bf16, e4m3
      implementation    the code (tags: base, kernels-scalar, kernels-avx2, check, scoring, mass, draw, select,
                        run-dense, run-sampled, run-vattention, run, steps-code, budgets-code, measures-code)
      history           and the licence text
@@ -624,8 +624,15 @@ SANTADEF float santa_f16_to_f32(uint16_t h) {
     return santa__from_bits(sign | ((e + 112u) << 23) | (m << 13));
 }
 
+/* m / 2^shift to nearest even, shift >= 1. */
+static uint32_t santa__shift_even(uint32_t m, uint32_t shift) {
+    uint32_t rest = m & ((1u << shift) - 1u), half = 1u << (shift - 1);
+    m >>= shift;
+    return m + (rest > half || (rest == half && (m & 1u)));
+}
+
 SANTADEF uint16_t santa_f32_to_f16(float f) {
-    uint32_t u = santa__bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu, shift, m, rest, half;
+    uint32_t u = santa__bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);          /* 65520 and above round to infinity */
     if (a < 0x33000000u) return (uint16_t)sign;                       /* below half of the smallest subnormal */
@@ -633,13 +640,7 @@ SANTADEF uint16_t santa_f32_to_f16(float f) {
         a += 0xfffu + ((a >> 13) & 1u);
         return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
     }
-    shift = 126u - (a >> 23);                                         /* 14 .. 24 bits fall off */
-    m = (a & 0x7fffffu) | 0x800000u;
-    rest = m & ((1u << shift) - 1u);
-    half = 1u << (shift - 1);
-    m >>= shift;
-    if (rest > half || (rest == half && (m & 1u))) m++;
-    return (uint16_t)(sign | m);
+    return (uint16_t)(sign | santa__shift_even((a & 0x7fffffu) | 0x800000u, 126u - (a >> 23)));      /* 14 .. 24 bits fall off */
 }
 
 SANTADEF float santa_bf16_to_f32(uint16_t h) {
@@ -661,7 +662,7 @@ SANTADEF float santa_e4m3_to_f32(uint8_t e) {
 }
 
 SANTADEF uint8_t santa_f32_to_e4m3(float f) {
-    uint32_t u = santa__bits(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu, shift, m, rest, half;
+    uint32_t u = santa__bits(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
     if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu);             /* 448 and above */
     if (a >= 0x3c800000u) {                                           /* 2^-6 and above: normal; may round up to 448 */
@@ -669,13 +670,7 @@ SANTADEF uint8_t santa_f32_to_e4m3(float f) {
         return (uint8_t)(sign | ((a >> 20) - (120u << 3)));
     }
     if (a < 0x3a800000u) return (uint8_t)sign;                        /* below half of the smallest subnormal, 2^-9 */
-    shift = 141u - (a >> 23);
-    m = (a & 0x7fffffu) | 0x800000u;
-    rest = m & ((1u << shift) - 1u);
-    half = 1u << (shift - 1);
-    m >>= shift;
-    if (rest > half || (rest == half && (m & 1u))) m++;
-    return (uint8_t)(sign | m);
+    return (uint8_t)(sign | santa__shift_even((a & 0x7fffffu) | 0x800000u, 141u - (a >> 23)));
 }
 
 static float santa__load(santa_dtype t, const char *p) {              /* any alignment */
@@ -1437,6 +1432,7 @@ static const char *santa__row(const santa__rows *r, int64_t j) {
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them (before end) for prefetching. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t end, const char **row) {
     int i, more = n + SANTA__AHEAD + 1;
+    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK);
     if (index) {
         for (i = 0; i < n; i++) row[i] = santa__row(r, index[i]);
     } else {
@@ -1701,6 +1697,7 @@ static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, 
     int64_t b = w->block;
     while (b + 1 < last && !(t < x->prefix[b + 1])) b++;
     while (b > 0 && !(x->prefix[b + 1] > x->prefix[b])) b--;
+    SANTA_ASSERT(b < last && x->prefix[b + 1] > x->prefix[b]);
     if (b != w->block) santa__walk_to(w, x, b);
     u = x->u + b * x->block;
     if (w->scaled != b + 1) {
@@ -1722,7 +1719,8 @@ static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, 
 
 typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; } santa__list;
 
-static void santa__list_add(santa__list *l, int32_t key) {            /* keys arrive in ascending order */
+static void santa__list_add(santa__list *l, int32_t key) {
+    SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
     if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
     else { l->index[l->rows] = key; l->count[l->rows] = 1; l->rows++; }
     l->draws++;
@@ -2327,10 +2325,14 @@ static double santa__norm(const float *a, double x, const float *b, double y, in
     return sqrt(sum);
 }
 
+/* exp(sink - m) as a part of the denominator; far above the keys it stays finite. */
+static double santa__sink_mass(const float *sink, double m) {
+    return sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0;
+}
+
 /* Algorithm 2: budget from the fixed sums and the base sample of audit->num_base keys. Fills the audit. */
 static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, const santa__set *base, santa_audit *audit) {
     const santa_vattention_options *v = &x->j->o->vattention;
-    const float *sink = santa__sink(x->j, x->g);
     const double nb = (double)audit->num_base, w = (double)audit->num_residual / nb;
     const double m = (double)SANTA__MAX(fixed->m, base->m), ef = santa__rescale(fixed, m), eb = santa__rescale(base, m);
     const int64_t dv = x->j->v.dim;
@@ -2344,7 +2346,7 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     in.population = audit->num_residual;
     in.sigma = eb * sqrt(SANTA__MAX((base->d2 - base->d * base->d / nb) / (nb - 1.0), 0.0));
     in.denominator = ef * fixed->d + w * eb * base->d;
-    if (sink && !santa__not_finite(*sink)) in.denominator += exp(SANTA__MIN((double)*sink - m, 600.0));
+    in.denominator += santa__sink_mass(santa__sink(x->j, x->g), m);
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
         double mean = santa__norm(base->n, eb / nb, base->n, 0.0, dv);
         in.trace = SANTA__MAX((eb * eb * base->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
@@ -2490,8 +2492,7 @@ static void santa__run_vattention(santa__job *j) {
             total += scale[i] * set[i].d;
         }
         if (audit.num_base == 0) {
-            const float *sink = santa__sink(j, g);
-            audit.denominator = total + (sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0);
+            audit.denominator = total + santa__sink_mass(santa__sink(j, g), m);
         } else {                                                      /* the rest of the sample may have a larger score */
             const double f = exp(audit.max_score - m);
             audit.sigma *= f; audit.denominator *= f; audit.norm *= f; audit.trace *= f * f;
