@@ -1,30 +1,127 @@
-/* CPU benchmark: exact and sampled decode attention against a plain C loop and the machine's read bandwidth, in one run.
-     cc -O2 bench/bench.c -o bench_cpu -lm -pthread && ./bench_cpu [--quick] [--csv FILE] [--threads T] [--type f32|f16|bf16]
-   One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, sampled budgets of 128. Every timed call
-   works on another of several K/V buffers, together larger than the last-level cache, so that nothing is read twice. */
-#define _POSIX_C_SOURCE 200809L
+/* CPU benchmark: exact and sampled decode attention, a plain C loop and the time to read K once, in one run.
+     make bench               a table per type, layout, context and threads; cost of a call; where sampling starts to pay
+     make bench QUICK=1       the same, less of it, in half a minute
+     build/bench --sweep      how the cost grows with context, draws and group
+     build/bench --help       all options
+   One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws, if not said otherwise. Every timed
+   call works on the next window of an arena several times the last-level cache, so K and V come from memory. The methods
+   of a cell take turns, so that what else the machine does hits all alike; numbers are medians over the rounds. */
+#define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
+#include "bench.h"
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-enum { HEADS = 32, KV_HEADS = 8, DIM = 128, SAMPLES = 128, MAX_RUNS = 64, MAX_THREADS = 64 };
+enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 16, MAX_LIST = 16, MAX_THREADS = 256 };
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+static void fail(const char *what) { fprintf(stderr, "\n%s\n", what); exit(1); }
+
+/* ---------------------------------------------------------------------------------------------- threads */
+
+/* Threads that live as long as the program. They spin for some 0.1 ms after a job, then sleep: starting or waking a thread costs as
+   much as a short call, and is not what is measured here. */
+typedef struct worker { unsigned job; char line[60]; } worker;       /* counts its jobs; a change is the signal. Atomic */
+static struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t  wake;
+    int64_t         workers;           /* beside the caller                                               */
+    int64_t         next, busy;        /* next task to take; workers not through with this job. Atomic    */
+    int64_t         count;
+    santa_task      task;
+    void           *context;
+    worker          worker[MAX_THREADS];
+} pool = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
 }
 
-static void *xmalloc(size_t bytes) {
-    void *p = malloc(bytes);
-    if (!p) { fprintf(stderr, "out of memory (%zu bytes)\n", bytes); exit(1); }
+static void take_tasks(void) {
+    int64_t i;
+    while ((i = __atomic_fetch_add(&pool.next, 1, __ATOMIC_RELAXED)) < pool.count) pool.task(pool.context, i);
+}
+
+static int has_no_job(const worker *w, unsigned seen) { return __atomic_load_n(&w->job, __ATOMIC_ACQUIRE) == seen; }
+
+static void *work(void *argument) {
+    const worker *w = (const worker *)argument;
+    for (unsigned seen = 0;; seen++) {
+        for (int spins = 0; spins < 5000 && has_no_job(w, seen); spins++) relax();
+        if (has_no_job(w, seen)) {
+            pthread_mutex_lock(&pool.lock);
+            while (has_no_job(w, seen)) pthread_cond_wait(&pool.wake, &pool.lock);
+            pthread_mutex_unlock(&pool.lock);
+        }
+        take_tasks();
+        __atomic_fetch_sub(&pool.busy, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken are through with this one. */
+static void run_tasks(void *user, int64_t count, santa_task task, void *context) {
+    const int64_t helpers = count - 1 < pool.workers ? count - 1 : pool.workers;
+    (void)user;
+    pool.task = task;
+    pool.context = context;
+    pool.count = count;
+    __atomic_store_n(&pool.next, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&pool.busy, helpers, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&pool.lock);
+    for (int64_t i = 0; i < helpers; i++) __atomic_fetch_add(&pool.worker[i].job, 1, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&pool.wake);
+    pthread_mutex_unlock(&pool.lock);
+    take_tasks();
+    for (int spins = 0; __atomic_load_n(&pool.busy, __ATOMIC_ACQUIRE) > 0; spins++)
+        if (spins < 100000) relax();
+        else sched_yield();
+}
+
+static void start_workers(int64_t workers) {
+    for (; pool.workers < workers; pool.workers++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, work, &pool.worker[pool.workers])) fail("cannot start a thread");
+        pthread_detach(thread);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- settings, memory */
+
+typedef struct isa_name { const char *name; santa_isa isa; } isa_name;
+static const isa_name isas[] = { { "auto", SANTA_ISA_AUTO }, { "scalar", SANTA_ISA_SCALAR }, { "avx2", SANTA_ISA_AVX2 } };
+enum { ISAS = sizeof isas / sizeof *isas };
+
+static struct settings {
+    int quick, sweep, huge_pages;
+    unsigned types, layouts, methods;                 /* bit i: entry i of the table                  */
+    const isa_name *isa;
+    int64_t n[MAX_LIST], threads[MAX_LIST];           /* ascending                                    */
+    int n_count, thread_count;
+    FILE *csv;
+} set;
+
+/* K and V of a call: a window of the arena. */
+static struct { char *data; size_t capacity, bytes, next; const element *type; } arena;
+
+static void *allocate(size_t bytes) {
+    void *p = NULL;
+    if (posix_memalign(&p, (size_t)2 << 20, bytes)) fail("out of memory");
+#ifdef MADV_HUGEPAGE
+    if (set.huge_pages && madvise(p, bytes, MADV_HUGEPAGE)) fail("--huge-pages: the system refuses them");
+#else
+    if (set.huge_pages) fail("--huge-pages: this system has no madvise for them");
+#endif
     return p;
 }
 
-/* Gaussian by the sum of four 16-bit uniforms; good enough to fill a cache. */
+/* Sum of four 16-bit uniforms, scaled to variance 1. */
 static float gauss(uint64_t *state) {
     uint64_t x = *state += 0x9E3779B97F4A7C15u, sum;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -34,212 +131,672 @@ static float gauss(uint64_t *state) {
     return ((float)sum - 131070.0f) * (1.0f / 37837.0f);
 }
 
-static void fill(void *p, santa_dtype t, int64_t n, uint64_t seed) {
-    int64_t i;
-    for (i = 0; i < n; i++) {
-        float f = gauss(&seed);
-        if (t == SANTA_F32) ((float *)p)[i] = f;
-        else ((uint16_t *)p)[i] = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f);
+enum { FILL_ROWS = 4096 };
+static void fill_part(void *context, int64_t part) {
+    const element *e = (const element *)context;
+    const size_t size = (size_t)bytes_of(e, (int64_t)FILL_ROWS * DIM), begin = size * (size_t)part;
+    const size_t end = begin + size < arena.bytes ? begin + size : arena.bytes;
+    uint64_t state = (uint64_t)part << 32;
+    for (size_t at = begin; at + (size_t)e->bytes <= end; at += (size_t)e->bytes) {
+        float x[DIM];
+        for (int64_t i = 0; i < e->block; i++) x[i] = gauss(&state);
+        e->encode(arena.data + at, x);
     }
 }
 
-/* Threads for this call only; creation costs some 20 us, nothing against the sizes below. */
-typedef struct { santa_task task; void *context; int64_t i; } job;
-static void *run_job(void *p) { job *j = (job *)p; j->task(j->context, j->i); return NULL; }
-static void spread(void *user, int64_t count, santa_task task, void *context) {
-    pthread_t thread[MAX_THREADS];
-    job jobs[MAX_THREADS];
-    int64_t i;
-    (void)user;
-    for (i = 0; i < count; i++) { jobs[i].task = task; jobs[i].context = context; jobs[i].i = i; }
-    for (i = 1; i < count; i++) if (pthread_create(&thread[i], NULL, run_job, &jobs[i])) { perror("pthread_create"); exit(1); }
-    task(context, 0);
-    for (i = 1; i < count; i++) pthread_join(thread[i], NULL);
+static size_t last_level_cache(void) {
+    long bytes = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : (size_t)32 << 20;
 }
 
-/* What a K or V pass costs at best: sum the buffer with eight accumulators, the memory's order. */
-typedef struct { const char *data; size_t bytes; int64_t parts; uint64_t sum[MAX_THREADS * 8]; } reader;
-static void read_part(void *context, int64_t i) {
+static size_t window_bytes(const element *e, int64_t n, int64_t kv_heads) { return 2 * (size_t)bytes_of(e, n * kv_heads * DIM); }
+
+/* A window of the longest context at least, and K halves of 1.5 times the last-level cache in all. */
+static void fill_arena(const element *e, int64_t longest) {
+    const size_t window = window_bytes(e, longest, KV_HEADS), cold = 3 * last_level_cache();
+    const size_t wanted = window > cold ? window : cold, part = (size_t)bytes_of(e, (int64_t)FILL_ROWS * DIM);
+    if (arena.type == e && arena.bytes >= wanted) return;
+    fprintf(stderr, "\r\033[Kfilling %.1f GB with %s ...", (double)wanted * 1e-9, e->name);
+    if (arena.capacity < wanted) {
+        free(arena.data);
+        arena.data = (char *)allocate(wanted);
+        arena.capacity = wanted;
+    }
+    arena.bytes = wanted;
+    arena.type = e;
+    arena.next = 0;
+    run_tasks(NULL, (int64_t)((wanted + part - 1) / part), fill_part, (void *)(uintptr_t)e);
+}
+
+static const char *next_window(size_t bytes) {
+    if (arena.next + bytes > arena.bytes) arena.next = 0;
+    arena.next += bytes;
+    return arena.data + arena.next - bytes;
+}
+
+/* ---------------------------------------------------------------------------------------------- what is timed */
+
+/* One problem. All methods of a cell are timed in turns. */
+typedef struct cell {
+    const char *section;
+    const element *type;
+    const layout *place;
+    int64_t n, threads, heads, kv_heads;
+    double seconds;                                  /* to spend, at least MIN_ROUNDS rounds                            */
+    int warm;                                        /* one window for all calls                                        */
+    int repeat;                                      /* calls per timing                                                */
+} cell;
+
+typedef enum kind { READ_K, PLAIN_C, DECODE } kind;
+enum { TOKENS = 1, FEATURES = 2 };                   /* layouts: K stored token by token; feature by feature            */
+typedef struct method {
+    const char *name;
+    kind what;
+    santa_method method;
+    int layouts, quick;
+    void (*more)(santa_options *o, int64_t n);       /* further options, or NULL                                        */
+} method;
+
+typedef struct row {
+    const method *m;
+    int64_t samples;
+    santa_options o;
+    santa_stats stats;
+    void *workspace;
+    size_t workspace_bytes;
+    int runs;
+    double t[MAX_ROUNDS], median, low, high, bytes;
+} row;
+
+/* A predictor that costs nothing and tells nothing: keys at equal distances, the same ones for every head. */
+static int64_t every_nth(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
+                         int64_t count, int32_t *index) {
+    (void)user; (void)batch; (void)q_index; (void)head; (void)q;
+    if (count > end - begin) count = end - begin;
+    for (int64_t i = 0; i < count; i++) index[i] = (int32_t)(begin + i * (end - begin) / count);
+    return count;
+}
+
+/* 10 % of the keys per head from 64k on: 256 fixed, 2.5 % predicted, the rest as base sample. Below, the fixed ones and the budget
+   for the default (epsilon, delta), which do not shrink with n, make it more. */
+static void ten_percent(santa_options *o, int64_t n) {
+    o->vattention.heavy = every_nth;
+    o->vattention.base_samples = n * 3 / 40 > 288 ? n * 3 / 40 - 256 : 32;
+}
+
+/* One draw per feature and group: about half of K's features are read. */
+static void one_draw(santa_options *o, int64_t n) {
+    (void)n;
+    o->scores = SANTA_SCORES_GROUP_STRAT;
+    o->bernoulli_draws = 1;
+}
+
+static const method methods[] = {
+    { "read K",     READ_K,  SANTA_DENSE,      TOKENS | FEATURES, 1, NULL        },
+    { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
+    { "dense",      DECODE,  SANTA_DENSE,      TOKENS | FEATURES, 1, NULL        },
+    { "sys",        DECODE,  SANTA_SYS,        TOKENS | FEATURES, 1, NULL        },
+    { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
+    { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
+    { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
+    { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
+    { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },
+    { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
+    { "vattention", DECODE,  SANTA_VATTENTION, TOKENS,            1, ten_percent },
+    { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+typedef struct reader { const char *data; size_t bytes; int64_t parts; uint64_t sum[MAX_THREADS][8]; } reader;
+static void read_task(void *context, int64_t i) {
     reader *r = (reader *)context;
-    size_t words = r->bytes / 8 / (size_t)r->parts & ~(size_t)31, k;
-    const uint64_t *p = (const uint64_t *)(const void *)r->data + words * (size_t)i;
-    uint64_t s[8] = {0};
-    int l;
-    for (k = 0; k < words; k += 8) for (l = 0; l < 8; l++) s[l] += p[k + (size_t)l];
-    for (l = 1; l < 8; l++) s[0] += s[l];
-    r->sum[i * 8] = s[0];
+    r->sum[i][0] = read_part(r->data, r->bytes, r->parts, i);
+}
+static void read_once(const char *data, size_t bytes, int64_t threads) {
+    static reader r;
+    r.data = data;
+    r.bytes = bytes;
+    r.parts = threads;
+    if (threads > 1) run_tasks(NULL, threads, read_task, &r);
+    else read_task(&r, 0);
 }
 
-/* What one writes first: three loops per head, softmax in between. */
-static void plain_c(const float *q, const float *k, const float *v, float *out, float *p, int64_t n) {
-    int64_t h, j, c;
-    for (h = 0; h < HEADS; h++) {
-        const float *kh = k + h / (HEADS / KV_HEADS) * DIM, *vh = v + h / (HEADS / KV_HEADS) * DIM;
+enum { MOST_HEADS = 64 };
+static float query[MOST_HEADS * DIM], output[MOST_HEADS * DIM];
+
+/* What one writes first: three loops per head, softmax in between. One thread, f32, NHD. */
+static void plain_c(const cell *c, const float *k, const float *v, float *p) {
+    const int64_t group = c->heads / c->kv_heads, step = c->kv_heads * DIM;
+    for (int64_t h = 0; h < c->heads; h++) {
+        const float *kh = k + h / group * DIM, *vh = v + h / group * DIM;
         float max = -1e30f, sum = 0.0f;
-        for (j = 0; j < n; j++) {
+        for (int64_t j = 0; j < c->n; j++) {
             float s = 0.0f;
-            for (c = 0; c < DIM; c++) s += q[h * DIM + c] * kh[j * KV_HEADS * DIM + c];
+            for (int64_t i = 0; i < DIM; i++) s += query[h * DIM + i] * kh[j * step + i];
             p[j] = s * 0.08838834764f;
             if (p[j] > max) max = p[j];
         }
-        for (j = 0; j < n; j++) sum += p[j] = expf(p[j] - max);
-        for (c = 0; c < DIM; c++) out[h * DIM + c] = 0.0f;
-        for (j = 0; j < n; j++)
-            for (c = 0; c < DIM; c++) out[h * DIM + c] += p[j] / sum * vh[j * KV_HEADS * DIM + c];
+        for (int64_t j = 0; j < c->n; j++) sum += p[j] = expf(p[j] - max);
+        for (int64_t i = 0; i < DIM; i++) output[h * DIM + i] = 0.0f;
+        for (int64_t j = 0; j < c->n; j++)
+            for (int64_t i = 0; i < DIM; i++) output[h * DIM + i] += p[j] / sum * vh[j * step + i];
     }
+}
+
+static santa_attention attention(const cell *c, const char *window) {
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(query, SANTA_F32, 1, 1, c->heads, DIM);
+    a.k = c->place->k(window, c->type->dtype, c->n, c->kv_heads);
+    a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n, c->kv_heads);
+    a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
+    return a;
+}
+
+/* Options and workspace of a row; not SANTA_OK: santa.h refuses it. */
+static santa_status prepare(const cell *c, row *r, const method *m, int64_t samples) {
+    const santa_attention a = attention(c, arena.data);
+    memset(r, 0, sizeof *r);
+    r->m = m;
+    r->samples = samples;
+    if (m->what == PLAIN_C) r->workspace = allocate((size_t)c->n * sizeof(float));
+    if (m->what != DECODE) return SANTA_OK;
+    r->o.method = m->method;
+    r->o.num_samples = samples;
+    r->o.isa = set.isa->isa;
+    r->o.num_threads = c->threads;
+    r->o.parallel_for = c->threads > 1 ? run_tasks : NULL;
+    if (m->more) m->more(&r->o, c->n);
+    r->workspace_bytes = santa_workspace_size(&a, &r->o);
+    if (!r->workspace_bytes) return santa_check(&a, &r->o);
+    r->workspace = allocate(r->workspace_bytes);
+    return SANTA_OK;
+}
+
+static double once(const cell *c, row *r) {
+    const size_t bytes = window_bytes(c->type, c->n, c->kv_heads);
+    const char *window = c->warm ? arena.data : next_window(bytes);
+    santa_attention a = attention(c, window);
+    const double start = now();
+    for (int i = 0; i < c->repeat; i++) {
+        santa_status s = SANTA_OK;
+        switch (r->m->what) {
+            case READ_K:  read_once(window, bytes / 2, c->threads); break;
+            case PLAIN_C: plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
+            case DECODE:  s = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, &r->stats); break;
+        }
+        if (s != SANTA_OK) fail(santa_status_string(s));
+        r->o.offset++;
+    }
+    return (now() - start) / c->repeat;
 }
 
 static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
+    const double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
 }
 
-typedef struct { double median, low, high; } timing;
-static timing summary(double *t, int runs) {
-    timing r;
-    qsort(t, (size_t)runs, sizeof *t, by_value);
-    r.median = t[runs / 2];
-    r.low = t[runs / 10];
-    r.high = t[runs - 1 - runs / 10];
-    return r;
+static void summarise(const cell *c, row *r) {
+    const double size = (double)c->type->bytes / (double)c->type->block, all = (double)(c->n * c->kv_heads * DIM);
+    qsort(r->t, (size_t)r->runs, sizeof *r->t, by_value);
+    r->median = r->t[r->runs / 2];
+    r->low = r->t[r->runs / 10];
+    r->high = r->t[r->runs - 1 - r->runs / 10];
+    r->bytes = size * (r->m->what == READ_K ? all : r->m->what == PLAIN_C ? 2.0 * all
+                          : (double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
+    free(r->workspace);
 }
 
-typedef struct { const char *name; santa_method method; santa_scores_method scores; } entry;
-static const entry entries[] = {
-    { "dense", SANTA_DENSE, SANTA_SCORES_EXACT },     { "sys", SANTA_SYS, SANTA_SCORES_EXACT },
-    { "iid", SANTA_IID, SANTA_SCORES_EXACT },         { "strat", SANTA_STRAT, SANTA_SCORES_EXACT },
-    { "prop", SANTA_PROP, SANTA_SCORES_EXACT },       { "flash", SANTA_FLASH, SANTA_SCORES_EXACT },
-    { "top-k", SANTA_TOP_K, SANTA_SCORES_EXACT },     { "vattention", SANTA_VATTENTION, SANTA_SCORES_EXACT },
+/* Rounds over all rows until the time is spent; the first round warms up. The plain loop is slow and steady: three runs do. */
+static void measure(const cell *c, row *rows, int count) {
+    const double start = now();
+    for (int round = -1; round < MIN_ROUNDS || (round < MAX_ROUNDS && now() - start < c->seconds); round++)
+        for (int i = 0; i < count; i++) {
+            row *r = rows + i;
+            if (r->m->what == PLAIN_C && (round < 0 || r->runs == 3)) continue;
+            const double t = once(c, r);
+            if (round >= 0) r->t[r->runs++] = t;
+        }
+    for (int i = 0; i < count; i++) summarise(c, rows + i);
+}
+
+/* ---------------------------------------------------------------------------------------------- output */
+
+static struct { int done, all; double start; } progress;
+static void announce(const cell *c) {
+    const double spent = now() - progress.start;
+    fprintf(stderr, "\r\033[K%3d %%  %s: %s %s, n %lld, %lld thread%s", 100 * progress.done / progress.all, c->section,
+            c->type->name, c->place->name, (long long)c->n, (long long)c->threads, c->threads == 1 ? "" : "s");
+    if (progress.done) fprintf(stderr, "   about %.0f s left", spent / progress.done * (progress.all - progress.done));
+    progress.done++;
+}
+
+static int64_t threads_of(const cell *c, const row *r) { return r->m->what == PLAIN_C ? 1 : c->threads; }
+
+static double rate(const row *r) { return r->bytes / r->median * 1e-9; }        /* GB/s */
+
+static const row *find(const row *rows, int count, const char *name) {
+    for (int i = 0; i < count; i++) if (!strcmp(rows[i].m->name, name)) return rows + i;
+    return NULL;
+}
+
+/* floor and dense are the cell's rows, or NULL: the columns that need them are then 0. */
+static void csv_row(const cell *c, const row *r, const row *floor, const row *dense) {
+    static int started;
+    if (!set.csv) return;
+    if (!started++)
+        fprintf(set.csv, "section,method,type,layout,n,threads,heads,kv_heads,num_samples,isa,median_ms,low_ms,high_ms,bytes,"
+                "gb_per_s,read_gb_per_s,over_read_k,dense_over_method\n");
+    fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,%.3f\n", c->section, r->m->name,
+            c->type->name, c->place->name, (long long)c->n, (long long)threads_of(c, r), (long long)c->heads,
+            (long long)c->kv_heads, (long long)r->samples, set.isa->name, r->median * 1e3, r->low * 1e3, r->high * 1e3, r->bytes,
+            rate(r), floor ? rate(floor) : 0.0, floor ? r->median / floor->median : 0.0,
+            dense ? dense->median / r->median : 0.0);
+}
+
+static void header(void) {
+    printf("\n%-10s %-4s %-3s %7s %4s %5s %2s  %9s  %-19s %8s %6s %6s %7s %7s\n", "method", "type", "lay", "n", "S", "heads", "T",
+           "ms", "(10 % .. 90 %)", "MB", "GB/s", "% read", "/read K", "dense/x");
+}
+
+/* The rows of a cell: to stdout and to the CSV file. */
+static void print(const cell *c, const row *rows, int count) {
+    const row *floor = find(rows, count, "read K"), *dense = find(rows, count, "dense");
+    fprintf(stderr, "\r\033[K");
+    for (int i = 0; i < count; i++) {
+        const row *r = rows + i;
+        char range[32], draws[16] = "-";
+        snprintf(range, sizeof range, "(%.3f .. %.3f)", r->low * 1e3, r->high * 1e3);
+        if (r->samples) snprintf(draws, sizeof draws, "%lld", (long long)r->samples);
+        printf("%-10s %-4s %-3s %7lld %4s %2lld/%-2lld %2lld  %9.3f  %-19s %8.1f %6.2f", r->m->name,
+               c->type->name, c->place->name, (long long)c->n, draws, (long long)c->heads, (long long)c->kv_heads,
+               (long long)threads_of(c, r), r->median * 1e3, range, r->bytes * 1e-6, rate(r));
+        if (floor) printf(" %6.1f %7.2f", 100.0 * rate(r) / rate(floor), r->median / floor->median);
+        else printf(" %6s %7s", "-", "-");
+        if (dense) printf(" %7.2f\n", dense->median / r->median);
+        else printf(" %7s\n", "-");
+        csv_row(c, r, floor, dense);
+    }
+    fflush(stdout);
+}
+
+static int has_budget(const method *m) {
+    return m->what == DECODE && m->method != SANTA_DENSE && m->method != SANTA_VATTENTION && m->method != SANTA_TOP_P;
+}
+
+/* What the loop is written for; once per context will do. */
+static int plain_c_fits(const cell *c) {
+    return c->type->dtype == SANTA_F32 && c->place->k == view_nhd && c->threads == set.threads[0];
+}
+
+/* The rows of the cell that santa.h takes and --methods wants; what it refuses is said. */
+static int select_rows(const cell *c, row *rows, int64_t samples) {
+    const int wanted = c->place->k == view_hdn ? FEATURES : TOKENS;
+    int count = 0;
+    for (int i = 0; i < METHODS; i++) {
+        const method *m = methods + i;
+        if (!(set.methods >> i & 1) || !(m->layouts & wanted) || (set.quick && !m->quick)) continue;
+        if (m->what == PLAIN_C && !plain_c_fits(c)) continue;
+        const santa_status s = prepare(c, rows + count, m, has_budget(m) ? samples : 0);
+        if (s == SANTA_OK) count++;
+        else printf("# %s, %s %s: %s\n", m->name, c->type->name, c->place->name, santa_status_string(s));
+    }
+    return count;
+}
+
+/* ---------------------------------------------------------------------------------------------- the sections */
+
+static cell new_cell(const char *section, const element *e, const layout *l, int64_t n, int64_t threads, double seconds) {
+    const cell c = { section, e, l, n, threads, HEADS, KV_HEADS, seconds, 0, 1 };
+    return c;
+}
+
+static void run_table_cell(cell *c) {
+    static row rows[MAX_ROWS];
+    announce(c);
+    const int count = select_rows(c, rows, SAMPLES);
+    measure(c, rows, count);
+    print(c, rows, count);
+}
+
+/* K stored feature by feature is for one method only, and slow for the others: one context, most threads. */
+static int in_table(int l, int n, int t) {
+    if (!(set.layouts >> l & 1)) return 0;
+    return layouts[l].k != view_hdn || (n == set.n_count / 2 && t == set.thread_count - 1);
+}
+
+static int table_cells(void) {
+    int cells = 0;
+    for (int l = 0; l < LAYOUTS; l++)
+        for (int n = 0; n < set.n_count; n++)
+            for (int t = 0; t < set.thread_count; t++) cells += in_table(l, n, t);
+    return cells;
+}
+
+static void table(const element *e) {
+    header();
+    for (int n = 0; n < set.n_count; n++)
+        for (int l = 0; l < LAYOUTS; l++)
+            for (int t = 0; t < set.thread_count; t++) {
+                cell c = new_cell("table", e, layouts + l, set.n[n], set.threads[t], set.quick ? 0.7 : 1.5);
+                if (in_table(l, n, t)) run_table_cell(&c);
+            }
+}
+
+static const method *method_named(const char *name) {
+    const method *m = methods;
+    while (strcmp(m->name, name)) m++;
+    return m;
+}
+
+/* The named methods, whatever --methods says. */
+static int prepare_rows(const cell *c, row *rows, const char *const *names, int count, int64_t samples) {
+    for (int i = 0; i < count; i++) {
+        const method *m = method_named(names[i]);
+        const santa_status s = prepare(c, rows + i, m, has_budget(m) ? samples : 0);
+        if (s != SANTA_OK) fail(santa_status_string(s));
+    }
+    return count;
+}
+
+static const char *const exact_and_sampled[] = { "dense", "sys", "read K" };
+
+/* What a call costs beside its work: one thread, one head, K and V of 256 keys in the cache; n = 1 has next to no work. */
+static void cost_of_a_call(const element *e) {
+    for (int64_t n = 1; n <= 256; n += 255) {
+        static row rows[2];
+        cell c = new_cell("call", e, layouts, n, 1, 0.1);
+        c.heads = c.kv_heads = 1;
+        c.warm = 1;
+        c.repeat = 1000;
+        announce(&c);
+        measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, SAMPLES));
+        fprintf(stderr, "\r\033[K");
+        printf("# cost of a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n", e->name, (long long)n,
+               n == 1 ? "" : "s", rows[0].median * 1e6, rows[1].median * 1e6);
+        for (int i = 0; i < 2; i++) csv_row(&c, rows + i, NULL, rows);
+    }
+}
+
+/* Where sampling starts to pay: dense / sys over n / S. */
+enum { CROSS_FIRST = 1, CROSS_LAST = 64, CROSS_STEPS = 7 };
+static const int64_t cross_samples[] = { 32, 128, 512 };
+static void crossover(const element *e) {
+    const int64_t threads = set.threads[set.thread_count - 1];
+    for (int i = 0; i < 3; i++) {
+        const int64_t samples = cross_samples[i];
+        int64_t pays = 0;
+        char line[128];
+        int length = 0;
+        for (int64_t r = CROSS_FIRST; r <= CROSS_LAST; r *= 2) {
+            static row rows[2];
+            cell c = new_cell("crossover", e, layouts, r * samples, threads, set.quick ? 0.03 : 0.15);
+            announce(&c);
+            measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, samples));
+            const double gain = rows[0].median / rows[1].median;
+            for (int m = 0; m < 2; m++) csv_row(&c, rows + m, NULL, rows);
+            length += snprintf(line + length, sizeof line - (size_t)length, " %5.2f", gain);
+            pays = gain <= 1.0 ? 0 : pays ? pays : r;          /* from here on, as far as was looked  */
+        }
+        fprintf(stderr, "\r\033[K");
+        printf("# dense / sys, %-4s S = %3lld, n / S = %d, %d, %d .. %d:%s   ", e->name, (long long)samples, CROSS_FIRST,
+               2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
+        if (pays) printf("sampling pays from n = %lld S\n", (long long)pays);
+        else printf("sampling does not pay\n");
+    }
+    fflush(stdout);
+}
+
+/* One axis at a time around n = 32k, S = 128, group 4. */
+static const int64_t sweep_n[] = { 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20 };
+static const int64_t sweep_samples[] = { 16, 64, 256, 1024, 4096 };
+static const int64_t sweep_group[] = { 1, 4, 8 };
+enum {
+    SWEEP_CONTEXTS = sizeof sweep_n / sizeof *sweep_n, SWEEP_SAMPLES = sizeof sweep_samples / sizeof *sweep_samples,
+    SWEEP_GROUPS = sizeof sweep_group / sizeof *sweep_group, SWEEP_CELLS = SWEEP_CONTEXTS + SWEEP_SAMPLES + SWEEP_GROUPS,
+    SWEEP_MIDDLE = 32768
 };
 
-static double read_bandwidth(const char *buffer, size_t bytes, int64_t threads, int runs) {
-    static reader r;
-    double t[MAX_RUNS];
-    int i;
-    r.data = buffer; r.bytes = bytes; r.parts = threads;
-    for (i = 0; i < runs; i++) {
-        double start = now();
-        spread(NULL, threads, read_part, &r);
-        t[i] = now() - start;
+typedef struct cost { double ms, mb, mb_per_ms; } cost;      /* of sys, and the rate at which K was read beside it */
+
+/* all zero: left out */
+static cost sweep_cell(const cell *c, int64_t samples) {
+    static row rows[3];
+    const size_t window = window_bytes(c->type, c->n, c->kv_heads);
+    cost sys = { 0.0, 0.0, 0.0 };
+    announce(c);
+    if (window > (size_t)sysconf(_SC_PHYS_PAGES) / 2 * (size_t)sysconf(_SC_PAGESIZE)) {
+        printf("# %s, n %lld: left out, K and V are %.1f GB, more than half of this machine's memory\n", c->type->name,
+               (long long)c->n, (double)window * 1e-9);
+        return sys;
     }
-    return (double)bytes / summary(t, runs).median;
+    fill_arena(c->type, c->n);
+    measure(c, rows, prepare_rows(c, rows, exact_and_sampled, 3, samples));
+    print(c, rows, 3);
+    sys.ms = rows[1].median * 1e3;
+    sys.mb = rows[1].bytes * 1e-6;
+    sys.mb_per_ms = rate(rows + 2);
+    return sys;
 }
 
-static const char *const type_name[] = { "f32", "f16", "bf16" };
-
-static void bench(santa_dtype type, int hnd, int64_t n, int64_t threads, int runs, int quick, FILE *csv, double bandwidth) {
-    const int64_t size = type == SANTA_F32 ? 4 : 2, elements = n * KV_HEADS * DIM;
-    int copies = 1 + (int)(((int64_t)96 << 20) / (2 * elements * size)), i, m;
-    char *kv = (char *)xmalloc((size_t)(2 * elements * size) * (size_t)copies);
-    float *q = (float *)xmalloc(HEADS * DIM * sizeof *q), *out = (float *)xmalloc(HEADS * DIM * sizeof *out);
-    double dense = 0.0;
-    santa_attention a = {0};
-    fprintf(stderr, "\r%-60s\rfilling %s n=%lld ...", "", type_name[type], (long long)n);
-    fill(kv, type, 2 * elements, 1);
-    for (i = 1; i < copies; i++) memcpy(kv + 2 * elements * size * i, kv, (size_t)(2 * elements * size));
-    fill(q, SANTA_F32, HEADS * DIM, 2);
-    a.q = santa_view(q, SANTA_F32, 1, 1, HEADS, DIM);
-    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM);
-    for (m = -1; m < (int)(sizeof entries / sizeof *entries); m++) {
-        santa_options o = {0};
-        santa_stats stats = {0};
-        double t[MAX_RUNS], bytes;
-        timing r;
-        void *workspace = NULL;
-        size_t workspace_bytes = 0;
-        const char *name = m < 0 ? "plain C" : entries[m].name;
-        if (m < 0 && (type != SANTA_F32 || hnd)) continue;
-        if (quick && m > 1 && entries[m].method != SANTA_PROP && entries[m].method != SANTA_VATTENTION) continue;
-        fprintf(stderr, "\r%-60s\r%s %s n=%lld %s ...", "", type_name[type], hnd ? "HND" : "NHD", (long long)n, name);
-        if (m >= 0) {
-            o.method = entries[m].method;
-            o.scores = entries[m].scores;
-            o.num_samples = SAMPLES;
-            o.num_threads = threads;
-            o.parallel_for = spread;
-        }
-        for (i = -1; i < (m < 0 ? 3 : runs); i++) {
-            const char *k = kv + 2 * elements * size * ((i + 1) % copies), *v = k + elements * size;
-            double start;
-            if (m < 0 && !workspace) workspace = xmalloc((size_t)n * sizeof(float));
-            a.k = hnd ? santa_view_hnd(k, type, 1, n, KV_HEADS, DIM) : santa_view(k, type, 1, n, KV_HEADS, DIM);
-            a.v = hnd ? santa_view_hnd(v, type, 1, n, KV_HEADS, DIM) : santa_view(v, type, 1, n, KV_HEADS, DIM);
-            if (m >= 0 && !workspace) { workspace_bytes = santa_workspace_size(&a, &o); workspace = xmalloc(workspace_bytes); }
-            o.offset = (uint64_t)(i + 1);
-            start = now();
-            if (m < 0) {
-                plain_c(q, (const float *)(const void *)k, (const float *)(const void *)v, out, (float *)workspace, n);
-            } else {
-                santa_status s = santa_decode(&a, &o, workspace, workspace_bytes, &stats);
-                if (s != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(s)); exit(1); }
-            }
-            if (i >= 0) t[i] = now() - start;                         /* run -1 warms up */
-        }
-        r = summary(t, m < 0 ? 3 : runs);
-        if (m == 0) dense = r.median;
-        bytes = m < 0 ? (double)(2 * elements * size) : (double)((stats.k_rows_read + stats.v_rows_read) * DIM * size);
-        fprintf(stderr, "\r%-60s\r", "");
-        printf("%-10s %-4s %s %8lld %2lld  %9.3f (%.3f .. %.3f)  %8.1f  %6.2f  %5.1f%%  ", name, type_name[type], hnd ? "HND" : "NHD",
-               (long long)n, (long long)(m < 0 ? 1 : threads), r.median * 1e3, r.low * 1e3, r.high * 1e3, bytes / 1e6,
-               bytes / r.median / 1e9, 100.0 * bytes / r.median / bandwidth);
-        if (m < 0) printf("      -\n");
-        else printf("%6.2fx\n", dense / r.median);
-        fflush(stdout);
-        if (csv)
-            fprintf(csv, "%s,%s,%s,%lld,%lld,%d,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f\n", name, type_name[type], hnd ? "HND" : "NHD",
-                    (long long)n, (long long)(m < 0 ? 1 : threads), SAMPLES, r.median * 1e3, r.low * 1e3, r.high * 1e3, bytes,
-                    bytes / r.median / 1e9, bandwidth / 1e9, m < 0 ? 0.0 : dense / r.median);
-        free(workspace);
+/* One axis, named by the section's second word; then what the bytes explain. */
+static void sweep_axis(const char *section, const char *note, const cell *base, const int64_t *values, int count) {
+    cell c = *base;
+    cost first = { 0.0, 0.0, 0.0 }, last = first;
+    const char axis = section[strlen("sweep ")];
+    c.section = section;
+    printf("\n# %s", note);
+    header();
+    for (int i = 0; i < count; i++) {
+        if (axis == 'n') c.n = values[i];
+        if (axis == 'g') c.heads = values[i] * KV_HEADS;
+        const cost here = sweep_cell(&c, axis == 'S' ? values[i] : SAMPLES);
+        if (here.ms > 0.0) last = here;
+        if (i == 0) first = here;
     }
-    free(kv); free(q); free(out);
+    printf("# from end to end sys needs %.1f MB more, %.3f ms at the rate of read K; it takes %.3f ms more\n", last.mb - first.mb,
+           (last.mb - first.mb) / last.mb_per_ms, last.ms - first.ms);
 }
 
-static void machine(FILE *f) {
-    char line[256] = "unknown CPU", *p;
+static void sweep(const element *e) {
+    for (int l = 0; l < LAYOUTS; l++) {
+        const cell base = new_cell("", e, layouts + l, SWEEP_MIDDLE, set.threads[set.thread_count - 1], 1.0);
+        if (!(set.layouts >> l & 1)) continue;
+        sweep_axis("sweep S", "draws: K is read whatever S is. The V rows drawn are S per query head at most, fewer where rows\n"
+                   "# are drawn more than once or by several heads of a group.", &base, sweep_samples, SWEEP_SAMPLES);
+        sweep_axis("sweep group", "group: K is read once per group, so dense and read K move the same bytes whatever the group\n"
+                   "# is; what grows is the arithmetic of the scores and the V rows drawn.", &base, sweep_group, SWEEP_GROUPS);
+        sweep_axis("sweep n", "context: the bytes of K grow with n, those of the V rows drawn do not: dense / sys tends to 2 by\n"
+                   "# bytes.", &base, sweep_n, SWEEP_CONTEXTS);
+    }
+}
+
+/* ---------------------------------------------------------------------------------------------- options */
+
+/* Every table of names has entries that begin with the name. */
+static const char *name_at(const void *table, size_t entry_size, int i) {
+    const char *name;
+    memcpy(&name, (const char *)table + entry_size * (size_t)i, sizeof name);
+    return name;
+}
+
+static void print_names(const char *option, const void *table, size_t entry_size, int entries) {
+    fprintf(stderr, "  %-16s", option);
+    for (int i = 0; i < entries; i++) fprintf(stderr, "%s%s", name_at(table, entry_size, i), i + 1 < entries ? "," : "\n");
+}
+
+static void usage(int code) {
+    fprintf(stderr,
+            "  --quick         fewer cells, shorter\n"
+            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8) instead of the table; f16, NHD\n"
+            "  --csv FILE      the rows as CSV\n"
+            "  --n LIST        contexts: 4096,32k,1M\n"
+            "  --threads LIST  1,2\n"
+            "  --huge-pages    ask the system for 2 MB pages for K and V\n"
+            "and, of lists one or more, of isa one for all:\n");
+    print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
+    print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS);
+    print_names("--methods LIST", methods, sizeof *methods, METHODS);
+    print_names("--isa NAME", isas, sizeof *isas, ISAS);
+    exit(code);
+}
+
+static int equal_names(const char *a, const char *b, size_t length) {
+    for (size_t i = 0; i < length; i++) if ((a[i] | 32) != (b[i] | 32)) return 0;       /* ASCII, any case */
+    return strlen(b) == length;
+}
+
+/* Bits of the entries named in a comma-separated list. */
+static unsigned names_in(const char *list, const void *table, size_t entry_size, int entries) {
+    unsigned found = 0;
+    for (const char *p = list; *p; p += *p == ',') {
+        const size_t length = strcspn(p, ",");
+        int i = 0;
+        while (i < entries && !equal_names(p, name_at(table, entry_size, i), length)) i++;
+        if (i == entries) {
+            fprintf(stderr, "unknown: %.*s\n", (int)length, p);
+            usage(1);
+        }
+        found |= 1u << i;
+        p += length;
+    }
+    return found;
+}
+#define NAMES_IN(list, table, entries) names_in(list, table, sizeof *(table), entries)
+
+static int ascending(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Numbers in [1, most], with k and M for 1024 and 1024^2; ascending. */
+static int numbers_in(const char *list, int64_t most, int64_t *numbers) {
+    int count = 0;
+    for (const char *p = list; *p;) {
+        char *end;
+        int64_t x = strtoll(p, &end, 10), unit = (*end | 32) == 'k' ? 1024 : (*end | 32) == 'm' ? 1024 * 1024 : 1;
+        if (unit > 1) end++;
+        if (end == p || x < 1 || x > most / unit || (*end && *end != ',') || count == MAX_LIST) {
+            fprintf(stderr, "not a list of numbers from 1 to %lld: %s\n", (long long)most, list);
+            usage(1);
+        }
+        numbers[count++] = x * unit;
+        p = end + (*end == ',');
+    }
+    qsort(numbers, (size_t)count, sizeof *numbers, ascending);
+    return count;
+}
+
+static void parse(int argc, char **argv) {
+    const char *types = NULL, *places = NULL, *n = NULL, *threads = NULL, *names = NULL, *isa = "auto", *csv = NULL;
+    const struct { const char *name; const char **value; } texts[] = {
+        { "--types", &types }, { "--layouts", &places }, { "--n", &n }, { "--threads", &threads }, { "--methods", &names },
+        { "--isa", &isa }, { "--csv", &csv },
+    };
+    const struct { const char *name; int *value; } flags[] = {
+        { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--huge-pages", &set.huge_pages },
+    };
+    char processors[32];
+    for (int i = 1; i < argc; i++) {
+        int known = 0;
+        for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
+            if (!strcmp(argv[i], flags[f].name)) known = *flags[f].value = 1;
+        for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
+            if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
+        if (!known) usage(strcmp(argv[i], "--help") != 0);
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld", online < 1 ? 1 : online);
+    if (!types) types = set.sweep ? "f16" : set.quick ? "f32,f16,q8_0" : "f32,f16,bf16,e4m3,q8_0";
+    set.types = NAMES_IN(types, elements, ELEMENTS);
+    set.layouts = NAMES_IN(places ? places : set.sweep || set.quick ? "NHD" : "NHD,HND,HDN", layouts, LAYOUTS);
+    set.methods = names ? NAMES_IN(names, methods, METHODS) : ~0u;
+    set.n_count = numbers_in(n ? n : set.quick ? "4k,32k" : "1k,4k,16k,32k,128k", INT32_MAX, set.n);
+    set.thread_count = numbers_in(threads ? threads : processors, MAX_THREADS, set.threads);
+    const unsigned forced = NAMES_IN(isa, isas, ISAS);
+    for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
+    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count) usage(1);
+    if (csv && !(set.csv = fopen(csv, "w"))) { perror(csv); exit(1); }
+}
+
+/* ---------------------------------------------------------------------------------------------- the run */
+
+static const char *isa_in_use(void) {
+    const santa_isa best = set.isa->isa == SANTA_ISA_AUTO ? santa_best_isa() : set.isa->isa;
+    for (int i = 0; i < ISAS; i++) if (isas[i].isa == best) return isas[i].name;
+    return "unnamed";
+}
+
+static void machine(void) {
+    char line[256] = "model name: unknown CPU";
     FILE *info = fopen("/proc/cpuinfo", "r");
-    while (info && fgets(line, sizeof line, info)) if (!strncmp(line, "model name", 10)) break;
+    while (info && fgets(line, sizeof line, info) && strncmp(line, "model name", 10)) continue;
     if (info) fclose(info);
     line[strcspn(line, "\n")] = 0;
-    p = strchr(line, ':');
-#ifdef __VERSION__
-    fprintf(f, "# cpu %s; compiler %s; SIMD path %s\n", p ? p + 2 : line, __VERSION__,
-            santa_best_isa() == SANTA_ISA_AVX2 ? "AVX2+FMA+F16C" : "scalar");
-#endif
+    const char *name = strstr(line, ": ");
+    printf("# %s, %ld processors, last-level cache %zu MB; compiler %s; instruction set %s%s\n", name ? name + 2 : "CPU unknown",
+           sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__, isa_in_use(),
+           set.huge_pages ? "; 2 MB pages asked for" : "");
 }
 
+/* How fast this machine reads; the cells measure it again, beside their methods. */
+static void print_bandwidth(const element *e) {
+    static double t[21];
+    fill_arena(e, 0);
+    for (int i = 0; i < set.thread_count; i++) {
+        for (int r = 0; r < 21; r++) {
+            const double start = now();
+            read_once(arena.data, arena.bytes, set.threads[i]);
+            t[r] = (double)arena.bytes * 1e-9 / (now() - start);
+        }
+        qsort(t, 21, sizeof *t, by_value);
+        printf("# read bandwidth, %lld thread%s: %.1f GB/s (%.1f .. %.1f)\n", (long long)set.threads[i],
+               set.threads[i] == 1 ? "" : "s", t[10], t[2], t[18]);
+    }
+}
+
+/* santa.h must take the type and the instruction set at all; a method or layout that it refuses is said in its cell. */
+static int usable(const element *e) {
+    cell c = new_cell("", e, layouts, 1, 1, 0.0);
+    const santa_attention a = attention(&c, arena.data);
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.isa = set.isa->isa;
+    const santa_status s = santa_check(&a, &o);
+    if (s == SANTA_OK) return 1;
+    printf("# %s with instruction set %s is left out: %s\n", e->name, set.isa->name, santa_status_string(s));
+    return 0;
+}
+
+static int bits(unsigned x) { return x ? (int)(x & 1) + bits(x >> 1) : 0; }
+
 int main(int argc, char **argv) {
-    static const int64_t sizes[] = { 4096, 32768, 131072 };
-    int quick = 0, i, j, layout, only = -1;
-    int64_t threads = 1;
-    FILE *csv = NULL;
-    size_t bytes = (size_t)256 << 20;
-    char *buffer;
-    double bandwidth;
-    for (i = 1; i < argc; i++) {
-        const char *next = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--quick")) quick = 1;
-        else if (!strcmp(argv[i], "--csv") && *next) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
-        else if (!strcmp(argv[i], "--threads") && *next) threads = strtol(argv[++i], NULL, 10);
-        else if (!strcmp(argv[i], "--type") && *next) { for (j = 0, i++; j < 3; j++) if (!strcmp(argv[i], type_name[j])) only = j; }
-        else { fprintf(stderr, "usage: %s [--quick] [--csv FILE] [--threads T] [--type f32|f16|bf16]\n", argv[0]); return 1; }
+    uint64_t state = 1;
+    parse(argc, argv);
+    start_workers(set.threads[set.thread_count - 1] - 1);
+    for (int i = 0; i < MOST_HEADS * DIM; i++) query[i] = gauss(&state);
+    machine();
+    print_bandwidth(elements);
+    for (int i = 0; i < ELEMENTS; i++) if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
+    if (!set.types) return 1;
+    printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method needs; GB/s: that over\n"
+           "# the time; %% read: share of the rate at which K is read once in the same rounds by as many threads; /read K: time\n"
+           "# over that read's; dense/x: times faster than dense. vattention: 10 %% of the keys per head (more below\n"
+           "# 64k), predictor without cost. bernoulli: sys, one draw per K feature and group.\n", DIM);
+    progress.all = bits(set.types) * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
+    progress.start = now();
+    for (int i = 0; i < ELEMENTS; i++) {
+        if (!(set.types >> i & 1)) continue;
+        fill_arena(elements + i, set.sweep ? SWEEP_MIDDLE : set.n[set.n_count - 1]);
+        if (set.sweep) { sweep(elements + i); continue; }
+        table(elements + i);
+        cost_of_a_call(elements + i);
+        crossover(elements + i);
     }
-    if (threads < 1 || threads > MAX_THREADS) { fprintf(stderr, "--threads wants 1 .. %d\n", MAX_THREADS); return 1; }
-    buffer = (char *)xmalloc(bytes);
-    memset(buffer, 1, bytes);
-    bandwidth = read_bandwidth(buffer, bytes, threads, quick ? 7 : 21);
-    free(buffer);
-    machine(stdout);
-    printf("# read bandwidth, %lld thread(s): %.1f GB/s; 32 query heads, 8 KV heads, head_dim 128, num_samples %d, cold caches\n",
-           (long long)threads, bandwidth / 1e9, SAMPLES);
-    printf("# MB = bytes of K and V the method needs, GB/s = that over time, %% = share of the read bandwidth, x = dense / method\n");
-    printf("method     type layout      n  T    median ms (10 %% .. 90 %%)         MB    GB/s  of read  dense/x\n");
-    if (csv) fprintf(csv, "method,type,layout,n,threads,num_samples,median_ms,low_ms,high_ms,bytes,gb_per_s,read_gb_per_s,dense_over_method\n");
-    for (j = 0; j < 3; j++) {
-        if ((only >= 0 && j != only) || (quick && only < 0 && j == 2)) continue;
-        for (layout = 0; layout < (quick ? 1 : 2); layout++)
-            for (i = 0; i < (quick ? 2 : 3); i++)
-                bench((santa_dtype)j, layout, sizes[i], threads, quick ? 7 : sizes[i] > 100000 ? 11 : 21, quick, csv, bandwidth);
-    }
-    if (csv) fclose(csv);
+    fprintf(stderr, "\r\033[K");
+    if (set.csv && fclose(set.csv)) { perror("--csv"); return 1; }
     return 0;
 }

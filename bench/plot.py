@@ -3,10 +3,11 @@
 bench.
 
     python3 bench/plot.py FILE.csv ... -o plot.svg [--panel REGEX] [--title TEXT]
+    make bench && python3 bench/plot.py build/bench.csv -o build/bench.svg --panel 'f16|q8_0'
 
-One panel for each device, type, layout and batch that has at least two contexts, one line per method; the others are
-named on stderr. --panel keeps the panels whose title matches. The floor, reading K once, is dashed. Light or dark
-follows the reader's browser.
+One panel for each device, type, layout and batch or number of threads that has at least two contexts, one line per
+method; the others are named on stderr. --panel keeps the panels whose title matches. The floor, reading K once, is
+dashed. Light or dark follows the reader's browser.
 """
 import argparse
 import csv
@@ -15,45 +16,53 @@ import re
 import sys
 from html import escape
 
-KV_HEADS, DIM = 8, 128                                       # of all three benchmarks
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 600, 400, 64, 178, 40, 46        # of one panel
 GAP = 15                                                     # between labels, in pixels
 STASH = {"": "", "0": "", "1": " f32", "2": " f16", "3": " u8"}
 # colour by what a line is, told apart within a kind by the marker: class, light, dark
 PALETTE = [("peer", "#2563eb", "#7aa7ff"), ("other", "#7c5cbf", "#b9a3f0"), ("dense", "#111827", "#f3f4f6"),
-           ("prop", "#d9480f", "#ff9355"), ("flash", "#15803d", "#5fd08a"), ("floor", "#6b7280", "#9ca3af")]
+           ("prop", "#d9480f", "#ff9355"), ("sys", "#d9480f", "#ff9355"), ("flash", "#15803d", "#5fd08a"),
+           ("floor", "#6b7280", "#9ca3af")]
+COLOURED = {entry[0] for entry in PALETTE}
+FLOOR = "floor: K read once", "floor"                        # label, class
 MARKERS = ("circle", "square", "triangle", "diamond")
+
+
+def gpu_points(rows):
+    for row in rows:
+        name = row["method"]
+        peer = row.get("exact") == "1" and not name.startswith("santa")
+        label = name if peer or name.startswith("santa") else f"santa {name}"
+        kind = "peer" if peer else name.removeprefix("santa ")
+        if kind not in ("peer", "dense") and int(row["num_samples"]):
+            stash = row.get("stash", "")
+            label += f" {row['num_samples']}" + STASH.get(stash, f" {stash}")
+        panel, n = f"GPU, {row['type']}, {row['layout']}, batch {row['batch']}", int(row["context"])
+        yield panel, label, kind, n, float(row["us"])
+        yield panel, *FLOOR, n, float(row["floor_us"])
+
+
+def cpu_points(rows):
+    table = [row for row in rows if row["section"] == "table"]
+    threads = {row["threads"] for row in table if row["method"] == "read K"}
+    for row in table:
+        name, n, us = row["method"], int(row["n"]), 1e3 * float(row["median_ms"])
+        budget = f" {row['num_samples']}" if int(row["num_samples"]) else ""
+        line = {"read K": FLOOR, "plain C": ("plain C, 1 thread", "peer")}.get(name, (f"santa {name}{budget}", name))
+        forced = "" if row["isa"] == "auto" else f", {row['isa']} only"
+        for t in threads if name == "plain C" else [row["threads"]]:         # it runs on one thread whatever the others do
+            yield f"CPU, {row['type']}, {row['layout']}, threads {t}{forced}", *line, n, us
 
 
 def read(path):
     """Yields (panel, label, class, context, microseconds) of one file; the columns say which benchmark wrote it."""
     with open(path, newline="") as f:
         rows = list(csv.DictReader(f))
-    for row in rows:
-        try:
-            name, gpu = row["method"], "us" in row
-            where = f"{row['type']}, {row['layout']}"
-            if gpu:
-                n, us, floor = int(row["context"]), float(row["us"]), float(row["floor_us"])
-                panel = f"GPU, {where}, batch {row['batch']}"
-            else:                                            # the floor: K's bytes at the measured read bandwidth
-                n, us = int(row["n"]), 1e3 * float(row["median_ms"])
-                size = {"f32": 4, "f16": 2, "bf16": 2}[row["type"]]
-                floor = n * KV_HEADS * DIM * size / float(row["read_gb_per_s"]) * 1e-3
-                panel = f"CPU, {where}, threads {row['threads']}"
-            peer = gpu and row.get("exact") == "1" and not name.startswith("santa") or name == "plain C"
-            if name == "plain C":                            # runs on one thread whatever the others do
-                panel = next((f"CPU, {where}, threads {r['threads']}" for r in rows if r["method"] != name), panel)
-            short = name.removeprefix("santa ")
-            kind = "peer" if peer else short if short in ("dense", "prop", "flash") else "other"
-            label = name if peer or name.startswith("santa") else f"santa {name}"
-            if kind not in ("peer", "dense") and name != "vattention" and int(row["num_samples"]):
-                stash = row.get("stash", "")
-                label += f" {row['num_samples']}" + STASH.get(stash, f" {stash}")
-        except (KeyError, ValueError) as e:
-            sys.exit(f"{path}: not a CSV file of these benchmarks ({type(e).__name__}: {e})")
-        yield panel, label, kind, n, us
-        yield panel, "floor: K read once", "floor", n, floor
+    try:
+        for panel, label, kind, n, us in gpu_points(rows) if rows and "us" in rows[0] else cpu_points(rows):
+            yield panel, label, kind if kind in COLOURED else "other", n, us
+    except (KeyError, ValueError) as e:
+        sys.exit(f"{path}: not a CSV file of these benchmarks ({type(e).__name__}: {e})")
 
 
 def spread(wanted, low, high):
@@ -112,7 +121,7 @@ def draw(title, lines, x0, y0):
         svg.append(f'<path class="grid" d="M{x(n):.1f} {top}V{bottom}"/>')
         svg.append(f'<text class="mid" x="{x(n):.1f}" y="{bottom + 18}">{count(n)}</text>')
     svg.append(f'<text class="mid" x="{(left + right) / 2}" y="{bottom + 38}">keys of context</text>')
-    names = sorted(lines, key=lambda label: (lines[label][0] != "floor", lines[label][0] == "prop"))   # our best on top
+    names = sorted(lines, key=lambda label: (lines[label][0] != "floor", lines[label][0] in ("prop", "sys")))
     ends = spread([y(lines[name][1][max(lines[name][1])]) for name in names], top + 6, bottom)
     seen = {}
     for name, end in zip(names, ends):

@@ -1,0 +1,100 @@
+/* What bench.c and peers_cpu.c share: the clock, element types, layouts, Gaussian data, the read that is the floor.
+   Include santa.h first. gcc or clang. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { DIM = 128 };
+
+static inline double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---------------------------------------------------------------------------------------------- element types */
+
+static void encode_f32 (void *to, const float *from) { memcpy(to, from, sizeof *from); }
+static void encode_f16 (void *to, const float *from) { const uint16_t h = santa_f32_to_f16(*from);  memcpy(to, &h, sizeof h); }
+static void encode_bf16(void *to, const float *from) { const uint16_t h = santa_f32_to_bf16(*from); memcpy(to, &h, sizeof h); }
+static void encode_e4m3(void *to, const float *from) { const uint8_t  e = santa_f32_to_e4m3(*from); memcpy(to, &e, sizeof e); }
+
+#define SANTA_Q8_0 ((santa_dtype)(SANTA_E4M3 + 1))    /* until santa.h has it: the bench then says what is refused and why */
+
+/* ggml's block of 32: an f16 scale, then 32 signed bytes. */
+static void encode_q8_0(void *to, const float *from) {
+    int8_t *const q = (int8_t *)to + 2;
+    float largest = 0.0f;
+    uint16_t scale;
+    for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(from[i]));
+    for (int i = 0; i < 32; i++) q[i] = (int8_t)(largest > 0.0f ? lrintf(from[i] / largest * 127.0f) : 0);
+    scale = santa_f32_to_f16(largest / 127.0f);
+    memcpy(to, &scale, sizeof scale);
+}
+
+/* block elements, a divisor of DIM, take bytes bytes. */
+typedef struct element {
+    const char *name;
+    santa_dtype dtype;
+    int64_t block, bytes;
+    void (*encode)(void *to, const float *from);
+} element;
+static const element elements[] = {
+    { "f32",  SANTA_F32,  1,  4,  encode_f32  }, { "f16",  SANTA_F16,  1, 2, encode_f16  },
+    { "bf16", SANTA_BF16, 1,  2,  encode_bf16 }, { "e4m3", SANTA_E4M3, 1, 1, encode_e4m3 },
+    { "q8_0", SANTA_Q8_0, 32, 34, encode_q8_0 },
+};
+enum { ELEMENTS = sizeof elements / sizeof *elements };
+
+static inline int64_t bytes_of(const element *e, int64_t count) { return count / e->block * e->bytes; }
+
+/* ---------------------------------------------------------------------------------------------- layouts */
+
+/* HDN: K feature by feature, as santa_keys_feature_major makes it; V as in HND. */
+static santa_tensor view_nhd(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
+    return santa_view(p, t, 1, n, kv_heads, DIM);
+}
+static santa_tensor view_hnd(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
+    return santa_view_hnd(p, t, 1, n, kv_heads, DIM);
+}
+static santa_tensor view_hdn(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
+    santa_tensor k = santa_view_hnd(p, t, 1, n, kv_heads, DIM);
+    k.stride[1] = 1;
+    k.stride[3] = n;
+    return k;
+}
+
+typedef struct layout {
+    const char *name;
+    santa_tensor (*k)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
+    santa_tensor (*v)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
+} layout;
+static const layout layouts[] = {
+    { "NHD", view_nhd, view_nhd }, { "HND", view_hnd, view_hnd }, { "HDN", view_hdn, view_hnd },
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* ---------------------------------------------------------------------------------------------- the floor */
+
+/* What a pass over K costs at best: sum part i of parts in the memory's order. 16-byte vectors and a prefetch 8 KB ahead into the
+   second level were the fastest of twelve variants on a Zen 5 (33 GB/s; 8-byte loads without prefetch: 23). */
+typedef uint64_t bench_vector __attribute__((vector_size(16), aligned(1), may_alias));
+static uint64_t read_part(const void *data, size_t bytes, int64_t parts, int64_t i) {
+    enum { LANES = 8, STEP = LANES * sizeof(bench_vector), LINE = 64, AHEAD = 8192 };
+    const size_t size = bytes / (size_t)parts & ~(size_t)(STEP - 1);
+    const bench_vector *p = (const bench_vector *)((const char *)data + size * (size_t)i), *const end = p + size / sizeof *p;
+    bench_vector a = {0}, b = {0}, c = {0}, d = {0};
+    for (; p < end; p += LANES) {
+        for (int l = 0; l < STEP; l += LINE) __builtin_prefetch((const char *)p + AHEAD + l, 0, 2);
+        a += p[0] + p[4]; b += p[1] + p[5]; c += p[2] + p[6]; d += p[3] + p[7];
+    }
+    a += b + c + d;
+    return a[0] + a[1];
+}
+
+#endif

@@ -1,0 +1,93 @@
+/* What bench/peers_cpu.py calls by ctypes; it compiles this file as a shared library. Every field of peer_case has 8 bytes, so
+   that its mirror in Python cannot be laid out otherwise. */
+#define _POSIX_C_SOURCE 200809L
+#define SANTA_IMPLEMENTATION
+#include "../santa.h"
+#include "bench.h"
+
+typedef struct peer_case {
+    const char *type, *layout;         /* names of elements and layouts of bench.h          */
+    int64_t     n, heads, kv_heads;
+    int64_t     num_samples;           /* of sys; 0 = dense                                 */
+    int64_t     threads;
+    uint64_t    seed;
+    const float *q;                    /* [heads, DIM]                                      */
+    const void *k, *v;
+    float      *out;                   /* [heads, DIM]                                      */
+    void       *workspace;
+    size_t      workspace_bytes;
+} peer_case;
+
+static const element *element_named(const char *name) {
+    const element *e = elements;
+    while (strcmp(e->name, name)) e++;
+    return e;
+}
+
+static const layout *layout_named(const char *name) {
+    const layout *l = layouts;
+    while (strcmp(l->name, name)) l++;
+    return l;
+}
+
+static santa_attention attention(const peer_case *c) {
+    const santa_dtype type = element_named(c->type)->dtype;
+    const layout *l = layout_named(c->layout);
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(c->q, SANTA_F32, 1, 1, c->heads, DIM);
+    a.k = l->k(c->k, type, c->n, c->kv_heads);
+    a.v = l->v(c->v, type, c->n, c->kv_heads);
+    a.out = santa_view(c->out, SANTA_F32, 1, 1, c->heads, DIM);
+    return a;
+}
+
+static santa_options options(const peer_case *c) {
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.method = c->num_samples ? SANTA_SYS : SANTA_DENSE;
+    o.num_samples = c->num_samples;
+    o.num_threads = c->threads;
+    o.seed = c->seed;
+    return o;
+}
+
+/* Why santa.h refuses the case, or NULL. */
+const char *peer_check(const peer_case *c) {
+    const santa_attention a = attention(c);
+    const santa_options o = options(c);
+    const santa_status s = santa_check(&a, &o);
+    return s == SANTA_OK ? NULL : santa_status_string(s);
+}
+
+size_t peer_workspace_size(const peer_case *c) {
+    const santa_attention a = attention(c);
+    const santa_options o = options(c);
+    return santa_workspace_size(&a, &o);
+}
+
+/* NULL, or what went wrong. */
+const char *peer_decode(const peer_case *c) {
+    const santa_attention a = attention(c);
+    const santa_options o = options(c);
+    const santa_status s = santa_decode(&a, &o, c->workspace, c->workspace_bytes, NULL);
+    return s == SANTA_OK ? NULL : santa_status_string(s);
+}
+
+/* The floor: bytes of data once. The sum keeps the reads alive. */
+uint64_t peer_read(const void *data, size_t bytes, int64_t threads) {
+    uint64_t sum = 0;
+    int64_t i;
+#pragma omp parallel for schedule(static, 1) reduction(+ : sum) num_threads((int)threads)
+    for (i = 0; i < threads; i++) sum += read_part(data, bytes, threads, i);
+    return sum;
+}
+
+/* count floats, a multiple of DIM, as elements of a type. */
+void peer_encode(const char *type, const float *from, void *to, int64_t count) {
+    const element *e = element_named(type);
+    int64_t row;
+#pragma omp parallel for
+    for (row = 0; row < count / DIM; row++)
+        for (int64_t i = row * DIM; i < (row + 1) * DIM; i += e->block) e->encode((char *)to + bytes_of(e, i), from + i);
+}

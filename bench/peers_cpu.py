@@ -1,0 +1,408 @@
+#!/usr/bin/env python3
+"""ggml's exact decode attention and santa.h on this CPU, in one table from one run. Optional; needs a C compiler and
+
+    pip install llama-cpp-python numpy                 # CMAKE_ARGS=-DGGML_NATIVE=ON builds ggml for this machine
+    python3 bench/peers_cpu.py [--csv FILE] [--quick] [--n 4096,32768] [--types f16,q8_0] [--layouts NHD,HND]
+                               [--threads 1,2] [--rounds 9] [--ggml DIR]
+
+Peers: the ggml that llama-cpp-python brings (or the libggml-base and libggml-cpu in DIR), called as llama.cpp does:
+"ggml FA" is one ggml_flash_attn_ext with an f16 mask; "ggml -fa off" is mul_mat, soft_max_ext, mul_mat with V stored
+feature by feature, which llama.cpp does not offer for q8_0. Ours is santa.h, compiled by this script:
+    cc -O3 -fopenmp -shared -fPIC -o build/libsanta_peers.so bench/peers_cpu.c -lm
+
+One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128. NHD (token-major) is the layout of llama.cpp's
+cache, HND is head-major. All read the same bytes in memory: several copies of K and V in turn, together larger than
+the last-level cache. All run on the same OpenMP team where ggml uses OpenMP. In every round each method runs once with
+each number of threads; the first round warms up; the table has the median of the others. The floor reads K once.
+
+Inputs: 'gauss' is all standard normal: attention is nearly uniform, the exact output nearly zero, and the relative
+error of any sampler large. 'peaked' is closer to real heads: 256 keys share a direction with the group's queries and
+hold about 85 % of the mass, the first key (sink) about 5 %, the rest is spread over the context; V has a mean of half
+its spread. Errors are |out - exact| / |exact|, median over heads; exact is a softmax in float64 on the numbers as
+stored, so what storing them in fewer bits costs is in no row. Times are of the Gaussian input.
+"""
+import argparse
+import csv
+import ctypes as C
+import datetime
+import glob
+import importlib.util
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+try:
+    import numpy as np
+except ImportError:
+    sys.exit("skipped: numpy is not installed (pip install llama-cpp-python numpy)")
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HEADS, KV_HEADS, DIM, SAMPLES = 32, 8, 128, 128
+HOT_KEYS, HOT_MASS, SINK_MASS, QUERY_SHARED, QUERY_OWN, V_MEAN = 256, 0.85, 0.05, 8.0, 0.7, 0.5
+SCALE = 1.0 / math.sqrt(DIM)
+ROW = {"f32": 4 * DIM, "f16": 2 * DIM, "bf16": 2 * DIM, "q8_0": DIM // 32 * 34}       # bytes of one K or V row
+GGML_TYPE = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
+GGML_PREC_F32 = 10
+BASELINES = {"fa_over_method": "ggml FA", "fa_off_over_method": "ggml -fa off", "dense_over_method": "santa dense"}
+COLD_BYTES = 3 << 28                                  # K halves of the copies hold 384 MB and more
+
+# ---------------------------------------------------------------------------------------------- santa.h
+
+
+class Case(C.Structure):
+    """peer_case of peers_cpu.c."""
+    _fields_ = ([("type", C.c_char_p), ("layout", C.c_char_p)] +
+                [(f, C.c_int64) for f in "n heads kv_heads num_samples threads".split()] + [("seed", C.c_uint64)] +
+                [(f, C.c_void_p) for f in "q k v out workspace".split()] + [("workspace_bytes", C.c_size_t)])
+
+
+def load_santa():
+    path, sources = os.path.join(ROOT, "build", "libsanta_peers.so"), ("bench/peers_cpu.c", "bench/bench.h", "santa.h")
+    sources = [os.path.join(ROOT, f) for f in sources]
+    if not os.path.exists(path) or os.path.getmtime(path) < max(map(os.path.getmtime, sources)):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        command = [os.environ.get("CC", "cc"), "-O3", "-fopenmp", "-shared", "-fPIC", "-o", path, sources[0], "-lm"]
+        print("#", " ".join(command), file=sys.stderr, flush=True)
+        subprocess.run(command, check=True)
+    lib = C.CDLL(path)
+    lib.peer_check.restype = lib.peer_decode.restype = C.c_char_p
+    lib.peer_workspace_size.restype = C.c_size_t
+    lib.peer_check.argtypes = lib.peer_decode.argtypes = lib.peer_workspace_size.argtypes = [C.POINTER(Case)]
+    lib.peer_read.restype = C.c_uint64
+    lib.peer_read.argtypes = [C.c_void_p, C.c_size_t, C.c_int64]
+    lib.peer_encode.argtypes = [C.c_char_p, C.c_void_p, C.c_void_p, C.c_int64]
+    return lib
+
+
+# ---------------------------------------------------------------------------------------------- ggml
+
+class InitParams(C.Structure):
+    _fields_ = [("mem_size", C.c_size_t), ("mem_buffer", C.c_void_p), ("no_alloc", C.c_bool)]
+
+
+PROTOTYPES = """
+    ptr ggml_init InitParams; void ggml_free ptr; str ggml_version
+    ptr ggml_new_tensor_4d ptr int i64 i64 i64 i64; ptr ggml_get_data ptr; size ggml_nbytes ptr
+    ptr ggml_permute ptr ptr int int int int; ptr ggml_cont ptr ptr; ptr ggml_mul_mat ptr ptr ptr
+    ptr ggml_soft_max_ext_inplace ptr ptr ptr f32 f32; ptr ggml_flash_attn_ext ptr ptr ptr ptr ptr f32 f32 f32
+    ptr ggml_new_graph ptr; void ggml_build_forward_expand ptr ptr
+    ptr ggml_backend_alloc_ctx_tensors ptr ptr; void ggml_backend_buffer_free ptr
+    ptr ggml_backend_cpu_init; void ggml_backend_cpu_set_n_threads ptr int; int ggml_backend_graph_compute ptr ptr
+"""
+KINDS = {"ptr": C.c_void_p, "size": C.c_size_t, "int": C.c_int, "i64": C.c_int64, "f32": C.c_float, "str": C.c_char_p,
+         "void": None, "InitParams": InitParams}
+
+
+class Ggml:
+    """The functions of PROTOTYPES, without their prefix."""
+
+    def __init__(self, folder):
+        libs = []
+        for name in ("base", "cpu"):
+            found = sorted(glob.glob(os.path.join(folder, f"libggml-{name}.so"))
+                           or glob.glob(os.path.join(folder, f"libggml-{name}.dylib")))
+            if not found:
+                sys.exit(f"skipped: no libggml-{name} in {folder} (a build with its own choice of CPU libraries? "
+                         "pip install --no-binary llama-cpp-python llama-cpp-python)")
+            libs.append(C.CDLL(found[0], mode=C.RTLD_GLOBAL))
+        for line in PROTOTYPES.replace("\n", ";").split(";"):
+            if line.split():
+                result, name, *arguments = line.split()
+                lib = next((lib for lib in libs if hasattr(lib, name)), None)
+                if lib is None:
+                    sys.exit(f"this ggml has no {name}: too old")
+                function = getattr(lib, name)
+                function.restype, function.argtypes = KINDS[result], [KINDS[a] for a in arguments]
+                setattr(self, name.removeprefix("ggml_"), function)
+        self.base = libs[0]
+        self.backend = self.backend_cpu_init()
+
+    def in_f32(self, op, tensor):
+        """Asks for sums in f32, as llama.cpp does."""
+        set_precision = getattr(self.base, "ggml_prec_set_acc", None) or getattr(self.base, f"ggml_{op}_set_prec")
+        set_precision.argtypes, set_precision.restype = [C.c_void_p, C.c_int], None
+        set_precision(tensor, GGML_PREC_F32)
+        return tensor
+
+    def run(self, graph, threads):
+        self.backend_cpu_set_n_threads(self.backend, threads)
+        if self.backend_graph_compute(self.backend, graph):
+            sys.exit("ggml_backend_graph_compute failed")
+
+
+def find_ggml(folder):
+    if not folder:
+        spec = importlib.util.find_spec("llama_cpp")
+        if spec is None:
+            sys.exit("skipped: llama_cpp is not installed (pip install llama-cpp-python numpy)")
+        folder = os.path.join(spec.submodule_search_locations[0], "lib")
+    return Ggml(folder)
+
+
+class Copy:
+    """One copy of K and V, allocated by ggml as llama.cpp has its cache allocated, with the graphs that attend to it."""
+
+    def __init__(self, g, kind, layout, n):
+        self.g, self.ctx = g, g.init(InitParams(1 << 20, None, True))
+
+        def tensor(t, *shape):
+            return g.new_tensor_4d(self.ctx, GGML_TYPE[t], *shape, *[1] * (4 - len(shape)))
+
+        def heads_outside(t):                                                 # [DIM, heads, tokens] -> [DIM, tokens, heads]
+            return g.permute(self.ctx, t, 0, 2, 1, 3)
+
+        def graph(result):
+            built = g.new_graph(self.ctx)
+            g.build_forward_expand(built, result)
+            return built
+        shape = (DIM, KV_HEADS, n) if layout == "NHD" else (DIM, n, KV_HEADS)
+        k, v = tensor(kind, *shape), tensor(kind, *shape)
+        v_features = tensor(kind, n, DIM, KV_HEADS) if kind != "q8_0" else None
+        q, mask = tensor("f32", DIM, HEADS, 1), tensor("f16", n, 1)
+        rows, kr, vr = heads_outside(q), k, v
+        if layout == "NHD":
+            kr, vr = heads_outside(k), heads_outside(v)
+        results = {"ggml FA": g.in_f32("flash_attn_ext", g.flash_attn_ext(self.ctx, rows, kr, vr, mask, SCALE, 0, 0))}
+        if v_features:
+            p = g.soft_max_ext_inplace(self.ctx, g.in_f32("mul_mat", g.mul_mat(self.ctx, kr, rows)), mask, SCALE, 0)
+            results["ggml -fa off"] = g.cont(self.ctx, heads_outside(g.mul_mat(self.ctx, v_features, p)))
+        self.graphs = {name: graph(result) for name, result in results.items()}
+        self.buffer = g.backend_alloc_ctx_tensors(self.ctx, g.backend)
+        if not self.buffer:
+            sys.exit("out of memory")
+        self.k, self.v, self.q = map(g.get_data, (k, v, q))
+        self.v_features = g.get_data(v_features) if v_features else None
+        self.out = {name: g.get_data(result) for name, result in results.items()}
+        C.memset(g.get_data(mask), 0, g.nbytes(mask))
+
+    def free(self):
+        self.g.backend_buffer_free(self.buffer)
+        self.g.free(self.ctx)
+
+
+# ---------------------------------------------------------------------------------------------- inputs and reference
+
+def gauss(n, rng):
+    return [rng.standard_normal(shape, np.float32) for shape in ((HEADS, DIM), (n, KV_HEADS, DIM), (n, KV_HEADS, DIM))]
+
+
+def peaked(n, rng):
+    """See the head of the file. Per unit along u, a KV head's direction, a score gains QUERY_SHARED / sqrt(DIM)."""
+    _, k, v = gauss(n, rng)
+    u = rng.standard_normal((KV_HEADS, DIM), np.float32)
+    u /= np.linalg.norm(u, axis=-1, keepdims=True)
+    own = rng.standard_normal((KV_HEADS, HEADS // KV_HEADS, DIM), np.float32) * QUERY_OWN
+    own -= (own * u[:, None]).sum(-1, keepdims=True) * u[:, None]
+    q = (own + QUERY_SHARED * u[:, None]).reshape(HEADS, DIM)
+    per_score, rest = math.sqrt(DIM) / QUERY_SHARED, 1.0 - HOT_MASS - SINK_MASS
+    variance = (QUERY_OWN ** 2 * (DIM - 1) + QUERY_SHARED ** 2) / DIM                 # of a score of a normal key
+    for h in range(KV_HEADS):
+        hot = rng.integers(1, n, HOT_KEYS)
+        k[hot, h] += u[h] * per_score * math.log(HOT_MASS / rest * n / HOT_KEYS)
+    k[0] = u * per_score * (math.log(SINK_MASS / rest * n) + variance / 2)
+    v += V_MEAN * rng.standard_normal((1, KV_HEADS, DIM), np.float32)
+    return q, k, v
+
+
+def encode(lib, kind, x):
+    """x's numbers in a type's bytes."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty(x.size // DIM * ROW[kind], np.uint8)
+    lib.peer_encode(kind.encode(), x.ctypes.data, out.ctypes.data, x.size)
+    return out
+
+
+def decode(kind, data, shape):
+    if kind == "q8_0":
+        blocks = data.view([("scale", "<f2"), ("x", "i1", 32)])
+        return (blocks["scale"].astype(np.float32)[:, None] * blocks["x"]).reshape(shape)
+    if kind == "bf16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    return data.view({"f32": np.float32, "f16": np.float16}[kind]).astype(np.float32).reshape(shape)
+
+
+def reference(q, k, v):
+    """(out [HEADS, DIM] in float64, median effective number of keys) of k and v [n, KV_HEADS, DIM]."""
+    out, effective, group = np.empty((HEADS, DIM)), [], HEADS // KV_HEADS
+    for h in range(KV_HEADS):
+        rows = slice(h * group, (h + 1) * group)
+        s = q[rows].astype(np.float64) @ k[:, h].astype(np.float64).T * SCALE
+        p = np.exp(s - s.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        out[rows] = p @ v[:, h].astype(np.float64)
+        effective += list(1.0 / np.square(p).sum(-1))
+    return out, statistics.median(effective)
+
+
+def relative_error(got, want):
+    return float(np.median(np.linalg.norm(got - want, axis=-1) / np.linalg.norm(want, axis=-1)))
+
+
+def fill(lib, copies, kind, layout, q, k, v):
+    """Writes the input to every copy; returns k and v as stored."""
+    axes = (0, 1, 2) if layout == "NHD" else (1, 0, 2)
+    kb, vb = (encode(lib, kind, x.transpose(axes)) for x in (k, v))
+    features = encode(lib, kind, v.transpose(1, 2, 0)) if copies[0].v_features else None
+    for c in copies:
+        C.memmove(c.k, kb.ctypes.data, kb.nbytes)
+        C.memmove(c.v, vb.ctypes.data, vb.nbytes)
+        C.memmove(c.q, np.ascontiguousarray(q).ctypes.data, q.nbytes)
+        if features is not None:
+            C.memmove(c.v_features, features.ctypes.data, features.nbytes)
+    shape = [k.shape[a] for a in axes]
+    return (decode(kind, x, shape).transpose(axes) for x in (kb, vb))
+
+
+# ---------------------------------------------------------------------------------------------- methods and the run
+
+class Method:
+    """call(copy, threads) runs once; output(copy) is [HEADS, DIM] of the last run on that copy, None for the floor."""
+
+    def __init__(self, name, call, output, samples=0):
+        self.name, self.call, self.output, self.samples = name, call, output, samples
+        self.seconds, self.error = {}, {}
+
+
+def floats(address):
+    return np.ctypeslib.as_array(C.cast(address, C.POINTER(C.c_float)), (HEADS, DIM)).astype(np.float64)
+
+
+def ggml_methods(g, copies):
+    return [Method(name, lambda c, t, name=name: g.run(c.graphs[name], t), lambda c, name=name: floats(c.out[name]))
+            for name in copies[0].graphs]
+
+
+def santa_methods(lib, kind, layout, n, copies, most_threads):
+    methods = []
+    for name, samples in (("santa dense", 0), (f"santa sys {SAMPLES}", SAMPLES)):
+        out = np.empty((HEADS, DIM), np.float32)
+        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, most_threads, 7, copies[0].q, copies[0].k,
+                    copies[0].v, out.ctypes.data)
+        refusal = lib.peer_check(case)
+        if refusal:
+            print(f"# {name}, {kind}: {refusal.decode()}")
+            continue
+        workspace = np.empty(lib.peer_workspace_size(case), np.uint8)
+        case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
+
+        def call(c, threads, case=case, workspace=workspace):                 # the default keeps the memory alive
+            case.q, case.k, case.v, case.threads = c.q, c.k, c.v, threads
+            wrong = lib.peer_decode(case)
+            if wrong:
+                sys.exit(wrong.decode())
+        methods.append(Method(name, call, lambda c, out=out: out.astype(np.float64), samples))
+    return methods
+
+
+def progress(text):
+    print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def run_shape(lib, g, kind, layout, n, threads, rounds):
+    """Times all methods at one shape; returns the rows of the table."""
+    kv_bytes = 2 * ROW[kind] * KV_HEADS * n
+    copies = [Copy(g, kind, layout, n) for _ in range(-(-COLD_BYTES // kv_bytes))]
+    methods = [Method("read K once", lambda c, t: lib.peer_read(c.k, kv_bytes // 2, t), None)]
+    methods += ggml_methods(g, copies) + santa_methods(lib, kind, layout, n, copies, max(threads))
+    effective, where = {}, f"{n} {kind} {layout}"
+    for name, make in (("peaked", peaked), ("gauss", gauss)):                 # the timed one last
+        progress(f"{where}: {name} input and its float64 reference")
+        q, k, v = make(n, np.random.default_rng(1))
+        want, effective[name] = reference(q, *fill(lib, copies, kind, layout, q, k, v))
+        del k, v
+        for m in methods:
+            m.call(copies[0], threads[-1])
+            m.error[name] = relative_error(m.output(copies[0]), want) if m.output else 0.0
+    turn = 0
+    for r in range(-1, rounds):
+        progress(f"{where}: round {r + 1} of {rounds}")
+        for t in threads:
+            for m in methods:
+                turn += 1
+                start = time.perf_counter()
+                m.call(copies[turn % len(copies)], t)
+                if r >= 0:
+                    m.seconds.setdefault(t, []).append(time.perf_counter() - start)
+    progress("")
+    for c in copies:
+        c.free()
+    return [row for t in threads for row in report(methods, effective, n, kind, layout, t)]
+
+
+def report(methods, effective, n, kind, layout, threads):
+    """Prints the rows of one shape and number of threads; returns them for the CSV file."""
+    ms = {m.name: 1e3 * statistics.median(m.seconds[threads]) for m in methods}
+    for m in methods:
+        low, high = 1e3 * min(m.seconds[threads]), 1e3 * max(m.seconds[threads])
+        ratio = {column: ms[of] / ms[m.name] if of in ms else math.nan for column, of in BASELINES.items()}
+        over, errors = ms[m.name] / ms["read K once"], f"{m.error['gauss']:9.1e} {m.error['peaked']:9.1e}" if m.output else ""
+        spread, ratios = f"({low:.2f} .. {high:.2f})", " ".join(f"{r:7.2f}" if r == r else f"{'-':>7}" for r in ratio.values())
+        print(f"{n:>7} {kind:<4} {layout:<3} {threads:>2} {m.name:<14} {ms[m.name]:9.3f} {spread:<19} {over:7.2f} {ratios} "
+              f"{errors}".rstrip(), flush=True)
+        yield {"n": n, "type": kind, "layout": layout, "threads": threads, "method": m.name, "num_samples": m.samples,
+               "median_ms": f"{ms[m.name]:.4f}", "low_ms": f"{low:.4f}", "high_ms": f"{high:.4f}", "over_read_k": f"{over:.3f}",
+               **{column: f"{r:.3f}" if r == r else "" for column, r in ratio.items()},
+               "error": f"{m.error['gauss']:.3e}", "error_peaked": f"{m.error['peaked']:.3e}",
+               "effective_keys": f"{effective['gauss']:.1f}", "effective_keys_peaked": f"{effective['peaked']:.1f}"}
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo") as f:
+            return next(line.split(": ", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def listed(cast, allowed=None):
+    def parse(text):
+        values = [cast(x) for x in text.split(",")]
+        if any(x not in allowed if allowed else x < 1 for x in values):
+            raise argparse.ArgumentTypeError(f"not in {', '.join(allowed)}" if allowed else "numbers from 1")
+        return values
+    return parse
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--csv", metavar="FILE")
+    parser.add_argument("--quick", action="store_true", help="32k, NHD, f16 and q8_0, 5 rounds, where not given otherwise")
+    parser.add_argument("--n", type=listed(int), help="contexts, multiples of 256 (default: 4096,32768,131072)")
+    parser.add_argument("--types", type=listed(str, list(ROW)), help="default: f16,q8_0,bf16,f32")
+    parser.add_argument("--layouts", type=listed(str, ["NHD", "HND"]), help="default: NHD,HND")
+    parser.add_argument("--threads", type=listed(int), default=sorted({1, min(2, os.cpu_count())}), help="default: 1,2")
+    parser.add_argument("--rounds", type=int, help="timed rounds (default: 9)")
+    parser.add_argument("--ggml", metavar="DIR", help="where libggml-base and libggml-cpu are")
+    args = parser.parse_args()
+    quick = args.quick
+    contexts = args.n or ([32768] if quick else [4096, 32768, 131072])
+    if any(n % 256 for n in contexts):
+        parser.error("--n wants multiples of 256, as llama.cpp pads its cache")
+    lib, g = load_santa(), find_ggml(args.ggml)
+    print(f"# {cpu_name()}, {os.cpu_count()} processors; ggml {g.version().decode()}; {datetime.date.today()}")
+    print(f"# python3 {' '.join(sys.argv)}")
+    print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; T threads; median ms of "
+          "interleaved rounds (range)\n# /read K: time over reading K once; FA/x, off/x, dense/x: times faster than ggml FA, "
+          "ggml -fa off, our dense;\n# error: median relative L2 against float64 on the stored numbers (gauss, peaked)")
+    print(f"{'n':>7} {'type':<4} {'lay':<3} {'T':>2} {'method':<14} {'ms':>9} {'range':<19} {'/read K':>7} {'FA/x':>7} "
+          f"{'off/x':>7} {'dense/x':>7} {'error':>9} {'peaked':>9}", flush=True)
+    rows = []
+    for n in contexts:
+        for kind in args.types or (["f16", "q8_0"] if quick else ["f16", "q8_0", "bf16", "f32"]):
+            for layout in args.layouts or (["NHD"] if quick else ["NHD", "HND"]):
+                rows += run_shape(lib, g, kind, layout, n, args.threads, args.rounds or (5 if quick else 9))
+    print("# not measured: ik_llama.cpp, which no package brings")
+    if args.csv:
+        with open(args.csv, "w", newline="") as f:
+            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
