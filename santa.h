@@ -405,7 +405,7 @@ typedef struct santa_options {
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
     santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
     int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling would cost more. 0 = never;
-                                      SANTA_AUTO = 16 * num_samples, see >>when. stats.dense_rows counts           */
+                                      SANTA_AUTO = 8 * num_samples, see >>when.  stats.dense_rows counts           */
     santa_scores_method scores;    /* 0 = exact                                                                    */
     int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
     uint64_t     seed, offset;     /* see >>random                                                                 */
@@ -597,7 +597,15 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 #if !defined(SANTA_NO_SIMD) && (defined(__GNUC__) || defined(__clang__))
 #if defined(__x86_64__) || defined(__i386__)
 #define SANTA__X86
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"                /* gcc's own AVX-512 functions */
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 #elif defined(__aarch64__) && !defined(__AARCH64EB__)
 #define SANTA__NEON
 #include <arm_neon.h>
@@ -873,18 +881,19 @@ typedef struct santa__kernels {
 #define SANTA__INLINE static inline SANTA__TARGET
 #define SANTA__PREFETCH(p) ((void)(p))
 #endif
-/* gcc -O2 leaves short loops rolled and their register arrays in memory */
+/* gcc -O2 leaves short loops rolled and their register arrays in memory; scalar code has no such registers */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
-#define SANTA__UNROLL
+#define SANTA__UNROLL_REGISTERS
 #else
-#define SANTA__UNROLL _Pragma("GCC unroll 16")
+#define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, SANTA__TILE of which may be sums in flight.
    vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c      vround: to the nearest integer
    vpow2(x, n) = x * 2^n for integer n      vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vtotal, vtop: sum and maximum of the lanes               vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__TILE
-   vrow(t, row, c): features c .. of a row of K or V as floats; c a multiple of SANTA__LANES */
+   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit); c a multiple of SANTA__LANES */
+static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* ---------------------------------------------------------------------------------------------- >>kernels-scalar */
 
@@ -892,6 +901,7 @@ typedef struct santa__kernels {
 #define SANTA__TARGET
 #define SANTA__LANES 8
 #define SANTA__TILE  4
+#define SANTA__UNROLL
 
 typedef struct santa__v8 { float l[8]; } santa__v8;
 #define SANTA__V santa__v8
@@ -929,7 +939,7 @@ SANTA__INLINE void santa__vsums_scalar(const santa__v8 *x, float *out) {
     for (i = 0; i < SANTA__TILE; i++) out[i] = santa__vtotal_scalar(x[i]);
 }
 SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64_t c) {
-    SANTA__EACH(santa__feature(t, row, c + i));
+    SANTA__EACH(santa__feature(t, row, c + i) * (1.0f / santa__unit(t)));
 }
 #undef SANTA__EACH
 
@@ -943,6 +953,7 @@ SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64
 #define SANTA__LANES 8
 #define SANTA__TILE  8                       /* of 16 registers: the others hold two rows and q */
 #define SANTA__V __m256
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
 SANTA__INLINE __m256 santa__vset_avx2(float f) { return _mm256_set1_ps(f); }
 SANTA__INLINE __m256 santa__vget_avx2(const float *p) { return _mm256_loadu_ps(p); }
@@ -993,11 +1004,12 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
         const char *block = row + c / 32 * 34;
         __m256 f = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(block + 2 + c % 32))));
         return _mm256_mul_ps(f, _mm256_cvtph_ps(_mm_set1_epi16((short)santa__u16(block))));
-    } else {                                                          /* e4m3 through f16, as santa_e4m3_to_f32 */
-        __m128i e = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(row + c))), low = _mm_set1_epi16(0x7f);
-        __m128i h = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(e, _mm_set1_epi16(0x80)), 8), _mm_slli_epi16(_mm_and_si128(e, low), 7));
-        __m256i nan = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(_mm_and_si128(e, low), low));
-        return _mm256_or_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)), _mm256_castsi256_ps(nan));
+    }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m128i h = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(row + c))), 7), nan;
+        h = _mm_and_si128(h, _mm_set1_epi16((short)0xbf80));
+        nan = _mm_cmpeq_epi16(_mm_or_si128(h, _mm_set1_epi16((short)0x8000)), _mm_set1_epi16((short)0xbf80));
+        return _mm256_cvtph_ps(_mm_or_si128(h, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
     }
 }
 
@@ -1010,6 +1022,7 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
 #define SANTA__LANES 16
 #define SANTA__TILE  16                      /* of 32 registers */
 #define SANTA__V __m512
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
 SANTA__INLINE __m512 santa__vset_avx512(float f) { return _mm512_set1_ps(f); }
 SANTA__INLINE __m512 santa__vget_avx512(const float *p) { return _mm512_loadu_ps(p); }
@@ -1019,7 +1032,7 @@ SANTA__INLINE __m512 santa__vsub_avx512(__m512 a, __m512 b) { return _mm512_sub_
 SANTA__INLINE __m512 santa__vmul_avx512(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
 SANTA__INLINE __m512 santa__vmax_avx512(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 SANTA__INLINE __m512 santa__vfma_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-SANTA__INLINE __m512 santa__vround_avx512(__m512 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SANTA__INLINE __m512 santa__vround_avx512(__m512 x) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(x)); }
 SANTA__INLINE __m512 santa__vpow2_avx512(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
 SANTA__INLINE __m512 santa__vfrom_avx512(__m512 x, float limit, __m512 a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
@@ -1055,13 +1068,13 @@ SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t 
         const char *block = row + c / 32 * 34;
         __m512 f = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(block + 2 + c % 32))));
         return _mm512_mul_ps(f, _mm512_cvtph_ps(_mm256_set1_epi16((short)santa__u16(block))));
-    } else {
-        const __m128i b = _mm_loadu_si128((const __m128i *)(const void *)(row + c)), low = _mm_set1_epi8(0x7f);
-        const __m256i e = _mm256_cvtepu8_epi16(b);
-        __m256i h = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(e, _mm256_set1_epi16(0x80)), 8),
-                                    _mm256_slli_epi16(_mm256_and_si256(e, _mm256_set1_epi16(0x7f)), 7));
-        __m512 f = _mm512_mul_ps(_mm512_cvtph_ps(h), _mm512_set1_ps(256.0f));
-        return _mm512_mask_mov_ps(f, _mm_cmpeq_epi8_mask(_mm_and_si128(b, low), low), _mm512_set1_ps(santa__nan()));
+    }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(row + c))), 7);
+        h = _mm256_and_si256(h, _mm256_set1_epi16((short)0xbf80));
+        h = _mm256_mask_mov_epi16(h, _mm256_cmpeq_epi16_mask(_mm256_or_si256(h, _mm256_set1_epi16((short)0x8000)),
+                                                             _mm256_set1_epi16((short)0xbf80)), _mm256_set1_epi16(0x7e00));
+        return _mm512_cvtph_ps(h);
     }
 }
 
@@ -1076,6 +1089,7 @@ SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t 
 #define SANTA__LANES 4
 #define SANTA__TILE  16                      /* of 32 registers */
 #define SANTA__V float32x4_t
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
 SANTA__INLINE float32x4_t santa__vset_neon(float f) { return vdupq_n_f32(f); }
 SANTA__INLINE float32x4_t santa__vget_neon(const float *p) { return vld1q_f32(p); }
@@ -1115,16 +1129,14 @@ SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64
         int8_t b[8] = {0};
         memcpy(b, block + 2 + c % 32, 4);
         return vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b))))), santa_f16_to_f32(santa__u16(block)));
-    } else {                                                          /* e4m3 through f16, as santa_e4m3_to_f32 */
-        uint8_t b[8] = {0};
-        uint16x4_t e, low;
-        float32x4_t f;
+    }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        int8_t b[8] = {0};
+        uint16x4_t h, nan;
         memcpy(b, row + c, 4);
-        e = vget_low_u16(vmovl_u8(vld1_u8(b)));
-        low = vand_u16(e, vdup_n_u16(0x7f));
-        f = vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(vshl_n_u16(vand_u16(e, vdup_n_u16(0x80)), 8), vshl_n_u16(low, 7))));
-        f = vmulq_n_f32(f, 256.0f);
-        return vreinterpretq_f32_s32(vorrq_s32(vreinterpretq_s32_f32(f), vmovl_s16(vreinterpret_s16_u16(vceq_u16(low, vdup_n_u16(0x7f))))));
+        h = vand_u16(vshl_n_u16(vreinterpret_u16_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))), 7), vdup_n_u16(0xbf80u));
+        nan = vceq_u16(vorr_u16(h, vdup_n_u16(0x8000u)), vdup_n_u16(0xbf80u));
+        return vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(h, vand_u16(nan, vdup_n_u16(0x7e00u)))));
     }
 }
 
@@ -1283,7 +1295,7 @@ static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? 
 
 /* Whether a row of so many keys is run dense. */
 static int santa__is_dense(const santa_options *o, int64_t keys) {
-    const int64_t below = o->dense_below == SANTA_AUTO ? 16 * santa__num_samples(o) : o->dense_below;
+    const int64_t below = o->dense_below == SANTA_AUTO ? 8 * santa__num_samples(o) : o->dense_below;
     return o->method == SANTA_DENSE || (santa__has_draws(o->method) && keys < below);
 }
 
@@ -3184,49 +3196,59 @@ SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int
     return SANTA__ISA(vrow)(t, tmp, 0);
 }
 
-/* acc[g * rows + i] += q_g . row_i over features c .., as many as lanes, or the last tail ones. */
-SANTA__INLINE void SANTA__ISA(dot_step)(santa_dtype t, const char *const *row, int rows, int64_t c, int64_t tail, const float *q,
-                                        int64_t q_stride, int heads, SANTA__V *acc) {
-    SANTA__V x[8];
+/* sum[g * rows + i] += q_g . row_i over the features from c on, those of head dims that are not a multiple of 32. */
+SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int rows, int64_t c, int64_t d, const float *q,
+                                               int64_t q_stride, int heads, float *sum) {
     int i, g;
-    SANTA__UNROLL
-    for (i = 0; i < rows; i++) x[i] = tail ? SANTA__ISA(vrow_tail)(t, row[i], c, tail) : SANTA__ISA(vrow)(t, row[i], c);
-    SANTA__UNROLL
-    for (g = 0; g < heads; g++) {
-        const SANTA__V y = SANTA__ISA(vget)(q + g * q_stride + c);    /* q is zero-padded to whole vectors */
-        SANTA__UNROLL
-        for (i = 0; i < rows; i++) acc[g * rows + i] = SANTA__ISA(vfma)(x[i], y, acc[g * rows + i]);
-    }
+    for (; c < d; c += SANTA__LANES)
+        for (i = 0; i < rows; i++) {
+            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i], c) : SANTA__ISA(vrow_tail)(t, row[i], c, d - c);
+            for (g = 0; g < heads; g++)                               /* q is zero-padded to whole vectors */
+                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, SANTA__ISA(vget)(q + g * q_stride + c)));
+        }
 }
 
 /* heads * rows sums in registers; each row is loaded and converted once for all heads. */
 SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q,
                                          int64_t q_stride, int heads, float *s, int64_t s_stride) {
     const int rows = SANTA__MIN(SANTA__TILE / heads, 8);
-    const int64_t bytes = santa__bytes(t, d);
-    int i, k, g;
+    const int64_t bytes = santa__bytes(t, d), whole = d & ~(int64_t)31;
+    int i, k, g, u;
     for (i = 0; i < n; i += rows) {
         const char *r[8];
-        SANTA__V acc[SANTA__TILE];
+        SANTA__V acc[SANTA__TILE], x[8];
         float sum[SANTA__TILE];
         int64_t c;
         SANTA__UNROLL
-        for (k = 0; k < rows; k++) r[k] = row[SANTA__MIN(i + k, n - 1)] + at;
-        SANTA__UNROLL
-        for (k = 0; k < rows; k++)
+        for (k = 0; k < rows; k++) {
+            r[k] = row[SANTA__MIN(i + k, n - 1)] + at;
             for (c = 0; c < bytes; c += 64) SANTA__PREFETCH(row[i + k + SANTA__AHEAD] + at + c);
+        }
         SANTA__UNROLL
         for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
-        for (c = 0; c + 32 <= d; c += 32) {
+        for (c = 0; c < whole; c += 32) {
             SANTA__UNROLL
-            for (k = 0; k < 32; k += SANTA__LANES) SANTA__ISA(dot_step)(t, r, rows, c + k, 0, q, q_stride, heads, acc);
+            for (u = 0; u < 32; u += SANTA__LANES) {
+                SANTA__UNROLL
+                for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + santa__bytes(t, c), u);
+                SANTA__UNROLL
+                for (g = 0; g < heads; g++) {
+                    const SANTA__V y = SANTA__ISA(vget)(q + g * q_stride + c + u);
+                    SANTA__UNROLL
+                    for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vfma)(x[k], y, acc[g * rows + k]);
+                }
+            }
         }
-        for (; c + SANTA__LANES <= d; c += SANTA__LANES) SANTA__ISA(dot_step)(t, r, rows, c, 0, q, q_stride, heads, acc);
-        if (c < d) SANTA__ISA(dot_step)(t, r, rows, c, d - c, q, q_stride, heads, acc);
         SANTA__ISA(vsums)(acc, sum);
-        SANTA__UNROLL
-        for (g = 0; g < heads; g++)
-            for (k = 0; k < rows && i + k < n; k++) s[g * s_stride + i + k] = sum[g * rows + k];
+        if (whole < d) SANTA__ISA(dot_rest)(t, r, rows, whole, d, q, q_stride, heads, sum);
+        if (santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= santa__unit(t);
+        if (i + rows <= n) {
+            SANTA__UNROLL
+            for (g = 0; g < heads; g++) memcpy(s + g * s_stride + i, sum + g * rows, (size_t)rows * sizeof *s);
+        } else {
+            for (g = 0; g < heads; g++)
+                for (k = 0; i + k < n; k++) s[g * s_stride + i + k] = sum[g * rows + k];
+        }
     }
 }
 
@@ -3296,21 +3318,19 @@ SANTA__TARGET static int SANTA__ISA(mass)(float *s, int n, float *max, float *su
 
 /* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. */
 SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
-                                                  int vecs, int tail, const float *w, int64_t w_stride, int heads,
-                                                  const float *keep, const float *add, float *acc, int64_t acc_stride) {
+                                                  int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
+                                                  const float *add, float *acc, int64_t acc_stride) {
     const int64_t bytes = c == 0 ? santa__bytes(t, dv) : 0;           /* the first columns prefetch the whole row */
-    SANTA__V sum[SANTA__TILE];
+    SANTA__V sum[SANTA__TILE], x[8];
     int i, g, v;
     SANTA__UNROLL
     for (v = 0; v < SANTA__TILE; v++) sum[v] = SANTA__ISA(vset)(0.0f);
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
-        SANTA__V x[8];
         int64_t b;
         for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at + b);
         SANTA__UNROLL
-        for (v = 0; v < vecs; v++)
-            x[v] = tail ? SANTA__ISA(vrow_tail)(t, r, c, tail) : SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
+        for (v = 0; v < vecs; v++) x[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             const SANTA__V y = SANTA__ISA(vset)(w[g * w_stride + i]);
@@ -3320,13 +3340,34 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
     }
     SANTA__UNROLL
     for (g = 0; g < heads; g++) {
-        const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g]);
+        const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g] * santa__unit(t));
         SANTA__UNROLL
         for (v = 0; v < vecs; v++) {
-            float *a = acc + g * acc_stride + c + v * SANTA__LANES, part[SANTA__LANES] = {0.0f};
-            if (tail) memcpy(part, a, (size_t)tail * sizeof *a);
-            SANTA__ISA(vput)(tail ? part : a, SANTA__ISA(vfma)(SANTA__ISA(vget)(tail ? part : a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
-            if (tail) memcpy(a, part, (size_t)tail * sizeof *a);
+            float *a = acc + g * acc_stride + c + v * SANTA__LANES;
+            SANTA__ISA(vput)(a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
+        }
+    }
+}
+
+/* The columns from c on that fill no register tile, head by head. */
+SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
+                                                      const float *w, int64_t w_stride, int heads, const float *keep,
+                                                      const float *add, float *acc, int64_t acc_stride) {
+    int i, g, l;
+    for (; c < dv; c += SANTA__LANES) {
+        const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
+        SANTA__V sum[4];
+        for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
+        for (i = 0; i < n; i++) {
+            const char *r = row[i] + at;
+            const SANTA__V x = lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
+            if (c == 0) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
+            for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vfma)(x, SANTA__ISA(vset)(w[g * w_stride + i]), sum[g]);
+        }
+        for (g = 0; g < heads; g++) {
+            float part[SANTA__LANES], *a = acc + g * acc_stride + c;
+            SANTA__ISA(vput)(part, sum[g]);
+            for (l = 0; l < lanes; l++) a[l] = a[l] * keep[g] + add[g] * santa__unit(t) * part[l];
         }
     }
 }
@@ -3337,10 +3378,8 @@ SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const
     const int vecs = SANTA__MIN(SANTA__TILE / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
-        SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, 0, w, w_stride, heads, keep, add, acc, acc_stride);
-    for (; c + SANTA__LANES <= dv; c += SANTA__LANES)
-        SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, 1, 0, w, w_stride, heads, keep, add, acc, acc_stride);
-    if (c < dv) SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, 1, (int)(dv - c), w, w_stride, heads, keep, add, acc, acc_stride);
+        SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, w, w_stride, heads, keep, add, acc, acc_stride);
+    if (c < dv) SANTA__ISA(accumulate_rest)(t, row, at, n, dv, c, w, w_stride, heads, keep, add, acc, acc_stride);
 }
 
 SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
@@ -3374,6 +3413,7 @@ static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(
 #undef SANTA__LANES
 #undef SANTA__TILE
 #undef SANTA__V
+#undef SANTA__UNROLL
 #endif /* SANTA__ISA */
 
 /* >>history
