@@ -106,9 +106,9 @@
                      a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
                      predictor nor the base sample saw is not covered.
                      The heads of a group read the same keys: what is predicted for one of them is exact for all, and
-                     the sample is as large as the most demanding head asks (santa_audit.needed, .budget). No row is read
-                     twice, every head keeps its promise, and the errors of a group's heads are correlated. A predictor
-                     that answers alike for a group's heads reads fewest rows.
+                     the sample is as large as the most demanding head asks (santa_audit.needed, .budget). With a
+                     predictor no row is read twice; every head keeps its promise; the errors of a group's heads are
+                     correlated. Heads whose predictions agree read fewest rows.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -145,7 +145,8 @@
 
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
-   Sampled methods need about 4 * group bytes per key of capacity per thread: 2.2 MB for 131072 keys, group 4.
+   Sampled methods need about 4 * group bytes per key of capacity per thread: 2.2 MB for 131072 keys, group 4;
+   vAttention with a predictor 4.25 bytes per key.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never read.
    Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
@@ -1989,10 +1990,9 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
-enum { SANTA__SLICE = 8 };                  /* heads of a group at a time, whose running state is on the stack */
-
 /* Exact attention, one pass over K and V in blocks: running maximum, f64 denominator, f32 numerator. */
 static void santa__run_dense(santa__job *j) {
+    enum { HEADS = 8 };                                               /* running state on the stack, groups in slices */
     const int64_t block = SANTA_BLOCK, dv = j->v.dim;
     float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc);
     double *total = SANTA__PART(double, j, prefix);
@@ -2003,9 +2003,9 @@ static void santa__run_dense(santa__job *j) {
     for (b = j->begin / block; b * block < j->end; b++) {
         const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
         santa__score_block(j, b, s, block);
-        for (g = 0; g < j->group; g += SANTA__SLICE) {
-            const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-            float keep[SANTA__SLICE], add[SANTA__SLICE];
+        for (g = 0; g < j->group; g += HEADS) {
+            const int64_t heads = SANTA__MIN(j->group - g, (int64_t)HEADS);
+            float keep[HEADS], add[HEADS];
             for (h = 0; h < heads; h++) {
                 float max, sum;
                 santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
@@ -2270,13 +2270,13 @@ static santa__va santa__va_make(const santa__job *j) {
     return x;
 }
 
-static float santa__square_sum(const float *f, int64_t n) {
-    float lane[8] = {0.0f};
+static double santa__square_sum(const float *f, int64_t n) {
+    double lane[8] = {0.0};
     int64_t c;
     int l;
-    for (c = 0; c + 8 <= n; c += 8) for (l = 0; l < 8; l++) lane[l] += f[c + l] * f[c + l];
-    for (l = 0; c + l < n; l++) lane[l] += f[c + l] * f[c + l];
-    return santa__add_lanes(lane);
+    for (c = 0; c + 8 <= n; c += 8) for (l = 0; l < 8; l++) lane[l] += (double)f[c + l] * (double)f[c + l];
+    for (l = 0; c + l < n; l++) lane[l] += (double)f[c + l] * (double)f[c + l];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 /* Scores u of a block become weights relative to their maximum and go into the sums. Numerators follow as
@@ -2296,43 +2296,52 @@ static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float 
         *add = (float)exp((double)max - (double)s->m);
     }
     s->d = s->d * (double)*keep + (double)*add * (double)sum;
-    s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * (double)santa__square_sum(u, SANTA_BLOCK);
+    s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
 }
 
-static float santa__value_norm2(const santa__job *j, int32_t key) {
+static double santa__value_norm2(const santa__job *j, int32_t key) {
     const float zero = 0.0f, one = 1.0f;
     float *row = SANTA__PART(float, j, row_a);
-    memset(row, 0, (size_t)j->v.dim * sizeof *row);
+    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
     santa__add_values(&j->v, j->kernel, &key, 0, 1, 1, &one, 0, 1, &zero, &one, row, 0);
     return santa__square_sum(row, j->v.dim);
 }
 
+/* t and n2 of the sample, after the weights u went into the other sums of the heads g0 .. g0 + heads - 1. */
+static void santa__va_add_squares(santa__va *x, const int32_t *index, int n, int64_t known, int64_t g0, int heads, float *u,
+                                  float *keep, float *add) {
+    const santa__job *j = x->j;
+    double norm2[SANTA_BLOCK];
+    int g, i;
+    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, index[i]);
+    for (g = 0; g < heads; g++) {
+        float *e = u + g * SANTA_BLOCK;
+        double *t = &x->head[g0 + g].sums[SANTA__SAMPLE].t, sum = 0.0;
+        for (i = 0; i < n; i++) {
+            e[i] *= e[i];
+            sum += (double)e[i] * norm2[i];
+        }
+        keep[g] *= keep[g];
+        add[g] *= add[g];
+        *t = *t * (double)keep[g] + (double)add[g] * sum;
+    }
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * j->v.dim, j->v.dim);
+}
+
+enum { SANTA__SLICE = 8 };                  /* heads of a group at a time: their block of weights is on the stack */
+
 /* Adds n <= SANTA_BLOCK keys to a set of the heads g0 .. g0 + heads - 1. known: how many keys the list holds from here. */
 static void santa__va_add(santa__va *x, int set, const int32_t *index, int n, int64_t known, int64_t g0, int heads) {
     const santa__job *j = x->j;
-    const int64_t dv = j->v.dim;
-    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE], norm2[SANTA_BLOCK];
+    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE];
     int g, i;
     santa__score(j, index, 0, n, known, g0, heads, u, SANTA_BLOCK);
     for (g = 0; g < heads; g++) {
         for (i = n; i < SANTA_BLOCK; i++) u[g * SANTA_BLOCK + i] = SANTA__MASKED;
         santa__sums_add(&x->head[g0 + g].sums[set], j->kernel, u + g * SANTA_BLOCK, &keep[g], &add[g]);
     }
-    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n[set] + g0 * dv, dv);
-    if (!x->moments || set != SANTA__SAMPLE) return;
-    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, index[i]);
-    for (g = 0; g < heads; g++) {
-        double *t = &x->head[g0 + g].sums[set].t, sum = 0.0;
-        for (i = 0; i < n; i++) {
-            float *e = u + g * SANTA_BLOCK + i;
-            *e *= *e;
-            sum += (double)*e * (double)norm2[i];
-        }
-        keep[g] *= keep[g];
-        add[g] *= add[g];
-        *t = *t * (double)keep[g] + (double)add[g] * sum;
-    }
-    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * dv, dv);
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n[set] + g0 * j->v.dim, j->v.dim);
+    if (x->moments && set == SANTA__SAMPLE) santa__va_add_squares(x, index, n, known, g0, heads, u, keep, add);
 }
 
 static void santa__va_add_list(santa__va *x, int set, int64_t count) {
@@ -2555,7 +2564,8 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     for (c = 0; c < j->v.dim; c++)
         acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
     if (j->a->std_error && !audit->exact)
-        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m), (double)budget);
+        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
+                                        (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
     santa__write_head(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
