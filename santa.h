@@ -2270,13 +2270,17 @@ static santa__va santa__va_make(const santa__job *j) {
     return x;
 }
 
-static double santa__square_sum(const float *f, int64_t n) {
-    double lane[8] = {0.0};
-    int64_t c;
-    int l;
-    for (c = 0; c + 8 <= n; c += 8) for (l = 0; l < 8; l++) lane[l] += (double)f[c + l] * (double)f[c + l];
-    for (l = 0; c + l < n; l++) lane[l] += (double)f[c + l] * (double)f[c + l];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
+    int64_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        a += (double)f[i] * (double)f[i];
+        b += (double)f[i + 1] * (double)f[i + 1];
+        c += (double)f[i + 2] * (double)f[i + 2];
+        d += (double)f[i + 3] * (double)f[i + 3];
+    }
+    for (; i < n; i++) a += (double)f[i] * (double)f[i];
+    return (a + b) + (c + d);
 }
 
 /* Scores u of a block become weights relative to their maximum and go into the sums. Numerators follow as
