@@ -107,6 +107,10 @@
                      guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest on the CLT or
                      a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
                      predictor nor the base sample saw is not covered.
+                     The heads of a group read the same keys: what is predicted for one of them is exact for all, and
+                     the sample is as large as the most demanding head asks (santa_audit.needed, .budget). With a
+                     predictor no row is read twice; every head keeps its promise; the errors of a group's heads are
+                     correlated. Heads whose predictions agree read fewest rows.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -143,8 +147,9 @@
 
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
-   Sampled methods need about 4 * group bytes per key of capacity: 2.2 MB for 131072 keys, group 4. Per thread, and where K
-   is token-major (NHD) for each of the up to 8 KV heads that the thread visits together.
+   Sampled methods need about 4 * group bytes per key of capacity: 2.2 MB for 131072 keys, group 4; vAttention with a
+   predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD) sampled methods need it for each of the
+   up to 8 KV heads that a thread visits together.
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
@@ -167,7 +172,8 @@
        word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
        uniform  = word * 2^-32                                            in [0, 1), exact in double
    Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop, the tile for
-   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP). Known answer:
+   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for vAttention (head = first of the
+   group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size >> 32 each. Known answer:
        santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
    The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
@@ -368,10 +374,11 @@ typedef struct santa_attention {
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to exp(-max_score). */
 typedef struct santa_audit {
     int64_t num_keys;              /* valid keys n                                                                 */
-    int64_t num_fixed;             /* sink + local + heavy, each key once                                          */
+    int64_t num_fixed;             /* sink + local + the group's heavy, each key once                              */
     int64_t num_residual;          /* n_s = n - num_fixed                                                          */
     int64_t num_base;              /* base sample n_b                                                              */
-    int64_t budget;                /* b: residual keys read in all, base included; n_s when all were taken         */
+    int64_t needed;                /* b that this head asked for, base included                                    */
+    int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken           */
     int     exact;                 /* 1 when every key was read with weight 1                                      */
     double  sigma;                 /* spread of exp(s) over the residual, from the base sample                     */
     double  denominator;           /* D from fixed + base sample, sink logit included                              */
@@ -392,7 +399,7 @@ typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_in
 typedef struct santa_vattention_options {
     int64_t sink_tokens;           /* first keys taken exactly,  0 = 128                                           */
     int64_t local_tokens;          /* last keys taken exactly,   0 = 128                                           */
-    int64_t heavy_tokens;          /* predicted keys,            0 = 2.5 % of the row's keys                       */
+    int64_t heavy_tokens;          /* predicted keys per head,   0 = 2.5 % of the row's keys                       */
     int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32            */
     double  epsilon;               /* relative error,            0 = 0.05                                          */
     double  delta;                 /* chance to miss it,         0 = 0.05                                          */
@@ -1371,11 +1378,18 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
+/* vAttention, one head's sums over a set of keys, relative to exp(m): d = sum e, d2 = sum e^2, t = sum e^2 |v|^2. bad: NaN or
+   +inf seen. */
+typedef struct santa__sums { double d, d2, t; float m; int bad; } santa__sums;
+
+enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
+typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
+
 /* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, d_pad, dv, score_stride, words;
     uint64_t stats, q, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             taken, part, heavy, va, total;
+             taken, part, keys, va, va_rows, total;
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1416,15 +1430,16 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->block_max = santa__plan_part(p, streams ? group : heads * blocks, 4);          /* dense: the running maxima, */
     p->block_sum = santa__plan_part(p, heads * blocks, 4);
     p->prefix = santa__plan_part(p, streams ? group : heads ? SANTA__MAX(blocks + 1, group) : 0, 8);     /* and denominators */
-    p->seen = santa__plan_part(p, d > 0 && !streams ? p->words : 0, 8);
+    p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
     p->index = santa__plan_part(p, p->list, 4);
     p->count = santa__plan_part(p, p->list, 4);
     p->weight = santa__plan_part(p, p->list, 4);
     p->acc = santa__plan_part(p, streams || o->dense_below != 0 ? group * dv : dv, 4);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
-    p->heavy = santa__plan_part(p, vattention && o->vattention.heavy ? n : 0, 4);
-    p->va = santa__plan_part(p, vattention ? 6 * dv : 0, 4);
+    p->keys = santa__plan_part(p, vattention ? n : 0, 4);
+    p->va = santa__plan_part(p, vattention ? group : 0, sizeof(santa__va_head));
+    p->va_rows = santa__plan_part(p, vattention ? 3 * group * dv : 0, 4);
 }
 
 static int64_t santa__threads(const santa_options *o) { return o->num_threads ? o->num_threads : 1; }
@@ -1514,17 +1529,13 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
-/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them (before end) for prefetching. */
-static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t end, const char **row) {
-    int i, more = n + SANTA__AHEAD + 1;
-    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK);
-    if (index) {
-        for (i = 0; i < n; i++) row[i] = santa__row(r, index[i]);
-    } else {
-        if (more > end - first) more = (int)(end - first);
-        if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
-        else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
-    }
+/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
+static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
+    int i, more = (int)SANTA__MIN(known, (int64_t)(n + SANTA__AHEAD + 1));
+    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
+    if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
+    else if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
+    else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
     for (; i < n + SANTA__AHEAD + 1; i++) row[i] = row[n - 1];
 }
 
@@ -1695,10 +1706,11 @@ static void santa__score_extras(const santa__job *j, const int32_t *index, int64
     }
 }
 
-static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
-                         int64_t s_stride) {
+/* Both. known: how many keys of that list will be wanted in all, for prefetching. */
+static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
+                         float *s, int64_t s_stride) {
     const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
-    santa__point(&j->k, index, first, n, j->end, row);
+    santa__point(&j->k, index, first, n, known, row);
     santa__score_rows(j, row, n, g0, heads, s, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
 }
@@ -1712,7 +1724,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t b, int
     const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t h, g, i;
     at += from - b * block;
-    santa__point(&j->k, NULL, from, n, j->end, row);
+    santa__point(&j->k, NULL, from, n, j->end - from, row);
     for (i = 0; i < n; i += step)
         for (h = 0; h < span; h++)
             santa__score_rows(&j[h], row + i, (int)SANTA__MIN(n - i, (int64_t)step), 0, j->group, SANTA__PART(float, &j[h], scores) + at + i, s_stride);
@@ -2069,12 +2081,12 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 
 /* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
-                              int64_t end, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
+                              int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
     const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t g, c;
     int i;
-    santa__point(v, index, first, n, end, row);
+    santa__point(v, index, first, n, known, row);
     if (santa__adjacent(v)) {
         kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
         return;
@@ -2119,7 +2131,7 @@ static void santa__dense_block(const santa__job *j, int64_t b) {
             }
             total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
         }
-        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end, s + g * block + (from - b * block), block, heads,
+        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block), block, heads,
                           keep, add, acc + g * dv, dv);
     }
 }
@@ -2173,7 +2185,7 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), 0, weight + i, 0, 1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), rows - i, weight + i, 0, 1, &one, &scale, acc, 0);
 }
 
 /* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
@@ -2364,96 +2376,216 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
-/* Sums over a set of keys, relative to exp(m): d = sum e, n = sum e v; with moments also d2 = sum e^2, n2 = sum e^2 v,
-   t = sum e^2 |v|^2. */
-typedef struct santa__set { float m, *n, *n2; double d, d2, t; } santa__set;
+/* One query row of a group. Its heads read the same keys, since a row that is fetched for one of them serves all: the fixed
+   set holds what was predicted for any of them, and the sample is as large as the most demanding of them asks. So every
+   head keeps its (epsilon, delta), and K and V rows are read once for the group. */
 
+/* A query row of one group at work. */
 typedef struct santa__va {
-    santa__job *j;
-    santa__set *set;                                                  /* where keys go now */
-    int64_t g, keys;
-    uint64_t *seen;
-    int fill, moments, bad;
-    int32_t chunk[SANTA_BLOCK];
+    const santa__job *j;
+    santa__va_head *head;                                             /* [group]                                  */
+    float *n[SANTA__SETS], *n2;                                       /* [group, dv]: sum e v; sum e^2 v (sample) */
+    uint64_t *taken, *part;                                           /* bits of the middle: keys taken, being drawn */
+    int32_t *list;                                                    /* keys to add, ascending                   */
+    int64_t lo, mid, residual;                                        /* the middle, between sinks and local: lo .. */
+    int moments;                                                      /* t and n2 are wanted                      */
 } santa__va;
 
-static void santa__va_flush(santa__va *x) {
+static santa__va santa__va_make(const santa__job *j) {
+    const int64_t rows = j->group * j->v.dim;
+    santa__va x;
+    int64_t g;
+    memset(&x, 0, sizeof x);
+    x.j = j;
+    x.head = SANTA__PART(santa__va_head, j, va);
+    x.n[SANTA__FIXED] = SANTA__PART(float, j, va_rows);
+    x.n[SANTA__SAMPLE] = x.n[SANTA__FIXED] + rows;
+    x.n2 = x.n[SANTA__SAMPLE] + rows;
+    x.taken = SANTA__PART(uint64_t, j, taken);
+    x.part = SANTA__PART(uint64_t, j, part);
+    x.list = SANTA__PART(int32_t, j, keys);
+    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
+    memset(x.head, 0, (size_t)j->group * sizeof *x.head);
+    memset(x.n[0], 0, (size_t)rows * 3 * sizeof *x.n[0]);
+    for (g = 0; g < j->group; g++) x.head[g].sums[SANTA__FIXED].m = x.head[g].sums[SANTA__SAMPLE].m = SANTA__MASKED;
+    return x;
+}
+
+static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
+    int64_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        a += (double)f[i] * (double)f[i];
+        b += (double)f[i + 1] * (double)f[i + 1];
+        c += (double)f[i + 2] * (double)f[i + 2];
+        d += (double)f[i + 3] * (double)f[i + 3];
+    }
+    for (; i < n; i++) a += (double)f[i] * (double)f[i];
+    return (a + b) + (c + d);
+}
+
+/* Scores u of a block become weights relative to their maximum and go into the sums. Numerators follow as
+   keep * old + add * new. */
+static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float *u, float *keep, float *add) {
+    float max, sum;
+    *keep = 1.0f;
+    *add = 0.0f;
+    s->bad |= kernel->mass(u, SANTA_BLOCK, &max, &sum);
+    if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
+    if (s->bad || max < SANTA__MASK_LIMIT) return;
+    *add = 1.0f;
+    if (max > s->m) {
+        *keep = s->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)s->m - (double)max);
+        s->m = max;
+    } else if (max < s->m) {
+        *add = (float)exp((double)max - (double)s->m);
+    }
+    s->d = s->d * (double)*keep + (double)*add * (double)sum;
+    s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
+}
+
+static double santa__value_norm2(const santa__job *j, int32_t key) {
+    const float zero = 0.0f, one = 1.0f;
+    float *row = SANTA__PART(float, j, row_a);
+    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
+    santa__add_values(&j->v, j->kernel, &key, 0, 1, 1, &one, 0, 1, &zero, &one, row, 0);
+    return santa__square_sum(row, j->v.dim);
+}
+
+/* t and n2 of the sample, after the weights u went into the other sums of the heads g0 .. g0 + heads - 1. */
+static void santa__va_add_squares(santa__va *x, const int32_t *index, int n, int64_t known, int64_t g0, int heads, float *u,
+                                  float *keep, float *add) {
     const santa__job *j = x->j;
-    santa__set *set = x->set;
-    float u[SANTA_BLOCK], u2[SANTA_BLOCK], max, sum, old, add, *row = SANTA__PART(float, j, row_a);
-    float old2, add2;
-    int i;
-    if (!x->fill) return;
-    santa__score(j, x->chunk, 0, x->fill, x->g, 1, u, SANTA_BLOCK);
-    for (i = x->fill; i < SANTA_BLOCK; i++) u[i] = SANTA__MASKED;
-    if (j->kernel->mass(u, SANTA_BLOCK, &max, &sum)) { x->bad = 1; x->fill = 0; return; }
-    old = add = 1.0f;
-    if (max > set->m) {
-        old = set->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)set->m - (double)max);
-        set->m = max;
-    } else {
-        add = max < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)max - (double)set->m);
-    }
-    old2 = old * old;
-    add2 = add * add;
-    set->d = set->d * (double)old + (double)add * (double)sum;
-    santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u, 0, 1, &old, &add, set->n, 0);
-    for (i = 0, sum = 0.0f; i < x->fill; i++) { u2[i] = u[i] * u[i]; sum += u2[i]; }
-    set->d2 = set->d2 * (double)old2 + (double)add2 * (double)sum;
-    if (x->moments && set->n2) {
-        double t = 0.0;
-        int64_t c;
-        for (i = 0; i < x->fill; i++) {
-            double norm = 0.0;
-            santa__load_row(&j->v, x->chunk[i], row);
-            for (c = 0; c < j->v.dim; c++) norm += (double)row[c] * (double)row[c];
-            t += (double)u2[i] * norm;
+    double norm2[SANTA_BLOCK];
+    int g, i;
+    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, index[i]);
+    for (g = 0; g < heads; g++) {
+        float *e = u + g * SANTA_BLOCK;
+        double *t = &x->head[g0 + g].sums[SANTA__SAMPLE].t, sum = 0.0;
+        for (i = 0; i < n; i++) {
+            e[i] *= e[i];
+            sum += (double)e[i] * norm2[i];
         }
-        set->t = set->t * (double)old2 + (double)add2 * t;
-        santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u2, 0, 1, &old2, &add2, set->n2, 0);
+        keep[g] *= keep[g];
+        add[g] *= add[g];
+        *t = *t * (double)keep[g] + (double)add[g] * sum;
     }
-    for (i = 0; i < x->fill; i++) j->stats->v_rows_read += santa__mark(x->seen, x->chunk[i] - j->begin);
-    x->keys += x->fill;
-    x->fill = 0;
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * j->v.dim, j->v.dim);
 }
 
-static void santa__va_take(santa__va *x, int64_t key) {
-    x->chunk[x->fill++] = (int32_t)key;
-    if (x->fill == SANTA_BLOCK) santa__va_flush(x);
-}
+enum { SANTA__SLICE = 8 };                  /* heads of a group at a time: their block of weights is on the stack */
 
-/* Keys lo + i for the bits i < n of map that equal value, ascending. */
-static void santa__va_take_bits(santa__va *x, const uint64_t *map, int value, int64_t lo, int64_t n) {
-    int64_t w, i;
-    for (w = 0; w * 64 < n; w++) {
-        uint64_t bits = value ? map[w] : ~map[w];
-        for (i = w * 64; bits && i < n; i++, bits >>= 1) if (bits & 1u) santa__va_take(x, lo + i);
+/* Adds n <= SANTA_BLOCK keys to a set of the heads g0 .. g0 + heads - 1. known: how many keys the list holds from here. */
+static void santa__va_add(santa__va *x, int set, const int32_t *index, int n, int64_t known, int64_t g0, int heads) {
+    const santa__job *j = x->j;
+    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE];
+    int g, i;
+    santa__score(j, index, 0, n, known, g0, heads, u, SANTA_BLOCK);
+    for (g = 0; g < heads; g++) {
+        for (i = n; i < SANTA_BLOCK; i++) u[g * SANTA_BLOCK + i] = SANTA__MASKED;
+        santa__sums_add(&x->head[g0 + g].sums[set], j->kernel, u + g * SANTA_BLOCK, &keep[g], &add[g]);
     }
-    santa__va_flush(x);
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n[set] + g0 * j->v.dim, j->v.dim);
+    if (x->moments && set == SANTA__SAMPLE) santa__va_add_squares(x, index, n, known, g0, heads, u, keep, add);
 }
 
-/* count positions of [0, n) not yet in taken, uniform without replacement, into taken and part. Redraws on a hit; a word that
-   would favour small positions is redrawn too (Lemire's bound). */
-static void santa__va_sample(santa__rng *rng, uint32_t *at, uint64_t *taken, uint64_t *part, int64_t n, int64_t count) {
-    const uint32_t size = (uint32_t)n, uneven = (0u - size) % size;
+static void santa__va_add_list(santa__va *x, int set, int64_t count) {
+    int64_t i, g;
+    for (i = 0; i < count; i += SANTA_BLOCK)
+        for (g = 0; g < x->j->group; g += SANTA__SLICE)
+            santa__va_add(x, set, x->list + i, (int)SANTA__MIN(count - i, (int64_t)SANTA_BLOCK), count - i, g,
+                          (int)SANTA__MIN(x->j->group - g, (int64_t)SANTA__SLICE));
+}
+
+static int64_t santa__list_range(int32_t *list, int64_t count, int64_t from, int64_t to) {
+    for (; from < to; from++) list[count++] = (int32_t)from;
+    return count;
+}
+
+static int santa__lowest_bit(uint64_t bits) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(bits);
+#else
+    int i = 0;
+    while (!(bits >> i & 1u)) i++;
+    return i;
+#endif
+}
+
+/* Middle keys whose bit in map, after flip, is set. */
+static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_t *map, uint64_t flip) {
+    int64_t w;
+    for (w = 0; w * 64 < x->mid; w++) {
+        uint64_t bits = map[w] ^ flip;
+        if (x->mid - w * 64 < 64) bits &= ((uint64_t)1 << (x->mid - w * 64)) - 1;
+        for (; bits; bits &= bits - 1) x->list[count++] = (int32_t)(x->lo + w * 64 + santa__lowest_bit(bits));
+    }
+    return count;
+}
+
+static void santa__va_add_rest(santa__va *x) {
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->taken, ~(uint64_t)0));
+}
+
+/* count more positions of the middle, uniform without replacement. Redraws on a hit; a word that would favour small
+   positions is redrawn too (Lemire's bound). */
+static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint32_t *at, int64_t count) {
+    const uint32_t size = (uint32_t)x->mid, uneven = (0u - size) % size;
+    memset(x->part, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->part);
     while (count > 0) {
         uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
-        if ((uint32_t)wide < uneven || !santa__mark(taken, (int64_t)(wide >> 32))) continue;
-        santa__mark(part, (int64_t)(wide >> 32));
+        if ((uint32_t)wide < uneven || !santa__mark(x->taken, (int64_t)(wide >> 32))) continue;
+        santa__mark(x->part, (int64_t)(wide >> 32));
         count--;
     }
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->part, 0));
 }
 
-static void santa__set_clear(santa__set *s, float *n, float *n2, int64_t dv) {
-    s->m = SANTA__MASKED;
-    s->d = s->d2 = s->t = 0.0;
-    s->n = n;
-    s->n2 = n2;
-    memset(n, 0, (size_t)dv * sizeof *n);
-    if (n2) memset(n2, 0, (size_t)dv * sizeof *n2);
+/* Marks head g's heavy keys in taken; returns how many are new. */
+static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
+    const santa__job *j = x->j;
+    const santa_vattention_options *v = &j->o->vattention;
+    float *q = SANTA__PART(float, j, row_a);
+    int64_t i, count, marked = 0;
+    santa__load_query(j, g, 1.0f, q);
+    count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
+    for (i = 0; i < SANTA__MIN(count, want); i++)
+        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__mark(x->taken, x->list[i] - x->lo);
+    return marked;
 }
 
-static double santa__rescale(const santa__set *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
+/* The same by the exact oracle, from the scores of the middle. */
+static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
+    const float *s = SANTA__PART(float, x->j, scores) + g * x->j->plan->score_stride;
+    uint32_t threshold;
+    int64_t i, ties, marked = 0;
+    for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
+    santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < x->mid; i++) {
+        uint32_t key = santa__sortable(s[i]);
+        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+        marked += santa__mark(x->taken, i);
+    }
+    return marked;
+}
+
+/* Sinks, heavy tokens and the local window; returns how many keys these are. */
+static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
+    const santa__job *j = x->j;
+    const int oracle = !j->o->vattention.heavy;
+    int64_t g, i, count = j->end - j->begin - x->mid;
+    memset(x->taken, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->taken);
+    for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
+        santa__score(j, NULL, x->lo + i, (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), x->mid - i, 0, j->group,
+                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
+    for (g = 0; heavy > 0 && g < j->group; g++) count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
+    i = santa__list_range(x->list, 0, j->begin, x->lo);
+    i = santa__list_bits(x, i, x->taken, 0);
+    santa__va_add_list(x, SANTA__FIXED, santa__list_range(x->list, i, x->lo + x->mid, j->end));
+    return count;
+}
+
+static double santa__rescale(const santa__sums *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
 
 static double santa__norm(const float *a, double x, const float *b, double y, int64_t n) {
     double sum = 0.0;
@@ -2470,12 +2602,13 @@ static double santa__sink_mass(const float *sink, double m) {
     return sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0;
 }
 
-/* Algorithm 2: budget from the fixed sums and the base sample of audit->num_base keys. Fills the audit. */
-static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, const santa__set *base, santa_audit *audit) {
+/* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of its audit. */
+static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     const santa_vattention_options *v = &x->j->o->vattention;
-    const double nb = (double)audit->num_base, w = (double)audit->num_residual / nb;
-    const double m = (double)SANTA__MAX(fixed->m, base->m), ef = santa__rescale(fixed, m), eb = santa__rescale(base, m);
-    const int64_t dv = x->j->v.dim;
+    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    santa_audit *audit = &x->head[g].audit;
+    const double nb = (double)base, w = (double)x->residual / nb, m = (double)SANTA__MAX(fixed->m, sample->m);
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m);
     santa_budget in;
     santa_status s;
     int64_t budget = 0;
@@ -2483,16 +2616,17 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     in.epsilon = santa__epsilon(v);
     in.delta = santa__delta(v);
     in.bound = v->bound;
-    in.population = audit->num_residual;
-    in.sigma = eb * sqrt(SANTA__MAX((base->d2 - base->d * base->d / nb) / (nb - 1.0), 0.0));
-    in.denominator = ef * fixed->d + w * eb * base->d;
-    in.denominator += santa__sink_mass(santa__sink(x->j, x->g), m);
+    in.population = x->residual;
+    in.sigma = es * sqrt(SANTA__MAX((sample->d2 - sample->d * sample->d / nb) / (nb - 1.0), 0.0));
+    in.denominator = ef * fixed->d + w * es * sample->d + santa__sink_mass(santa__sink(x->j, g), m);
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
-        double mean = santa__norm(base->n, eb / nb, base->n, 0.0, dv);
-        in.trace = SANTA__MAX((eb * eb * base->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
+        const int64_t dv = x->j->v.dim;
+        const float *nf = x->n[SANTA__FIXED] + g * dv, *ns = x->n[SANTA__SAMPLE] + g * dv;
+        const double mean = santa__norm(ns, es / nb, ns, 0.0, dv), n = (double)x->residual;
+        in.trace = SANTA__MAX((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
         /* the sample's own noise makes its sum longer on average: taken off, so that a small |N| is not mistaken for a large one */
-        in.norm = santa__norm(fixed->n, ef, base->n, w * eb, dv);
-        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * (double)in.population * ((double)in.population - nb) / nb, 0.0));
+        in.norm = santa__norm(nf, ef, ns, w * es, dv);
+        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * n * (n - nb) / nb, 0.0));
         s = santa_budget_full(&in, &budget);
     } else {
         s = santa_budget_denominator(&in, &budget);
@@ -2502,60 +2636,83 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     audit->trace = in.trace;
     audit->norm = in.norm;
     audit->max_score = m;
-    if (s != SANTA_OK) return audit->num_residual;                    /* NaN in V: nothing can be promised, take all */
-    return SANTA__MAX(budget, audit->num_base);
+    if (s != SANTA_OK) return x->residual;                            /* NaN in V: nothing can be promised, take all */
+    return SANTA__MAX(budget, base);
 }
 
-/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). */
-static float santa__va_std_error(const santa__set *set, const float *scale, const float *out, double total, double ns, double b,
-                                 int64_t dv) {
-    double d = 0.0, d2 = 0.0, t = 0.0, cross = 0.0, square = 0.0, mean2 = 0.0, spread;
+/* Base sample, the heads' budgets from it, and as many more keys as the largest asks for. Returns the keys read. */
+static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
+    santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, santa__head(x->j, 0));
+    uint32_t at = 0;
+    int64_t g, budget = base;
+    santa__va_add_sample(x, &rng, &at, base);
+    for (g = 0; g < x->j->group; g++) {
+        santa__va_head *head = &x->head[g];
+        const int bad = head->sums[SANTA__FIXED].bad || head->sums[SANTA__SAMPLE].bad;
+        head->audit.num_base = base;
+        head->audit.needed = bad ? base : santa__va_needed(x, g, base);
+        budget = SANTA__MAX(budget, head->audit.needed);
+    }
+    if (budget < x->residual) santa__va_add_sample(x, &rng, &at, budget - base);
+    else santa__va_add_rest(x);
+    return budget;
+}
+
+/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). total: D relative to
+   the sample's maximum. */
+static float santa__va_std_error(const santa__va *x, int64_t g, const float *out, double total, double b) {
+    const santa__sums *s = &x->head[g].sums[SANTA__SAMPLE];
+    const int64_t dv = x->j->v.dim;
+    const float *n = x->n[SANTA__SAMPLE] + g * dv, *n2 = x->n2 + g * dv;
+    const double ns = (double)x->residual;
+    double cross = 0.0, square = 0.0, mean2 = 0.0, spread;
     int64_t c;
-    int i;
-    for (i = 0; i < 2; i++) {
-        double e = (double)scale[i];
-        d += e * set[i].d; d2 += e * e * set[i].d2; t += e * e * set[i].t;
-    }
     for (c = 0; c < dv; c++) {
-        double o = (double)out[c], n = 0.0, n2 = 0.0;
-        for (i = 0; i < 2; i++) {
-            double e = (double)scale[i];
-            n += e * (double)set[i].n[c]; n2 += e * e * (double)set[i].n2[c];
-        }
-        cross += o * n2;
+        const double o = (double)out[c], r = (double)n[c] - s->d * o;
+        cross += o * (double)n2[c];
         square += o * o;
-        mean2 += (n - d * o) * (n - d * o);
+        mean2 += r * r;
     }
-    spread = (t - 2.0 * cross + square * d2 - mean2 / b) / (b - 1.0);
+    spread = (s->t - 2.0 * cross + square * s->d2 - mean2 / b) / (b - 1.0);
     return (float)(ns / total * sqrt(SANTA__MAX(spread, 0.0) * (1.0 - b / ns) / b));
 }
 
-static int64_t santa__va_heavy(santa__job *j, int64_t g, int64_t lo, int64_t mid, int64_t want, uint64_t *taken, int *bad) {
-    const santa_vattention_options *v = &j->o->vattention;
-    int64_t i, count = 0;
-    if (want <= 0) return 0;
-    if (v->heavy) {
-        int32_t *index = SANTA__PART(int32_t, j, heavy);
-        float *q = SANTA__PART(float, j, row_a);
-        santa__load_query(j, g, 1.0f, q);
-        count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, lo, lo + mid, want, index);
-        count = SANTA__MIN(count, want);
-        for (i = 0, want = 0; i < count; i++)
-            if (index[i] >= lo && index[i] < lo + mid) want += santa__mark(taken, index[i] - lo);
-        return want;
-    } else {
-        const float *s = SANTA__PART(float, j, scores) + g * j->plan->score_stride;
-        uint32_t threshold;
-        int64_t ties;
-        for (i = 0; i < mid; i++) *bad |= santa__nan_or_plus_inf(s[i]);
-        santa__select(s, mid, (double)want, 0, 0.0f, &threshold, &ties);
-        for (i = 0; i < mid; i++) {
-            uint32_t key = santa__sortable(s[i]);
-            if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
-            count += santa__mark(taken, i);
-        }
-        return count;
+/* Ratio of the sums, fixed + residual / budget * sample, and the rest of the audit. */
+static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
+    const santa__job *j = x->j;
+    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    const float *nf = x->n[SANTA__FIXED] + g * j->v.dim, *ns = x->n[SANTA__SAMPLE] + g * j->v.dim;
+    const double m = (double)SANTA__MAX(fixed->m, sample->m), w = budget > 0 ? (double)x->residual / (double)budget : 1.0;
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m), total = ef * fixed->d + w * es * sample->d;
+    const float v_scale = santa__v_scale(j->a);
+    santa_audit *audit = &x->head[g].audit;
+    float *acc = SANTA__PART(float, j, acc), lse, std_error = 0.0f;
+    double share;
+    int64_t c;
+    audit->num_keys = j->end - j->begin;
+    audit->num_residual = x->residual;
+    audit->num_fixed = audit->num_keys - x->residual;
+    audit->budget = budget;
+    audit->exact = budget == x->residual;
+    audit->density = (double)(audit->num_fixed + budget) / (double)audit->num_keys;
+    if (audit->num_base == 0) {
+        audit->needed = budget;
+        audit->denominator = total + santa__sink_mass(santa__sink(j, g), m);
+    } else {                                                          /* the rest of the sample may have a larger score */
+        const double f = exp(audit->max_score - m);
+        audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
     }
+    audit->max_score = m;
+    if (j->o->vattention.audit) j->o->vattention.audit[santa__slot(j, g)] = *audit;
+
+    lse = santa__lse((float)m, total, santa__sink(j, g), &share);
+    for (c = 0; c < j->v.dim; c++)
+        acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
+    if (j->a->std_error && !audit->exact)
+        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
+                                        (double)budget);
+    for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
+    santa__write_head(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
 
 static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_most) {
@@ -2565,99 +2722,28 @@ static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_mo
 
 static void santa__run_vattention(santa__job *j) {
     const santa_vattention_options *v = &j->o->vattention;
-    const int64_t n = j->end - j->begin, dv = j->v.dim;
+    const int64_t n = j->end - j->begin;
     const int64_t sinks = santa__va_count(v->sink_tokens, 128, n), local = santa__va_count(v->local_tokens, 128, n - sinks);
-    const int64_t lo = j->begin + sinks, mid = n - sinks - local, heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, mid);
-    const int oracle = !v->heavy && heavy > 0;
-    uint64_t *taken = SANTA__PART(uint64_t, j, taken), *part = SANTA__PART(uint64_t, j, part), *seen = SANTA__PART(uint64_t, j, seen);
-    const size_t map_bytes = (size_t)(mid / 64 + 1) * sizeof *taken;
-    float *vec = SANTA__PART(float, j, va), *acc = SANTA__PART(float, j, acc);
-    int64_t g, i, c, union_before = j->stats->v_rows_read;
-    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
-    for (i = 0; oracle && i < mid; i += SANTA_BLOCK)
-        santa__score(j, NULL, lo + i, (int)SANTA__MIN(mid - i, (int64_t)SANTA_BLOCK), 0, j->group,
-                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
-    for (g = 0; g < j->group; g++) {
-        santa__rng rng = santa__job_rng(j, SANTA__STREAM_VATTENTION, santa__head(j, g));
-        santa__set set[3];                                            /* base, extra, fixed */
-        santa_audit audit;
-        santa__va x;
-        uint32_t at = 0;
-        double m, w = 1.0, scale[3], total, share;
-        float lse, std_error = 0.0f, two[2];
-        int64_t base;
-        memset(&x, 0, sizeof x);
-        memset(&audit, 0, sizeof audit);
-        x.j = j; x.g = g; x.seen = seen;
-        x.moments = v->guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
-        santa__set_clear(&set[0], vec, vec + dv, dv);
-        santa__set_clear(&set[1], vec + 2 * dv, vec + 3 * dv, dv);
-        santa__set_clear(&set[2], vec + 4 * dv, NULL, dv);
-        memset(taken, 0, map_bytes);
-        audit.num_keys = n;
-        audit.num_fixed = sinks + local + santa__va_heavy(j, g, lo, mid, heavy, taken, &x.bad);
-        audit.num_residual = n - audit.num_fixed;
-        x.set = &set[2];
-        for (i = j->begin; i < lo; i++) santa__va_take(&x, i);
-        santa__va_take_bits(&x, taken, 1, lo, mid);
-        for (i = lo + mid; i < j->end; i++) santa__va_take(&x, i);
-        santa__va_flush(&x);
-        base = v->base_samples ? v->base_samples : SANTA__MAX((audit.num_residual + 39) / 40, 32);
-        if (audit.num_residual <= base) {
-            audit.budget = audit.num_residual;
-            audit.exact = 1;
-            santa__va_take_bits(&x, taken, 0, lo, mid);
-        } else {
-            audit.num_base = base;
-            memset(part, 0, map_bytes);
-            santa__va_sample(&rng, &at, taken, part, mid, base);
-            x.set = &set[0];
-            santa__va_take_bits(&x, part, 1, lo, mid);
-            audit.budget = x.bad ? base : santa__va_budget(&x, &set[2], &set[0], &audit);
-            x.set = &set[1];
-            if (audit.budget >= audit.num_residual) {
-                audit.budget = audit.num_residual;
-                audit.exact = 1;
-                santa__va_take_bits(&x, taken, 0, lo, mid);
-            } else if (audit.budget > base) {
-                memset(part, 0, map_bytes);
-                santa__va_sample(&rng, &at, taken, part, mid, audit.budget - base);
-                santa__va_take_bits(&x, part, 1, lo, mid);
-            }
-            w = (double)audit.num_residual / (double)audit.budget;
-        }
-        m = (double)SANTA__MAX(SANTA__MAX(set[0].m, set[1].m), set[2].m);
-        for (i = 0, total = 0.0; i < 3; i++) {
-            scale[i] = santa__rescale(&set[i], m) * (i < 2 ? w : 1.0);
-            total += scale[i] * set[i].d;
-        }
-        if (audit.num_base == 0) {
-            audit.denominator = total + santa__sink_mass(santa__sink(j, g), m);
-        } else {                                                      /* the rest of the sample may have a larger score */
-            const double f = exp(audit.max_score - m);
-            audit.sigma *= f; audit.denominator *= f; audit.norm *= f; audit.trace *= f * f;
-        }
-        audit.max_score = m;
-        audit.density = (double)(audit.num_fixed + audit.budget) / (double)n;
-        lse = santa__lse((float)m, total, santa__sink(j, g), &share);
-        for (c = 0; c < dv; c++) {
-            double sum = scale[0] * (double)set[0].n[c] + scale[1] * (double)set[1].n[c] + scale[2] * (double)set[2].n[c];
-            acc[c] = total > 0.0 ? (float)(sum * (share / total)) : 0.0f;
-        }
-        if (j->a->std_error && !audit.exact) {
-            two[0] = (float)santa__rescale(&set[0], m);
-            two[1] = (float)santa__rescale(&set[1], m);
-            std_error = santa__va_std_error(set, two, acc, total / (share > 0.0 ? share : 1.0), (double)audit.num_residual,
-                                            (double)audit.budget, dv);
-        }
-        for (c = 0; c < dv; c++) acc[c] *= santa__v_scale(j->a);
-        santa__write_head(j, g, x.bad ? NULL : acc, lse, std_error * santa__v_scale(j->a));
-        if (v->audit) v->audit[santa__slot(j, g)] = audit;
-        j->stats->draws += audit.budget;
-        j->stats->exact_rows += audit.exact;
-        j->stats->v_rows_head += x.keys;
+    santa__va x = santa__va_make(j);
+    int64_t g, heavy, base, budget, read;
+    x.lo = j->begin + sinks;
+    x.mid = n - sinks - local;
+    heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, x.mid);
+    x.residual = n - santa__va_add_fixed(&x, heavy);
+    base = v->base_samples ? v->base_samples : SANTA__MAX((x.residual + 39) / 40, 32);
+    if (base < x.residual) {
+        budget = santa__va_sample_residual(&x, base);
+    } else {
+        budget = x.residual;
+        santa__va_add_rest(&x);
     }
-    j->stats->k_rows_read += oracle ? n : j->stats->v_rows_read - union_before;
+    for (g = 0; g < j->group; g++) santa__va_write_head(&x, g, budget);
+    read = n - x.residual + budget;
+    j->stats->draws += budget * j->group;
+    j->stats->exact_rows += budget == x.residual ? j->group : 0;
+    j->stats->v_rows_read += read;
+    j->stats->v_rows_head += read * j->group;
+    j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
 /* ---------------------------------------------------------------------------------------------- >>run */
@@ -2836,7 +2922,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
     for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
-        santa__score(&j, NULL, from, (int)(to - from), 0, j.group, scores + from, scores_stride);
+        santa__score(&j, NULL, from, (int)(to - from), j.end - from, 0, j.group, scores + from, scores_stride);
     }
     return SANTA_OK;
 }
