@@ -27,9 +27,10 @@
      steps             scores, sample, gather, merge
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
-     convert           f16, bf16, e4m3
-     implementation    the code (tags: base, kernels-scalar, kernels-avx2, check, scoring, mass, draw, select,
-                       run-dense, run-sampled, run-vattention, run, steps-code, budgets-code, measures-code)
+     convert           f16, bf16, e4m3, q8_0
+     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa, check, scoring, mass,
+                       draw, select, run-dense, run-sampled, run-vattention, run, steps-code, measures-code)
+     kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
    >>quickstart
@@ -69,8 +70,9 @@
 
    Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at most
    group * num_samples rows of V per KV head. So
-   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long:
-     below about n = 16 * num_samples the gather costs what it saves;
+   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long: on two x86
+     machines the gather cost what it saved at n = 4 * num_samples (f32) to 8 * num_samples (16 bits).
+     options.dense_below = SANTA_AUTO runs shorter rows dense;
    - it is a decode method. With many query rows (prefill) the union of the sampled rows tends to
      num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
    - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where attention
@@ -105,6 +107,10 @@
                      guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest on the CLT or
                      a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
                      predictor nor the base sample saw is not covered.
+                     The heads of a group read the same keys: what is predicted for one of them is exact for all, and
+                     the sample is as large as the most demanding head asks (santa_audit.needed, .budget). With a
+                     predictor no row is read twice; every head keeps its promise; the errors of a group's heads are
+                     correlated. Heads whose predictions agree read fewest rows.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -122,8 +128,8 @@
 
    Same inputs, options and machine type => same bits, whatever the batch composition, layout (NHD, HND, any row
    stride), page size, number of threads, item range and tile_size of prop. Keys are handled in blocks of
-   SANTA_BLOCK = 64 counted from token 0; sums inside a block are f32 in a fixed order of 8 lanes, sums of block
-   masses are f64 from the first block to the last; sampled rows are added in ascending order.
+   SANTA_BLOCK = 64 counted from token 0; sums inside a block are f32 in a fixed order that follows the instruction set's
+   lanes, sums of block masses are f64 from the first block to the last; sampled rows are added in ascending order.
    Not covered: another instruction set (options.isa) or -ffast-math may round a score differently, which can move a
    draw to a neighbouring key when its threshold lies within rounding of a boundary. The random numbers
    themselves are the same bits everywhere.
@@ -141,7 +147,11 @@
 
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
-   Sampled methods need about 4 * group bytes per key of capacity per thread: 2.2 MB for 131072 keys, group 4.
+   Sampled methods need about 4 * group bytes per key of capacity: 2.2 MB for 131072 keys, group 4; vAttention with a
+   predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD) sampled methods need it for each of the
+   up to 8 KV heads that a thread visits together.
+   K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
+   in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never read.
    Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
@@ -162,7 +172,8 @@
        word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
        uniform  = word * 2^-32                                            in [0, 1), exact in double
    Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop, the tile for
-   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP). Known answer:
+   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for vAttention (head = first of the
+   group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size >> 32 each. Known answer:
        santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
    The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
@@ -183,7 +194,10 @@
 
    SANTA_IMPLEMENTATION   emit the code here            SANTA_STATIC    make every function static
    SANTADEF               linkage of the functions      SANTA_ASSERT(x) internal invariants, default off
-   SANTA_NO_SIMD          scalar code only
+   SANTA_NO_SIMD          scalar code only              SANTA_FILENAME  this file's name, default "santa.h": it
+                                                                        includes itself for each instruction set
+   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL), chosen at run time without any flag; arm64: NEON.
+   Other compilers and machines run the scalar code.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -217,13 +231,14 @@ extern "C" {
 #define SANTA_BLOCK       64                /* keys per block of the fixed summation order            */
 #define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods             */
 #define SANTA_NONE        (-1)              /* "none" where zero means a default                      */
+#define SANTA_AUTO        (-1)              /* "you choose" where zero means none                     */
 
 /* name, text. The one list behind the enum, santa_status_string and the tests. */
 #define SANTA_STATUS_LIST(X)                                                                                        \
     X(OK,                        "ok")                                                                              \
     X(ERR_NULL_ARGUMENT,         "a required pointer argument is NULL")                                             \
     X(ERR_NULL_DATA,             "q, k, v or out has no data (data pointer is NULL)")                               \
-    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype, or q or out is e4m3")                      \
+    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype, or q or out is e4m3 or q8_0")              \
     X(ERR_DEVICE,                "a tensor's device is not a santa_device")                                         \
     X(ERR_DEVICE_MISMATCH,       "q, k, v and out are not all on the same device")                                  \
     X(ERR_NO_BACKEND,            "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu")        \
@@ -275,8 +290,12 @@ extern "C" {
     X(ERR_BACKEND,               "a backend must be registered for a device other than the CPU, with all functions set") \
     X(ERR_STASH,                 "stash is not a santa_stash")                                                      \
     X(ERR_SCALE,                 "k_scale or v_scale is negative, NaN or infinite")                                 \
+    X(ERR_Q8_0,                  "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side") \
+    X(ERR_DENSE_BELOW,           "dense_below is below SANTA_AUTO")                                                 \
     X(ERR_BACKEND_METHOD,        "this device has dense, iid, strat, sys, prop and flash only")                     \
     X(ERR_BACKEND_SCORES,        "this device has exact scores only")                                               \
+    X(ERR_BACKEND_DTYPE,         "this device has no q8_0")                                                         \
+    X(ERR_BACKEND_DENSE_BELOW,   "this device has no dense_below")                                                  \
     X(ERR_BACKEND_STD_ERROR,     "this device has no std_error")                                                    \
     X(ERR_BACKEND_ITEMS,         "this device runs all items: item_begin and item_end must be 0")                   \
     X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
@@ -291,9 +310,11 @@ typedef enum santa_status {
     SANTA_STATUS_MAX = 0x7fffffff
 } santa_status;
 
-typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3 } santa_dtype;      /* e4m3: k and v only */
+/* e4m3 and q8_0: k and v only. q8_0 is ggml's: blocks of 34 bytes, an f16 scale and 32 int8, side by side along head_dim; strides
+   count elements (in multiples of 32) there, too. */
+typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0 } santa_dtype;
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
-typedef enum santa_isa    { SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2 } santa_isa;
+typedef enum santa_isa    { SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT } santa_isa;
 
 typedef enum santa_method {
     SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
@@ -353,10 +374,11 @@ typedef struct santa_attention {
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to exp(-max_score). */
 typedef struct santa_audit {
     int64_t num_keys;              /* valid keys n                                                                 */
-    int64_t num_fixed;             /* sink + local + heavy, each key once                                          */
+    int64_t num_fixed;             /* sink + local + the group's heavy, each key once                              */
     int64_t num_residual;          /* n_s = n - num_fixed                                                          */
     int64_t num_base;              /* base sample n_b                                                              */
-    int64_t budget;                /* b: residual keys read in all, base included; n_s when all were taken         */
+    int64_t needed;                /* b that this head asked for, base included                                    */
+    int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken           */
     int     exact;                 /* 1 when every key was read with weight 1                                      */
     double  sigma;                 /* spread of exp(s) over the residual, from the base sample                     */
     double  denominator;           /* D from fixed + base sample, sink logit included                              */
@@ -377,7 +399,7 @@ typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_in
 typedef struct santa_vattention_options {
     int64_t sink_tokens;           /* first keys taken exactly,  0 = 128                                           */
     int64_t local_tokens;          /* last keys taken exactly,   0 = 128                                           */
-    int64_t heavy_tokens;          /* predicted keys,            0 = 2.5 % of the row's keys                       */
+    int64_t heavy_tokens;          /* predicted keys per head,   0 = 2.5 % of the row's keys                       */
     int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32            */
     double  epsilon;               /* relative error,            0 = 0.05                                          */
     double  delta;                 /* chance to miss it,         0 = 0.05                                          */
@@ -399,6 +421,8 @@ typedef struct santa_options {
     double       top_p;            /* 0 = 0.9                                                                      */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
     santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
+    int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling would cost more. 0 = never;
+                                      SANTA_AUTO = 8 * num_samples, see >>when.  stats.dense_rows counts           */
     santa_scores_method scores;    /* 0 = exact                                                                    */
     int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
     uint64_t     seed, offset;     /* see >>random                                                                 */
@@ -424,6 +448,7 @@ typedef struct santa_stats {
     int64_t draws;                 /* draws made (sampled methods, flash's minimum included), residual keys (vAttention) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn              */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key                                */
+    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below          */
 } santa_stats;
 
 /* ---------------------------------------------------------------------------------------------- >>decode */
@@ -446,8 +471,10 @@ SANTADEF const char *santa_method_name(santa_method m);    /* "dense", "iid", ..
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
 
-/* The instruction set that SANTA_ISA_AUTO takes here. */
-SANTADEF santa_isa santa_best_isa(void);
+/* Instruction sets: the one that SANTA_ISA_AUTO takes here, what this machine and build can run, and their names. */
+SANTADEF santa_isa   santa_best_isa(void);
+SANTADEF int         santa_isa_supported(santa_isa isa);
+SANTADEF const char *santa_isa_name(santa_isa isa);
 
 /* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one out. */
 typedef struct santa_backend {
@@ -510,7 +537,8 @@ SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_
 SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]);
 
 /* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements of k->dtype, gets
-   [batch, kv_heads, head_dim, len]; the result is the view of it to put in a.k. */
+   [batch, kv_heads, head_dim, len]; the result is the view of it to put in a.k. q8_0 cannot be cut that way: the result is all
+   zeros, which santa_decode refuses. */
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
 
 /* ---------------------------------------------------------------------------------------------- >>budgets */
@@ -559,6 +587,10 @@ SANTADEF float    santa_bf16_to_f32(uint16_t h);
 SANTADEF uint16_t santa_f32_to_bf16(float f);
 SANTADEF float    santa_e4m3_to_f32(uint8_t e);    /* 1-4-3 bits, no infinity, largest 448 (OCP fp8)            */
 SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 saturates; NaN stays NaN          */
+/* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32 int8, each to the nearest: off by
+   at most half a scale (and by the scale's own rounding at +-127). A block with a NaN or infinity becomes NaN. */
+SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
+SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 
 #ifdef __cplusplus
 }
@@ -577,9 +609,25 @@ SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 s
 #define SANTA_ASSERT(x) ((void)0)
 #endif
 
-#if !defined(SANTA_NO_SIMD) && (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
-#define SANTA__AVX2
+#ifndef SANTA_FILENAME
+#define SANTA_FILENAME "santa.h"
+#endif
+#if !defined(SANTA_NO_SIMD) && (defined(__GNUC__) || defined(__clang__))
+#if defined(__x86_64__) || defined(__i386__)
+#define SANTA__X86
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"                /* gcc's own AVX-512 functions */
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#define SANTA__NEON
+#include <arm_neon.h>
+#endif
 #endif
 
 #ifdef __cplusplus
@@ -612,7 +660,10 @@ static int santa__not_finite_d(double d) {
     return ((u >> 52) & 0x7ffu) == 0x7ffu;
 }
 
-static int64_t santa__dtype_size(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+/* Bytes of n elements; of q8_0 whole blocks. */
+static int64_t santa__bytes(santa_dtype t, int64_t n) {
+    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+}
 
 SANTADEF float santa_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu, m = h & 0x3ffu;
@@ -680,6 +731,42 @@ static float santa__load(santa_dtype t, const char *p) {              /* any ali
     if (t == SANTA_E4M3) return santa_e4m3_to_f32((uint8_t)*p);
     memcpy(&h, p, 2);
     return t == SANTA_F16 ? santa_f16_to_f32(h) : santa_bf16_to_f32(h);
+}
+
+static uint16_t santa__u16(const char *p) { uint16_t h; memcpy(&h, p, 2); return h; }
+
+static float santa__feature(santa_dtype t, const char *row, int64_t c) {      /* of a row with adjacent features */
+    if (t != SANTA_Q8_0) return santa__load(t, row + santa__bytes(t, c));
+    row += santa__bytes(t, c);
+    return (float)(signed char)row[2 + c % 32] * santa_f16_to_f32(santa__u16(row));
+}
+
+SANTADEF void santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0) {
+    char *p = (char *)q8_0;
+    int64_t b, i;
+    for (b = 0; b + 32 <= n; b += 32, p += 34) {
+        float top = 0.0f, scale, inverse;
+        uint16_t h;
+        int bad = 0;
+        for (i = 0; i < 32; i++) {
+            const float a = santa__from_bits(santa__bits(f[b + i]) & 0x7fffffffu);
+            bad |= santa__not_finite(a);
+            top = SANTA__MAX(top, a);
+        }
+        h = bad ? 0x7e00u : santa_f32_to_f16(top / 127.0f);
+        scale = santa_f16_to_f32(h);
+        inverse = scale > 0.0f && !bad ? 1.0f / scale : 0.0f;
+        memcpy(p, &h, 2);
+        for (i = 0; i < 32; i++) {
+            const float x = f[b + i] * inverse;
+            p[2 + i] = (char)(signed char)(bad ? 1 : x > 127.0f ? 127 : x < -127.0f ? -127 : (int)floor((double)x + 0.5));
+        }
+    }
+}
+
+SANTADEF void santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f) {
+    int64_t i;
+    for (i = 0; i < n; i++) f[i] = santa__feature(SANTA_Q8_0, (const char *)q8_0, i);
 }
 
 static void santa__store(santa_dtype t, char *p, float f) {
@@ -783,358 +870,338 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
     return t;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>kernels-scalar */
+/* ---------------------------------------------------------------------------------------------- >>kernels */
 
-/* The inner loops, once per instruction set and always in this shape:
+/* The inner loops, for each instruction set the same text (>>kernels-body, which this file includes from itself) over another
+   vocabulary of small vector operations:
    dot         s[g * s_stride + i] = q_g . row_i        for i < n <= SANTA_BLOCK, q_g = q + g * q_stride
-   mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n a multiple of 8; returns 1 on NaN or +inf
+   mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n = 8, 16, 32 or 64; returns 1 on NaN or +inf
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
-   Rows are pointers, so that pages, strides and gathers all look alike; features are adjacent. SANTA__AHEAD more pointers follow
-   the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the stream. Sums over features run in
-   8 lanes which are added pairwise, 0-4, 1-5, .., then 0-2, 1-3, then 0-1, in every instruction set. */
+   Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
+   SANTA__AHEAD more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
+   stream. Sums over features run in the lanes of a vector, which are added pairwise. */
 #define SANTA__AHEAD 16
+#define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
+#define SANTA__STEP  16                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
 typedef struct santa__kernels {
-    void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride, int64_t group,
-                float *s, int64_t s_stride);
+    void (*dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q, int64_t q_stride,
+                int64_t group, float *s, int64_t s_stride);
     int (*mass)(float *s, int n, float *max, float *sum);
-    void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w, int64_t w_stride,
+    void (*accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w, int64_t w_stride,
                        int64_t group, const float *keep, const float *add, float *acc, int64_t acc_stride);
 } santa__kernels;
 
-static float santa__add_lanes(const float *l) {
-    return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
-}
+#if defined(__GNUC__) || defined(__clang__)
+#define SANTA__INLINE static inline __attribute__((always_inline)) SANTA__TARGET
+#define SANTA__PREFETCH(p) __builtin_prefetch(p, 0, 2)
+#else
+#define SANTA__INLINE static inline SANTA__TARGET
+#define SANTA__PREFETCH(p) ((void)(p))
+#endif
+/* gcc -O2 leaves short loops rolled and their register arrays in memory; scalar code has no such registers */
+#if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
+#define SANTA__UNROLL_REGISTERS
+#else
+#define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
+#endif
 
-/* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
-static float santa__exp(float x) {
-    float r, p;
-    int n;
-    if (x < SANTA__EXP_UNDERFLOW) return 0.0f;
-    n = (int)(x * 1.44269504f - 0.5f);
-    r = x - (float)n * 0.693359375f + (float)n * 2.12194440e-4f;      /* ln 2 in two parts; the first is exact */
-    p = 1.0f / 5040.0f;
-    p = p * r + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
-    return santa__from_bits(santa__bits(p) + ((uint32_t)n << 23));
-}
+/* The vocabulary: vectors of SANTA__LANES floats, SANTA__TILE of which may be sums in flight.
+   vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c      vround: to the nearest integer
+   vpow2(x, n) = x * 2^n for integer n      vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
+   vtotal, vtop: sum and maximum of the lanes               vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__TILE
+   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit); c a multiple of SANTA__LANES */
+static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
-static void santa__load8(santa_dtype t, const char *p, int64_t n, float *f) {  /* n < 8: zeros behind */
-    int64_t i;
-    for (i = n; i < 8; i++) f[i] = 0.0f;
-    n = SANTA__MIN(n, 8);
-    if (t == SANTA_F32) memcpy(f, p, (size_t)n * 4);
-    else for (i = 0; i < n; i++) f[i] = santa__load(t, p + santa__dtype_size(t) * i);
-}
+/* ---------------------------------------------------------------------------------------------- >>kernels-scalar */
 
-static void santa__dot_scalar(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
-                              int64_t group, float *s, int64_t s_stride) {
-    int64_t size = santa__dtype_size(t), c, g, g0;
-    int i, l;
-    for (g0 = 0; g0 < group; g0 += 4) {
-        int64_t heads = SANTA__MIN(group - g0, 4);
-        for (i = 0; i < n; i++) {
-            float acc[4][8] = {{0.0f}}, x[8];
-            for (c = 0; c < d; c += 8) {
-                santa__load8(t, row[i] + c * size, d - c, x);
-                for (g = 0; g < heads; g++) {
-                    const float *y = q + (g0 + g) * q_stride + c;     /* q is zero-padded to a multiple of 8 */
-                    for (l = 0; l < 8; l++) acc[g][l] += x[l] * y[l];
-                }
-            }
-            for (g = 0; g < heads; g++) s[(g0 + g) * s_stride + i] = santa__add_lanes(acc[g]);
-        }
-    }
-}
+#define SANTA__ISA(name) santa__##name##_scalar
+#define SANTA__TARGET
+#define SANTA__LANES 8
+#define SANTA__TILE  4
+#define SANTA__UNROLL
 
-static int santa__mass_scalar(float *s, int n, float *max, float *sum) {
-    float m = SANTA__MASKED, lane[8] = {0.0f};
+typedef struct santa__v8 { float l[8]; } santa__v8;
+#define SANTA__V santa__v8
+#define SANTA__EACH(result) do { santa__v8 y; int i; for (i = 0; i < 8; i++) y.l[i] = (result); return y; } while (0)
+
+SANTA__INLINE santa__v8 santa__vset_scalar(float f) { SANTA__EACH(f); }
+SANTA__INLINE santa__v8 santa__vget_scalar(const float *p) { SANTA__EACH(p[i]); }
+SANTA__INLINE void      santa__vput_scalar(float *p, santa__v8 x) { memcpy(p, x.l, sizeof x.l); }
+SANTA__INLINE santa__v8 santa__vadd_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] + b.l[i]); }
+SANTA__INLINE santa__v8 santa__vsub_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] - b.l[i]); }
+SANTA__INLINE santa__v8 santa__vmul_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] * b.l[i]); }
+SANTA__INLINE santa__v8 santa__vmax_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(SANTA__MAX(a.l[i], b.l[i])); }
+SANTA__INLINE santa__v8 santa__vfma_scalar(santa__v8 a, santa__v8 b, santa__v8 c) { SANTA__EACH(a.l[i] * b.l[i] + c.l[i]); }
+SANTA__INLINE santa__v8 santa__vround_scalar(santa__v8 x) { SANTA__EACH((float)(int)(x.l[i] + (x.l[i] < 0.0f ? -0.5f : 0.5f))); }
+SANTA__INLINE santa__v8 santa__vpow2_scalar(santa__v8 x, santa__v8 n) {
+    SANTA__EACH(santa__from_bits(santa__bits(x.l[i]) + ((uint32_t)(int)n.l[i] << 23)));
+}
+SANTA__INLINE santa__v8 santa__vfrom_scalar(santa__v8 x, float limit, santa__v8 a) { SANTA__EACH(x.l[i] >= limit ? a.l[i] : 0.0f); }
+SANTA__INLINE int santa__vbad_scalar(santa__v8 x) {
+    int i, bad = 0;
+    for (i = 0; i < 8; i++) bad |= santa__nan_or_plus_inf(x.l[i]);
+    return bad;
+}
+SANTA__INLINE float santa__vtotal_scalar(santa__v8 x) {
+    return ((x.l[0] + x.l[4]) + (x.l[2] + x.l[6])) + ((x.l[1] + x.l[5]) + (x.l[3] + x.l[7]));
+}
+SANTA__INLINE float santa__vtop_scalar(santa__v8 x) {
+    float m = x.l[0];
     int i;
-    for (i = 0; i < n; i++) {
-        if (santa__nan_or_plus_inf(s[i])) return 1;
-        if (s[i] > m) m = s[i];
-    }
-    *max = m;
-    *sum = 0.0f;
-    if (m < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
-    for (i = 0; i < n; i++) {
-        s[i] = santa__exp(s[i] - m);
-        lane[i & 7] += s[i];
-    }
-    *sum = santa__add_lanes(lane);
-    return 0;
+    for (i = 1; i < 8; i++) m = SANTA__MAX(m, x.l[i]);
+    return m;
 }
-
-static void santa__accumulate_scalar(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
-                                     int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
-                                     int64_t acc_stride) {
-    int64_t size = santa__dtype_size(t), c, g, g0;
-    int i, l;
-    for (g0 = 0; g0 < group; g0 += 4) {
-        int64_t heads = SANTA__MIN(group - g0, 4);
-        for (c = 0; c < dv; c += 8) {
-            float sum[4][8] = {{0.0f}}, x[8];
-            int lanes = (int)SANTA__MIN(dv - c, 8);
-            for (i = 0; i < n; i++) {
-                santa__load8(t, row[i] + c * size, dv - c, x);
-                for (g = 0; g < heads; g++) {
-                    float y = w[(g0 + g) * w_stride + i];
-                    for (l = 0; l < 8; l++) sum[g][l] += x[l] * y;
-                }
-            }
-            for (g = 0; g < heads; g++) {
-                float *a = acc + (g0 + g) * acc_stride + c;
-                for (l = 0; l < lanes; l++) a[l] = a[l] * keep[g0 + g] + add[g0 + g] * sum[g][l];
-            }
-        }
-    }
+SANTA__INLINE void santa__vsums_scalar(const santa__v8 *x, float *out) {
+    int i;
+    for (i = 0; i < SANTA__TILE; i++) out[i] = santa__vtotal_scalar(x[i]);
 }
+SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64_t c) {
+    SANTA__EACH(santa__feature(t, row, c + i) * (1.0f / santa__unit(t)));
+}
+#undef SANTA__EACH
 
-static const santa__kernels santa__scalar = { santa__dot_scalar, santa__mass_scalar, santa__accumulate_scalar };
+#include SANTA_FILENAME
 
 /* ---------------------------------------------------------------------------------------------- >>kernels-avx2 */
 
-#ifdef SANTA__AVX2
+#ifdef SANTA__X86
+#define SANTA__ISA(name) santa__##name##_avx2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
-#define SANTA__INLINE static inline __attribute__((always_inline, target("avx2,fma,f16c")))
-/* gcc -O2 leaves short loops rolled and their register arrays in memory */
-#if defined(__clang__) || defined(__CUDACC__) || __GNUC__ < 8
-#define SANTA__UNROLL
-#else
-#define SANTA__UNROLL _Pragma("GCC unroll 8")
-#endif
+#define SANTA__LANES 8
+#define SANTA__TILE  8                       /* of 16 registers: the others hold two rows and q */
+#define SANTA__V __m256
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
-SANTA__INLINE __m256 santa__v_load(santa_dtype t, const char *p) {
-    if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)p);
-    if (t == SANTA_E4M3) {                                            /* through f16, as santa_e4m3_to_f32 */
-        __m128i e = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p)), low = _mm_set1_epi16(0x7f);
-        __m128i h = _mm_or_si128(_mm_slli_epi16(_mm_and_si128(e, _mm_set1_epi16(0x80)), 8), _mm_slli_epi16(_mm_and_si128(e, low), 7));
-        __m256i nan = _mm256_cvtepi16_epi32(_mm_cmpeq_epi16(_mm_and_si128(e, low), low));
-        return _mm256_or_ps(_mm256_mul_ps(_mm256_cvtph_ps(h), _mm256_set1_ps(256.0f)), _mm256_castsi256_ps(nan));
-    }
-    {
-        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)p);
-        if (t == SANTA_F16) return _mm256_cvtph_ps(h);
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-    }
+SANTA__INLINE __m256 santa__vset_avx2(float f) { return _mm256_set1_ps(f); }
+SANTA__INLINE __m256 santa__vget_avx2(const float *p) { return _mm256_loadu_ps(p); }
+SANTA__INLINE void   santa__vput_avx2(float *p, __m256 x) { _mm256_storeu_ps(p, x); }
+SANTA__INLINE __m256 santa__vadd_avx2(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
+SANTA__INLINE __m256 santa__vsub_avx2(__m256 a, __m256 b) { return _mm256_sub_ps(a, b); }
+SANTA__INLINE __m256 santa__vmul_avx2(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
+SANTA__INLINE __m256 santa__vmax_avx2(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
+SANTA__INLINE __m256 santa__vfma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+SANTA__INLINE __m256 santa__vround_avx2(__m256 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SANTA__INLINE __m256 santa__vpow2_avx2(__m256 x, __m256 n) {
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
-
-SANTA__INLINE __m256 santa__v_load_tail(santa_dtype t, const char *p, int64_t n) {     /* n < 8, zeros behind */
-    char tmp[32] = {0};
-    memcpy(tmp, p, (size_t)(n * santa__dtype_size(t)));
-    return santa__v_load(t, tmp);
+SANTA__INLINE __m256 santa__vfrom_avx2(__m256 x, float limit, __m256 a) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GE_OQ), a);
 }
-
-SANTA__INLINE float santa__v_add_lanes(__m256 x) {
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));     /* 0-4, 1-5, 2-6, 3-7 */
-    __m128 b = _mm_add_ps(a, _mm_movehl_ps(a, a));                                     /* 0-2, 1-3 */
+SANTA__INLINE int santa__vbad_avx2(__m256 x) {
+    const __m256i b = _mm256_castps_si256(x), inf = _mm256_set1_epi32(0x7f800000);
+    const __m256i nan = _mm256_cmpgt_epi32(_mm256_and_si256(b, _mm256_set1_epi32(0x7fffffff)), inf);
+    return _mm256_movemask_epi8(_mm256_or_si256(nan, _mm256_cmpeq_epi32(b, inf)));
+}
+SANTA__INLINE float santa__vtotal_avx2(__m256 x) {
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), b = _mm_add_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
-
-/* Two rows x up to four heads: 8 accumulators, 2 row registers, and each row is loaded and converted once. */
-SANTA__INLINE void santa__v_dot(santa_dtype t, const char *const *row, int n, int64_t d, const float *q, int64_t q_stride,
-                                int heads, float *s, int64_t s_stride) {
-    const int64_t size = santa__dtype_size(t), whole = d & ~(int64_t)7;
-    int i, g;
-    for (i = 0; i < n; i += 2) {
-        const char *r0 = row[i], *r1 = row[i + 1 < n ? i + 1 : i];
-        __m256 acc[2][4];
-        int64_t c;
-        SANTA__UNROLL
-        for (g = 0; g < 4; g++) acc[0][g] = acc[1][g] = _mm256_setzero_ps();
-        for (c = 0; c < d * size; c += 64) {
-            _mm_prefetch(row[i + SANTA__AHEAD] + c, _MM_HINT_T1);
-            _mm_prefetch(row[i + 1 + SANTA__AHEAD] + c, _MM_HINT_T1);
-        }
-        for (c = 0; c < whole; c += 8) {
-            __m256 x0 = santa__v_load(t, r0 + c * size), x1 = santa__v_load(t, r1 + c * size);
-            SANTA__UNROLL
-            for (g = 0; g < heads; g++) {
-                __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
-                acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
-                acc[1][g] = _mm256_fmadd_ps(x1, y, acc[1][g]);
-            }
-        }
-        if (c < d) {
-            __m256 x0 = santa__v_load_tail(t, r0 + c * size, d - c), x1 = santa__v_load_tail(t, r1 + c * size, d - c);
-            SANTA__UNROLL
-            for (g = 0; g < heads; g++) {
-                __m256 y = _mm256_loadu_ps(q + g * q_stride + c);
-                acc[0][g] = _mm256_fmadd_ps(x0, y, acc[0][g]);
-                acc[1][g] = _mm256_fmadd_ps(x1, y, acc[1][g]);
-            }
-        }
-        SANTA__UNROLL
-        for (g = 0; g < heads; g++) {
-            s[g * s_stride + i] = santa__v_add_lanes(acc[0][g]);
-            if (i + 1 < n) s[g * s_stride + i + 1] = santa__v_add_lanes(acc[1][g]);
-        }
+SANTA__INLINE float santa__vtop_avx2(__m256 x) {
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), b = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
+}
+/* In each half a, b, c, d: the halves' sums of four vectors. */
+SANTA__INLINE __m256 santa__vsums4_avx2(__m256 a, __m256 b, __m256 c, __m256 d) {
+    __m256d ab = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)));
+    __m256d cd = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d)));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)), _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
+}
+SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
+    __m256 a = santa__vsums4_avx2(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx2(x[4], x[5], x[6], x[7]);
+    _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+}
+SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c) {
+    if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * c));
+    if (t == SANTA_F16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(row + 2 * c)));
+    if (t == SANTA_BF16) {
+        __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(row + 2 * c));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    }
+    if (t == SANTA_Q8_0) {
+        const char *block = row + c / 32 * 34;
+        __m256 f = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(block + 2 + c % 32))));
+        return _mm256_mul_ps(f, _mm256_cvtph_ps(_mm_set1_epi16((short)santa__u16(block))));
+    }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m128i h = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(row + c))), 7), nan;
+        h = _mm_and_si128(h, _mm_set1_epi16((short)0xbf80));
+        nan = _mm_cmpeq_epi16(_mm_or_si128(h, _mm_set1_epi16((short)0x8000)), _mm_set1_epi16((short)0xbf80));
+        return _mm256_cvtph_ps(_mm_or_si128(h, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
     }
 }
 
-SANTA__INLINE void santa__v_dot_heads(santa_dtype t, const char *const *row, int n, int64_t d, const float *q,
-                                      int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
-    for (; group >= 4; group -= 4, q += 4 * q_stride, s += 4 * s_stride) santa__v_dot(t, row, n, d, q, q_stride, 4, s, s_stride);
-    if (group == 3) santa__v_dot(t, row, n, d, q, q_stride, 3, s, s_stride);
-    if (group == 2) santa__v_dot(t, row, n, d, q, q_stride, 2, s, s_stride);
-    if (group == 1) santa__v_dot(t, row, n, d, q, q_stride, 1, s, s_stride);
-}
+#include SANTA_FILENAME
 
-SANTA__TARGET static void santa__dot_avx2(santa_dtype t, const char *const *row, int n, int64_t d, const float *q,
-                                          int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
-    if (t == SANTA_F32) santa__v_dot_heads(SANTA_F32, row, n, d, q, q_stride, group, s, s_stride);
-    else if (t == SANTA_F16) santa__v_dot_heads(SANTA_F16, row, n, d, q, q_stride, group, s, s_stride);
-    else if (t == SANTA_BF16) santa__v_dot_heads(SANTA_BF16, row, n, d, q, q_stride, group, s, s_stride);
-    else santa__v_dot_heads(SANTA_E4M3, row, n, d, q, q_stride, group, s, s_stride);
-}
+/* ---------------------------------------------------------------------------------------------- >>kernels-avx512 */
 
-SANTA__INLINE __m256 santa__v_exp(__m256 x) {                         /* santa__exp, 8 at a time */
-    __m256 keep = _mm256_cmp_ps(x, _mm256_set1_ps(SANTA__EXP_UNDERFLOW), _CMP_GE_OQ), n, r, p;
-    x = _mm256_max_ps(x, _mm256_set1_ps(SANTA__EXP_UNDERFLOW));
-    n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693359375f), x);
-    r = _mm256_fmadd_ps(n, _mm256_set1_ps(2.12194440e-4f), r);
-    p = _mm256_set1_ps(1.0f / 5040.0f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 720.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 120.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 24.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f / 6.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
-    p = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
-    return _mm256_and_ps(p, keep);
-}
+#define SANTA__ISA(name) santa__##name##_avx512
+#define SANTA__TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
+#define SANTA__LANES 16
+#define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__V __m512
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
-SANTA__TARGET static int santa__mass_avx2(float *s, int n, float *max, float *sum) {
-    const __m256i abs = _mm256_set1_epi32(0x7fffffff), inf = _mm256_set1_epi32(0x7f800000);
-    __m256 m8 = _mm256_set1_ps(SANTA__MASKED), total = _mm256_setzero_ps();
-    __m256i bad = _mm256_setzero_si256();
-    __m128 m4;
-    float m;
-    int i;
-    for (i = 0; i < n; i += 8) {
-        __m256 x = _mm256_loadu_ps(s + i);
-        __m256i b = _mm256_castps_si256(x);
-        bad = _mm256_or_si256(bad, _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_and_si256(b, abs), inf),
-                                                   _mm256_cmpeq_epi32(b, inf)));
-        m8 = _mm256_max_ps(m8, x);
+SANTA__INLINE __m512 santa__vset_avx512(float f) { return _mm512_set1_ps(f); }
+SANTA__INLINE __m512 santa__vget_avx512(const float *p) { return _mm512_loadu_ps(p); }
+SANTA__INLINE void   santa__vput_avx512(float *p, __m512 x) { _mm512_storeu_ps(p, x); }
+SANTA__INLINE __m512 santa__vadd_avx512(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+SANTA__INLINE __m512 santa__vsub_avx512(__m512 a, __m512 b) { return _mm512_sub_ps(a, b); }
+SANTA__INLINE __m512 santa__vmul_avx512(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+SANTA__INLINE __m512 santa__vmax_avx512(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+SANTA__INLINE __m512 santa__vfma_avx512(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
+SANTA__INLINE __m512 santa__vround_avx512(__m512 x) { return _mm512_cvtepi32_ps(_mm512_cvtps_epi32(x)); }
+SANTA__INLINE __m512 santa__vpow2_avx512(__m512 x, __m512 n) { return _mm512_scalef_ps(x, n); }
+SANTA__INLINE __m512 santa__vfrom_avx512(__m512 x, float limit, __m512 a) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
+}
+SANTA__INLINE int santa__vbad_avx512(__m512 x) { return (int)_mm512_fpclass_ps_mask(x, 0x89); }   /* quiet, signalling NaN; +inf */
+SANTA__INLINE float santa__vtotal_avx512(__m512 x) {
+    return santa__vtotal_avx2(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}
+SANTA__INLINE float santa__vtop_avx512(__m512 x) {
+    return santa__vtop_avx2(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
+}
+SANTA__INLINE __m512 santa__vsums4_avx512(__m512 a, __m512 b, __m512 c, __m512 d) {        /* by quarters */
+    __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+}
+SANTA__INLINE __m512 santa__vfold_avx512(__m512 a, __m512 b) {        /* quarters 0+1, 2+3 of a, then of b */
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+SANTA__INLINE void santa__vsums_avx512(const __m512 *x, float *out) {
+    __m512 a = santa__vsums4_avx512(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx512(x[4], x[5], x[6], x[7]);
+    __m512 c = santa__vsums4_avx512(x[8], x[9], x[10], x[11]), d = santa__vsums4_avx512(x[12], x[13], x[14], x[15]);
+    _mm512_storeu_ps(out, santa__vfold_avx512(santa__vfold_avx512(a, b), santa__vfold_avx512(c, d)));
+}
+SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t c) {
+    if (t == SANTA_F32) return _mm512_loadu_ps((const float *)(const void *)(row + 4 * c));
+    if (t == SANTA_F16) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * c)));
+    if (t == SANTA_BF16) {
+        __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * c));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
     }
-    if (_mm256_movemask_epi8(bad)) return 1;
-    m4 = _mm_max_ps(_mm256_castps256_ps128(m8), _mm256_extractf128_ps(m8, 1));
-    m4 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
-    m = _mm_cvtss_f32(_mm_max_ss(m4, _mm_shuffle_ps(m4, m4, 1)));
-    *max = m;
-    *sum = 0.0f;
-    if (m < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
-    for (i = 0; i < n; i += 8) {
-        __m256 u = santa__v_exp(_mm256_sub_ps(_mm256_loadu_ps(s + i), _mm256_set1_ps(m)));
-        _mm256_storeu_ps(s + i, u);
-        total = _mm256_add_ps(total, u);
+    if (t == SANTA_Q8_0) {
+        const char *block = row + c / 32 * 34;
+        __m512 f = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(block + 2 + c % 32))));
+        return _mm512_mul_ps(f, _mm512_cvtph_ps(_mm256_set1_epi16((short)santa__u16(block))));
     }
-    *sum = santa__v_add_lanes(total);
-    return 0;
-}
-
-/* Columns of 8 * vecs features for up to four heads; acc stays in registers over the rows. */
-SANTA__INLINE void santa__v_accumulate(santa_dtype t, const char *const *row, int n, int64_t dv, int64_t c, int vecs, int tail,
-                                       const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
-                                       float *acc, int64_t acc_stride) {
-    const int64_t size = santa__dtype_size(t);
-    __m256 sum[8];
-    int i, g, v;
-    SANTA__UNROLL
-    for (v = 0; v < 8; v++) sum[v] = _mm256_setzero_ps();
-    for (i = 0; i < n; i++) {
-        __m256 x[8];
-        if (c == 0)
-            for (v = 0; v * 64 < dv * size; v++) _mm_prefetch(row[i + SANTA__AHEAD] + v * 64, _MM_HINT_T1);
-        SANTA__UNROLL
-        for (v = 0; v < vecs; v++) {
-            const char *p = row[i] + (c + 8 * v) * size;
-            x[v] = tail ? santa__v_load_tail(t, p, tail) : santa__v_load(t, p);
-        }
-        SANTA__UNROLL
-        for (g = 0; g < heads; g++) {
-            __m256 y = _mm256_broadcast_ss(w + g * w_stride + i);
-            SANTA__UNROLL
-            for (v = 0; v < vecs; v++) sum[g * vecs + v] = _mm256_fmadd_ps(x[v], y, sum[g * vecs + v]);
-        }
-    }
-    SANTA__UNROLL
-    for (g = 0; g < heads; g++) {
-        SANTA__UNROLL
-        for (v = 0; v < vecs; v++) {
-            float *a = acc + g * acc_stride + c + 8 * v;
-            __m256 k = _mm256_set1_ps(keep[g]), y = _mm256_mul_ps(_mm256_set1_ps(add[g]), sum[g * vecs + v]);
-            if (tail) {
-                float tmp[8] = {0.0f};
-                memcpy(tmp, a, (size_t)tail * sizeof *a);
-                _mm256_storeu_ps(tmp, _mm256_fmadd_ps(_mm256_loadu_ps(tmp), k, y));
-                memcpy(a, tmp, (size_t)tail * sizeof *a);
-            } else {
-                _mm256_storeu_ps(a, _mm256_fmadd_ps(_mm256_loadu_ps(a), k, y));
-            }
-        }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(row + c))), 7);
+        h = _mm256_and_si256(h, _mm256_set1_epi16((short)0xbf80));
+        h = _mm256_mask_mov_epi16(h, _mm256_cmpeq_epi16_mask(_mm256_or_si256(h, _mm256_set1_epi16((short)0x8000)),
+                                                             _mm256_set1_epi16((short)0xbf80)), _mm256_set1_epi16(0x7e00));
+        return _mm512_cvtph_ps(h);
     }
 }
 
-/* heads * vecs accumulators stay within the 16 registers. */
-SANTA__INLINE void santa__v_accumulate_heads(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
-                                             int64_t w_stride, int64_t group, const float *keep, const float *add,
-                                             float *acc, int64_t acc_stride) {
-    while (group > 0) {
-        int64_t c = 0;
-        int heads = group >= 4 ? 4 : group >= 2 ? 2 : 1;
-        if (heads == 4) {
-            for (; c + 16 <= dv; c += 16) santa__v_accumulate(t, row, n, dv, c, 2, 0, w, w_stride, 4, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 4, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 4, keep, add, acc, acc_stride);
-        } else if (heads == 2) {
-            for (; c + 32 <= dv; c += 32) santa__v_accumulate(t, row, n, dv, c, 4, 0, w, w_stride, 2, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 2, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 2, keep, add, acc, acc_stride);
-        } else {
-            for (; c + 64 <= dv; c += 64) santa__v_accumulate(t, row, n, dv, c, 8, 0, w, w_stride, 1, keep, add, acc, acc_stride);
-            for (; c + 8 <= dv; c += 8) santa__v_accumulate(t, row, n, dv, c, 1, 0, w, w_stride, 1, keep, add, acc, acc_stride);
-            if (c < dv) santa__v_accumulate(t, row, n, dv, c, 1, (int)(dv - c), w, w_stride, 1, keep, add, acc, acc_stride);
-        }
-        group -= heads;
-        w += heads * w_stride; keep += heads; add += heads; acc += heads * acc_stride;
-    }
-}
-
-SANTA__TARGET static void santa__accumulate_avx2(santa_dtype t, const char *const *row, int n, int64_t dv, const float *w,
-                                                 int64_t w_stride, int64_t group, const float *keep, const float *add,
-                                                 float *acc, int64_t acc_stride) {
-    if (t == SANTA_F32) santa__v_accumulate_heads(SANTA_F32, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
-    else if (t == SANTA_F16) santa__v_accumulate_heads(SANTA_F16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
-    else if (t == SANTA_BF16) santa__v_accumulate_heads(SANTA_BF16, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
-    else santa__v_accumulate_heads(SANTA_E4M3, row, n, dv, w, w_stride, group, keep, add, acc, acc_stride);
-}
-
-static const santa__kernels santa__avx2 = { santa__dot_avx2, santa__mass_avx2, santa__accumulate_avx2 };
+#include SANTA_FILENAME
 #endif
+
+/* ---------------------------------------------------------------------------------------------- >>kernels-neon */
+
+#ifdef SANTA__NEON
+#define SANTA__ISA(name) santa__##name##_neon
+#define SANTA__TARGET
+#define SANTA__LANES 4
+#define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__V float32x4_t
+#define SANTA__UNROLL SANTA__UNROLL_REGISTERS
+
+SANTA__INLINE float32x4_t santa__vset_neon(float f) { return vdupq_n_f32(f); }
+SANTA__INLINE float32x4_t santa__vget_neon(const float *p) { return vld1q_f32(p); }
+SANTA__INLINE void        santa__vput_neon(float *p, float32x4_t x) { vst1q_f32(p, x); }
+SANTA__INLINE float32x4_t santa__vadd_neon(float32x4_t a, float32x4_t b) { return vaddq_f32(a, b); }
+SANTA__INLINE float32x4_t santa__vsub_neon(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
+SANTA__INLINE float32x4_t santa__vmul_neon(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
+SANTA__INLINE float32x4_t santa__vmax_neon(float32x4_t a, float32x4_t b) { return vmaxq_f32(a, b); }
+SANTA__INLINE float32x4_t santa__vfma_neon(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
+SANTA__INLINE float32x4_t santa__vround_neon(float32x4_t x) { return vrndnq_f32(x); }
+SANTA__INLINE float32x4_t santa__vpow2_neon(float32x4_t x, float32x4_t n) {
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(x), vshlq_n_s32(vcvtnq_s32_f32(n), 23)));
+}
+SANTA__INLINE float32x4_t santa__vfrom_neon(float32x4_t x, float limit, float32x4_t a) {
+    return vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x, vdupq_n_f32(limit)), vreinterpretq_u32_f32(a)));
+}
+SANTA__INLINE int santa__vbad_neon(float32x4_t x) {
+    const uint32x4_t b = vreinterpretq_u32_f32(x), inf = vdupq_n_u32(0x7f800000u);
+    return vmaxvq_u32(vorrq_u32(vcgtq_u32(vandq_u32(b, vdupq_n_u32(0x7fffffffu)), inf), vceqq_u32(b, inf))) != 0;
+}
+SANTA__INLINE float santa__vtotal_neon(float32x4_t x) { return vaddvq_f32(x); }
+SANTA__INLINE float santa__vtop_neon(float32x4_t x) { return vmaxvq_f32(x); }
+SANTA__INLINE void santa__vsums_neon(const float32x4_t *x, float *out) {
+    int i;
+    for (i = 0; i < SANTA__TILE; i += 4) vst1q_f32(out + i, vpaddq_f32(vpaddq_f32(x[i], x[i + 1]), vpaddq_f32(x[i + 2], x[i + 3])));
+}
+SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64_t c) {
+    if (t == SANTA_F32) { float f[4]; memcpy(f, row + 4 * c, sizeof f); return vld1q_f32(f); }
+    if (t == SANTA_F16 || t == SANTA_BF16) {
+        uint16_t h[4];
+        memcpy(h, row + 2 * c, sizeof h);
+        if (t == SANTA_F16) return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(h)));
+        return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(h), 16));
+    }
+    if (t == SANTA_Q8_0) {
+        const char *block = row + c / 32 * 34;
+        int8_t b[8] = {0};
+        memcpy(b, block + 2 + c % 32, 4);
+        return vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b))))), santa_f16_to_f32(santa__u16(block)));
+    }
+    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        int8_t b[8] = {0};
+        uint16x4_t h, nan;
+        memcpy(b, row + c, 4);
+        h = vand_u16(vshl_n_u16(vreinterpret_u16_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))), 7), vdup_n_u16(0xbf80u));
+        nan = vceq_u16(vorr_u16(h, vdup_n_u16(0x8000u)), vdup_n_u16(0xbf80u));
+        return vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(h, vand_u16(nan, vdup_n_u16(0x7e00u)))));
+    }
+}
+
+#include SANTA_FILENAME
+#endif
+
+/* ---------------------------------------------------------------------------------------------- >>isa */
+
+SANTADEF int santa_isa_supported(santa_isa isa) {
+    switch (isa) {
+        case SANTA_ISA_AUTO: case SANTA_ISA_SCALAR: return 1;
+#ifdef SANTA__X86
+        /* the builtins also ask whether the system saves the wide registers; every CPU with AVX2 and FMA has F16C */
+        case SANTA_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        case SANTA_ISA_AVX512:
+            return santa_isa_supported(SANTA_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+                   && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#endif
+#ifdef SANTA__NEON
+        case SANTA_ISA_NEON: return 1;
+#endif
+        default: return 0;
+    }
+}
 
 SANTADEF santa_isa santa_best_isa(void) {
-#ifdef SANTA__AVX2
-    /* every CPU with AVX2 and FMA has F16C; the builtin also checks that the system saves the wide registers */
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return SANTA_ISA_AVX2;
-#endif
-    return SANTA_ISA_SCALAR;
+    int isa = SANTA_ISA_COUNT - 1;
+    while (!santa_isa_supported((santa_isa)isa)) isa--;
+    return (santa_isa)isa;
+}
+
+SANTADEF const char *santa_isa_name(santa_isa isa) {
+    static const char *const name[SANTA_ISA_COUNT] = { "auto", "scalar", "avx2", "avx512", "neon" };
+    return (unsigned)isa < (unsigned)SANTA_ISA_COUNT ? name[isa] : "not a santa_isa";
 }
 
 static const santa__kernels *santa__kernels_of(santa_isa isa) {
-#ifdef SANTA__AVX2
-    if ((isa == SANTA_ISA_AUTO ? santa_best_isa() : isa) == SANTA_ISA_AVX2) return &santa__avx2;
+    switch (isa == SANTA_ISA_AUTO ? santa_best_isa() : isa) {
+#ifdef SANTA__X86
+        case SANTA_ISA_AVX2: return &santa__kernels_avx2;
+        case SANTA_ISA_AVX512: return &santa__kernels_avx512;
 #endif
-    (void)isa;
-    return &santa__scalar;
+#ifdef SANTA__NEON
+        case SANTA_ISA_NEON: return &santa__kernels_neon;
+#endif
+        default: return &santa__kernels_scalar;
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>check */
@@ -1147,12 +1214,16 @@ static uint64_t santa__abs(int64_t a) { return a < 0 ? 0u - (uint64_t)a : (uint6
 static santa_status santa__check_tensor(const santa_tensor *t) {
     uint64_t span = 1;
     int i;
-    if ((unsigned)t->dtype > (unsigned)SANTA_E4M3) return SANTA_ERR_DTYPE;
+    if ((unsigned)t->dtype > (unsigned)SANTA_Q8_0) return SANTA_ERR_DTYPE;
     if ((unsigned)t->device >= (unsigned)SANTA_DEVICE_COUNT) return SANTA_ERR_DEVICE;
     for (i = 0; i < 4; i++) if (t->shape[i] <= 0) return SANTA_ERR_SHAPE;
     for (i = 0; i < 4; i++) if (santa__mul(santa__abs(t->stride[i]), 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     for (i = 0; i < 4; i++) span = santa__add(span, santa__mul((uint64_t)t->shape[i] - 1, santa__abs(t->stride[i])));
     if (santa__mul(span, 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
+    if (t->dtype == SANTA_Q8_0) {
+        if (t->shape[3] % 32 != 0 || t->stride[3] != 1) return SANTA_ERR_Q8_0;
+        for (i = 0; i < 3; i++) if (t->shape[i] > 1 && t->stride[i] % 32 != 0) return SANTA_ERR_Q8_0;
+    }
     return SANTA_OK;
 }
 
@@ -1179,7 +1250,7 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     santa_status s;
     t[0] = &a->q; t[1] = &a->k; t[2] = &a->v; t[3] = &a->out;
     for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
-    if (a->q.dtype == SANTA_E4M3 || a->out.dtype == SANTA_E4M3) return SANTA_ERR_DTYPE;
+    if (a->q.dtype >= SANTA_E4M3 || a->out.dtype >= SANTA_E4M3) return SANTA_ERR_DTYPE;
     for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
     for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
     if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
@@ -1239,6 +1310,13 @@ static santa_status santa__check_extras(const santa_attention *a) {
 static int santa__has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
 static int64_t santa__num_samples(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
 static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
+
+/* Whether a row of so many keys is run dense. */
+static int santa__is_dense(const santa_options *o, int64_t keys) {
+    const int64_t below = o->dense_below == SANTA_AUTO ? 8 * santa__num_samples(o) : o->dense_below;
+    return o->method == SANTA_DENSE || (santa__has_draws(o->method) && keys < below);
+}
+
 static double santa__top_p(const santa_options *o) { return o->top_p > 0.0 ? o->top_p : 0.9; }
 static int64_t santa__bernoulli_draws(const santa_options *o) { return o->bernoulli_draws ? o->bernoulli_draws : 4; }
 static double santa__epsilon(const santa_vattention_options *v) { return v->epsilon > 0.0 ? v->epsilon : 0.05; }
@@ -1260,6 +1338,7 @@ static santa_status santa__check_sampler(const santa_options *o) {
     }
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
+    if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
     return SANTA_OK;
 }
 
@@ -1277,8 +1356,7 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
     if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (a->std_error && (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P)) return SANTA_ERR_STD_ERROR;
-    if ((unsigned)o->isa > (unsigned)SANTA_ISA_AVX2) return SANTA_ERR_ISA;
-    if (o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
     if (o->num_threads < 0 || o->num_threads > INT32_MAX) return SANTA_ERR_THREADS;
 #ifndef _OPENMP
     if (o->num_threads > 1 && !o->parallel_for) return SANTA_ERR_THREADS;
@@ -1300,11 +1378,18 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
+/* vAttention, one head's sums over a set of keys, relative to exp(m): d = sum e, d2 = sum e^2, t = sum e^2 |v|^2. bad: NaN or
+   +inf seen. */
+typedef struct santa__sums { double d, d2, t; float m; int bad; } santa__sums;
+
+enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
+typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
+
 /* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, d_pad, dv, score_stride, words;
     uint64_t stats, q, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             taken, part, heavy, va, total;
+             taken, part, keys, va, va_rows, total;
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1322,7 +1407,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->n = n;
     p->block = santa__block_size(o);
     p->blocks = blocks = n / p->block + 2;                        /* a window may cut a block at either end */
-    p->d_pad = (d + 7) / 8 * 8;
+    p->d_pad = (d + 15) / 16 * 16;                                /* whole vectors of any instruction set */
     p->dv = dv;
     p->words = n / 64 + 2;
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
@@ -1344,22 +1429,36 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
                                     ? 0 : group * p->score_stride, 4);
     p->block_max = santa__plan_part(p, streams ? group : heads * blocks, 4);          /* dense: the running maxima, */
     p->block_sum = santa__plan_part(p, heads * blocks, 4);
-    p->prefix = santa__plan_part(p, streams ? group : heads ? blocks + 1 : 0, 8);      /* and denominators */
-    p->seen = santa__plan_part(p, d > 0 && !streams ? p->words : 0, 8);
+    p->prefix = santa__plan_part(p, streams ? group : heads ? SANTA__MAX(blocks + 1, group) : 0, 8);     /* and denominators */
+    p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
     p->index = santa__plan_part(p, p->list, 4);
     p->count = santa__plan_part(p, p->list, 4);
     p->weight = santa__plan_part(p, p->list, 4);
-    p->acc = santa__plan_part(p, streams ? group * dv : dv, 4);
+    p->acc = santa__plan_part(p, streams || o->dense_below != 0 ? group * dv : dv, 4);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
-    p->heavy = santa__plan_part(p, vattention && o->vattention.heavy ? n : 0, 4);
-    p->va = santa__plan_part(p, vattention ? 6 * dv : 0, 4);
+    p->keys = santa__plan_part(p, vattention ? n : 0, 4);
+    p->va = santa__plan_part(p, vattention ? group : 0, sizeof(santa__va_head));
+    p->va_rows = santa__plan_part(p, vattention ? 3 * group * dv : 0, 4);
+}
+
+static int64_t santa__threads(const santa_options *o) { return o->num_threads ? o->num_threads : 1; }
+
+static int64_t santa__items(const santa_attention *a, const santa_options *o) {
+    return o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
+}
+
+/* KV heads of a sequence that are worked on together: several where a token's heads lie side by side, see santa__score_block. */
+static int64_t santa__span(const santa_attention *a, const santa_options *o) {
+    const int64_t threads = santa__threads(o), each = (santa__items(a, o) + threads - 1) / threads;
+    if (santa__abs(a->k.stride[2]) >= santa__abs(a->k.stride[1]) || o->method == SANTA_VATTENTION) return 1;
+    return SANTA__MAX(SANTA__MIN(SANTA__MIN(each, a->k.shape[2]), (int64_t)SANTA__SPAN), 1);
 }
 
 /* Also used for its saturated total: anything past size_t is refused. */
 static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
     int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
-    uint64_t threads = o->num_threads ? (uint64_t)o->num_threads : 1;
+    uint64_t jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o));
     if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
         if (a->window < n - more) n = a->window + more;
@@ -1368,7 +1467,7 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
     if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3])) > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
     santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3]);
-    *total = santa__add(santa__mul(p->total, threads), 63);           /* 63: the caller's pointer need not be aligned */
+    *total = santa__add(santa__mul(p->total, jobs), 63);           /* 63: the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
@@ -1401,9 +1500,10 @@ static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64
 
 /* ---------------------------------------------------------------------------------------------- >>scoring */
 
-/* The rows of one sequence and KV head in K or V. Strides in bytes. */
+/* The rows of one sequence in K or V, at: where the KV head begins in a row. Strides in bytes. */
 typedef struct santa__rows {
     const char *base;
+    int64_t at;
     const int32_t *table;                                             /* NULL: not paged */
     int64_t page_size, page, row, feature, dim;
     santa_dtype dtype;
@@ -1411,44 +1511,44 @@ typedef struct santa__rows {
 
 static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t, int64_t batch, int64_t kv_head) {
     santa__rows r;
-    int64_t size = santa__dtype_size(t->dtype);
-    r.base = (const char *)t->data + kv_head * t->stride[2] * size + (a->block_table ? 0 : batch * t->stride[0] * size);
+    r.base = (const char *)t->data + (a->block_table ? 0 : santa__bytes(t->dtype, batch * t->stride[0]));
+    r.at = santa__bytes(t->dtype, kv_head * t->stride[2]);
     r.table = a->block_table ? a->block_table + batch * (a->block_table_stride ? a->block_table_stride : a->max_pages) : NULL;
     r.page_size = t->shape[1];
-    r.page = t->stride[0] * size;
-    r.row = t->stride[1] * size;
-    r.feature = t->stride[3] * size;
+    r.page = santa__bytes(t->dtype, t->stride[0]);
+    r.row = santa__bytes(t->dtype, t->stride[1]);
+    r.feature = santa__bytes(t->dtype, t->stride[3]);
     r.dim = t->shape[3];
     r.dtype = t->dtype;
-    if (r.dim == 1) r.feature = size;
+    if (r.dim == 1) r.feature = santa__bytes(t->dtype, 1);
     return r;
 }
 
-static const char *santa__row(const santa__rows *r, int64_t j) {
+static const char *santa__row(const santa__rows *r, int64_t j) {      /* without at */
     if (!r->table) return r->base + j * r->row;
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
-/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them (before end) for prefetching. */
-static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t end, const char **row) {
-    int i, more = n + SANTA__AHEAD + 1;
-    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK);
-    if (index) {
-        for (i = 0; i < n; i++) row[i] = santa__row(r, index[i]);
-    } else {
-        if (more > end - first) more = (int)(end - first);
-        if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
-        else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
-    }
+/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
+static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
+    int i, more = (int)SANTA__MIN(known, (int64_t)(n + SANTA__AHEAD + 1));
+    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
+    if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
+    else if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
+    else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
     for (; i < n + SANTA__AHEAD + 1; i++) row[i] = row[n - 1];
 }
 
-static int santa__adjacent(const santa__rows *r) { return r->feature == santa__dtype_size(r->dtype); }
+static int santa__adjacent(const santa__rows *r) { return r->feature == santa__bytes(r->dtype, 1); }
+
+static float santa__value(const santa__rows *r, const char *row, int64_t c) {
+    return santa__adjacent(r) ? santa__feature(r->dtype, row + r->at, c) : santa__load(r->dtype, row + r->at + c * r->feature);
+}
 
 static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     const char *p = santa__row(r, j);
     int64_t c;
-    for (c = 0; c < r->dim; c++) f[c] = santa__load(r->dtype, p + c * r->feature);
+    for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
 }
 
 /* One item's K, V, query and scratch: everything a method works on for one (batch, KV head, query row). */
@@ -1482,7 +1582,7 @@ static int64_t santa__slot(const santa__job *j, int64_t g) {
 
 static void santa__load_query(const santa__job *j, int64_t g, float scale, float *f) {
     const santa_tensor *q = &j->a->q;
-    int64_t size = santa__dtype_size(q->dtype), c;
+    int64_t size = santa__bytes(q->dtype, 1), c;
     const char *p = (const char *)q->data + (j->batch * q->stride[0] + j->q_index * q->stride[1]
                                              + santa__head(j, g) * q->stride[2]) * size;
     for (c = 0; c < q->shape[3]; c++) f[c] = scale * santa__load(q->dtype, p + c * q->stride[3] * size);
@@ -1574,26 +1674,27 @@ static void santa__dot_features(const santa__job *j, const char *const *row, int
             const int64_t at = j->active[c];
             const float w = coef[at];
             if (santa__bits(w) << 1 == 0 && j->o->scores != SANTA_SCORES_EXACT) continue;
-            for (i = 0; i < n; i++) f[i] = santa__load(j->k.dtype, row[i] + at * j->k.feature);
+            for (i = 0; i < n; i++) f[i] = santa__value(&j->k, row[i], at);
             for (i = 0; i < SANTA_BLOCK; i++) sum[i] += w * f[i];
         }
         memcpy(s + (g - g0) * s_stride, sum, (size_t)n * sizeof *s);
     }
 }
 
-/* Scores of n <= SANTA_BLOCK keys for heads g0 .. g0 + heads - 1 of the group: keys index[i], or first + i if index is NULL.
-   s[(g - g0) * s_stride + i]. */
-static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
-                         int64_t s_stride) {
-    const santa_attention *a = j->a;
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
-    int64_t g;
-    int i;
-    santa__point(&j->k, index, first, n, j->end, row);
+/* q . K for n <= SANTA_BLOCK rows and heads g0 .. g0 + heads - 1 of the group: s[(g - g0) * s_stride + i]. */
+static void santa__score_rows(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
     if (j->o->scores == SANTA_SCORES_EXACT && santa__adjacent(&j->k))
-        j->kernel->dot(j->k.dtype, row, n, j->k.dim, j->q + g0 * j->plan->d_pad, j->plan->d_pad, heads, s, s_stride);
+        j->kernel->dot(j->k.dtype, row, j->k.at, n, j->k.dim, j->q + g0 * j->plan->d_pad, j->plan->d_pad, heads, s, s_stride);
     else
         santa__dot_features(j, row, n, g0, heads, s, s_stride);
+}
+
+/* What comes on top of q . K, in its documented order; keys index[i], or first + i if index is NULL. */
+static void santa__score_extras(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
+                                int64_t s_stride) {
+    const santa_attention *a = j->a;
+    int64_t g;
+    int i;
     for (g = 0; g < heads; g++) {
         float *x = s + g * s_stride;
         if (a->soft_cap > 0.0f)
@@ -1605,14 +1706,36 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
     }
 }
 
-/* Scores of block b (keys b * block ..) in their lanes, the rest of the block masked. s[g * s_stride + lane]. */
-static void santa__score_block(const santa__job *j, int64_t b, float *s, int64_t s_stride) {
+/* Both. known: how many keys of that list will be wanted in all, for prefetching. */
+static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
+                         float *s, int64_t s_stride) {
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    santa__point(&j->k, index, first, n, known, row);
+    santa__score_rows(j, row, n, g0, heads, s, s_stride);
+    santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
+}
+
+/* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of job h
+   in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at hand: in
+   token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
+static void santa__score_block(const santa__job *j, int64_t span, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t block = j->plan->block, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
-    int64_t g, i;
-    if (to - from < block)
-        for (g = 0; g < j->group; g++)
-            for (i = 0; i < block; i++) s[g * s_stride + i] = SANTA__MASKED;
-    santa__score(j, NULL, from, (int)(to - from), 0, j->group, s + (from - b * block), s_stride);
+    const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    int64_t h, g, i;
+    at += from - b * block;
+    santa__point(&j->k, NULL, from, n, j->end - from, row);
+    for (i = 0; i < n; i += step)
+        for (h = 0; h < span; h++)
+            santa__score_rows(&j[h], row + i, (int)SANTA__MIN(n - i, (int64_t)step), 0, j->group, SANTA__PART(float, &j[h], scores) + at + i, s_stride);
+    for (h = 0; h < span; h++) {
+        float *s = SANTA__PART(float, &j[h], scores) + at;
+        santa__score_extras(&j[h], NULL, from, n, 0, j->group, s, s_stride);
+        for (g = 0; g < j->group && n < block; g++) {
+            for (i = b * block; i < from; i++) s[g * s_stride + i - from] = SANTA__MASKED;
+            for (i = to; i < (b + 1) * block; i++) s[g * s_stride + i - from] = SANTA__MASKED;
+        }
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>mass */
@@ -1932,7 +2055,7 @@ static void santa__draw(const santa_options *o, santa__mass *x, santa__rng *rng,
 
 static void santa__write_row(const santa__job *j, int64_t g, const float *f) {
     const santa_tensor *t = &j->a->out;
-    int64_t size = santa__dtype_size(t->dtype), c;
+    int64_t size = santa__bytes(t->dtype, 1), c;
     char *p = (char *)t->data + (j->batch * t->stride[0] + j->q_index * t->stride[1] + santa__head(j, g) * t->stride[2]) * size;
     for (c = 0; c < t->shape[3]; c++) santa__store(t->dtype, p + c * t->stride[3] * size, f[c]);
 }
@@ -1958,19 +2081,19 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 
 /* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
-                              int64_t end, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
+                              int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
     const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t g, c;
     int i;
-    santa__point(v, index, first, n, end, row);
+    santa__point(v, index, first, n, known, row);
     if (santa__adjacent(v)) {
-        kernel->accumulate(v->dtype, row, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
+        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
         float f[SANTA_BLOCK];
-        for (i = 0; i < n; i++) f[i] = santa__load(v->dtype, row[i] + c * v->feature);
+        for (i = 0; i < n; i++) f[i] = santa__value(v, row[i], c);
         for (g = 0; g < group; g++) {
             float sum = 0.0f;
             for (i = 0; i < n; i++) sum += w[g * w_stride + i] * f[i];
@@ -1979,49 +2102,54 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
-/* Exact attention, one pass over K and V in blocks: running maximum, f64 denominator, f32 numerator. */
-static void santa__run_dense(santa__job *j) {
+/* One block of exact attention for one job: weights, then V into acc. Running maximum m, f64 denominator, f32 numerator. */
+static void santa__dense_block(const santa__job *j, int64_t b) {
     enum { HEADS = 8 };                                               /* running state on the stack, groups in slices */
-    const int64_t block = SANTA_BLOCK, dv = j->v.dim;
-    float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc);
+    const int64_t block = SANTA_BLOCK, dv = j->v.dim, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+    float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc), *m = SANTA__PART(float, j, block_max);
     double *total = SANTA__PART(double, j, prefix);
-    float *m = SANTA__PART(float, j, block_max);
-    int64_t b, g, h;
-    memset(acc, 0, (size_t)(j->group * dv) * sizeof *acc);
-    for (g = 0; g < j->group; g++) { m[g] = SANTA__MASKED; total[g] = 0.0; }
-    for (b = j->begin / block; b * block < j->end; b++) {
-        const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
-        santa__score_block(j, b, s, block);
-        for (g = 0; g < j->group; g += HEADS) {
-            const int64_t heads = SANTA__MIN(j->group - g, (int64_t)HEADS);
-            float keep[HEADS], add[HEADS];
-            for (h = 0; h < heads; h++) {
-                float max, sum;
-                santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
-                keep[h] = 1.0f;
-                add[h] = 0.0f;
-                if (santa__is_nan(sum)) total[g + h] = -1.0;          /* bad for good: see below */
-                if (max < SANTA__MASK_LIMIT || total[g + h] < 0.0) {
-                    memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
-                    continue;
-                }
-                add[h] = 1.0f;
-                if (max > m[g + h]) {
-                    keep[h] = m[g + h] < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)m[g + h] - (double)max);
-                    m[g + h] = max;
-                } else if (max < m[g + h]) {
-                    add[h] = (float)exp((double)max - (double)m[g + h]);
-                }
-                total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
+    int64_t g, h;
+    for (g = 0; g < j->group; g += HEADS) {
+        const int64_t heads = SANTA__MIN(j->group - g, (int64_t)HEADS);
+        float keep[HEADS], add[HEADS];
+        for (h = 0; h < heads; h++) {
+            float max, sum;
+            santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
+            keep[h] = 1.0f;
+            add[h] = 0.0f;
+            if (santa__is_nan(sum)) total[g + h] = -1.0;              /* bad for good: see santa__dense_end */
+            if (max < SANTA__MASK_LIMIT || total[g + h] < 0.0) {
+                memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
+                continue;
             }
-            santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end, s + g * block + (from - b * block), block, heads,
-                              keep, add, acc + g * dv, dv);
+            add[h] = 1.0f;
+            if (max > m[g + h]) {
+                keep[h] = m[g + h] < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)m[g + h] - (double)max);
+                m[g + h] = max;
+            } else if (max < m[g + h]) {
+                add[h] = (float)exp((double)max - (double)m[g + h]);
+            }
+            total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
         }
+        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block), block, heads,
+                          keep, add, acc + g * dv, dv);
     }
+}
+
+static void santa__dense_begin(const santa__job *j) {
+    int64_t g;
+    memset(SANTA__PART(float, j, acc), 0, (size_t)(j->group * j->v.dim) * sizeof(float));
+    for (g = 0; g < j->group; g++) { SANTA__PART(float, j, block_max)[g] = SANTA__MASKED; SANTA__PART(double, j, prefix)[g] = 0.0; }
+}
+
+static void santa__dense_end(const santa__job *j) {
+    const int64_t dv = j->v.dim;
+    const float *m = SANTA__PART(float, j, block_max);
+    const double *total = SANTA__PART(double, j, prefix);
+    int64_t g, c;
     for (g = 0; g < j->group; g++) {
         double share;
-        float *row = acc + g * dv, lse;
-        int64_t c;
+        float *row = SANTA__PART(float, j, acc) + g * dv, lse;
         if (total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
         lse = santa__lse(m[g], total[g], santa__sink(j, g), &share);
         for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g] * (double)santa__v_scale(j->a))) : 0.0f;
@@ -2030,6 +2158,17 @@ static void santa__run_dense(santa__job *j) {
     j->stats->k_rows_read += j->end - j->begin;
     j->stats->v_rows_read += j->end - j->begin;
     j->stats->v_rows_head += (j->end - j->begin) * j->group;
+}
+
+/* Exact attention for a span of jobs, one pass over K and V in blocks. */
+static void santa__run_dense(santa__job *j, int64_t span) {
+    int64_t b, h;
+    for (h = 0; h < span; h++) santa__dense_begin(&j[h]);
+    for (b = j->begin / SANTA_BLOCK; b * SANTA_BLOCK < j->end; b++) {
+        santa__score_block(j, span, b, SANTA_BLOCK, 0);
+        for (h = 0; h < span; h++) santa__dense_block(&j[h], b);
+    }
+    for (h = 0; h < span; h++) santa__dense_end(&j[h]);
 }
 
 /* ---------------------------------------------------------------------------------------------- >>run-sampled */
@@ -2046,7 +2185,7 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), 0, weight + i, 0, 1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), rows - i, weight + i, 0, 1, &one, &scale, acc, 0);
 }
 
 /* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
@@ -2074,50 +2213,63 @@ static float santa__std_error(const santa__job *j, const santa__list *l, const f
     return (float)sqrt(total);
 }
 
-/* Scores of the whole row for the group (K once), then head by head: prefix, draw, gather. */
-static void santa__run_sampled(santa__job *j) {
+static int santa__selects(const santa_options *o) { return o->method == SANTA_TOP_K || o->method == SANTA_TOP_P; }
+
+/* Weights and masses of block b, number i of the row. */
+static void santa__sampled_block(const santa__job *j, int64_t i) {
     const santa__plan *p = j->plan;
-    const int select = j->o->method == SANTA_TOP_K || j->o->method == SANTA_TOP_P, rounded = santa__rounds(j->o);
-    const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first, stride = p->score_stride;
-    float *s = SANTA__PART(float, j, scores), *max = SANTA__PART(float, j, block_max), *sum = SANTA__PART(float, j, block_sum);
-    float *acc = SANTA__PART(float, j, acc), tmp[SANTA_BLOCK];
-    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
-    int64_t b, g, i;
-    for (b = 0; b < blocks; b++) {
-        santa__score_block(j, first + b, s + b * p->block, stride);
-        for (g = 0; g < j->group; g++) {
-            float *u = s + g * stride + b * p->block;
-            if (select) { memcpy(tmp, u, (size_t)p->block * sizeof *u); u = tmp; }   /* the raw scores stay */
-            santa__mass_block(j->kernel, u, (int)p->block, max + g * p->blocks + b, sum + g * p->blocks + b);
-        }
-    }
-    for (g = 0; rounded && g < j->group; g++) {
-        santa__rng rng = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
-        santa__round_stash(j->o->stash, &rng, first * p->block, (int)(blocks * p->block), s + g * stride);
-    }
-    memset(seen, 0, (size_t)p->words * sizeof *seen);
+    int64_t g;
     for (g = 0; g < j->group; g++) {
-        santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
-        santa__mass x;
-        santa__list l;
-        double share;
-        float lse;
-        x.u = s + g * stride; x.max = max + g * p->blocks; x.sum = sum + g * p->blocks;
-        x.prefix = SANTA__PART(double, j, prefix);
-        x.first = first; x.blocks = blocks; x.block = (int)p->block; x.rounded = rounded;
-        l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
-        if (santa__prefix(&x)) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
-        lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
-        l.rows = l.draws = 0;
-        if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
-        share *= (double)santa__v_scale(j->a);
-        santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
-        santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
-        for (i = 0; i < l.rows; i++) j->stats->v_rows_read += santa__mark(seen, l.index[i] - first * p->block);
-        j->stats->v_rows_head += l.rows;
-        if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
+        float *u = SANTA__PART(float, j, scores) + g * p->score_stride + i * p->block, raw[SANTA_BLOCK];
+        if (santa__selects(j->o)) { memcpy(raw, u, (size_t)p->block * sizeof *u); u = raw; }       /* the scores stay */
+        santa__mass_block(j->kernel, u, (int)p->block, SANTA__PART(float, j, block_max) + g * p->blocks + i,
+                          SANTA__PART(float, j, block_sum) + g * p->blocks + i);
     }
-    j->stats->k_rows_read += j->end - j->begin;
+}
+
+/* One head: prefix, draw, gather. first: number of the row's first block. */
+static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, int64_t blocks) {
+    const santa__plan *p = j->plan;
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
+    float *acc = SANTA__PART(float, j, acc), *u = SANTA__PART(float, j, scores) + g * p->score_stride, lse;
+    santa__mass x;
+    santa__list l;
+    double share;
+    int64_t i;
+    x.u = u; x.max = SANTA__PART(float, j, block_max) + g * p->blocks; x.sum = SANTA__PART(float, j, block_sum) + g * p->blocks;
+    x.prefix = SANTA__PART(double, j, prefix);
+    x.first = first; x.blocks = blocks; x.block = (int)p->block; x.rounded = santa__rounds(j->o);
+    if (x.rounded) {
+        santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
+        santa__round_stash(j->o->stash, &dither, first * p->block, (int)(blocks * p->block), u);
+    }
+    if (santa__prefix(&x)) { santa__write_head(j, g, NULL, 0.0f, 0.0f); return; }
+    lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
+    l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
+    l.rows = l.draws = 0;
+    if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
+    share *= (double)santa__v_scale(j->a);
+    santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
+    santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
+    for (i = 0; i < l.rows; i++) j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l.index[i] - first * p->block);
+    j->stats->v_rows_head += l.rows;
+    if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
+}
+
+/* Scores of the whole row for all heads of the span (K once), then head by head. */
+static void santa__run_sampled(santa__job *j, int64_t span) {
+    const santa__plan *p = j->plan;
+    const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first;
+    int64_t i, h, g;
+    for (i = 0; i < blocks; i++) {
+        santa__score_block(j, span, first + i, p->score_stride, i * p->block);
+        for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
+    }
+    for (h = 0; h < span; h++) {
+        memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
+        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, first, blocks);
+        j[h].stats->k_rows_read += j->end - j->begin;
+    }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>run-vattention */
@@ -2224,96 +2376,216 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
-/* Sums over a set of keys, relative to exp(m): d = sum e, n = sum e v; with moments also d2 = sum e^2, n2 = sum e^2 v,
-   t = sum e^2 |v|^2. */
-typedef struct santa__set { float m, *n, *n2; double d, d2, t; } santa__set;
+/* One query row of a group. Its heads read the same keys, since a row that is fetched for one of them serves all: the fixed
+   set holds what was predicted for any of them, and the sample is as large as the most demanding of them asks. So every
+   head keeps its (epsilon, delta), and K and V rows are read once for the group. */
 
+/* A query row of one group at work. */
 typedef struct santa__va {
-    santa__job *j;
-    santa__set *set;                                                  /* where keys go now */
-    int64_t g, keys;
-    uint64_t *seen;
-    int fill, moments, bad;
-    int32_t chunk[SANTA_BLOCK];
+    const santa__job *j;
+    santa__va_head *head;                                             /* [group]                                  */
+    float *n[SANTA__SETS], *n2;                                       /* [group, dv]: sum e v; sum e^2 v (sample) */
+    uint64_t *taken, *part;                                           /* bits of the middle: keys taken, being drawn */
+    int32_t *list;                                                    /* keys to add, ascending                   */
+    int64_t lo, mid, residual;                                        /* the middle, between sinks and local: lo .. */
+    int moments;                                                      /* t and n2 are wanted                      */
 } santa__va;
 
-static void santa__va_flush(santa__va *x) {
+static santa__va santa__va_make(const santa__job *j) {
+    const int64_t rows = j->group * j->v.dim;
+    santa__va x;
+    int64_t g;
+    memset(&x, 0, sizeof x);
+    x.j = j;
+    x.head = SANTA__PART(santa__va_head, j, va);
+    x.n[SANTA__FIXED] = SANTA__PART(float, j, va_rows);
+    x.n[SANTA__SAMPLE] = x.n[SANTA__FIXED] + rows;
+    x.n2 = x.n[SANTA__SAMPLE] + rows;
+    x.taken = SANTA__PART(uint64_t, j, taken);
+    x.part = SANTA__PART(uint64_t, j, part);
+    x.list = SANTA__PART(int32_t, j, keys);
+    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
+    memset(x.head, 0, (size_t)j->group * sizeof *x.head);
+    memset(x.n[0], 0, (size_t)rows * 3 * sizeof *x.n[0]);
+    for (g = 0; g < j->group; g++) x.head[g].sums[SANTA__FIXED].m = x.head[g].sums[SANTA__SAMPLE].m = SANTA__MASKED;
+    return x;
+}
+
+static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
+    int64_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        a += (double)f[i] * (double)f[i];
+        b += (double)f[i + 1] * (double)f[i + 1];
+        c += (double)f[i + 2] * (double)f[i + 2];
+        d += (double)f[i + 3] * (double)f[i + 3];
+    }
+    for (; i < n; i++) a += (double)f[i] * (double)f[i];
+    return (a + b) + (c + d);
+}
+
+/* Scores u of a block become weights relative to their maximum and go into the sums. Numerators follow as
+   keep * old + add * new. */
+static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float *u, float *keep, float *add) {
+    float max, sum;
+    *keep = 1.0f;
+    *add = 0.0f;
+    s->bad |= kernel->mass(u, SANTA_BLOCK, &max, &sum);
+    if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
+    if (s->bad || max < SANTA__MASK_LIMIT) return;
+    *add = 1.0f;
+    if (max > s->m) {
+        *keep = s->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)s->m - (double)max);
+        s->m = max;
+    } else if (max < s->m) {
+        *add = (float)exp((double)max - (double)s->m);
+    }
+    s->d = s->d * (double)*keep + (double)*add * (double)sum;
+    s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
+}
+
+static double santa__value_norm2(const santa__job *j, int32_t key) {
+    const float zero = 0.0f, one = 1.0f;
+    float *row = SANTA__PART(float, j, row_a);
+    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
+    santa__add_values(&j->v, j->kernel, &key, 0, 1, 1, &one, 0, 1, &zero, &one, row, 0);
+    return santa__square_sum(row, j->v.dim);
+}
+
+/* t and n2 of the sample, after the weights u went into the other sums of the heads g0 .. g0 + heads - 1. */
+static void santa__va_add_squares(santa__va *x, const int32_t *index, int n, int64_t known, int64_t g0, int heads, float *u,
+                                  float *keep, float *add) {
     const santa__job *j = x->j;
-    santa__set *set = x->set;
-    float u[SANTA_BLOCK], u2[SANTA_BLOCK], max, sum, old, add, *row = SANTA__PART(float, j, row_a);
-    float old2, add2;
-    int i;
-    if (!x->fill) return;
-    santa__score(j, x->chunk, 0, x->fill, x->g, 1, u, SANTA_BLOCK);
-    for (i = x->fill; i < SANTA_BLOCK; i++) u[i] = SANTA__MASKED;
-    if (j->kernel->mass(u, SANTA_BLOCK, &max, &sum)) { x->bad = 1; x->fill = 0; return; }
-    old = add = 1.0f;
-    if (max > set->m) {
-        old = set->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)set->m - (double)max);
-        set->m = max;
-    } else {
-        add = max < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)max - (double)set->m);
-    }
-    old2 = old * old;
-    add2 = add * add;
-    set->d = set->d * (double)old + (double)add * (double)sum;
-    santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u, 0, 1, &old, &add, set->n, 0);
-    for (i = 0, sum = 0.0f; i < x->fill; i++) { u2[i] = u[i] * u[i]; sum += u2[i]; }
-    set->d2 = set->d2 * (double)old2 + (double)add2 * (double)sum;
-    if (x->moments && set->n2) {
-        double t = 0.0;
-        int64_t c;
-        for (i = 0; i < x->fill; i++) {
-            double norm = 0.0;
-            santa__load_row(&j->v, x->chunk[i], row);
-            for (c = 0; c < j->v.dim; c++) norm += (double)row[c] * (double)row[c];
-            t += (double)u2[i] * norm;
+    double norm2[SANTA_BLOCK];
+    int g, i;
+    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, index[i]);
+    for (g = 0; g < heads; g++) {
+        float *e = u + g * SANTA_BLOCK;
+        double *t = &x->head[g0 + g].sums[SANTA__SAMPLE].t, sum = 0.0;
+        for (i = 0; i < n; i++) {
+            e[i] *= e[i];
+            sum += (double)e[i] * norm2[i];
         }
-        set->t = set->t * (double)old2 + (double)add2 * t;
-        santa__add_values(&j->v, j->kernel, x->chunk, 0, x->fill, 0, u2, 0, 1, &old2, &add2, set->n2, 0);
+        keep[g] *= keep[g];
+        add[g] *= add[g];
+        *t = *t * (double)keep[g] + (double)add[g] * sum;
     }
-    for (i = 0; i < x->fill; i++) j->stats->v_rows_read += santa__mark(x->seen, x->chunk[i] - j->begin);
-    x->keys += x->fill;
-    x->fill = 0;
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * j->v.dim, j->v.dim);
 }
 
-static void santa__va_take(santa__va *x, int64_t key) {
-    x->chunk[x->fill++] = (int32_t)key;
-    if (x->fill == SANTA_BLOCK) santa__va_flush(x);
-}
+enum { SANTA__SLICE = 8 };                  /* heads of a group at a time: their block of weights is on the stack */
 
-/* Keys lo + i for the bits i < n of map that equal value, ascending. */
-static void santa__va_take_bits(santa__va *x, const uint64_t *map, int value, int64_t lo, int64_t n) {
-    int64_t w, i;
-    for (w = 0; w * 64 < n; w++) {
-        uint64_t bits = value ? map[w] : ~map[w];
-        for (i = w * 64; bits && i < n; i++, bits >>= 1) if (bits & 1u) santa__va_take(x, lo + i);
+/* Adds n <= SANTA_BLOCK keys to a set of the heads g0 .. g0 + heads - 1. known: how many keys the list holds from here. */
+static void santa__va_add(santa__va *x, int set, const int32_t *index, int n, int64_t known, int64_t g0, int heads) {
+    const santa__job *j = x->j;
+    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE];
+    int g, i;
+    santa__score(j, index, 0, n, known, g0, heads, u, SANTA_BLOCK);
+    for (g = 0; g < heads; g++) {
+        for (i = n; i < SANTA_BLOCK; i++) u[g * SANTA_BLOCK + i] = SANTA__MASKED;
+        santa__sums_add(&x->head[g0 + g].sums[set], j->kernel, u + g * SANTA_BLOCK, &keep[g], &add[g]);
     }
-    santa__va_flush(x);
+    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n[set] + g0 * j->v.dim, j->v.dim);
+    if (x->moments && set == SANTA__SAMPLE) santa__va_add_squares(x, index, n, known, g0, heads, u, keep, add);
 }
 
-/* count positions of [0, n) not yet in taken, uniform without replacement, into taken and part. Redraws on a hit; a word that
-   would favour small positions is redrawn too (Lemire's bound). */
-static void santa__va_sample(santa__rng *rng, uint32_t *at, uint64_t *taken, uint64_t *part, int64_t n, int64_t count) {
-    const uint32_t size = (uint32_t)n, uneven = (0u - size) % size;
+static void santa__va_add_list(santa__va *x, int set, int64_t count) {
+    int64_t i, g;
+    for (i = 0; i < count; i += SANTA_BLOCK)
+        for (g = 0; g < x->j->group; g += SANTA__SLICE)
+            santa__va_add(x, set, x->list + i, (int)SANTA__MIN(count - i, (int64_t)SANTA_BLOCK), count - i, g,
+                          (int)SANTA__MIN(x->j->group - g, (int64_t)SANTA__SLICE));
+}
+
+static int64_t santa__list_range(int32_t *list, int64_t count, int64_t from, int64_t to) {
+    for (; from < to; from++) list[count++] = (int32_t)from;
+    return count;
+}
+
+static int santa__lowest_bit(uint64_t bits) {
+#if defined(__GNUC__) || defined(__clang__)
+    return __builtin_ctzll(bits);
+#else
+    int i = 0;
+    while (!(bits >> i & 1u)) i++;
+    return i;
+#endif
+}
+
+/* Middle keys whose bit in map, after flip, is set. */
+static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_t *map, uint64_t flip) {
+    int64_t w;
+    for (w = 0; w * 64 < x->mid; w++) {
+        uint64_t bits = map[w] ^ flip;
+        if (x->mid - w * 64 < 64) bits &= ((uint64_t)1 << (x->mid - w * 64)) - 1;
+        for (; bits; bits &= bits - 1) x->list[count++] = (int32_t)(x->lo + w * 64 + santa__lowest_bit(bits));
+    }
+    return count;
+}
+
+static void santa__va_add_rest(santa__va *x) {
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->taken, ~(uint64_t)0));
+}
+
+/* count more positions of the middle, uniform without replacement. Redraws on a hit; a word that would favour small
+   positions is redrawn too (Lemire's bound). */
+static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint32_t *at, int64_t count) {
+    const uint32_t size = (uint32_t)x->mid, uneven = (0u - size) % size;
+    memset(x->part, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->part);
     while (count > 0) {
         uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
-        if ((uint32_t)wide < uneven || !santa__mark(taken, (int64_t)(wide >> 32))) continue;
-        santa__mark(part, (int64_t)(wide >> 32));
+        if ((uint32_t)wide < uneven || !santa__mark(x->taken, (int64_t)(wide >> 32))) continue;
+        santa__mark(x->part, (int64_t)(wide >> 32));
         count--;
     }
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->part, 0));
 }
 
-static void santa__set_clear(santa__set *s, float *n, float *n2, int64_t dv) {
-    s->m = SANTA__MASKED;
-    s->d = s->d2 = s->t = 0.0;
-    s->n = n;
-    s->n2 = n2;
-    memset(n, 0, (size_t)dv * sizeof *n);
-    if (n2) memset(n2, 0, (size_t)dv * sizeof *n2);
+/* Marks head g's heavy keys in taken; returns how many are new. */
+static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
+    const santa__job *j = x->j;
+    const santa_vattention_options *v = &j->o->vattention;
+    float *q = SANTA__PART(float, j, row_a);
+    int64_t i, count, marked = 0;
+    santa__load_query(j, g, 1.0f, q);
+    count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
+    for (i = 0; i < SANTA__MIN(count, want); i++)
+        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__mark(x->taken, x->list[i] - x->lo);
+    return marked;
 }
 
-static double santa__rescale(const santa__set *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
+/* The same by the exact oracle, from the scores of the middle. */
+static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
+    const float *s = SANTA__PART(float, x->j, scores) + g * x->j->plan->score_stride;
+    uint32_t threshold;
+    int64_t i, ties, marked = 0;
+    for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
+    santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < x->mid; i++) {
+        uint32_t key = santa__sortable(s[i]);
+        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+        marked += santa__mark(x->taken, i);
+    }
+    return marked;
+}
+
+/* Sinks, heavy tokens and the local window; returns how many keys these are. */
+static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
+    const santa__job *j = x->j;
+    const int oracle = !j->o->vattention.heavy;
+    int64_t g, i, count = j->end - j->begin - x->mid;
+    memset(x->taken, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->taken);
+    for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
+        santa__score(j, NULL, x->lo + i, (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), x->mid - i, 0, j->group,
+                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
+    for (g = 0; heavy > 0 && g < j->group; g++) count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
+    i = santa__list_range(x->list, 0, j->begin, x->lo);
+    i = santa__list_bits(x, i, x->taken, 0);
+    santa__va_add_list(x, SANTA__FIXED, santa__list_range(x->list, i, x->lo + x->mid, j->end));
+    return count;
+}
+
+static double santa__rescale(const santa__sums *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
 
 static double santa__norm(const float *a, double x, const float *b, double y, int64_t n) {
     double sum = 0.0;
@@ -2330,12 +2602,13 @@ static double santa__sink_mass(const float *sink, double m) {
     return sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0;
 }
 
-/* Algorithm 2: budget from the fixed sums and the base sample of audit->num_base keys. Fills the audit. */
-static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, const santa__set *base, santa_audit *audit) {
+/* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of its audit. */
+static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     const santa_vattention_options *v = &x->j->o->vattention;
-    const double nb = (double)audit->num_base, w = (double)audit->num_residual / nb;
-    const double m = (double)SANTA__MAX(fixed->m, base->m), ef = santa__rescale(fixed, m), eb = santa__rescale(base, m);
-    const int64_t dv = x->j->v.dim;
+    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    santa_audit *audit = &x->head[g].audit;
+    const double nb = (double)base, w = (double)x->residual / nb, m = (double)SANTA__MAX(fixed->m, sample->m);
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m);
     santa_budget in;
     santa_status s;
     int64_t budget = 0;
@@ -2343,16 +2616,17 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     in.epsilon = santa__epsilon(v);
     in.delta = santa__delta(v);
     in.bound = v->bound;
-    in.population = audit->num_residual;
-    in.sigma = eb * sqrt(SANTA__MAX((base->d2 - base->d * base->d / nb) / (nb - 1.0), 0.0));
-    in.denominator = ef * fixed->d + w * eb * base->d;
-    in.denominator += santa__sink_mass(santa__sink(x->j, x->g), m);
+    in.population = x->residual;
+    in.sigma = es * sqrt(SANTA__MAX((sample->d2 - sample->d * sample->d / nb) / (nb - 1.0), 0.0));
+    in.denominator = ef * fixed->d + w * es * sample->d + santa__sink_mass(santa__sink(x->j, g), m);
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
-        double mean = santa__norm(base->n, eb / nb, base->n, 0.0, dv);
-        in.trace = SANTA__MAX((eb * eb * base->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
+        const int64_t dv = x->j->v.dim;
+        const float *nf = x->n[SANTA__FIXED] + g * dv, *ns = x->n[SANTA__SAMPLE] + g * dv;
+        const double mean = santa__norm(ns, es / nb, ns, 0.0, dv), n = (double)x->residual;
+        in.trace = SANTA__MAX((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
         /* the sample's own noise makes its sum longer on average: taken off, so that a small |N| is not mistaken for a large one */
-        in.norm = santa__norm(fixed->n, ef, base->n, w * eb, dv);
-        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * (double)in.population * ((double)in.population - nb) / nb, 0.0));
+        in.norm = santa__norm(nf, ef, ns, w * es, dv);
+        in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * n * (n - nb) / nb, 0.0));
         s = santa_budget_full(&in, &budget);
     } else {
         s = santa_budget_denominator(&in, &budget);
@@ -2362,60 +2636,83 @@ static int64_t santa__va_budget(const santa__va *x, const santa__set *fixed, con
     audit->trace = in.trace;
     audit->norm = in.norm;
     audit->max_score = m;
-    if (s != SANTA_OK) return audit->num_residual;                    /* NaN in V: nothing can be promised, take all */
-    return SANTA__MAX(budget, audit->num_base);
+    if (s != SANTA_OK) return x->residual;                            /* NaN in V: nothing can be promised, take all */
+    return SANTA__MAX(budget, base);
 }
 
-/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). */
-static float santa__va_std_error(const santa__set *set, const float *scale, const float *out, double total, double ns, double b,
-                                 int64_t dv) {
-    double d = 0.0, d2 = 0.0, t = 0.0, cross = 0.0, square = 0.0, mean2 = 0.0, spread;
+/* Base sample, the heads' budgets from it, and as many more keys as the largest asks for. Returns the keys read. */
+static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
+    santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, santa__head(x->j, 0));
+    uint32_t at = 0;
+    int64_t g, budget = base;
+    santa__va_add_sample(x, &rng, &at, base);
+    for (g = 0; g < x->j->group; g++) {
+        santa__va_head *head = &x->head[g];
+        const int bad = head->sums[SANTA__FIXED].bad || head->sums[SANTA__SAMPLE].bad;
+        head->audit.num_base = base;
+        head->audit.needed = bad ? base : santa__va_needed(x, g, base);
+        budget = SANTA__MAX(budget, head->audit.needed);
+    }
+    if (budget < x->residual) santa__va_add_sample(x, &rng, &at, budget - base);
+    else santa__va_add_rest(x);
+    return budget;
+}
+
+/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). total: D relative to
+   the sample's maximum. */
+static float santa__va_std_error(const santa__va *x, int64_t g, const float *out, double total, double b) {
+    const santa__sums *s = &x->head[g].sums[SANTA__SAMPLE];
+    const int64_t dv = x->j->v.dim;
+    const float *n = x->n[SANTA__SAMPLE] + g * dv, *n2 = x->n2 + g * dv;
+    const double ns = (double)x->residual;
+    double cross = 0.0, square = 0.0, mean2 = 0.0, spread;
     int64_t c;
-    int i;
-    for (i = 0; i < 2; i++) {
-        double e = (double)scale[i];
-        d += e * set[i].d; d2 += e * e * set[i].d2; t += e * e * set[i].t;
-    }
     for (c = 0; c < dv; c++) {
-        double o = (double)out[c], n = 0.0, n2 = 0.0;
-        for (i = 0; i < 2; i++) {
-            double e = (double)scale[i];
-            n += e * (double)set[i].n[c]; n2 += e * e * (double)set[i].n2[c];
-        }
-        cross += o * n2;
+        const double o = (double)out[c], r = (double)n[c] - s->d * o;
+        cross += o * (double)n2[c];
         square += o * o;
-        mean2 += (n - d * o) * (n - d * o);
+        mean2 += r * r;
     }
-    spread = (t - 2.0 * cross + square * d2 - mean2 / b) / (b - 1.0);
+    spread = (s->t - 2.0 * cross + square * s->d2 - mean2 / b) / (b - 1.0);
     return (float)(ns / total * sqrt(SANTA__MAX(spread, 0.0) * (1.0 - b / ns) / b));
 }
 
-static int64_t santa__va_heavy(santa__job *j, int64_t g, int64_t lo, int64_t mid, int64_t want, uint64_t *taken, int *bad) {
-    const santa_vattention_options *v = &j->o->vattention;
-    int64_t i, count = 0;
-    if (want <= 0) return 0;
-    if (v->heavy) {
-        int32_t *index = SANTA__PART(int32_t, j, heavy);
-        float *q = SANTA__PART(float, j, row_a);
-        santa__load_query(j, g, 1.0f, q);
-        count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, lo, lo + mid, want, index);
-        count = SANTA__MIN(count, want);
-        for (i = 0, want = 0; i < count; i++)
-            if (index[i] >= lo && index[i] < lo + mid) want += santa__mark(taken, index[i] - lo);
-        return want;
-    } else {
-        const float *s = SANTA__PART(float, j, scores) + g * j->plan->score_stride;
-        uint32_t threshold;
-        int64_t ties;
-        for (i = 0; i < mid; i++) *bad |= santa__nan_or_plus_inf(s[i]);
-        santa__select(s, mid, (double)want, 0, 0.0f, &threshold, &ties);
-        for (i = 0; i < mid; i++) {
-            uint32_t key = santa__sortable(s[i]);
-            if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
-            count += santa__mark(taken, i);
-        }
-        return count;
+/* Ratio of the sums, fixed + residual / budget * sample, and the rest of the audit. */
+static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
+    const santa__job *j = x->j;
+    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    const float *nf = x->n[SANTA__FIXED] + g * j->v.dim, *ns = x->n[SANTA__SAMPLE] + g * j->v.dim;
+    const double m = (double)SANTA__MAX(fixed->m, sample->m), w = budget > 0 ? (double)x->residual / (double)budget : 1.0;
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m), total = ef * fixed->d + w * es * sample->d;
+    const float v_scale = santa__v_scale(j->a);
+    santa_audit *audit = &x->head[g].audit;
+    float *acc = SANTA__PART(float, j, acc), lse, std_error = 0.0f;
+    double share;
+    int64_t c;
+    audit->num_keys = j->end - j->begin;
+    audit->num_residual = x->residual;
+    audit->num_fixed = audit->num_keys - x->residual;
+    audit->budget = budget;
+    audit->exact = budget == x->residual;
+    audit->density = (double)(audit->num_fixed + budget) / (double)audit->num_keys;
+    if (audit->num_base == 0) {
+        audit->needed = budget;
+        audit->denominator = total + santa__sink_mass(santa__sink(j, g), m);
+    } else {                                                          /* the rest of the sample may have a larger score */
+        const double f = exp(audit->max_score - m);
+        audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
     }
+    audit->max_score = m;
+    if (j->o->vattention.audit) j->o->vattention.audit[santa__slot(j, g)] = *audit;
+
+    lse = santa__lse((float)m, total, santa__sink(j, g), &share);
+    for (c = 0; c < j->v.dim; c++)
+        acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
+    if (j->a->std_error && !audit->exact)
+        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
+                                        (double)budget);
+    for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
+    santa__write_head(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
 
 static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_most) {
@@ -2425,99 +2722,28 @@ static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_mo
 
 static void santa__run_vattention(santa__job *j) {
     const santa_vattention_options *v = &j->o->vattention;
-    const int64_t n = j->end - j->begin, dv = j->v.dim;
+    const int64_t n = j->end - j->begin;
     const int64_t sinks = santa__va_count(v->sink_tokens, 128, n), local = santa__va_count(v->local_tokens, 128, n - sinks);
-    const int64_t lo = j->begin + sinks, mid = n - sinks - local, heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, mid);
-    const int oracle = !v->heavy && heavy > 0;
-    uint64_t *taken = SANTA__PART(uint64_t, j, taken), *part = SANTA__PART(uint64_t, j, part), *seen = SANTA__PART(uint64_t, j, seen);
-    const size_t map_bytes = (size_t)(mid / 64 + 1) * sizeof *taken;
-    float *vec = SANTA__PART(float, j, va), *acc = SANTA__PART(float, j, acc);
-    int64_t g, i, c, union_before = j->stats->v_rows_read;
-    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
-    for (i = 0; oracle && i < mid; i += SANTA_BLOCK)
-        santa__score(j, NULL, lo + i, (int)SANTA__MIN(mid - i, (int64_t)SANTA_BLOCK), 0, j->group,
-                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
-    for (g = 0; g < j->group; g++) {
-        santa__rng rng = santa__job_rng(j, SANTA__STREAM_VATTENTION, santa__head(j, g));
-        santa__set set[3];                                            /* base, extra, fixed */
-        santa_audit audit;
-        santa__va x;
-        uint32_t at = 0;
-        double m, w = 1.0, scale[3], total, share;
-        float lse, std_error = 0.0f, two[2];
-        int64_t base;
-        memset(&x, 0, sizeof x);
-        memset(&audit, 0, sizeof audit);
-        x.j = j; x.g = g; x.seen = seen;
-        x.moments = v->guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
-        santa__set_clear(&set[0], vec, vec + dv, dv);
-        santa__set_clear(&set[1], vec + 2 * dv, vec + 3 * dv, dv);
-        santa__set_clear(&set[2], vec + 4 * dv, NULL, dv);
-        memset(taken, 0, map_bytes);
-        audit.num_keys = n;
-        audit.num_fixed = sinks + local + santa__va_heavy(j, g, lo, mid, heavy, taken, &x.bad);
-        audit.num_residual = n - audit.num_fixed;
-        x.set = &set[2];
-        for (i = j->begin; i < lo; i++) santa__va_take(&x, i);
-        santa__va_take_bits(&x, taken, 1, lo, mid);
-        for (i = lo + mid; i < j->end; i++) santa__va_take(&x, i);
-        santa__va_flush(&x);
-        base = v->base_samples ? v->base_samples : SANTA__MAX((audit.num_residual + 39) / 40, 32);
-        if (audit.num_residual <= base) {
-            audit.budget = audit.num_residual;
-            audit.exact = 1;
-            santa__va_take_bits(&x, taken, 0, lo, mid);
-        } else {
-            audit.num_base = base;
-            memset(part, 0, map_bytes);
-            santa__va_sample(&rng, &at, taken, part, mid, base);
-            x.set = &set[0];
-            santa__va_take_bits(&x, part, 1, lo, mid);
-            audit.budget = x.bad ? base : santa__va_budget(&x, &set[2], &set[0], &audit);
-            x.set = &set[1];
-            if (audit.budget >= audit.num_residual) {
-                audit.budget = audit.num_residual;
-                audit.exact = 1;
-                santa__va_take_bits(&x, taken, 0, lo, mid);
-            } else if (audit.budget > base) {
-                memset(part, 0, map_bytes);
-                santa__va_sample(&rng, &at, taken, part, mid, audit.budget - base);
-                santa__va_take_bits(&x, part, 1, lo, mid);
-            }
-            w = (double)audit.num_residual / (double)audit.budget;
-        }
-        m = (double)SANTA__MAX(SANTA__MAX(set[0].m, set[1].m), set[2].m);
-        for (i = 0, total = 0.0; i < 3; i++) {
-            scale[i] = santa__rescale(&set[i], m) * (i < 2 ? w : 1.0);
-            total += scale[i] * set[i].d;
-        }
-        if (audit.num_base == 0) {
-            audit.denominator = total + santa__sink_mass(santa__sink(j, g), m);
-        } else {                                                      /* the rest of the sample may have a larger score */
-            const double f = exp(audit.max_score - m);
-            audit.sigma *= f; audit.denominator *= f; audit.norm *= f; audit.trace *= f * f;
-        }
-        audit.max_score = m;
-        audit.density = (double)(audit.num_fixed + audit.budget) / (double)n;
-        lse = santa__lse((float)m, total, santa__sink(j, g), &share);
-        for (c = 0; c < dv; c++) {
-            double sum = scale[0] * (double)set[0].n[c] + scale[1] * (double)set[1].n[c] + scale[2] * (double)set[2].n[c];
-            acc[c] = total > 0.0 ? (float)(sum * (share / total)) : 0.0f;
-        }
-        if (j->a->std_error && !audit.exact) {
-            two[0] = (float)santa__rescale(&set[0], m);
-            two[1] = (float)santa__rescale(&set[1], m);
-            std_error = santa__va_std_error(set, two, acc, total / (share > 0.0 ? share : 1.0), (double)audit.num_residual,
-                                            (double)audit.budget, dv);
-        }
-        for (c = 0; c < dv; c++) acc[c] *= santa__v_scale(j->a);
-        santa__write_head(j, g, x.bad ? NULL : acc, lse, std_error * santa__v_scale(j->a));
-        if (v->audit) v->audit[santa__slot(j, g)] = audit;
-        j->stats->draws += audit.budget;
-        j->stats->exact_rows += audit.exact;
-        j->stats->v_rows_head += x.keys;
+    santa__va x = santa__va_make(j);
+    int64_t g, heavy, base, budget, read;
+    x.lo = j->begin + sinks;
+    x.mid = n - sinks - local;
+    heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, x.mid);
+    x.residual = n - santa__va_add_fixed(&x, heavy);
+    base = v->base_samples ? v->base_samples : SANTA__MAX((x.residual + 39) / 40, 32);
+    if (base < x.residual) {
+        budget = santa__va_sample_residual(&x, base);
+    } else {
+        budget = x.residual;
+        santa__va_add_rest(&x);
     }
-    j->stats->k_rows_read += oracle ? n : j->stats->v_rows_read - union_before;
+    for (g = 0; g < j->group; g++) santa__va_write_head(&x, g, budget);
+    read = n - x.residual + budget;
+    j->stats->draws += budget * j->group;
+    j->stats->exact_rows += budget == x.residual ? j->group : 0;
+    j->stats->v_rows_read += read;
+    j->stats->v_rows_head += read * j->group;
+    j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
 /* ---------------------------------------------------------------------------------------------- >>run */
@@ -2529,32 +2755,44 @@ static int64_t santa__active_of_head(const santa__job *j, int64_t g) {
     return n;
 }
 
-/* Everything for one query row of one (batch, KV head). */
-static void santa__run_row(santa__job *j) {
-    const int64_t k_before = j->stats->k_rows_read;
+static void santa__run_empty(const santa__job *j) {                  /* no key: zeros, or the sink's share of nothing */
     int64_t g;
-    santa__key_range(j->a, santa__seq_len(j->a, j->batch), j->q_index, &j->begin, &j->end, &j->position);
-    j->stats->rows += j->group;
-    j->stats->keys += j->end - j->begin;
-    if (j->begin == j->end) {
-        memset(SANTA__PART(float, j, acc), 0, (size_t)j->v.dim * sizeof(float));
-        for (g = 0; g < j->group; g++) {
-            double share;
-            float lse = santa__lse(SANTA__MASKED, 0.0, santa__sink(j, g), &share);
-            santa__write_head(j, g, SANTA__PART(float, j, acc), lse, 0.0f);
-            if (j->o->method == SANTA_VATTENTION && j->o->vattention.audit)
-                memset(j->o->vattention.audit + santa__slot(j, g), 0, sizeof(santa_audit));
-        }
-        return;
+    memset(SANTA__PART(float, j, acc), 0, (size_t)j->v.dim * sizeof(float));
+    for (g = 0; g < j->group; g++) {
+        double share;
+        float lse = santa__lse(SANTA__MASKED, 0.0, santa__sink(j, g), &share);
+        santa__write_head(j, g, SANTA__PART(float, j, acc), lse, 0.0f);
+        if (j->o->method == SANTA_VATTENTION && j->o->vattention.audit)
+            memset(j->o->vattention.audit + santa__slot(j, g), 0, sizeof(santa_audit));
     }
-    santa__prepare_query(j);
-    switch (j->o->method) {
-        case SANTA_DENSE: santa__run_dense(j); break;
-        case SANTA_VATTENTION: santa__run_vattention(j); break;
-        default: santa__run_sampled(j); break;
+}
+
+/* Everything for one query row of a span of KV heads of one sequence. */
+static void santa__run_row(santa__job *j, int64_t span) {
+    int64_t h, g, keys, k_before[SANTA__SPAN];
+    for (h = 0; h < span; h++) {
+        santa__key_range(j->a, santa__seq_len(j->a, j->batch), j->q_index, &j[h].begin, &j[h].end, &j[h].position);
+        k_before[h] = j[h].stats->k_rows_read;
+        j[h].stats->rows += j->group;
+        j[h].stats->keys += j->end - j->begin;
+        if (j->begin < j->end) santa__prepare_query(&j[h]);
+        else santa__run_empty(&j[h]);
     }
-    j->stats->k_features_read += (j->stats->k_rows_read - k_before) * j->num_active;
-    for (g = 0; g < j->group; g++) j->stats->k_features_head += (j->stats->k_rows_read - k_before) * santa__active_of_head(j, g);
+    keys = j->end - j->begin;
+    if (keys == 0) return;
+    if (santa__is_dense(j->o, keys)) {
+        santa__run_dense(j, span);
+        for (h = 0; h < span && j->o->method != SANTA_DENSE; h++) j[h].stats->dense_rows += j->group;
+    } else if (j->o->method == SANTA_VATTENTION) {
+        for (h = 0; h < span; h++) santa__run_vattention(&j[h]);
+    } else {
+        santa__run_sampled(j, span);
+    }
+    for (h = 0; h < span; h++) {
+        const int64_t rows = j[h].stats->k_rows_read - k_before[h];
+        j[h].stats->k_features_read += rows * j[h].num_active;
+        for (g = 0; g < j->group; g++) j[h].stats->k_features_head += rows * santa__active_of_head(&j[h], g);
+    }
 }
 
 static void santa__job_make(santa__job *j, const santa_attention *a, const santa_options *o, const santa__plan *p, char *work,
@@ -2581,20 +2819,30 @@ typedef struct santa__call {
     const santa_options *o;
     santa__plan plan;
     char *work;
-    int64_t first, items, threads;
+    int64_t first, items, threads, span;
 } santa__call;
+
+/* Where thread t keeps what job h of its span needs. */
+static char *santa__call_work(const santa__call *call, int64_t t, int64_t h) {
+    return call->work + (uint64_t)(t * call->span + h) * call->plan.total;
+}
 
 static void santa__run_task(void *context, int64_t t) {
     const santa__call *call = (const santa__call *)context;
-    char *work = call->work + (uint64_t)t * call->plan.total;
-    int64_t i, to = call->first + call->items * (t + 1) / call->threads;
-    memset(work + call->plan.stats, 0, sizeof(santa_stats));
-    for (i = call->first + call->items * t / call->threads; i < to; i++) {
-        santa__job j;
-        santa__job_make(&j, call->a, call->o, &call->plan, work, i / call->a->k.shape[2], i % call->a->k.shape[2]);
-        for (j.q_index = 0; j.q_index < call->a->q.shape[1]; j.q_index++) {
-            j.coef = SANTA__PART(float, &j, coef);                    /* exact scores let it alias q */
-            santa__run_row(&j);
+    const int64_t kv_heads = call->a->k.shape[2], to = call->first + call->items * (t + 1) / call->threads;
+    int64_t i = call->first + call->items * t / call->threads, q, h, span;
+    for (h = 0; h < call->span; h++) memset(santa__call_work(call, t, h) + call->plan.stats, 0, sizeof(santa_stats));
+    for (; i < to; i += span) {
+        santa__job j[SANTA__SPAN];
+        span = SANTA__MIN(SANTA__MIN(call->span, to - i), kv_heads - i % kv_heads);       /* one sequence's */
+        for (h = 0; h < span; h++)
+            santa__job_make(&j[h], call->a, call->o, &call->plan, santa__call_work(call, t, h), i / kv_heads, i % kv_heads + h);
+        for (q = 0; q < call->a->q.shape[1]; q++) {
+            for (h = 0; h < span; h++) {
+                j[h].q_index = q;
+                j[h].coef = SANTA__PART(float, &j[h], coef);          /* exact scores let it alias q */
+            }
+            santa__run_row(j, span);
         }
     }
 }
@@ -2613,9 +2861,10 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.a = a;
     call.o = o;
     call.work = santa__align(workspace);
-    call.threads = o->num_threads ? o->num_threads : 1;
+    call.threads = santa__threads(o);
     call.first = o->item_begin;
-    call.items = o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
+    call.items = santa__items(a, o);
+    call.span = santa__span(a, o);
     if (call.threads == 1) {
         santa__run_task(&call, 0);
     } else if (o->parallel_for) {
@@ -2630,7 +2879,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
         int64_t sum[FIELDS] = {0}, one[FIELDS];
         int f;
-        for (t = 0; t < call.threads; t++) {
+        for (t = 0; t < call.threads * call.span; t++) {
             memcpy(one, call.work + (uint64_t)t * call.plan.total + call.plan.stats, sizeof one);
             for (f = 0; f < FIELDS; f++) sum[f] += one[f];
         }
@@ -2673,7 +2922,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
     for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
-        santa__score(&j, NULL, from, (int)(to - from), 0, j.group, scores + from, scores_stride);
+        santa__score(&j, NULL, from, (int)(to - from), j.end - from, 0, j.group, scores + from, scores_stride);
     }
     return SANTA_OK;
 }
@@ -2685,8 +2934,7 @@ static santa_status santa__check_sample(int64_t n, const santa_options *o, santa
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
     if ((s = santa__check_sampler(o)) != SANTA_OK) return s;
     if (o->method == SANTA_VATTENTION) return SANTA_ERR_METHOD;       /* it does not start from scores */
-    if ((unsigned)o->isa > (unsigned)SANTA_ISA_AVX2) return SANTA_ERR_ISA;
-    if (o->isa == SANTA_ISA_AVX2 && santa_best_isa() != SANTA_ISA_AVX2) return SANTA_ERR_ISA;
+    if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
     santa__plan_make(p, o, 1, n, 0, 0);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -2812,7 +3060,8 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
 
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst) {
     santa_tensor t = *k;
-    int64_t size = santa__dtype_size(k->dtype), b, h, c, j;
+    if (k->dtype == SANTA_Q8_0) { memset(&t, 0, sizeof t); return t; }
+    int64_t size = santa__bytes(k->dtype, 1), b, h, c, j;
     char *p = (char *)dst;
     for (b = 0; b < k->shape[0]; b++)
         for (h = 0; h < k->shape[2]; h++)
@@ -3036,9 +3285,238 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #endif /* SANTA_IMPLEMENTATION_DONE */
 #endif /* SANTA_IMPLEMENTATION */
 
+/* ============================================================================================== >>kernels-body */
+#ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
+
+SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {     /* n features, zeros behind */
+    char tmp[4 * SANTA__LANES] = {0};
+    memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, n));
+    return SANTA__ISA(vrow)(t, tmp, 0);
+}
+
+/* sum[g * rows + i] += q_g . row_i over the features from c on, those of head dims that are not a multiple of 32. */
+SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int rows, int64_t c, int64_t d, const float *q,
+                                               int64_t q_stride, int heads, float *sum) {
+    int i, g;
+    for (; c < d; c += SANTA__LANES)
+        for (i = 0; i < rows; i++) {
+            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i], c) : SANTA__ISA(vrow_tail)(t, row[i], c, d - c);
+            for (g = 0; g < heads; g++)                               /* q is zero-padded to whole vectors */
+                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, SANTA__ISA(vget)(q + g * q_stride + c)));
+        }
+}
+
+/* heads * rows sums in registers; each row is loaded and converted once for all heads. */
+SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q,
+                                         int64_t q_stride, int heads, float *s, int64_t s_stride) {
+    const int rows = SANTA__MIN(SANTA__TILE / heads, 8);
+    const int64_t bytes = santa__bytes(t, d), whole = d & ~(int64_t)31;
+    int i, k, g, u;
+    for (i = 0; i < n; i += rows) {
+        const char *r[8];
+        SANTA__V acc[SANTA__TILE], x[8];
+        float sum[SANTA__TILE];
+        int64_t c;
+        SANTA__UNROLL
+        for (k = 0; k < rows; k++) {
+            r[k] = row[SANTA__MIN(i + k, n - 1)] + at;
+            for (c = 0; c < bytes; c += 64) SANTA__PREFETCH(row[i + k + SANTA__AHEAD] + at + c);
+        }
+        SANTA__UNROLL
+        for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
+        for (c = 0; c < whole; c += 32) {
+            SANTA__UNROLL
+            for (u = 0; u < 32; u += SANTA__LANES) {
+                SANTA__UNROLL
+                for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + santa__bytes(t, c), u);
+                SANTA__UNROLL
+                for (g = 0; g < heads; g++) {
+                    const SANTA__V y = SANTA__ISA(vget)(q + g * q_stride + c + u);
+                    SANTA__UNROLL
+                    for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vfma)(x[k], y, acc[g * rows + k]);
+                }
+            }
+        }
+        SANTA__ISA(vsums)(acc, sum);
+        if (whole < d) SANTA__ISA(dot_rest)(t, r, rows, whole, d, q, q_stride, heads, sum);
+        if (santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= santa__unit(t);
+        if (i + rows <= n) {
+            SANTA__UNROLL
+            for (g = 0; g < heads; g++) memcpy(s + g * s_stride + i, sum + g * rows, (size_t)rows * sizeof *s);
+        } else {
+            for (g = 0; g < heads; g++)
+                for (k = 0; i + k < n; k++) s[g * s_stride + i + k] = sum[g * rows + k];
+        }
+    }
+}
+
+SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q,
+                                        int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
+    for (; group >= 4; group -= 4, q += 4 * q_stride, s += 4 * s_stride)
+        SANTA__ISA(dot_heads)(t, row, at, n, d, q, q_stride, 4, s, s_stride);
+    if (group >= 2) {
+        SANTA__ISA(dot_heads)(t, row, at, n, d, q, q_stride, 2, s, s_stride);
+        group -= 2; q += 2 * q_stride; s += 2 * s_stride;
+    }
+    if (group) SANTA__ISA(dot_heads)(t, row, at, n, d, q, q_stride, 1, s, s_stride);
+}
+
+SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q,
+                                          int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
+    switch (t) {                                                      /* the types become constants */
+        case SANTA_F32: SANTA__ISA(dot_type)(SANTA_F32, row, at, n, d, q, q_stride, group, s, s_stride); break;
+        case SANTA_F16: SANTA__ISA(dot_type)(SANTA_F16, row, at, n, d, q, q_stride, group, s, s_stride); break;
+        case SANTA_BF16: SANTA__ISA(dot_type)(SANTA_BF16, row, at, n, d, q, q_stride, group, s, s_stride); break;
+        case SANTA_E4M3: SANTA__ISA(dot_type)(SANTA_E4M3, row, at, n, d, q, q_stride, group, s, s_stride); break;
+        case SANTA_Q8_0: SANTA__ISA(dot_type)(SANTA_Q8_0, row, at, n, d, q, q_stride, group, s, s_stride); break;
+    }
+}
+
+/* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
+SANTA__INLINE SANTA__V SANTA__ISA(vexp)(SANTA__V x) {
+    static const float taylor[7] = { 1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f };
+    const SANTA__V low = SANTA__ISA(vmax)(x, SANTA__ISA(vset)(SANTA__EXP_UNDERFLOW));
+    const SANTA__V n = SANTA__ISA(vround)(SANTA__ISA(vmul)(low, SANTA__ISA(vset)(1.44269504f)));
+    SANTA__V r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(-0.693359375f), low), p = SANTA__ISA(vset)(1.0f / 5040.0f);
+    int i;
+    r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(2.12194440e-4f), r);     /* ln 2 in two parts; the first product is exact */
+    SANTA__UNROLL
+    for (i = 0; i < 7; i++) p = SANTA__ISA(vfma)(p, r, SANTA__ISA(vset)(taylor[i]));
+    return SANTA__ISA(vfrom)(x, SANTA__EXP_UNDERFLOW, SANTA__ISA(vpow2)(p, n));
+}
+
+SANTA__TARGET static int SANTA__ISA(mass)(float *s, int n, float *max, float *sum) {
+    SANTA__V m = SANTA__ISA(vset)(SANTA__MASKED), total = SANTA__ISA(vset)(0.0f);
+    int i, bad = 0;
+    if (n < SANTA__LANES) {
+        float wide[SANTA__LANES];
+        for (i = 0; i < SANTA__LANES; i++) wide[i] = i < n ? s[i] : SANTA__MASKED;
+        bad = SANTA__ISA(mass)(wide, SANTA__LANES, max, sum);
+        memcpy(s, wide, (size_t)n * sizeof *s);
+        return bad;
+    }
+    for (i = 0; i < n; i += SANTA__LANES) {
+        const SANTA__V x = SANTA__ISA(vget)(s + i);
+        bad |= SANTA__ISA(vbad)(x);
+        m = SANTA__ISA(vmax)(m, x);
+    }
+    if (bad) return 1;
+    *max = SANTA__ISA(vtop)(m);
+    *sum = 0.0f;
+    if (*max < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
+    m = SANTA__ISA(vset)(*max);
+    for (i = 0; i < n; i += SANTA__LANES) {
+        const SANTA__V u = SANTA__ISA(vexp)(SANTA__ISA(vsub)(SANTA__ISA(vget)(s + i), m));
+        SANTA__ISA(vput)(s + i, u);
+        total = SANTA__ISA(vadd)(total, u);
+    }
+    *sum = SANTA__ISA(vtotal)(total);
+    return 0;
+}
+
+/* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. */
+SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
+                                                  int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
+                                                  const float *add, float *acc, int64_t acc_stride) {
+    const int64_t bytes = c == 0 ? santa__bytes(t, dv) : 0;           /* the first columns prefetch the whole row */
+    SANTA__V sum[SANTA__TILE], x[8];
+    int i, g, v;
+    SANTA__UNROLL
+    for (v = 0; v < SANTA__TILE; v++) sum[v] = SANTA__ISA(vset)(0.0f);
+    for (i = 0; i < n; i++) {
+        const char *r = row[i] + at;
+        int64_t b;
+        for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at + b);
+        SANTA__UNROLL
+        for (v = 0; v < vecs; v++) x[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
+        SANTA__UNROLL
+        for (g = 0; g < heads; g++) {
+            const SANTA__V y = SANTA__ISA(vset)(w[g * w_stride + i]);
+            SANTA__UNROLL
+            for (v = 0; v < vecs; v++) sum[g * vecs + v] = SANTA__ISA(vfma)(x[v], y, sum[g * vecs + v]);
+        }
+    }
+    SANTA__UNROLL
+    for (g = 0; g < heads; g++) {
+        const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g] * santa__unit(t));
+        SANTA__UNROLL
+        for (v = 0; v < vecs; v++) {
+            float *a = acc + g * acc_stride + c + v * SANTA__LANES;
+            SANTA__ISA(vput)(a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
+        }
+    }
+}
+
+/* The columns from c on that fill no register tile, head by head. */
+SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
+                                                      const float *w, int64_t w_stride, int heads, const float *keep,
+                                                      const float *add, float *acc, int64_t acc_stride) {
+    int i, g, l;
+    for (; c < dv; c += SANTA__LANES) {
+        const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
+        SANTA__V sum[4];
+        for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
+        for (i = 0; i < n; i++) {
+            const char *r = row[i] + at;
+            const SANTA__V x = lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
+            if (c == 0) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
+            for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vfma)(x, SANTA__ISA(vset)(w[g * w_stride + i]), sum[g]);
+        }
+        for (g = 0; g < heads; g++) {
+            float part[SANTA__LANES], *a = acc + g * acc_stride + c;
+            SANTA__ISA(vput)(part, sum[g]);
+            for (l = 0; l < lanes; l++) a[l] = a[l] * keep[g] + add[g] * santa__unit(t) * part[l];
+        }
+    }
+}
+
+SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
+                                                int64_t w_stride, int heads, const float *keep, const float *add, float *acc,
+                                                int64_t acc_stride) {
+    const int vecs = SANTA__MIN(SANTA__TILE / heads, 8);
+    int64_t c = 0;
+    for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
+        SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, w, w_stride, heads, keep, add, acc, acc_stride);
+    if (c < dv) SANTA__ISA(accumulate_rest)(t, row, at, n, dv, c, w, w_stride, heads, keep, add, acc, acc_stride);
+}
+
+SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
+                                               int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
+                                               int64_t acc_stride) {
+    while (group > 0) {
+        const int heads = group >= 4 ? 4 : group >= 2 ? 2 : 1;
+        if (heads == 4) SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 4, keep, add, acc, acc_stride);
+        else if (heads == 2) SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 2, keep, add, acc, acc_stride);
+        else SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 1, keep, add, acc, acc_stride);
+        group -= heads; w += heads * w_stride; keep += heads; add += heads; acc += heads * acc_stride;
+    }
+}
+
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
+                                                 int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
+                                                 int64_t acc_stride) {
+    switch (t) {
+        case SANTA_F32: SANTA__ISA(accumulate_type)(SANTA_F32, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_F16: SANTA__ISA(accumulate_type)(SANTA_F16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_BF16: SANTA__ISA(accumulate_type)(SANTA_BF16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_E4M3: SANTA__ISA(accumulate_type)(SANTA_E4M3, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_Q8_0: SANTA__ISA(accumulate_type)(SANTA_Q8_0, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+    }
+}
+
+static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(mass), SANTA__ISA(accumulate) };
+
+#undef SANTA__ISA
+#undef SANTA__TARGET
+#undef SANTA__LANES
+#undef SANTA__TILE
+#undef SANTA__V
+#undef SANTA__UNROLL
+#endif /* SANTA__ISA */
+
 /* >>history
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores; f32, f16, bf16,
-                    e4m3; AVX2 at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
+                    e4m3, q8_0; AVX2, AVX-512, NEON at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
    The method is that of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA, S2ANTA, Bernoulli; arXiv 2605.01910)
    and "vAttention: Verified Sparse Attention". The code is ours.

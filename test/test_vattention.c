@@ -186,10 +186,10 @@ static void weights(const ref_problem *p, int64_t h, double *scores, double *wei
     for (int64_t j = 0; j < N; j++) weight[j] = ref_get(&p->a.out, 0, 0, h, j) * exp(total - scores[j]);
 }
 
-/* A predictor that remembers how it was called and answers from a list. */
+/* A predictor that remembers how it was called and answers from a list, head h from answer + h * stride on. */
 typedef struct oracle {
     const int32_t *answer;
-    int64_t answers, calls, batch, q_index, head, begin, end, count;
+    int64_t stride, answers, calls, batch, q_index, head, begin, end, count;
     float q[DIM];
 } oracle;
 static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
@@ -199,7 +199,7 @@ static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, con
     x->batch = batch; x->q_index = q_index; x->head = head;
     x->begin = begin; x->end = end;         x->count = count;
     memcpy(x->q, q, sizeof x->q);
-    if (x->answers > 0) memcpy(index, x->answer, (size_t)ref_min(x->answers, count) * sizeof *index);
+    if (x->answers > 0) memcpy(index, x->answer + head * x->stride, (size_t)ref_min(x->answers, count) * sizeof *index);
     return x->answers;
 }
 
@@ -254,54 +254,73 @@ static void add_heavy(const double *scores, int64_t begin, int64_t end, int64_t 
     }
 }
 
-static void sets_and_weights(void) {
-    for (uint64_t seed = 0; seed < (test_quick ? 4u : 40u); seed++)
-        for (int base_only = 0; base_only < 2; base_only++) {
-            ref_spec s = open_spec(4, 2);
-            ref_problem p;
-            santa_audit audit[4];
-            santa_stats stats;
-            ref_build(&p, &s);
-            open_up(&p);
-            santa_options o = open_options(seed);
-            o.vattention.epsilon = base_only ? 0.9 : 0.03;
-            o.vattention.audit = audit;
-            if (ref_run(&p, &o, &stats)) {
-                int64_t draws = 0, exact = 0, rows = 0;
-                for (int64_t h = 0; h < 4; h++) {
-                    double scores[N];
-                    char   fixed[N];
-                    ref_scores(&p, 0, 0, h, scores);
-                    for (int64_t j = 0; j < N; j++) fixed[j] = j < 10 || j >= N - 20;
-                    add_heavy(scores, 10, N - 20, 12, fixed);
-                    check_sample(&p, h, &audit[h], fixed);
-                    CHECK_INT(audit[h].num_base, 40);
-                    CHECK_MSG(base_only ? audit[h].budget == 40 : audit[h].budget > 40, "budget %d",
-                              (int)audit[h].budget);
-                    draws += audit[h].budget;
-                    exact += audit[h].exact;
-                    rows  += audit[h].budget + audit[h].num_fixed;
-                    /* The budget must be the one of the public function for the audit's numbers. */
-                    santa_budget in;
-                    int64_t      want = 0;
-                    memset(&in, 0, sizeof in);
-                    in.epsilon     = o.vattention.epsilon;
-                    in.delta       = o.vattention.delta;
-                    in.population  = audit[h].num_residual;
-                    in.sigma       = audit[h].sigma;
-                    in.denominator = audit[h].denominator;
-                    CHECK_STATUS(santa_budget_denominator(&in, &want), SANTA_OK);
-                    CHECK_INT(audit[h].budget, ref_max(want, 40));
-                    CHECK(audit[h].trace == 0.0 && audit[h].norm == 0.0);
-                }
-                CHECK_INT(stats.draws, draws);
-                CHECK_INT(stats.exact_rows, exact);
-                CHECK_INT(stats.v_rows_head, rows);
-                CHECK(stats.v_rows_read < stats.v_rows_head && stats.v_rows_read >= stats.v_rows_head / 2);
-                CHECK_INT(stats.k_rows_read, 2 * N);         /* the oracle reads all keys */
+/* The budget must be the one of the public function for the audit's numbers. */
+static int64_t budget_of(const santa_options *o, const santa_audit *audit) {
+    santa_budget in;
+    int64_t want = 0;
+    memset(&in, 0, sizeof in);
+    in.epsilon     = o->vattention.epsilon;
+    in.delta       = o->vattention.delta;
+    in.population  = audit->num_residual;
+    in.sigma       = audit->sigma;
+    in.denominator = audit->denominator;
+    CHECK_STATUS(santa_budget_denominator(&in, &want), SANTA_OK);
+    return ref_max(want, audit->num_base);
+}
+
+/* Two groups; the heads of each share a fixed set, the union of their heavy keys, and a sample, the largest asked for. */
+static void check_groups(int64_t heads, uint64_t seed, int base_only) {
+    enum { GROUPS = 2, HEADS = 22 };
+    const int64_t group = heads / GROUPS;
+    ref_spec s = open_spec(heads, GROUPS);
+    ref_problem p;
+    santa_audit audit[HEADS];
+    santa_stats stats;
+    ref_build(&p, &s);
+    open_up(&p);
+    santa_options o = open_options(seed);
+    o.vattention.epsilon = base_only ? 0.9 : 0.05;
+    o.vattention.audit = audit;
+    if (ref_run(&p, &o, &stats)) {
+        int64_t draws = 0, exact = 0, rows = 0;
+        for (int64_t first = 0; first < heads; first += group) {
+            char    fixed[N] = {0};
+            int64_t largest = 0;
+            for (int64_t h = first; h < first + group; h++) {
+                double scores[N];
+                char   own[N];
+                ref_scores(&p, 0, 0, h, scores);
+                for (int64_t j = 0; j < N; j++) own[j] = j < 10 || j >= N - 20;
+                add_heavy(scores, 10, N - 20, 12, own);
+                for (int64_t j = 0; j < N; j++) fixed[j] |= own[j];
+                CHECK_INT(audit[h].needed, budget_of(&o, &audit[h]));
+                largest = ref_max(largest, audit[h].needed);
             }
-            ref_free(&p);
+            for (int64_t h = first; h < first + group; h++) {
+                check_sample(&p, h, &audit[h], fixed);
+                CHECK_INT(audit[h].num_base, 40);
+                CHECK_INT(audit[h].budget, largest);
+                CHECK_MSG(base_only ? largest == 40 : largest > 40, "budget %d", (int)largest);
+                CHECK(audit[h].trace == 0.0 && audit[h].norm == 0.0);
+                draws += audit[h].budget;
+                exact += audit[h].exact;
+            }
+            rows += audit[first].budget + audit[first].num_fixed;
         }
+        CHECK_INT(stats.draws, draws);
+        CHECK_INT(stats.exact_rows, exact);
+        CHECK_INT(stats.v_rows_read, rows);
+        CHECK_INT(stats.v_rows_head, rows * group);
+        CHECK_INT(stats.k_rows_read, GROUPS * N);            /* the oracle reads all keys */
+    }
+    ref_free(&p);
+}
+
+static void sets_and_weights(void) {
+    static const int64_t groups[] = {1, 2, 4, 11};           /* above 8 a group is worked on in slices */
+    for (uint64_t seed = 0; seed < (test_quick ? 4u : 40u); seed++)
+        for (int i = 0; i < 4; i++)
+            for (int base_only = 0; base_only < 2; base_only++) check_groups(2 * groups[i], seed, base_only);
 }
 
 /* Full guarantee: trace and norm in the audit are those of exp(s) v, the budget Theorem 4.3's. */
@@ -354,30 +373,32 @@ static void full_audit(void) {
     ref_free(&p);
 }
 
-/* With a predictor, keys that are not taken are not read: NaN in their K and V rows changes no bit. */
+/* With a predictor, keys that the group does not take are not read: NaN in their K and V rows changes no bit. What is
+   predicted for one head is fixed for both. */
 static void reads_what_it_takes(void) {
-    static const int32_t heavy[] = {31, 88, 145, 202, 259};
+    static const int32_t heavy[] = {31, 88, 145, 202, 259, 30, 89, 145, 203, 259};
+    enum { HEADS = 2, FIXED = 10 + 20 + 8 };
     for (int isa = 0; isa < 2; isa++)
         for (uint64_t seed = 0; seed < 5; seed++)
             for (int full = 0; full < 2; full++) {
-                ref_spec s = open_spec(1, 1);
+                ref_spec s = open_spec(HEADS, 1);
                 ref_problem p;
                 oracle x;
-                float clean[N], lse;
+                float clean[HEADS * N], lse[HEADS];
                 santa_stats stats;
                 memset(&x, 0, sizeof x);
                 x.answer  = heavy;
-                x.answers = 5;
+                x.stride  = x.answers = 5;
                 ref_build(&p, &s);
                 open_up(&p);
                 santa_options o = open_options(seed);
-                santa_audit audit;
+                santa_audit audit[HEADS];
                 o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
                 o.vattention.guarantee  = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
                 o.vattention.epsilon    = full ? 0.9 : 0.1;
                 o.vattention.heavy      = ask;
                 o.vattention.heavy_user = &x;
-                o.vattention.audit      = &audit;
+                o.vattention.audit      = audit;
                 if (full) {                                  /* V = 1: the numerator is as tame as the denominator */
                     for (int64_t i = 0; i < N * N; i++) p.v[i] = 1.0;
                     for (int64_t j = 0; j < N; j++) p.v[j * N + j] = 2.0;
@@ -385,21 +406,25 @@ static void reads_what_it_takes(void) {
                 }
                 if (!ref_run(&p, &o, &stats)) { ref_free(&p); return; }
                 memcpy(clean, p.a.out.data, sizeof clean);
-                lse = p.lse[0];
+                memcpy(lse, p.lse, sizeof lse);
                 int64_t taken = 0;
                 for (int64_t j = 0; j < N; j++) {
                     /* with V = 1 + identity, out[j] is above 1 where j was taken */
-                    if ((double)clean[j] > (full ? 1.0 + 1e-5 : 0.0)) { taken++; continue; }
+                    const int got = (double)clean[j] > (full ? 1.0 + 1e-5 : 0.0);
+                    CHECK_MSG(got == ((double)clean[N + j] > (full ? 1.0 + 1e-5 : 0.0)), "key %d: one head only", (int)j);
+                    if (got) { taken++; continue; }
                     for (int64_t c = 0; c < DIM; c++) ref_set(&p.a.k, 0, j, 0, c, (double)test_nan());
                     for (int64_t c = 0; c < N; c++) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
                 }
-                CHECK_MSG(!audit.exact && taken < N - 50, "%d of %d taken", (int)taken, N);
-                CHECK_INT(taken, audit.num_fixed + audit.budget);
+                CHECK_MSG(!audit[0].exact && taken < N - 50, "%d of %d taken", (int)taken, N);
+                CHECK_INT(audit[0].num_fixed, FIXED);
+                CHECK_INT(taken, FIXED + audit[0].budget);
                 CHECK_INT(stats.k_rows_read, taken);
                 CHECK_INT(stats.v_rows_read, taken);
+                CHECK_INT(stats.v_rows_head, taken * HEADS);
                 CHECK_INT(stats.k_features_read, taken * DIM);
                 if (ref_run(&p, &o, NULL))
-                    CHECK(!memcmp(clean, p.a.out.data, sizeof clean) && !memcmp(&lse, p.lse, sizeof lse));
+                    CHECK(!memcmp(clean, p.a.out.data, sizeof clean) && !memcmp(lse, p.lse, sizeof lse));
                 ref_free(&p);
             }
 }
@@ -455,22 +480,20 @@ static void predictors(void) {
     }
 }
 
-/* Every residual key is sampled with the same probability b / n_s, and heads draw independently. */
+/* Every residual key is sampled with the same probability b / n_s; heads of a group share the sample, groups draw
+   independently. */
 static void uniform_sample(void) {
-    enum { BASE = 40 };
-    const int64_t requests = test_quick ? 300 : 4000;
-    ref_spec s = open_spec(2, 1);
+    enum { BASE = 40, GROUPS = 2 };
+    const int64_t requests = test_quick ? 300 : 4000, at_once = test_quick ? 300 : 500;
+    ref_spec s = open_spec(4, GROUPS);
     ref_problem p;
-    santa_audit *audit = (santa_audit *)test_alloc((size_t)requests * 2 * sizeof *audit);
     ref_build(&p, &s);
     open_up(&p);
     santa_options o = open_options(5);
     o.vattention.epsilon      = 0.99;
     o.vattention.heavy_tokens = SANTA_NONE;
-    o.vattention.audit        = audit;
-    const int64_t at_once = test_quick ? 300 : 500;
     ref_replicate(&p, at_once);
-    static double hits[2][N], both[N];
+    static double hits[GROUPS][N], both[N];
     memset(hits, 0, sizeof hits);
     memset(both, 0, sizeof both);
     for (int64_t done = 0; done < requests; done += at_once) {
@@ -478,72 +501,74 @@ static void uniform_sample(void) {
         if (!ref_run(&p, &o, NULL)) break;
         for (int64_t b = 0; b < at_once; b++)
             for (int64_t j = 0; j < N; j++) {
-                const int first = ref_get(&p.a.out, b, 0, 0, j) != 0.0, second = ref_get(&p.a.out, b, 0, 1, j) != 0.0;
-                hits[0][j] += first;
-                hits[1][j] += second;
-                both[j]    += first && second;
+                int got[4];
+                for (int64_t h = 0; h < 4; h++) got[h] = ref_get(&p.a.out, b, 0, h, j) != 0.0;
+                CHECK_MSG(got[0] == got[1] && got[2] == got[3], "key %d: not the same for the group", (int)j);
+                hits[0][j] += got[0];
+                hits[1][j] += got[2];
+                both[j]    += got[0] && got[2];
             }
     }
     const double draws = (double)requests, share = (double)BASE / (double)(N - 30);
-    double chi[2] = {0.0, 0.0}, pairs = 0.0;
+    double chi[GROUPS] = {0.0, 0.0}, pairs = 0.0;
     for (int64_t j = 0; j < N; j++) {
         if (j < 10 || j >= N - 20) { CHECK(hits[0][j] == draws && hits[1][j] == draws); continue; }
-        for (int h = 0; h < 2; h++) {
-            const double z = (hits[h][j] - draws * share) / sqrt(draws * share * (1.0 - share));
-            CHECK_MSG(fabs(z) < 5.0, "key %d sampled %g times of %g, z = %.1f", (int)j, hits[h][j], draws, z);
-            chi[h] += z * z;
+        for (int i = 0; i < GROUPS; i++) {
+            const double z = (hits[i][j] - draws * share) / sqrt(draws * share * (1.0 - share));
+            CHECK_MSG(fabs(z) < 5.0, "key %d sampled %g times of %g, z = %.1f", (int)j, hits[i][j], draws, z);
+            chi[i] += z * z;
         }
         pairs += both[j];
     }
     const double freedom = N - 31;
-    for (int h = 0; h < 2; h++) CHECK_NEAR(chi[h], freedom, 5.0 * sqrt(2.0 * freedom), 0.0);
+    for (int i = 0; i < GROUPS; i++) CHECK_NEAR(chi[i], freedom, 5.0 * sqrt(2.0 * freedom), 0.0);
     /* overlap of two independent samples of 40 out of 370: hypergeometric */
     const double mean = (double)BASE * share;
     const double variance = mean * (1.0 - share) * (double)(N - 30 - BASE) / (double)(N - 31);
     CHECK_NEAR(pairs / draws, mean, 5.0 * sqrt(variance / draws), 0.0);
-    free(audit);
     ref_free(&p);
 }
 
 /* ------------------------------------------------------------------------------------------------- the promise */
 
-/* A context with a few heavy keys and a long mild tail. Returns how often the relative error of the denominator [0] and
-   of the output [1] was above epsilon; density in *density. */
-static void coverage(santa_options o, double epsilon, int centred, double rate[2], double *density) {
-    enum { KEYS = 3000 };
+/* A context with a few heavy keys and a long mild tail, seen by a group of heads. Returns how often the relative error of
+   the denominator [0] and of the output [1] was above epsilon for the head that missed most; density in *density. */
+static void coverage(santa_options o, double epsilon, int64_t heads, int centred, double rate[2], double *density) {
+    enum { KEYS = 3000, HEADS = 4 };
     const int64_t draws = test_quick ? 200 : 2000, at_once = 200, dv = 6;
-    ref_spec s = ref_spec_make(1, 1, KEYS, 16);
+    ref_spec s = ref_spec_make(heads, 1, KEYS, 16);
     s.head_dim_v = dv;
     s.gain = 0.7;
     ref_problem p;
-    double exact[6], out[6];
+    double exact[HEADS][6], lse[HEADS], missed[HEADS][2] = {{0.0}}, out[6];
     ref_build(&p, &s);
     stand_out(&p, 100, 97, 4.0);
     if (centred)
         for (int64_t i = 0; i < KEYS * dv; i++) p.v[i] -= 0.5;
     ref_write(&p);
-    const double lse = ref_dense(&p, 0, 0, 0, exact, NULL);
-    double norm = 0.0;
-    for (int c = 0; c < dv; c++) norm += exact[c] * exact[c];
+    for (int64_t h = 0; h < heads; h++) lse[h] = ref_dense(&p, 0, 0, h, exact[h], NULL);
     ref_replicate(&p, at_once);
-    santa_audit *audit = (santa_audit *)test_alloc((size_t)at_once * sizeof *audit);
+    santa_audit *audit = (santa_audit *)test_alloc((size_t)(at_once * heads) * sizeof *audit);
     o.vattention.audit = audit;
     rate[0] = rate[1] = *density = 0.0;
     for (int64_t done = 0; done < draws; done += at_once) {
         o.offset = (uint64_t)done;
         if (!ref_run(&p, &o, NULL)) break;
-        for (int64_t b = 0; b < at_once; b++) {
-            double error = 0.0;
-            ref_out(&p, b, 0, 0, out);
-            for (int c = 0; c < dv; c++) error += (out[c] - exact[c]) * (out[c] - exact[c]);
-            rate[0]  += fabs(exp((double)p.lse[b] - lse) - 1.0) > epsilon;
-            rate[1]  += sqrt(error / norm) > epsilon;
-            *density += audit[b].density;
+        for (int64_t i = 0; i < at_once * heads; i++) {
+            const int64_t b = i / heads, h = i % heads;
+            double error = 0.0, norm = 0.0;
+            ref_out(&p, b, 0, h, out);
+            for (int c = 0; c < dv; c++) {
+                error += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
+                norm  += exact[h][c] * exact[h][c];
+            }
+            missed[h][0] += fabs(exp((double)p.lse[i] - lse[h]) - 1.0) > epsilon;
+            missed[h][1] += sqrt(error / norm) > epsilon;
+            *density += audit[i].density / (double)(draws * heads);
         }
     }
-    rate[0]  /= (double)draws;
-    rate[1]  /= (double)draws;
-    *density /= (double)draws;
+    for (int64_t h = 0; h < heads; h++)
+        for (int i = 0; i < 2; i++) rate[i] = fmax(rate[i], missed[h][i] / (double)draws);
     free(audit);
     ref_free(&p);
 }
@@ -569,22 +594,34 @@ static void denominator_coverage(void) {
     double rate[2], density;
     for (int i = 0; i < 2; i++) {
         const double noise = 5.0 * sqrt(deltas[i] * (1.0 - deltas[i]) / draws);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, deltas[i]), epsilon, 0, rate, &density);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, deltas[i]), epsilon, 1, 0, rate, &density);
         /* the spread itself is estimated, from 100 keys of a skewed tail: a quarter more misses than delta */
         CHECK_MSG(rate[0] <= 1.25 * deltas[i] + noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
                   density);
         CHECK_MSG(rate[0] >= 0.4 * deltas[i] - noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
                   density);
         CHECK_MSG(density < 0.8, "density %.2f", density);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_HOEFFDING, epsilon, deltas[i]), epsilon, 0, rate,
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_HOEFFDING, epsilon, deltas[i]), epsilon, 1, 0, rate,
                  &density);
         CHECK_MSG(rate[0] <= 0.5 * deltas[i], "Hoeffding, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
                   density);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, deltas[i]), epsilon, 0, rate,
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, deltas[i]), epsilon, 1, 0, rate,
                  &density);
         CHECK_MSG(rate[0] > 1.25 * deltas[i] + noise, "twice the tolerance, delta %g: missed %.3f only, density %.3f",
                   deltas[i], rate[0], density);
     }
+}
+
+/* Heads that read one sample keep what each was promised; with twice the tolerance the test must fail. */
+static void group_coverage(void) {
+    const double draws = test_quick ? 200.0 : 2000.0, epsilon = 0.03, delta = 0.2;
+    const double noise = 5.0 * sqrt(delta * (1.0 - delta) / draws);
+    double rate[2], density;
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, delta), epsilon, 4, 0, rate, &density);
+    CHECK_MSG(rate[0] <= 1.25 * delta + noise, "missed %.3f, density %.2f", rate[0], density);
+    CHECK_MSG(density < 0.9, "density %.2f", density);
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, delta), epsilon, 4, 0, rate, &density);
+    CHECK_MSG(rate[0] > 1.25 * delta + noise, "twice the tolerance: missed %.3f only, density %.2f", rate[0], density);
 }
 
 /* The output to epsilon in full mode; with centred V the denominator's guarantee alone bounds nothing. */
@@ -592,15 +629,15 @@ static void full_coverage(void) {
     const double epsilon = 0.2, delta = 0.2;
     double rate[2], density;
     for (int bound = 0; bound < 2; bound++) {
-        coverage(promise(SANTA_GUARANTEE_FULL, (santa_bound)bound, epsilon, delta), epsilon, 0, rate, &density);
+        coverage(promise(SANTA_GUARANTEE_FULL, (santa_bound)bound, epsilon, delta), epsilon, 1, 0, rate, &density);
         CHECK_MSG(rate[1] <= delta, "full, bound %d: missed %.3f, density %.2f", bound, rate[1], density);
         CHECK_MSG(density < 0.9, "full, bound %d: density %.2f", bound, density);
     }
-    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 0.1, delta), 0.1, 1, rate, &density);
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 0.1, delta), 0.1, 1, 1, rate, &density);
     CHECK_MSG(rate[0] <= 0.3 && rate[1] > 0.5, "centred V: denominator missed %.3f, output %.3f", rate[0], rate[1]);
     santa_options o = promise(SANTA_GUARANTEE_FULL, SANTA_BOUND_CLT, 0.1, delta);
     o.vattention.base_samples = 1000; /* |N| is near 0 and must be estimated before it is divided by */
-    coverage(o, 0.1, 1, rate, &density);
+    coverage(o, 0.1, 1, 1, rate, &density);
     CHECK_MSG(rate[1] <= delta, "centred V, full: missed %.3f, density %.2f", rate[1], density);
 }
 
@@ -799,8 +836,9 @@ const test_case suite_vattention[] = {
     {"audit of the full guarantee", full_audit},
     {"keys not taken are not read", reads_what_it_takes},
     {"predictors: few, many, double, wild", predictors},
-    {"the sample is uniform, heads are independent", uniform_sample},
+    {"the sample is uniform, shared in a group, groups independent", uniform_sample},
     {"the denominator's guarantee holds, CLT and Hoeffding", denominator_coverage},
+    {"the denominator's guarantee holds for every head of a group", group_coverage},
     {"the full guarantee holds", full_coverage},
     {"std_error against the true error", standard_error},
     {"exact when the budget reaches the residual", exact_edges},
