@@ -5,7 +5,7 @@
 
    A decode step by sampling is two kernels:
      scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
-     gather   one CTA per query head: scan of the tile sums, the comb (or strata, or draws) by binary search, one V row per draw.
+     gather   a CTA per query head and 256 draws: scan of the tile sums, the comb (or strata, or draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
 
    What each step won on an H200 is in bench/ladder.md.
@@ -26,8 +26,8 @@ enum { TILE = SANTA_BLOCK };                        /* keys per tile; a warp own
 enum { SLOTS = 8 };                                 /* query heads per pass: the N side of the mma */
 enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
-enum { SHARE = GATHER_WARPS * 32 };                 /* draws per CTA of the gather kernel */
-enum { PREFIX_TILES = 2304 };                       /* longest prefix kept in shared memory: 147456 keys */
+enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
+enum { RUN = 8 };                                   /* tiles per such thread whose prefix fits in shared memory: 131072 keys */
 
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
@@ -36,6 +36,12 @@ enum { PREFIX_TILES = 2304 };                       /* longest prefix kept in sh
 
 typedef unsigned long long u64;
 typedef long long i64;
+
+/* n / d for n < 2^31 by a multiplication: a division is 20 instructions, and these stand before a kernel's first load. */
+struct divisor {
+    unsigned d, factor, shift;
+    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
+};
 
 /* Everything a kernel needs, by value. Strides in bytes. */
 struct params {
@@ -46,19 +52,25 @@ struct params {
     const int *seq_lens, *table;
     i64 table_stride;
     int page_size, page_shift, pages;               /* page_shift: log2 of page_size, -1 if it is none */
+    int eights;                                     /* page_size is a multiple of 8 */
     int batch, heads, kv_heads, group, slices, d, dv, capacity, tiles, q_len, q_index, q_type, k_type, v_type, out_type;
     int causal, heads_inner, vector_q, vector_v, splits;
     unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
+    int k_row;                                      /* the stream: k_stride[1]                                            */
+    int once;                                       /* the stream: K is the first that L2 gives up                        */
+    unsigned run, longer;                           /* the stream: steps of 8 warps per CTA; the first `longer` have one more */
+    divisor by_slices, by_inner, by_outer;
     i64 window;
     float scale, soft_cap, v_scale;
     const float *sinks, *slopes;
     u64 seed, offset;
+    double per_sample;                              /* 1 / samples */
     const u64 *seeds, *offsets, *ids;
     int method, samples, flash_blocks, flash_tiles, stash_type;
-    float2 *tile;                                   /* [batch, kv_heads, tiles, group]: max (base 2), sum of u           */
+    float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
     char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
-    double *prefix;                                 /* [batch, heads, tiles + 1] when it does not fit in shared memory    */
-    int *tile_of;                                   /* [batch, heads, flash tiles]: the r-th tile with mass               */
+    double *prefix;                                 /* [batch, heads, prefix_pitch] when it does not fit in shared memory */
+    i64 prefix_pitch;
     int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
     int *draws;                                     /* [batch, heads]: how many                                           */
     i64 max_draws;
@@ -231,18 +243,28 @@ template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
     float unscale;                                  /* e4m3: q is brought near 1 before it is rounded to f16 */
 };
-template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; };
+template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
 
 /* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16 bytes), one per 32 otherwise. */
 template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
     return sizeof(K) == 1 ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
 
+/* Features f .. f + 7 of a row of q, zeros from f + count on. */
+__device__ __forceinline__ void load_features(const params &p, const char *row, int f, int count, float x[8]) {
+    if (p.vector_q && count >= 8) {
+        const uint4 y = *(const uint4 *)(row + 2 * f);
+        if (p.q_type == SANTA_F16) unpack16<__half>(y, x); else unpack16<__nv_bfloat16>(y, x);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++) x[e] = e < count ? load_any(p.q_type, row + (f + e) * p.q_stride[3]) : 0.0f;
+}
+
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<K, C, LO> &q) {
     typedef typename compute<K>::type T;
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const i64 feature = p.q_stride[3];
     const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
     if (!LO && sizeof(K) == 2 && p.vector_q) {      /* same type as K, aligned: as it is */
@@ -256,30 +278,30 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
         }
         return;
     }
-    float up = 1.0f;
-    if (sizeof(K) == 1) {                           /* a power of two, exact; shared by the row's four lanes */
-        float m = 0.0f;
-        for (int i = 0; i < C; i++)
-            for (int e = 0; e < 8; e++) {
-                int f = feature_of<K>(i, c) + e;
-                if (f < p.d) m = fmaxf(m, fabsf(load_any(p.q_type, row + f * feature)));
-            }
-        m = fmaxf(m, __shfl_xor_sync(FULL, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(FULL, m, 2));
-        m = fmaxf(m, __shfl_xor_sync(FULL, m, 4));  /* one factor for all heads: it is undone after the mma, per warp */
-        m = fmaxf(m, __shfl_xor_sync(FULL, m, 8));
-        m = fmaxf(m, __shfl_xor_sync(FULL, m, 16));
-        if (m > 0.0f && m < 1e30f) { int e; frexpf(m, &e); up = ldexpf(1.0f, -e); q.unscale = ldexpf(1.0f, e); }
+    float x[C][8], up = 1.0f, m = 0.0f;
+#pragma unroll
+    for (int i = 0; i < C; i++) {
+        const int f = feature_of<K>(i, c);
+        load_features(p, row, f, r < heads ? p.d - f : 0, x[i]);
+#pragma unroll
+        for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
+    }
+    if (sizeof(K) == 1) {                           /* a power of two, exact; one for all heads: it is undone after the mma */
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        if (m > 1e-30f && m < 1e30f) {
+            const unsigned above = (__float_as_uint(m) >> 23) - 126u;             /* m < 2^above */
+            up = __uint_as_float((127u - above) << 23);
+            q.unscale = __uint_as_float((127u + above) << 23);
+        }
     }
 #pragma unroll
     for (int i = 0; i < C; i++) {
         T hi[8], lo[8];
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-            int f = feature_of<K>(i, c) + e;
-            float x = r < heads && f < p.d ? up * load_any(p.q_type, row + f * feature) : 0.0f;
-            hi[e] = (T)x;
-            lo[e] = (T)(x - (float)hi[e]);
+            hi[e] = (T)(up * x[i][e]);
+            lo[e] = (T)(up * x[i][e] - (float)hi[e]);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -292,6 +314,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 template <int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<any, C, LO> &q) {
     const int c = threadIdx.x & 3;
+    q.unscale = 1.0f;
     for (int e = 0; e < 2; e++)
         q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
 }
@@ -353,8 +376,8 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO>
         for (int j = 0; j < LOADS; j++) piece_dots(q, x[0][j], x[1][j], j, acc);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            s[e][2 * i] = acc[e] * q.unscale;
-            s[e][2 * i + 1] = acc[2 + e] * q.unscale;
+            s[e][2 * i] = acc[e];
+            s[e][2 * i + 1] = acc[2 + e];
         }
     }
     return bad;
@@ -382,16 +405,17 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, L
 
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void tile_finish(const params &p, int head, int heads, int tile, int begin, int end, int position, bool bad,
-                                            float s[2][8], float m[2]) {
+__device__ __forceinline__ void tile_finish(const params &p, float unscale, int head, int heads, int tile, int begin, int end, int position,
+                                            bool bad, float s[2][8], float m[2]) {
     const int lane = threadIdx.x & 31, first = tile * TILE + 8 * (lane >> 2), c = lane & 3;
     const bool whole = tile * TILE >= begin && (tile + 1) * TILE <= end;
+    const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         float slope = EXTRA && p.slopes && 2 * c + e < heads ? p.slopes[head + 2 * c + e] : 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float x = s[e][i] * (EXTRA ? p.scale : p.scale * LOG2E);
+            float x = s[e][i] * scale;
             if (EXTRA) {
                 if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
                 x = (x + slope * (float)(first + i - position)) * LOG2E;
@@ -423,14 +447,22 @@ __device__ __forceinline__ void tile_finish(const params &p, int head, int heads
    (max, sum) pairs. No shared memory and no barrier; it should run at the speed of reading K. */
 __device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &tile) {
     if (w >= p.work) return false;
-    const unsigned slices = (unsigned)p.slices, inner = (unsigned)(p.heads_inner ? p.kv_heads : p.tiles);
-    const unsigned outer = (unsigned)(p.heads_inner ? p.tiles : p.kv_heads);
-    if (slices > 1) { slice = (int)(w % slices); w /= slices; } else slice = 0;
-    const unsigned rest = w / inner, at = w - rest * inner, batch = rest / outer, other = rest - batch * outer;
+    unsigned rest = p.by_slices.quotient(w), at, batch, other;
+    slice = (int)(w - rest * p.by_slices.d);
+    w = rest;
+    rest = p.by_inner.quotient(w);
+    at = w - rest * p.by_inner.d;
+    batch = p.by_outer.quotient(rest);
+    other = rest - batch * p.by_outer.d;
     b = (int)batch;
     kv = (int)(p.heads_inner ? at : other);
     tile = (int)(p.heads_inner ? other : at);
     return true;
+}
+
+/* Where the 64 entries of a tile start. */
+__device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int tile) {
+    return (((i64)b * p.heads + head) * p.tiles + tile) * TILE;
 }
 
 /* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per tile, the (max, sum) pairs. */
@@ -441,16 +473,13 @@ __device__ __forceinline__ void write_tile(const params &p, int b, int kv, int s
     for (int e = 0; e < 2; e++) {
         const int h = 2 * c + e;
         const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty tile gives zeros, or NaN if it held one */
-        float sum = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            s[e][i] = pow2(s[e][i] - top);
-            sum += s[e][i];
-        }
+        for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
+        float sum = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
-        const i64 row = (i64)b * p.heads + head + h, at = row * p.tiles * TILE + tile * TILE + 8 * r;
+        const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, tile) + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per key */
             uint4 w = philox(key, (unsigned)(tile * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
@@ -474,8 +503,7 @@ __device__ __forceinline__ void write_tile(const params &p, int b, int kv, int s
             *(float4 *)(p.stash + 4 * at + 16) = make_float4(s[e][4], s[e][5], s[e][6], s[e][7]);
         }
         if (r == 0)
-            p.tile[(((i64)b * p.kv_heads + kv) * p.tiles + tile) * p.group + slice * SLOTS + h] =
-                make_float2(m[e], sum);
+            p.tile[row * p.tiles + tile] = make_float2(m[e], sum);
     }
 }
 
@@ -487,13 +515,14 @@ __device__ __forceinline__ void wait_for_previous() {
 
 /* The gather kernel's counters, before its CTAs can count (they wait for this whole grid). */
 __device__ __forceinline__ void zero_arrivals(const params &p) {
-    for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < p.arrivals; i += (i64)gridDim.x * blockDim.x) p.arrived[i] = 0;
+#pragma unroll 1
+    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (unsigned)p.arrivals; i += gridDim.x * blockDim.x)
+        p.arrived[i] = 0;
 }
 
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");                /* at the end: a kernel that waits on the card for the whole of
-                                                                         this one cost 10 % at 1 x 128k (bench/ladder.md) */
+    asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
@@ -510,7 +539,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
             bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-            tile_finish<EXTRA>(p, head, heads, tile, begin, end, position, bad, s, m);
+            tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
             write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
         }
     }
@@ -520,7 +549,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
 /* The tuned kernel: a stream. Every warp walks its tiles with STEPS steps of 16 keys in flight to a ring in shared memory by
    cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
    is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
-   multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. */
+   multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
 template <typename K, int C> struct ring {
     enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows                  */
     enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp                                   */
@@ -530,6 +559,14 @@ template <typename K, int C> struct ring {
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
+}
+/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays where it is. */
+__device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(dst), "l"(from), "l"(policy) : "memory");
 }
 __device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
@@ -549,12 +586,27 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* Where lane c's 16-byte pieces of key 0 are; with pages, of the first token of page 0. */
-template <bool PAGED> __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
-    return p.k + (PAGED ? 0 : x.b * p.k_stride[0]) + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
+/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range: its place in k, -1 if the block
+   table is wrong; *start: its first key. */
+__device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
+    const int last = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
+    const int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size), at = p.table[x.b * p.table_stride + page];
+    *start = page * p.page_size;
+    return (unsigned)at < (unsigned)p.pages ? at : -1;
 }
 
-/* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0 and is found later. */
+/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were laid out like the lane's. */
+template <bool PAGED> __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
+    i64 at = PAGED ? 0 : x.b * p.k_stride[0];
+    if (PAGED && p.eights && x.valid) {
+        int start;
+        const int page = lane_page(p, x, &start);
+        at = max(page, 0) * p.k_stride[0] - (i64)start * p.k_row;
+    }
+    return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
+}
+
+/* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
 template <typename K, int C, bool PAGED>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
@@ -563,11 +615,14 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int j = min(max(first + h, x.begin), x.end - 1);
-        i64 at = PAGED ? row_offset<true>(p, p.k_stride, x.b, j) : j * p.k_stride[1];
+        i64 at = PAGED && !p.eights ? row_offset<true>(p, p.k_stride, x.b, j) : (i64)j * p.k_row;
         if (PAGED && at == NO_ROW) at = 0;
         const char *from = x.base + at;
         uint4 *to = slot + h * PIECES * 32 + lane;
-        if (full) {
+        if (full && p.once) {
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) copy16_once(to + k * 32, from + 64 * k);
+        } else if (full) {
 #pragma unroll
             for (int k = 0; k < PIECES; k++) copy16(to + k * 32, from + 64 * k);
         } else {
@@ -582,6 +637,8 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
 
 template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     if (!PAGED) return false;
+    int start;
+    if (p.eights) return lane_page(p, x, &start) < 0;
     bool bad = false;
     const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
     for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
@@ -601,8 +658,22 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        s[e][2 * i] = acc[e] * q.unscale;
-        s[e][2 * i + 1] = acc[2 + e] * q.unscale;
+        s[e][2 * i] = acc[e];
+        s[e][2 * i + 1] = acc[2 + e];
+    }
+}
+
+/* The scores of the next tile in the ring. `advance` sends for another step. */
+template <typename K, int C, typename Advance>
+__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot, Advance advance,
+                                            float s[2][8]) {
+    enum { STEPS = ring<K, C>::STEPS };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        advance();
+        copy_wait<STEPS - 1>();
+        step_dots<K, C>(q, mine + slot * ring<K, C>::LOADS * 32, i, s);
+        if (++slot == STEPS) slot = 0;
     }
 }
 
@@ -612,11 +683,11 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     extern __shared__ uint4 slots[];
     const int warp = threadIdx.x >> 5;
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
-    const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;                      /* of 8 warps, shared out evenly */
-    const unsigned end = (unsigned)((u64)steps * (blockIdx.x + 1) / gridDim.x) * SCORE_WARPS;
+    const unsigned from = blockIdx.x * p.run + min(blockIdx.x, p.longer);
+    const unsigned end = (from + p.run + (blockIdx.x < p.longer)) * SCORE_WARPS;
     zero_arrivals(p);
     cursor in, x;
-    in.w = (unsigned)((u64)steps * blockIdx.x / gridDim.x) * SCORE_WARPS + warp;
+    in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
     in.base = key_base<PAGED>(p, in);
@@ -634,6 +705,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     query<K, C, false> q;
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
+    if (p.run == 1 && !p.longer) launch_dependents();                 /* one step per CTA: gather starts up beside the last ones */
     while (x.valid) {
         const int head = x.kv * p.group + x.slice * SLOTS, heads = min(p.group - x.slice * SLOTS, (int)SLOTS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
@@ -642,14 +714,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            advance();
-            copy_wait<STEPS - 1>();
-            step_dots<K, C>(q, mine + slot * LOADS * 32, i, s);
-            if (++slot == STEPS) slot = 0;
-        }
-        tile_finish<false>(p, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        stream_dots<K, C>(q, mine, slot, advance, s);
+        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
         write_tile(p, x.b, x.kv, x.slice, x.tile, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -682,96 +748,94 @@ template <int WARPS> __device__ __forceinline__ double block_scan(double x, doub
 
 /* Mass of a tile relative to 2^m; NaN if a score was. */
 __device__ __forceinline__ double tile_mass(float2 x, float m) {
-    return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)exp2f(x.x - m) * (double)x.y;
+    return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
-/* First of n tiles whose end exceeds mass t, the last one past the end. */
-__device__ __forceinline__ int find_tile(const double *prefix, int n, double t) {
-    int lo = 0, hi = n - 1;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (t < prefix[mid + 1]) hi = mid; else lo = mid + 1;
+/* 8 stash entries as they lie in memory, and in units of their type. */
+template <typename U> struct entries {
+    uint4 a, b;
+    __device__ __forceinline__ void load(const char *p) {
+        if constexpr (sizeof(U) == 1) { const uint2 x = *(const uint2 *)p; a = make_uint4(x.x, x.y, 0, 0); }
+        else a = *(const uint4 *)p;
+        if constexpr (sizeof(U) == 4) b = *(const uint4 *)(p + 16);
     }
-    return lo;
-}
+    __device__ __forceinline__ void unpack(float u[8]) const {
+        const unsigned w[8] = { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w };
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if constexpr (sizeof(U) == 4) u[i] = __uint_as_float(w[i]);
+            else if constexpr (sizeof(U) == 2) u[i] = __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
+            else u[i] = (float)(w[i / 4] >> 8 * (i & 3) & 255u);
+        }
+    }
+};
 
-/* Where the threads' partial sums meet, or past the end, rounding can point at a tile without mass: the nearest with mass, earlier ones
+/* Rounding can point past a tile's end or at an entry without mass (a masked key, perhaps): the nearest with mass, earlier ones
    first, takes the draw. */
-__device__ __noinline__ int tile_with_mass(const float2 *sum, i64 pitch, int n, int tile) {
-    int t = tile;
-    while (t >= 0 && sum[t * pitch].x < MASK_LIMIT) t--;
-    if (t < 0) for (t = tile; t + 1 < n && sum[t * pitch].x < MASK_LIMIT;) t++;
-    return t;
+template <typename U> __device__ __noinline__ int entry_with_mass(const U *u, int entry) {
+    const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(u + i) != 0 : (float)u[i] > 0.0f; };
+    const int start = min(entry, TILE - 1);
+    for (int i = start; i >= 0; i--) if (has(i)) return i;
+    for (int i = start; i < TILE; i++) if (has(i)) return i;
+    return start;
 }
 
-/* The lane of a tile's 64 stash entries at which the running sum exceeds `local` (in units of u; sum: the tile's exact sum): the number of
-   running sums that do not. Rounded stashes are stretched to the exact sum. Never an entry that is 0: past the end, by
-   rounding, the last entry that is not. Comparisons in the sums' own type are exact, because the threshold is rounded down to it. */
-__device__ __forceinline__ int find_key(const params &p, i64 tile_at, double local, float sum) {
-    int lane = 0;
-    if (p.stash_type == SANTA_STASH_U8) {
-        const uint4 *s = (const uint4 *)(p.stash + tile_at);
-        const uint4 x[4] = { s[0], s[1], s[2], s[3] };
-        unsigned w[16], total = 0, run = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) { w[4 * i] = x[i].x; w[4 * i + 1] = x[i].y; w[4 * i + 2] = x[i].z; w[4 * i + 3] = x[i].w; }
-#pragma unroll
-        for (int i = 0; i < 16; i++) total = __dp4a(w[i], 0x01010101u, total);
-        const unsigned want = (unsigned)(local * ((double)total / (double)sum));
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                run += w[i] >> (8 * k) & 255u;
-                lane += run <= want;
-            }
-        if (lane < TILE) return lane;
-        for (lane = TILE - 1; lane > 0 && !((const unsigned char *)s)[lane];) lane--;
-        return lane;
-    }
-    if (p.stash_type == SANTA_STASH_F16) {
-        const __half2 *s = (const __half2 *)(p.stash + 2 * tile_at);
-        float total = 0.0f, run = 0.0f;
-#pragma unroll 4
-        for (int i = 0; i < 32; i++) { float2 f = __half22float2(s[i]); total += f.x; total += f.y; }
-        const float want = __double2float_rd(local * ((double)total / (double)sum));
-#pragma unroll 4
-        for (int i = 0; i < 32; i++) {
-            float2 f = __half22float2(s[i]);
-            run += f.x; lane += run <= want;
-            run += f.y; lane += run <= want;
-        }
-        if (lane < TILE) return lane;
-        for (lane = TILE - 1; lane > 0 && !(__half2float(((const __half *)s)[lane]) > 0.0f);) lane--;
-        return lane;
-    }
-    const float4 *s = (const float4 *)(p.stash + 4 * tile_at);
-    const float want = __double2float_rd(local);
-    float run = 0.0f;
+/* Lane i's threshold `want` (in units of u; sum: the tile's exact sum) lies in the tile whose stash starts at entry `at`; returns
+   its entry there: the number of running sums that do not exceed it, and never one without mass. Eight lanes to a draw, 8 entries
+   each, 16 draws on their way together. Rounded stashes are stretched to the exact sum. */
+template <typename U> __device__ __forceinline__ int find_entries(const char *stash, int count, i64 at, float want, float sum) {
+    const int lane = threadIdx.x & 31, part = lane & 7;
+    int found = 0;
+    bool massless = false;
 #pragma unroll 1
-    for (int i = 0; i < 16; i += 8) {
-        float4 x[8];
+    for (int base = 0; __any_sync(FULL, base < count); base += 16) {
+        entries<U> x[4];
 #pragma unroll
-        for (int k = 0; k < 8; k++) x[k] = s[i + k];
+        for (int i = 0; i < 4; i++)
+            x[i].load(stash + (__shfl_sync(FULL, at, base + 4 * i + lane / 8) + 8 * part) * (int)sizeof(U));
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
-            run += x[k].x; lane += run <= want;
-            run += x[k].y; lane += run <= want;
-            run += x[k].z; lane += run <= want;
-            run += x[k].w; lane += run <= want;
+        for (int i = 0; i < 4; i++) {
+            float u[8], before = 0.0f;
+            unsigned some = 0;
+            x[i].unpack(u);
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                some |= u[k] > 0.0f ? 1u << k : 0;
+                u[k] += before;
+                before = u[k];
+            }
+#pragma unroll
+            for (int o = 1; o < 8; o <<= 1) {
+                const float y = __shfl_up_sync(FULL, before, o, 8);
+                if (part >= o) before += y;
+            }
+            float t = __shfl_sync(FULL, want, base + 4 * i + lane / 8);
+            if (sizeof(U) < 4) t *= __fdividef(__shfl_sync(FULL, before, 7, 8), __shfl_sync(FULL, sum, base + 4 * i + lane / 8));
+            before = __shfl_up_sync(FULL, before, 1, 8);
+            if (part == 0) before = 0.0f;
+            int entry = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) entry += before + u[k] <= t;
+#pragma unroll
+            for (int o = 1; o < 8; o <<= 1) entry += __shfl_xor_sync(FULL, entry, o);
+            some = __shfl_sync(FULL, some, entry >> 3, 8) >> (entry & 7) & 1;
+            entry = __shfl_sync(FULL, entry << 1 | (int)(some && entry < TILE), 8 * (lane & 3));
+            if (lane / 4 == base / 4 + i) { found = entry >> 1; massless = !(entry & 1); }
         }
     }
-    if (lane < TILE) return lane;
-    for (lane = TILE - 1; lane > 0 && !(((const float *)s)[lane] > 0.0f);) lane--;
-    return lane;
+    return massless ? entry_with_mass((const U *)stash + at, found) : found;
 }
 
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
-__device__ __forceinline__ double sink_share(const params &p, int head, float m, double total) {
-    if (!p.sinks || p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
+__device__ __noinline__ double sink_share_of(const params &p, int head, float m, double total) {
+    if (p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
     const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head], top = sink > natural ? sink : natural;
     const double t = total * exp(natural - top);
     return t / (t + exp(sink - top));
+}
+
+__device__ __forceinline__ double sink_share(const params &p, int head, float m, double total) {
+    return p.sinks ? sink_share_of(p, head, m, total) : 1.0;
 }
 
 /* Natural log-sum-exp, sink included; NaN for a bad row. */
@@ -788,224 +852,304 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* Where row keys[at] starts, and its weight: 0 past hi, NaN for a bad page. */
-template <bool PAGED>
-__device__ __forceinline__ const char *drawn_row(const params &p, int b, int kv, const int *keys, const float *weights, int at, int hi, float *w) {
-    const int i = min(at, hi - 1);
-    const i64 offset = row_offset<PAGED>(p, p.v_stride, b, keys[i]);
-    *w = at < hi ? weights[i] : 0.0f;
-    if (PAGED && offset == NO_ROW) *w = __int_as_float(0x7fc00000);
-    return p.v + (PAGED && offset == NO_ROW ? 0 : offset) + kv * p.v_stride[2];
-}
+/* One value of V that cannot be loaded in fours. Called, so that it does not swell its callers. */
+__device__ __noinline__ float load_one(int type, const char *p) { return load_any(type, p); }
 
-/* Adds rows keys[lo..hi) to acc: 4 columns per lane and 128-column piece. 8 rows are on their way while 8 are added, as they came (two
-   registers for four bf16), and no branch stands between the loads: past the end the last row is read again with weight 0. */
-template <typename V, int CH, bool PAGED>
-__device__ __forceinline__ void gather_rows(const params &p, int b, int kv, int column, const int *keys, const float *weights, int lo, int hi,
+/* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane and 128-column piece. 16 rows are on
+   their way together, as they came (two registers for four bf16), and no branch stands between the loads: at and weight go on to
+   the next multiple of 16 with the last row and weight 0. */
+template <typename V, int CH>
+__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at, const float *weight,
                                             float acc[CH][4]) {
     const int lane = threadIdx.x & 31;
     const bool vector = p.vector_v && p.dv % 4 == 0;
-    if (lo >= hi) return;
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
         const int col = column + 128 * ch + 4 * lane;
         if (!vector) {
 #pragma unroll 1
-            for (int i = lo; i < hi; i++) {
-                float w;
-                const char *row = drawn_row<PAGED>(p, b, kv, keys, weights, i, hi, &w);
+            for (int i = 0; i < count; i++)
 #pragma unroll
-                for (int k = 0; k < 4; k++) acc[ch][k] += col + k < p.dv ? w * load_any(p.v_type, row + (col + k) * p.v_stride[3]) : 0.0f;
-            }
+                for (int k = 0; k < 4; k++)
+                    if (col + k < p.dv) acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
             continue;
         }
-        const i64 at = (i64)min(col, p.dv - 4) * (int)sizeof(V);
-        values<V, 4> now[8], next[8];
-        float w[8], next_w[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) now[i].load(drawn_row<PAGED>(p, b, kv, keys, weights, lo + i, hi, &w[i]) + at);
+        const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
-        for (int i0 = lo; i0 < hi; i0 += 8) {
-            if (i0 + 8 < hi)
+        for (int i0 = 0; __any_sync(FULL, i0 < count); i0 += 16) {
+            values<V, 4> x[16];
 #pragma unroll
-                for (int i = 0; i < 8; i++) next[i].load(drawn_row<PAGED>(p, b, kv, keys, weights, i0 + 8 + i, hi, &next_w[i]) + at);
+            for (int i = 0; i < 16; i++) x[i].load(from + at[i0 + i]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float x[4];
-                now[i].unpack(x);
+            for (int i = 0; i < 16; i++) {
+                float y[4];
+                x[i].unpack(y);
 #pragma unroll
-                for (int k = 0; k < 4; k++) acc[ch][k] += w[i] * x[k];
+                for (int k = 0; k < 4; k++) acc[ch][k] += weight[i0 + i] * y[k];
             }
-#pragma unroll
-            for (int i = 0; i < 8; i++) { now[i] = next[i]; w[i] = next_w[i]; }
         }
     }
 }
 
-/* flash: position of a draw in its own tile, from the tile's own sums. Returns the 64-key tile; *t relative to 2^*top, *w its weight. */
-__device__ __noinline__ int flash_draw(const params &p, const float2 *sum, const int *tile_of, int groups, i64 draw, u64 key, int head, int first,
-                                       int tiles, float m, double total, double *t, float *top, float *w) {
-    /* the r-th tile with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T */
-    const i64 s = p.samples, r = s >= groups ? ((draw + 1) * groups + s - 1) / s - 1 : draw;
-    const i64 lo_draw = s >= groups ? s * r / groups : r, hi_draw = s >= groups ? s * (r + 1) / groups : r + 1;
-    const int f = tile_of[r], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, tiles);
+/* What a share of a head needs of shared memory. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+template <int CH> struct gather_memory {
+    double prefix[RUN * SHARE];                     /* sums up to and with a tile, from the start of its thread's tiles; flash:
+                                                       as int, which flash tiles have mass                                 */
+    float2 sums[RUN * SHARE];                       /* p.tile of this head                                                */
+    double ends[SHARE];                             /* sums up to and with a thread, from the start of its warp           */
+    double totals[GATHER_WARPS], scratch[GATHER_WARPS];
+    i64 at[SHARE];                                  /* bytes from p.v to the row of a draw                                */
+    float weight[SHARE];
+    float tops[GATHER_WARPS];
+    alignas(16) float partial[GATHER_WARPS * 128 * CH];
+    int last_one;
+};
+
+/* The sums of a head's tiles, beginning with the first one that has keys: a copy in shared memory if there is one. */
+struct tile_sums {
+    const float2 *all, *copy;
+    int count, shift;
+    __device__ __forceinline__ float2 operator[](int t) const {
+        return copy ? copy[(t & ((1 << shift) - 1)) * SHARE + (t >> shift)] : all[t];
+    }
+};
+
+/* Where rounding points at a tile without mass: the nearest with mass, earlier ones first, takes the draw. */
+__device__ __noinline__ int tile_with_mass(tile_sums sum, int tile) {
+    int t = tile;
+    while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
+    if (t < 0) for (t = tile; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
+    return t;
+}
+
+/* Where a draw fell: its tile, its place in it in units of u, the tile's sum of u, and the weight of its row. */
+struct place { int tile; float want, sum, weight; };
+
+/* t: mass position within the tile, relative to 2^top. */
+__device__ __forceinline__ place place_in(tile_sums sum, int tile, double t, float top, float weight) {
+    float2 x = sum[tile];
+    if (x.x < MASK_LIMIT) x = sum[tile = tile_with_mass(sum, tile)];
+    return { tile, __double2float_rd(fmax(t * (double)pow2(top - x.x), 0.0)), x.y, weight };
+}
+
+/* The tile of mass position t (relative to 2^m). */
+template <int CH>
+__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH> &s, const double *prefix, float m, double t) {
+    double reached = 0.0, below = 0.0;
+    int thread = 0, k = 0;
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS - 1; i++) {
+        reached += s.totals[i];
+        if (t >= reached) { thread = 32 * (i + 1); below = reached; }
+    }
+    t -= below;
+    below = 0.0;
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        const double end = s.ends[thread + o - 1];
+        if (t >= end) { thread += o; below = end; }
+    }
+    t -= below;
+    below = 0.0;
+#pragma unroll 1
+    for (int o = 1 << sum.shift >> 1; o; o >>= 1) {
+        const double end = prefix[(k + o - 1) * SHARE + thread];
+        if (t >= end) { k += o; below = end; }
+    }
+    return place_in(sum, min((thread << sum.shift) + k, sum.count - 1), t - below, m, 1.0f);
+}
+
+/* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
+__device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
+
+/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws; tile_of lists them. */
+__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, int groups, i64 draw, u64 key,
+                                             int head, int first, float m, double total) {
+    /* the r-th of them has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T */
+    const i64 s = p.samples, r = s >= groups ? ratio((draw + 1) * groups + s - 1, s) - 1 : draw;
+    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
+    const int f = tile_of[r], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
     const double count = (double)(hi_draw - lo_draw);
     double mine = 0.0;
-    *top = MASKED;
-#pragma unroll 4
-    for (int k = lo; k < hi; k++) *top = fmaxf(*top, sum[(i64)k * p.group].x);
-#pragma unroll 4
-    for (int k = lo; k < hi; k++) mine += tile_mass(sum[(i64)k * p.group], *top);
+    float top = MASKED;
+    for (int k = lo; k < hi; k++) top = fmaxf(top, sum[k].x);
+    for (int k = lo; k < hi; k++) mine += tile_mass(sum[k], top);
     double at = ((double)(draw - lo_draw) + uniform(key, 0, (unsigned)head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
-    *w = (float)(mine * (double)pow2(*top - m) / total / count * (double)p.samples);
+    double t = at;
     int tile = lo;
-    *t = at;
     for (int k = lo; k < hi; k++) {
-        const double next = tile_mass(sum[(i64)k * p.group], *top);
-        if (next > 0.0) { tile = k; *t = at; }
+        const double next = tile_mass(sum[k], top);
+        if (next > 0.0) { tile = k; t = at; }
         if (at < next) break;
         at -= next;
     }
-    return tile;
+    return place_in(sum, tile, t, top, (float)(mine * (double)pow2(top - m) * (double)s / (total * count)));
 }
 
-/* Grid: (query head, batch, 256-draw share x 256 columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefix in shared memory (in global memory above PREFIX_TILES tiles)
-   2 draw     a thread per draw: tile by binary search, key by a scan of the tile's 64 stash entries
-   3 gather   a warp per 1/8 of the draws, 8 rows in flight, f32 sums; then the 8 warps' sums in order
-   4 merge    with more than 256 draws: the CTA that finishes last adds the shares in order
-   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: four dependent trips to memory, and instructions that no one
-   has fetched before; so it is kept short.
-   Barriers: before and after each reuse of shared memory, and between the steps. Shared: prefix | sums | keys | weights. */
-template <typename V, int CH, bool FLASH, bool PAGED>
-__global__ void __launch_bounds__(GATHER_WARPS * 32, sizeof(V) == 4 ? 2 : 3) k_gather(const __grid_constant__ params p) {
-    enum { THREADS = GATHER_WARPS * 32, COLUMNS = 128 * CH };
-    extern __shared__ double dynamic[];
-    __shared__ double scratch[GATHER_WARPS];
-    __shared__ float scratch_max[GATHER_WARPS];
-    __shared__ int last_one;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    const int head = blockIdx.x, b = blockIdx.y, kv = head / p.group;
+/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order; returns how many. */
+__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, int first, float m, double *scratch) {
+    const int count = sum.count ? (first + sum.count - 1) / p.flash_blocks + 1 : 0;
+    int groups = 0;
+#pragma unroll 1
+    for (int base = first / p.flash_blocks; base < count; base += SHARE) {
+        const int f = base + (int)threadIdx.x;
+        bool has = false;
+        for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, sum.count); t++)
+            has |= sum[t].x - m > -87.0f * LOG2E;
+        double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
+        if (has) tile_of[groups + (int)rank - 1] = f;
+        groups += (int)found;
+    }
+    __syncthreads();
+    return groups;
+}
+
+/* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
+   1 scan     all tile sums of the head in f64, prefixes in shared memory (in global memory above RUN * 256 tiles)
+   2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
+   3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
+   4 merge    with more than one share: the CTA that finishes last adds the shares in order
+   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory, and instructions
+   that no one has fetched before; so it is kept short.
+   Barriers: for the maximum, for the prefixes, for the warps' sums. */
+template <typename V, int CH, bool FLASH>
+__global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gather(const __grid_constant__ params p) {
+    enum { COLUMNS = 128 * CH };
+    __shared__ gather_memory<CH> s;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int share_of = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
-    double *prefix = p.tiles <= PREFIX_TILES ? dynamic : p.prefix + row * (p.tiles + 1);
-    float *sums = (float *)(dynamic + (p.tiles <= PREFIX_TILES ? (p.tiles + 2) & ~1 : 0));    /* [warps][COLUMNS] */
-    int *keys = (int *)(sums + GATHER_WARPS * COLUMNS);
-    float *weights = (float *)(keys + THREADS);
+    const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
+    const bool fits = per <= RUN;
+    double *prefix = fits ? s.prefix : p.prefix + row * p.prefix_pitch;      /* there the head's other CTAs write the same values */
+    const tile_sums sum = { p.tile + row * p.tiles + first, fits ? s.sums : nullptr, tiles, shift };
     const u64 key = row_key(p, b);
-    const i64 draw = (i64)share_of * THREADS + tid;
-    /* where this thread's threshold lies within its stratum */
+    int draws = p.samples, n = min(draws - share_of * SHARE, (int)SHARE), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+    int draw = share_of * SHARE + warp * each + lane;
+    /* where this lane's threshold lies within its stratum */
     const double u = FLASH ? 0.0 : uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
                                            p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
-    const float2 *sum = p.tile + (((i64)b * p.kv_heads + kv) * p.tiles + first) * p.group + head % p.group;
     wait_for_previous();                            /* from here on the scores are complete */
 
-    /* 1: every thread a run of tiles, kept where its prefix will be */
-    const int per = (tiles + THREADS - 1) / THREADS, from = min(tid * per, tiles), to = min(from + per, tiles);
+    /* 1 */
+    float2 x[RUN];
     float m = MASKED;
-#pragma unroll 4
-    for (int t = from; t < to; t++) {
-        const float2 x = sum[(i64)t * p.group];
-        m = fmaxf(m, x.x);
-        *(float2 *)(prefix + t) = x;
+    auto load_run = [&](int k) {
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const int t = tid * per + k + i;
+            x[i] = k + i < per && t < tiles ? sum.all[t] : make_float2(MASKED, 0.0f);
+        }
+    };
+#pragma unroll 1
+    for (int k = 0; k < per; k += RUN) {
+        load_run(k);
+#pragma unroll
+        for (int i = 0; i < RUN; i++) m = fmaxf(m, x[i].x);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (lane == 0) scratch_max[warp] = m;
+    if (lane == 0) s.tops[warp] = m;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, scratch_max[i]);
-    double mass = 0.0, total;
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    double mass = 0.0;
 #pragma unroll 1
-    for (int t = from; t < to; t++) mass += tile_mass(*(float2 *)(prefix + t), m);
-    double run = block_scan<GATHER_WARPS>(mass, scratch, &total) - mass;
-#pragma unroll 1
-    for (int t = from; t < to; t++) {
-        const double next = tile_mass(*(float2 *)(prefix + t), m);
-        prefix[t] = run;
-        run += next;
+    for (int k = 0; k < per; k += RUN) {
+        if (!fits) load_run(k);
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            if (k + i >= per) break;
+            mass += tile_mass(x[i], m);
+            if (!FLASH) prefix[(k + i) * SHARE + tid] = mass;
+            if (fits) s.sums[i * SHARE + tid] = x[i];
+        }
     }
-    if (tid == 0) prefix[tiles] = total;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const double y = __shfl_up_sync(FULL, mass, o);
+        if (lane >= o) mass += y;
+    }
+    s.ends[tid] = mass;
+    if (lane == 31) s.totals[warp] = mass;
     __syncthreads();
+    double total = 0.0;
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
     const bool bad = !(total == total) || isinf(total);
 
-    /* flash: the tiles of p.flash_blocks * 64 keys that have mass (see santa.h), in order */
-    int *tile_of = FLASH ? p.tile_of + row * p.flash_tiles : nullptr;
-    int groups = 0;
+    int *tile_of = (int *)prefix, groups = 0;
     if (FLASH) {
-        const int count = tiles ? (first + tiles - 1) / p.flash_blocks + 1 : 0;
-#pragma unroll 1
-        for (int base = first / p.flash_blocks; base < count; base += THREADS) {
-            const int f = base + tid;
-            bool has = false;
-            for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, tiles); t++)
-                has |= sum[(i64)t * p.group].x - m > -87.0f * LOG2E;
-            double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
-            if (has) tile_of[groups + (int)rank - 1] = f;
-            groups += (int)found;
-        }
-        __syncthreads();                            /* the head's other CTAs write the same values */
+        groups = flash_list(p, sum, tile_of, first, m, s.scratch);
+        draws = max(draws, groups);
+        n = max(min(draws - share_of * SHARE, (int)SHARE), 0);
+        each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+        draw = share_of * SHARE + warp * each + lane;
     }
-    const i64 draws = bad || !(total > 0.0) ? 0 : FLASH ? (i64)max(p.samples, groups) : (i64)p.samples;
-    if (tid == 0 && blockIdx.z == 0 && p.draws) p.draws[row] = (int)draws;
-    const int n = (int)min((i64)THREADS, max(draws - (i64)share_of * THREADS, (i64)0));
+    if (bad || !(total > 0.0)) draws = n = 0;
+    if (tid == 0 && share_of == 0 && column_block == 0 && p.draws) p.draws[row] = draws;
+
     /* 2 */
-    if (tid < n) {
-        double t;                                   /* mass position, in the end within `tile` and relative to 2^top */
-        float w = 1.0f, top = m;
-        int tile;
-        if (FLASH) {
-            tile = flash_draw(p, sum, tile_of, groups, draw, key, head, first, tiles, m, total, &t, &top, &w);
-        } else {
-            t = p.method == SANTA_IID ? u * total : ((double)draw + u) * (total / (double)p.samples);
-            tile = find_tile(prefix, tiles, t);
-            t -= prefix[tile];
-        }
-        float2 x = sum[(i64)tile * p.group];
-        if (x.x < MASK_LIMIT) x = sum[(i64)(tile = tile_with_mass(sum, p.group, tiles, tile)) * p.group];
-        const double local = fmax(t * (double)exp2f(top - x.x), 0.0);
-        const int j = (first + tile) * TILE + find_key(p, (row * p.tiles + first + tile) * TILE, local, x.y);
-        keys[tid] = j;
-        weights[tid] = w;
-        if (p.keys && column_block == 0) p.keys[row * p.max_draws + draw] = j;
-    }
-    __syncthreads();
-    /* 3 */
+    const int count = max(min(each, n - warp * each), 0);
     float acc[CH][4];
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) acc[ch][0] = acc[ch][1] = acc[ch][2] = acc[ch][3] = 0.0f;
-    const int mine = (n + GATHER_WARPS - 1) / GATHER_WARPS, lo = min(warp * mine, n), hi = min(lo + mine, n);
-    gather_rows<V, CH, PAGED>(p, b, kv, column, keys, weights, lo, hi, acc);
+    if (__any_sync(FULL, count > 0)) {
+        place at = { 0, 0.0f, 1.0f, 0.0f };
+        if (lane < count)
+            at = FLASH ? flash_place(p, sum, tile_of, groups, draw, key, head, first, m, total)
+                       : comb_place<CH>(sum, s, prefix, m,
+                                        p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
+        /* lanes past the end repeat the last draw, without weight */
+        const int tile = first + __shfl_sync(FULL, at.tile, min(lane, count - 1));
+        const i64 entry = stash_entry(p, b, head, tile);
+        int j = tile * TILE;
+        if (p.stash_type == SANTA_STASH_U8) j += find_entries<unsigned char>(p.stash, count, entry, at.want, at.sum);
+        else if (p.stash_type == SANTA_STASH_F16) j += find_entries<__half>(p.stash, count, entry, at.want, at.sum);
+        else j += find_entries<float>(p.stash, count, entry, at.want, at.sum);
+        j = __shfl_sync(FULL, j, min(lane, count - 1));
+        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + draw] = j;
+        i64 offset = row_offset(p, p.v_stride, b, j);
+        if (offset == NO_ROW) {
+            offset = 0;
+            if (lane < count) at.weight = __int_as_float(0x7fc00000);
+        }
+        s.at[tid] = offset + kv * p.v_stride[2];
+        s.weight[tid] = at.weight;
+        __syncwarp();
+        /* 3 */
+        gather_rows<V, CH>(p, column, count, s.at + 32 * warp, s.weight + 32 * warp, acc);
+    }
 #pragma unroll
     for (int ch = 0; ch < CH; ch++)
-        *(float4 *)(sums + warp * COLUMNS + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        *(float4 *)(s.partial + warp * COLUMNS + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
     __syncthreads();
-    float f = 0.0f;                                 /* COLUMNS <= THREADS: a column per thread */
+    float f = 0.0f;                                 /* COLUMNS <= 256: a column per thread */
     if (tid < COLUMNS)
 #pragma unroll
-        for (int k = 0; k < GATHER_WARPS; k++) f += sums[k * COLUMNS + tid];
+        for (int k = 0; k < GATHER_WARPS; k++) f += s.partial[k * COLUMNS + tid];
     if (p.shares > 1) {
-        /* 4: p.arrived was zeroed by the scores kernel */
-        const i64 at = row * (gridDim.z / p.shares) + column_block;
-        if (tid < COLUMNS) p.part[(at * p.shares + share_of) * COLUMNS + tid] = f;
+        /* 4: p.arrived was zeroed before the scores were complete */
+        const i64 block = row * ((p.dv + 255) / 256) + column_block;
+        if (tid < COLUMNS) p.part[(block * p.shares + share_of) * COLUMNS + tid] = f;
         __threadfence();
         __syncthreads();
-        if (tid == 0) last_one = atomicAdd(&p.arrived[at], 1) == p.shares - 1;
+        if (tid == 0) s.last_one = atomicAdd(&p.arrived[block], 1) == p.shares - 1;
         __syncthreads();
-        if (!last_one) return;
+        if (!s.last_one) return;
         __threadfence();
         f = 0.0f;
         if (tid < COLUMNS)
 #pragma unroll 8
-            for (int k = 0; k < p.shares; k++) f += p.part[(at * p.shares + k) * COLUMNS + tid];
+            for (int k = 0; k < p.shares; k++) f += p.part[(block * p.shares + k) * COLUMNS + tid];
     }
-    if (tid == THREADS - 1 && column_block == 0 && p.lse)
+    if (tid == SHARE - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
-        f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) / (double)p.samples)) * p.v_scale;
+        f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
         store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                                   + (column + tid) * p.out_stride[3], f);
     }
@@ -1110,7 +1254,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         if ((tile + 1) * TILE <= begin) continue;
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-        tile_finish<EXTRA>(p, head, heads, tile, begin, end, position, bad, s, m);
+        tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
         const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
         if (scaled) {
 #pragma unroll
@@ -1189,17 +1333,19 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
-    x.b = b; x.kv = kv; x.slice = slice; x.valid = true;
-    x.base = key_base<PAGED>(p, x);
+    x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
     const int first = max(split * (SPLIT / TILE), x.begin / TILE), last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
     /* tile t belongs to warp t % 8, whatever the first one is */
     int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill = 0, fill_slot = 0, slot = 0;
     x.tile = in_tile;
+    const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
     auto advance = [&] {
         if (in_tile < last) {
             uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
             y.tile = in_tile;
+            if (PAGED && fill == 0) base = key_base<PAGED>(p, y);
+            y.base = base;
             if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
             else copy_values<K, C, PAGED>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
             if (++fill == 8) { fill = 0; in_tile += SCORE_WARPS; }
@@ -1219,14 +1365,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     if (x.tile < last) load_query(p, b, head, heads, q);
     for (; x.tile < last; x.tile += SCORE_WARPS) {
         float s[2][8], m[2];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            advance();
-            copy_wait<STEPS - 1>();
-            step_dots<K, C>(q, mine + slot * LOADS * 32, i, s);
-            if (++slot == STEPS) slot = 0;
-        }
-        tile_finish<false>(p, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        stream_dots<K, C>(q, mine, slot, advance, s);
+        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
         const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
         if (scaled) {
 #pragma unroll
@@ -1377,7 +1517,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
-struct layout { size_t tile, stash, prefix, tile_of, keys, draws, part, arrived, total; };
+struct layout { size_t tile, stash, prefix, keys, draws, part, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -1395,6 +1535,13 @@ i64 samples_of(const santa_options *o) { return o->num_samples ? o->num_samples 
 i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
 i64 capacity_of(const santa_attention *a) { return a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1]; }
 
+/* Prefixes of a head in global memory: a power of two for each of SHARE threads. */
+size_t prefix_pitch(size_t tiles) {
+    size_t n = SHARE;
+    while (n < tiles) n *= 2;
+    return n;
+}
+
 layout layout_of(const santa_attention *a, const santa_options *o) {
     layout l;
     memset(&l, 0, sizeof l);
@@ -1409,8 +1556,7 @@ layout layout_of(const santa_attention *a, const santa_options *o) {
     const size_t draws = (size_t)samples_of(o) > flash_tiles ? (size_t)samples_of(o) : flash_tiles;
     l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
     l.stash = add_part(&l, saturating(rows, tiles), (size_t)TILE * (size_t)stash_bytes(stash_of(o)));
-    l.prefix = add_part(&l, tiles > PREFIX_TILES ? saturating(rows, tiles + 1) : 0, sizeof(double));
-    l.tile_of = add_part(&l, saturating(rows, flash_tiles), sizeof(int));
+    l.prefix = add_part(&l, tiles > RUN * SHARE ? saturating(rows, prefix_pitch(tiles)) : 0, sizeof(double));
     l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
     l.draws = add_part(&l, rows, sizeof(int));
     const size_t shares = (draws + SHARE - 1) / SHARE, columns = (size_t)(a->v.shape[3] + 255) / 256;
@@ -1445,6 +1591,8 @@ santa_status check_pointer(const void *p) {
 santa_status check(const santa_attention *a, const santa_options *o) {
     if (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P || o->method == SANTA_VATTENTION) return SANTA_ERR_BACKEND_METHOD;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (o->dense_below && o->method != SANTA_DENSE) return SANTA_ERR_BACKEND_DENSE_BELOW;
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
@@ -1458,7 +1606,7 @@ size_t workspace_size(const santa_attention *a, const santa_options *o) {
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
 template <typename Kernel>
-cudaError_t launch_after(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
+cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute;
     memset(&config, 0, sizeof config);
@@ -1478,10 +1626,30 @@ cudaError_t launch_after(Kernel kernel, dim3 grid, int threads, size_t shared, c
 template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int bytes, cudaStream_t stream, const params &p) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
-    return launch_after(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
+    return launch(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
 }
 
-struct device { int multiprocessors, major; };
+/* What dense needs of shared memory per CTA: ring, weights and their factors. More than sm_86, sm_89 and sm_120 have. */
+enum { DENSE_BYTES = SCORE_WARPS * (24 * 512 + (TILE + 1) * 8 * 4) };
+
+struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
+
+santa_status read_device(device *card) {
+    const struct { cudaDeviceAttr name; int *value; } wanted[] = {
+        { cudaDevAttrMultiProcessorCount, &card->multiprocessors }, { cudaDevAttrComputeCapabilityMajor, &card->major },
+        { cudaDevAttrL2CacheSize, &card->l2 }, { cudaDevAttrMaxSharedMemoryPerBlockOptin, &card->shared } };
+    int id = 0;
+    cudaError_t e = cudaGetDevice(&id);
+    for (const auto &w : wanted) if (e == cudaSuccess) e = cudaDeviceGetAttribute(w.value, w.name, id);
+    return cuda_status(e);
+}
+
+divisor divide_by(unsigned d) {
+    divisor x = { d, 0, 0 };
+    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
+    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
+    return x;
+}
 
 template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t stream, const device &card, bool dense) {
     const int bytes = ring<K, C>::BYTES;
@@ -1493,8 +1661,16 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
                                   : launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, false>, grid, bytes, stream, p);
         return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p) : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
     }
-    const i64 ctas = ((i64)p.batch * p.kv_heads * p.slices * p.tiles + SCORE_WARPS - 1) / SCORE_WARPS;
-    const dim3 grid((unsigned)(ctas < 2 * card.multiprocessors ? ctas : 2 * card.multiprocessors));
+    const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;
+    const i64 stash = (i64)p.batch * p.heads * p.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
+    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query too often. */
+    const unsigned resident = 2 * (unsigned)card.multiprocessors;
+    const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
+    p.once = stash <= card.l2 / 3;
+    const dim3 grid(steps < most ? steps : most);
+    p.run = steps / grid.x;
+    p.longer = steps % grid.x;
     return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p) : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
 }
 
@@ -1508,32 +1684,26 @@ template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream
 template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
     if (!dense) {
         const i64 warps = (i64)p.batch * p.kv_heads * p.slices * p.tiles;
-        return launch_after(k_scores_plain<K, C, true, true>, dim3((unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS)), SCORE_WARPS * 32, 0, stream,
-                            false, p);
+        return launch(k_scores_plain<K, C, true, true>, dim3((unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS)), SCORE_WARPS * 32, 0,
+                      stream, false, p);
     }
     p.slices = (p.group + 3) / 4;
     const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
     const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices * blocks), (unsigned)p.batch);
-    return wide ? launch_after(k_dense_plain<K, C, true, true, 4, 2>, grid, DENSE_WARPS * 32, 0, stream, false, p)
-                : launch_after(k_dense_plain<K, C, true, true, 4, 1>, grid, DENSE_WARPS * 32, 0, stream, false, p);
+    return wide ? launch(k_dense_plain<K, C, true, true, 4, 2>, grid, DENSE_WARPS * 32, 0, stream, false, p)
+                : launch(k_dense_plain<K, C, true, true, 4, 1>, grid, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
 template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t stream, bool dense) {
     return p.d <= 128 ? launch_plain<K, 4>(p, stream, dense) : launch_plain<K, 8>(p, stream, dense);
 }
 
-template <typename V, int CH> cudaError_t launch_gather_columns(const params &p, cudaStream_t stream, bool overlap) {
-    const size_t prefix = p.tiles <= PREFIX_TILES ? ((size_t)p.tiles + 2) / 2 * 16 : 0, shared = prefix + GATHER_WARPS * 128 * CH * 4 + SHARE * 8;
-    const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
-    const int threads = GATHER_WARPS * 32;
-    if (p.method == SANTA_FLASH) return p.table ? launch_after(k_gather<V, CH, true, true>, grid, threads, shared, stream, overlap, p)
-                                                : launch_after(k_gather<V, CH, true, false>, grid, threads, shared, stream, overlap, p);
-    return p.table ? launch_after(k_gather<V, CH, false, true>, grid, threads, shared, stream, overlap, p)
-                   : launch_after(k_gather<V, CH, false, false>, grid, threads, shared, stream, overlap, p);
-}
-
 template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, bool overlap) {
-    return p.dv > 128 ? launch_gather_columns<V, 2>(p, stream, overlap) : launch_gather_columns<V, 1>(p, stream, overlap);
+    const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
+    if (p.method == SANTA_FLASH) return p.dv > 128 ? launch(k_gather<V, 2, true>, grid, SHARE, 0, stream, overlap, p)
+                                                   : launch(k_gather<V, 1, true>, grid, SHARE, 0, stream, overlap, p);
+    return p.dv > 128 ? launch(k_gather<V, 2, false>, grid, SHARE, 0, stream, overlap, p)
+                      : launch(k_gather<V, 1, false>, grid, SHARE, 0, stream, overlap, p);
 }
 
 santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
@@ -1558,6 +1728,7 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
     p.page_size = (int)a->k.shape[1];
     p.page_shift = -1;
+    p.eights = p.page_size % 8 == 0;
     for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
     p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
     p.batch = (int)a->q.shape[0]; p.q_len = (int)a->q.shape[1]; p.heads = (int)a->q.shape[2];
@@ -1573,40 +1744,44 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.v_scale = a->v_scale != 0.0f ? a->v_scale : 1.0f;
     p.seed = o->seed; p.offset = o->offset;
     p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.samples = (int)samples_of(o); p.stash_type = stash_of(o);
+    p.method = o->method; p.samples = (int)samples_of(o); p.per_sample = 1.0 / (double)p.samples; p.stash_type = stash_of(o);
     p.flash_blocks = (int)(tile_size_of(o) / TILE);
     p.flash_tiles = o->method == SANTA_FLASH ? (p.capacity + (int)tile_size_of(o) - 1) / (int)tile_size_of(o) : 0;
     p.max_draws = p.samples > p.flash_tiles ? p.samples : p.flash_tiles;
     p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
-    p.vector_q = vectors(&a->q) && a->q.dtype == a->k.dtype;
+    p.vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p.vector_v = vectors(&a->v);
     char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     p.tile = (float2 *)(base + l.tile);
     p.stash = base + l.stash;
     p.prefix = (double *)(base + l.prefix);
-    p.tile_of = p.flash_tiles ? (int *)(base + l.tile_of) : nullptr;
+    p.prefix_pitch = (i64)prefix_pitch((size_t)p.tiles);
     p.part = (float *)(base + l.part);
     p.arrived = (int *)(base + l.arrived);
     p.shares = (int)((p.max_draws + SHARE - 1) / SHARE);
     p.arrivals = o->method == SANTA_DENSE || p.shares == 1 ? 0 : p.batch * p.heads * ((p.dv + 255) / 256);
     if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = (i64 *)stats; }
 
+    device card = { 0, 0, 0, 0 };
+    if ((s = read_device(&card)) != SANTA_OK) return s;
+
     /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
     const bool dense = o->method == SANTA_DENSE, eight_bits = a->k.dtype == SANTA_E4M3;
     const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
-    const bool fast = cores && p.soft_cap == 0.0f && !p.slopes && (eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype)
-                      && (!dense || (a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0));
+    p.k_row = (int)p.k_stride[1];
+    const bool stream_q = eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype;
+    const bool stream_v = a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0;
+    const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
+                      && (!dense || (stream_v && card.shared >= DENSE_BYTES));
     const int slices = p.slices;
-    device card = { 0, 0 };
-    int id = 0;
-    if ((s = cuda_status(cudaGetDevice(&id))) != SANTA_OK) return s;
-    if ((s = cuda_status(cudaDeviceGetAttribute(&card.major, cudaDevAttrComputeCapabilityMajor, id))) != SANTA_OK) return s;
-    if ((s = cuda_status(cudaDeviceGetAttribute(&card.multiprocessors, cudaDevAttrMultiProcessorCount, id))) != SANTA_OK) return s;
     const bool overlap = card.major >= 9;
     if (!dense && (i64)p.shares * ((p.dv + 255) / 256) > 65535) return SANTA_ERR_OVERFLOW;
     if (dense && (i64)p.kv_heads * p.group * ((p.dv + 127) / 128) > 65535) return SANTA_ERR_OVERFLOW;
     if ((i64)p.batch * p.kv_heads * p.slices * p.tiles >= INT32_MAX) return SANTA_ERR_OVERFLOW;
     p.work = (unsigned)(p.batch * p.kv_heads * p.slices * p.tiles);
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
+    p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e;
@@ -1620,14 +1795,14 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
         else
             e = launch_plain<any, 2>(p, stream, dense);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch_after(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream, overlap, p);
+        if (dense) e = launch(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream, overlap, p);
         else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, overlap);
         else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, overlap);
         else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, overlap);
         else e = launch_gather<__nv_fp8_e4m3>(p, stream, overlap);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
-            e = launch_after(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);
+            e = launch(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);
             if (e != cudaSuccess) return cuda_status(e);
         }
     }

@@ -43,13 +43,13 @@ static const bench_entry entries[] = {
     V(heavy), V(heavy_user), V(audit),
     STRUCT(santa_options),
 #define O(f) FIELD(santa_options, f)
-    O(num_samples), O(method), O(top_p), O(tile_size), O(stash), O(scores), O(bernoulli_draws), O(seed), O(offset),
+    O(num_samples), O(method), O(top_p), O(tile_size), O(stash), O(dense_below), O(scores), O(bernoulli_draws), O(seed), O(offset),
     O(seeds), O(offsets), O(request_ids), O(vattention), O(isa), O(num_threads), O(parallel_for), O(parallel_user),
     O(item_begin), O(item_end), O(stream),
     STRUCT(santa_stats),
 #define S(f) FIELD(santa_stats, f)
     S(rows), S(keys), S(k_rows_read), S(k_features_read), S(k_features_head), S(v_rows_read), S(v_rows_head), S(draws),
-    S(tiles), S(tiles_skipped), S(exact_rows),
+    S(tiles), S(tiles_skipped), S(exact_rows), S(dense_rows),
     VALUE(SANTA_F32), VALUE(SANTA_BF16), VALUE(SANTA_CPU), VALUE(SANTA_CUDA), VALUE(SANTA_DENSE), VALUE(SANTA_SYS),
     VALUE(SANTA_PROP), VALUE(SANTA_FLASH), VALUE(SANTA_STASH_DEFAULT), VALUE(SANTA_STASH_F32), VALUE(SANTA_STASH_U8)
 };

@@ -72,15 +72,16 @@ class VAttentionOptions(C.Structure):
 
 
 class Options(C.Structure):
-    _fields_ = fields(i64="num_samples", enum="method", f64="top_p", i64_="tile_size", enum_="stash scores",
-                      i64__="bernoulli_draws", u64="seed offset", ptr="seeds offsets request_ids") + [
+    _fields_ = fields(i64="num_samples", enum="method", f64="top_p", i64_="tile_size", enum_="stash",
+                      i64__="dense_below", enum__="scores", i64___="bernoulli_draws", u64="seed offset",
+                      ptr="seeds offsets request_ids") + [
         ("vattention", VAttentionOptions)] + fields(enum="isa", i64="num_threads", ptr="parallel_for parallel_user",
                                                     i64_="item_begin item_end", ptr_="stream")
 
 
 class Stats(C.Structure):
     _fields_ = fields(i64="rows keys k_rows_read k_features_read k_features_head v_rows_read v_rows_head draws tiles "
-                          "tiles_skipped exact_rows")
+                          "tiles_skipped exact_rows dense_rows")
 
 
 MIRRORS = {"santa_tensor": Tensor, "santa_attention": Attention, "santa_vattention_options": VAttentionOptions,

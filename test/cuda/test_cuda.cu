@@ -516,7 +516,7 @@ static void long_context(void) {
     NEED_DEVICE();
     if (test_quick) SKIP("--quick");
     compare_all(spec16(4, 1, 200000, 64), 256, "long_context");
-    ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* one tile more than shared memory holds */
+    ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* more tiles than shared memory holds */
     compare_all(s, 64, "long_context f32");
 }
 
@@ -952,6 +952,9 @@ static void errors(void) {
          [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
     with("bernoulli", SANTA_ERR_BACKEND_SCORES, [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
+    with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
+    with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
+    with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
     with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
     for (int64_t tile : {8, 16, 32}) {
         santa_options o = g.o;
