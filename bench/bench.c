@@ -95,7 +95,8 @@ static void start_workers(int64_t workers) {
 /* ---------------------------------------------------------------------------------------------- settings, memory */
 
 typedef struct isa_name { const char *name; santa_isa isa; } isa_name;
-static const isa_name isas[] = { { "auto", SANTA_ISA_AUTO }, { "scalar", SANTA_ISA_SCALAR }, { "avx2", SANTA_ISA_AVX2 } };
+static const isa_name isas[] = { { "auto", SANTA_ISA_AUTO }, { "scalar", SANTA_ISA_SCALAR }, { "avx2", SANTA_ISA_AVX2 },
+                                 { "avx512", SANTA_ISA_AVX512 }, { "neon", SANTA_ISA_NEON } };
 enum { ISAS = sizeof isas / sizeof *isas };
 
 static struct settings {

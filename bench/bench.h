@@ -24,18 +24,8 @@ static void encode_f16 (void *to, const float *from) { const uint16_t h = santa_
 static void encode_bf16(void *to, const float *from) { const uint16_t h = santa_f32_to_bf16(*from); memcpy(to, &h, sizeof h); }
 static void encode_e4m3(void *to, const float *from) { const uint8_t  e = santa_f32_to_e4m3(*from); memcpy(to, &e, sizeof e); }
 
-#define SANTA_Q8_0 ((santa_dtype)(SANTA_E4M3 + 1))    /* until santa.h has it: the bench then says what is refused and why */
 
-/* ggml's block of 32: an f16 scale, then 32 signed bytes. */
-static void encode_q8_0(void *to, const float *from) {
-    int8_t *const q = (int8_t *)to + 2;
-    float largest = 0.0f;
-    uint16_t scale;
-    for (int i = 0; i < 32; i++) largest = fmaxf(largest, fabsf(from[i]));
-    for (int i = 0; i < 32; i++) q[i] = (int8_t)(largest > 0.0f ? lrintf(from[i] / largest * 127.0f) : 0);
-    scale = santa_f32_to_f16(largest / 127.0f);
-    memcpy(to, &scale, sizeof scale);
-}
+static void encode_q8_0(void *to, const float *from) { santa_f32_to_q8_0(from, 32, to); }
 
 /* block elements, a divisor of DIM, take bytes bytes. */
 typedef struct element {
