@@ -7,13 +7,16 @@ BUILD  ?= build
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(wildcard test/*.c))
 
+accuracy_options = $(if $(N),--bodies $(N)) $(if $(LENGTH),--length $(LENGTH)) $(if $(TABLES),--tables $(TABLES))
+
 help:
 	@echo "make test       the whole suite that this machine can run; last line: N passed, N failed, N skipped"
 	@echo "make demo       a small language model decodes text, exactly and with sampled attention"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
-	@echo "make bench      speed and accuracy against exact attention; QUICK=1 for a short run"
+	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
+	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
-	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; cuda-test and cuda-bench run on a GPU; ARCH=sm_90, QUICK=1"
+	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; cuda-test, cuda-bench, cuda-accuracy run on a GPU; ARCH=sm_90, QUICK=1"
 	@echo "make clean      remove $(BUILD)/"
 
 test:
@@ -28,7 +31,10 @@ demo: $(BUILD)/decode
 examples: $(EXAMPLES)
 
 bench: $(BUILD)/bench
-	$(BUILD)/bench $(if $(QUICK),--quick)
+	$(BUILD)/bench $(if $(QUICK),--quick) --csv $(BUILD)/bench.csv
+
+accuracy: $(BUILD)/accuracy
+	$(BUILD)/accuracy --csv $(BUILD)/accuracy.csv $(accuracy_options)
 
 clean:
 	rm -rf $(BUILD)
@@ -36,7 +42,7 @@ clean:
 $(BUILD)/santa_test: $(TESTS)
 	$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDLIBS)
 
-$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h) santa.h
+$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h examples/*.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -44,9 +50,13 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -o $@ $< $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c santa.h
+$(BUILD)/bench: bench/bench.c bench/bench.h santa.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $< $(LDLIBS)
+	$(CC) $(CFLAGS) -pthread -o $@ $< $(LDLIBS)
+
+$(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h santa.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -pthread -o $@ $< $(LDLIBS)
 
 # The GPU half, where nvcc and santa_cuda.cu are: an object to link beside santa.h.
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
@@ -61,15 +71,22 @@ cuda-test: $(BUILD)/test_cuda
 cuda-bench: $(BUILD)/bench_cuda
 	$(BUILD)/bench_cuda $(if $(QUICK),--quick) --csv $(BUILD)/bench_cuda.csv
 
+cuda-accuracy: $(BUILD)/accuracy_cuda
+	$(BUILD)/accuracy_cuda --csv $(BUILD)/accuracy_cuda.csv $(accuracy_options)
+
 $(BUILD)/test_cuda: test/cuda/test_cuda.cu test/main.c $(wildcard test/*.h) $(BUILD)/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
 
 $(BUILD)/bench_cuda: bench/bench_cuda.cu $(BUILD)/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
 
+$(BUILD)/accuracy_cuda: bench/accuracy/accuracy_cuda.cu bench/accuracy/accuracy.c $(wildcard bench/accuracy/*.h examples/*.h) \
+                        $(BUILD)/santa_cuda.o
+	nvcc -std=c++17 $(NVCCFLAGS) -Xcompiler -pthread -o $@ $< $(BUILD)/santa_cuda.o
+
 $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	@mkdir -p $(@D)
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: help test sanitize demo examples bench cuda cuda-test cuda-bench clean
+.PHONY: help test sanitize demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean

@@ -1,4 +1,4 @@
-/* A toy decoder for llama2.c checkpoints that attends through santa.h: streams text, compares methods (see --help).
+/* A toy decoder for small llama-like checkpoints that attends through santa.h: streams text, compares methods (see --help).
    Build: cc -O2 examples/decode.c -lm      (add -fopenmp for --threads) */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L                             /* clock_gettime, isatty, fileno under -std=c99 */
@@ -64,7 +64,7 @@ static const struct {
 #define INSIDE(field, low, high)      NUMBER,  offsetof(config, field), low, high, 1, NULL
 #define CHOICE_IN(field, choices)     CHOICE,  offsetof(config, field), 0, 0, 0, choices
 #define FLAG_ONLY                     FLAG, 0, 0, 0, 0, NULL
-    { "model",           TEXT_IN(model),       "FILE  llama2.c fp32 checkpoint  [examples/model/model.bin]" },
+    { "model",           TEXT_IN(model),       "FILE  checkpoint that llama.h reads  [examples/model/model.bin]" },
     { "tokenizer",       TEXT_IN(tokenizer),   "FILE  its tokenizer  [examples/model/tokenizer.bin]" },
     { "prompt",          TEXT_IN(prompt),      "TEXT  text to continue" },
     { "prompt-file",     TEXT_IN(prompt_file), "FILE  text to continue, from a file" },
@@ -93,7 +93,7 @@ static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
 static int given(const config *c, option_id id) { return (int)(c->given >> id & 1u); }
 
 static void print_help(FILE *f) {
-    fprintf(f, "decode: continues text with a llama2.c checkpoint, attention by santa.h\n\n");
+    fprintf(f, "decode: continues text with a small llama-like model, attention by santa.h\n\n");
     for (int i = 0; i < OPTIONS; i++) {
         fprintf(f, "  --%-16s %s", options[i].name, options[i].help);
         for (const choice *c = options[i].choices; c && c->name; c++)
@@ -253,7 +253,7 @@ typedef struct session {
 
 /* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a file. */
 static void progress(int64_t done, int64_t all) {
-    if (!isatty(fileno(stderr)) || (done % 32 != 0 && done < all)) return;
+    if (!isatty(fileno(stderr))) return;
     if (done < all) fprintf(stderr, "\rprefill %d/%d", (int)done, (int)all);
     else fprintf(stderr, "\r%30s\r", "");
     fflush(stderr);
@@ -333,16 +333,15 @@ static void close_session(session *s) {
 }
 
 /* Dense attention over all of the prompt but its last token, which is the first step of decoding. */
-static int prefill(session *s, const config *c, llama_error *e) {
-    santa_options dense = { 0 };
-    dense.num_threads = c->threads;
-    if (llama_state_options(&s->state, &dense, e) != 0) return -1;
+static int prefill(session *s, llama_error *e) {
+    const int64_t all = s->prompt - 1;
     const double start = llama_seconds();
-    for (int64_t i = 0; i + 1 < s->prompt; i++) {
-        if (llama_forward(&s->state, s->token[i], i, 0, e) != 0) return -1;
-        progress(i + 1, s->prompt - 1);
+    for (int64_t done = 0, step; done < all; done += step) {
+        step = smaller(LLAMA_CHUNK, all - done);
+        if (llama_prefill(&s->state, s->token + done, step, done, e) != 0) return -1;
+        progress(done + step, all);
     }
-    fprintf(s->info, "prefill  %d tokens, dense, %.1f s\n", (int)s->prompt - 1, llama_seconds() - start);
+    fprintf(s->info, "prefill  %d tokens, dense, %.1f s\n", (int)all, llama_seconds() - start);
     fflush(s->info);
     return 0;
 }
@@ -389,7 +388,7 @@ static int run_text(session *s, const config *c, llama_error *e) {
     const santa_options o = attention_options(c);
     int64_t count;
     int32_t *generated = (int32_t *)malloc((size_t)s->steps * sizeof *generated);
-    int status = generated ? prefill(s, c, e) : llama_fail(e, "no memory for %d tokens", (int)s->steps);
+    int status = generated ? prefill(s, e) : llama_fail(e, "no memory for %d tokens", (int)s->steps);
     if (status == 0) {
         if (c->prompt) printf("%s", c->prompt);
         status = generate(s, c, &o, generated, &count, e);
@@ -540,7 +539,7 @@ static int run_demo(session *s, const config *c, llama_error *e) {
     int32_t *generated = (int32_t *)malloc(2 * (size_t)s->steps * sizeof *generated);
     if (!generated) return llama_fail(e, "no memory for %d tokens", (int)s->steps);
     print_prompt_end(s, s->text ? s->text : c->prompt, 4);
-    int status = prefill(s, c, e);
+    int status = prefill(s, e);
     for (int run = 0; run < 2 && status == 0; run++) {
         char draws[64] = "";
         if (run == 1 && has_draws(c->method))
@@ -578,7 +577,7 @@ int main(int argc, char **argv) {
     if (status == 0 && given(&c, HELP)) { print_help(stdout); return 0; }
     if (status == 0) status = open_session(&s, &c, &error);
     if (status == 0 && given(&c, DEMO)) status = run_demo(&s, &c, &error);
-    else if (status == 0 && given(&c, COMPARE)) status = prefill(&s, &c, &error) != 0 ? -1 : run_table(&s, &c, &error);
+    else if (status == 0 && given(&c, COMPARE)) status = prefill(&s, &error) != 0 ? -1 : run_table(&s, &c, &error);
     else if (status == 0) status = run_text(&s, &c, &error);
     close_session(&s);
     if (status == 0 && (fflush(stdout) != 0 || ferror(stdout))) status = llama_fail(&error, "cannot write the output");

@@ -1,17 +1,24 @@
-/* llama.h - loader, tokenizer, forward pass and sampler for llama2.c's fp32 checkpoints; attention is santa.h's.
+/* llama.h - loader, tokenizer, forward pass and sampler for small llama-like models; attention is santa.h's.
 
-   A toy for examples and benches: plain C, one sequence, f32. Include santa.h first.
+   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints and the versioned format
+   of bench/accuracy/README.md (f16 and bf16 weights, any head_dim, RoPE theta). Include santa.h first.
 
        llama_model m;  llama_tokenizer t;  llama_state s;  llama_error e;
        if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
            || llama_state_init(&s, &m, 512, &e)) puts(e.text);          // each returns 0, or -1 and a text
 
+       llama_prefill(&s, prompt, count, 0, &e);                         // dense attention, many tokens at once
+
        santa_options o = {0};  o.method = SANTA_SYS;  o.num_samples = 64;
-       llama_state_options(&s, &o, &e);                                 // how to attend, from now on
-       for (pos = 0; pos < 512; pos++) {
+       llama_state_options(&s, &o, &e);                                 // how llama_forward attends, from now on
+       llama_layer_options(&s, 0, &dense, &e);                          // but for the first layer
+       for (pos = count; pos < 512; pos++) {
            llama_forward(&s, token, pos, 1, &e);                        // s.logits
            token = llama_sample(s.logits, m.vocab_size, 0.7, &random);
        }
+
+   The cache is what lies before the position of the call, so going back is to call with an earlier position: a prompt is
+   prefilled once and continued many times.
 
    For attention on another device, define the LLAMA_ macros below first (see decode_cuda.cu).                  */
 #ifndef LLAMA_H
@@ -33,7 +40,8 @@
 #define LLAMA_DECODE      santa_decode       /* returns when the output is there                                   */
 #endif
 
-enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b */
+enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b          */
+enum { LLAMA_HEADER = 64 };                                 /* bytes of the versioned format's header  */
 
 typedef struct llama_error { char text[400]; } llama_error;
 
@@ -79,11 +87,12 @@ static inline float llama_f32(const unsigned char *p) {
 /* ------------------------------------------------------------------------------------------------- model */
 
 typedef struct llama_model {
-    int32_t dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len;   /* the file's header           */
-    int32_t head_dim, kv_dim;
+    int32_t dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len, head_dim;
+    int32_t q_dim, kv_dim;                                                         /* head_dim times heads        */
+    float   rope_theta, norm_epsilon;
     float  *data;                                                                  /* all tensors, in file order  */
     float  *embedding;                                                             /* [vocab_size, dim]           */
-    float  *att_norm, *wq, *wk, *wv, *wo;                                          /* [n_layers, ..., dim]        */
+    float  *att_norm, *wq, *wk, *wv, *wo;                                          /* [n_layers, ..., inputs]     */
     float  *ffn_norm, *w1, *w2, *w3;
     float  *norm;                                                                  /* [dim]                       */
     float  *classifier;                                                            /* [vocab_size, dim]           */
@@ -106,69 +115,141 @@ static inline int llama_compare_length(FILE *f, uint64_t bytes) {
     return fgetc(f) == EOF ? 0 : 1;
 }
 
-static inline int llama_read_model(llama_model *m, FILE *f, const char *path, llama_error *e) {
-    enum { HEADER = 7 * 4 };
-    unsigned char header[HEADER];
+/* What of a file is not a number of the model. */
+typedef struct llama_format {
+    int         header;                                     /* bytes before the tensors                           */
+    santa_dtype type;                                       /* of every tensor                                    */
+    int         shared;                                     /* the classifier is the embedding                    */
+    int         rope_tables;                                /* cos and sin lie in the file; they are skipped      */
+} llama_format;
+
+/* The header of llama2.c: seven integers; the vocabulary's sign says if the classifier is the embedding. */
+static inline void llama_parse_llama2(llama_model *m, llama_format *format, const unsigned char *header) {
     int32_t *const field[7] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads, &m->vocab_size,
                                 &m->seq_len };
-    if (fread(header, 1, HEADER, f) != HEADER)
-        return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path, (int)HEADER);
     for (int i = 0; i < 7; i++) *field[i] = llama_i32(header + 4 * i);
-    const int shared = m->vocab_size > 0;                   /* the sign says if the classifier is the embedding */
+    format->header = 7 * 4;
+    format->type = SANTA_F32;
+    format->shared = m->vocab_size > 0;
+    format->rope_tables = 1;
     if (m->vocab_size < 0 && m->vocab_size > INT32_MIN) m->vocab_size = -m->vocab_size;
+    if (m->dim > 0 && m->n_heads > 0 && m->dim % m->n_heads == 0) m->head_dim = m->dim / m->n_heads;
+    m->rope_theta = 10000.0f;
+    m->norm_epsilon = 1e-5f;
+}
 
+/* The versioned header of bench/accuracy/README.md, behind its magic. */
+static inline int llama_parse_versioned(llama_model *m, llama_format *format, const unsigned char *header,
+                                        const char *path, llama_error *e) {
+    int32_t *const field[8] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads, &m->head_dim,
+                                &m->vocab_size, &m->seq_len };
+    const uint32_t version = llama_u32(header + 8), bytes = llama_u32(header + 12), type = llama_u32(header + 48),
+                   flags = llama_u32(header + 60);
+    if (version != 1 || bytes != LLAMA_HEADER)
+        return llama_fail(e, "%s: version %u with a header of %u bytes: only version 1 with %d is known", path,
+                          (unsigned)version, (unsigned)bytes, (int)LLAMA_HEADER);
+    if (type > 2) return llama_fail(e, "%s: tensor type %u is none of f32, f16, bf16 (0, 1, 2)", path, (unsigned)type);
+    if (flags > 1) return llama_fail(e, "%s: unknown flags %u", path, (unsigned)flags);
+    for (int i = 0; i < 8; i++) *field[i] = llama_i32(header + 16 + 4 * i);
+    m->rope_theta = llama_f32(header + 52);
+    m->norm_epsilon = llama_f32(header + 56);
+    if (!(m->rope_theta >= 1.0f && m->rope_theta < 1e30f) || !(m->norm_epsilon > 0.0f && m->norm_epsilon < 1.0f))
+        return llama_fail(e, "%s: RoPE theta %g or norm epsilon %g makes no sense", path, (double)m->rope_theta,
+                          (double)m->norm_epsilon);
+    format->header = LLAMA_HEADER;
+    format->type = type == 0 ? SANTA_F32 : type == 1 ? SANTA_F16 : SANTA_BF16;
+    format->shared = (int)(flags & 1u);
+    format->rope_tables = 0;
+    return 0;
+}
+
+static inline int llama_read_header(llama_model *m, llama_format *format, FILE *f, const char *path, llama_error *e) {
+    enum { OLD = 7 * 4 };
+    unsigned char header[LLAMA_HEADER];
+    const size_t bytes = fread(header, 1, LLAMA_HEADER, f);
+    if (bytes >= 8 && memcmp(header, "SANTA-LM", 8) == 0) {
+        if (bytes < LLAMA_HEADER)
+            return llama_fail(e, "%s: cut short in its header of %d bytes", path, (int)LLAMA_HEADER);
+        if (llama_parse_versioned(m, format, header, path, e) != 0) return -1;
+    } else {
+        if (bytes < OLD)
+            return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path, (int)OLD);
+        llama_parse_llama2(m, format, header);
+    }
     if (m->dim < 1 || m->hidden_dim < 1 || m->n_layers < 1 || m->n_heads < 1 || m->n_kv_heads < 1 || m->vocab_size < 3
         || m->seq_len < 1)
-        return llama_fail(e, "%s: not a llama2.c checkpoint: header says dim %d, hidden %d, layers %d, heads %d, "
+        return llama_fail(e, "%s: not a model: header says dim %d, hidden %d, layers %d, heads %d, "
                           "KV heads %d, vocabulary %d, context %d", path, (int)m->dim, (int)m->hidden_dim,
                           (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads, (int)m->vocab_size, (int)m->seq_len);
     if (m->n_heads % m->n_kv_heads != 0)
         return llama_fail(e, "%s: %d heads are not a multiple of %d KV heads", path, (int)m->n_heads,
                           (int)m->n_kv_heads);
-    if (m->dim % m->n_heads != 0)
+    if (m->head_dim == 0)
         return llama_fail(e, "%s: dim %d is not a multiple of %d heads", path, (int)m->dim, (int)m->n_heads);
-    m->head_dim = m->dim / m->n_heads;
+    if (m->head_dim < 0 || m->head_dim % 2 != 0 || m->head_dim > INT32_MAX / m->n_heads)
+        return llama_fail(e, "%s: head_dim %d is negative, odd (RoPE turns pairs) or too large for %d heads", path,
+                          (int)m->head_dim, (int)m->n_heads);
+    m->q_dim = m->head_dim * m->n_heads;
     m->kv_dim = m->head_dim * m->n_kv_heads;
-    if (m->head_dim % 2 != 0)
-        return llama_fail(e, "%s: head_dim %d is odd, RoPE turns pairs", path, (int)m->head_dim);
+    return 0;
+}
 
+/* count numbers of the file's type, at the end of data's memory, become floats from its start on. */
+static inline void llama_widen(float *data, size_t count, santa_dtype type) {
+    const size_t size = type == SANTA_F32 ? 4 : 2;
+    const unsigned char *from = (const unsigned char *)data + count * (sizeof(float) - size);
+    for (size_t i = 0; i < count; i++) {
+        const unsigned char *p = from + size * i;
+        if (type == SANTA_F32) { data[i] = llama_f32(p); continue; }
+        const uint16_t half = (uint16_t)(p[0] | p[1] << 8);
+        data[i] = type == SANTA_F16 ? santa_f16_to_f32(half) : santa_bf16_to_f32(half);
+    }
+}
+
+static inline int llama_read_model(llama_model *m, FILE *f, const char *path, llama_error *e) {
+    llama_format format = { 0, SANTA_F32, 0, 0 };
+    if (llama_read_header(m, &format, f, path, e) != 0) return -1;
     const int32_t layers = m->n_layers, dim = m->dim;
-    float *rope_tables = NULL, *classifier = NULL;          /* cos, sin: in the file, but computed here instead */
-    const struct { float **tensor; int32_t a, b, c; } layout[] = {
-        { &m->embedding, m->vocab_size, dim, 1 },
-        { &m->att_norm, layers, dim, 1 },  { &m->wq, layers, dim, dim },            { &m->wk, layers, m->kv_dim, dim },
-        { &m->wv, layers, m->kv_dim, dim },  { &m->wo, layers, dim, dim },
-        { &m->ffn_norm, layers, dim, 1 },  { &m->w1, layers, m->hidden_dim, dim },
-        { &m->w2, layers, dim, m->hidden_dim },  { &m->w3, layers, m->hidden_dim, dim },
-        { &m->norm, dim, 1, 1 },
-        { &rope_tables, m->seq_len, m->head_dim, 1 },
-        { &classifier, m->vocab_size, dim, 1 },
+    float *rope_tables = NULL, *classifier = NULL;
+    const struct { float **tensor; int32_t a, b, c; int present; } layout[] = {
+        { &m->embedding, m->vocab_size, dim, 1, 1 },
+        { &m->att_norm, layers, dim, 1, 1 },     { &m->wq, layers, m->q_dim, dim, 1 },
+        { &m->wk, layers, m->kv_dim, dim, 1 },   { &m->wv, layers, m->kv_dim, dim, 1 },
+        { &m->wo, layers, dim, m->q_dim, 1 },
+        { &m->ffn_norm, layers, dim, 1, 1 },     { &m->w1, layers, m->hidden_dim, dim, 1 },
+        { &m->w2, layers, dim, m->hidden_dim, 1 },  { &m->w3, layers, m->hidden_dim, dim, 1 },
+        { &m->norm, dim, 1, 1, 1 },
+        { &rope_tables, m->seq_len, m->head_dim, 1, format.rope_tables },
+        { &classifier, m->vocab_size, dim, 1, !format.shared },
     };
-    const size_t tensors = sizeof layout / sizeof layout[0] - (shared ? 1 : 0);
+    const size_t tensors = sizeof layout / sizeof layout[0], size = format.type == SANTA_F32 ? 4 : 2;
     size_t floats = 0;
     for (size_t i = 0; i < tensors; i++) {
         const size_t count = llama_count(layout[i].a, layout[i].b, layout[i].c);
         if (count == 0) return llama_fail(e, "%s: sizes in the header overflow the address range", path);
-        floats += count;
+        if (layout[i].present) floats += count;
     }
     /* Length first: a header that lies must not make us ask for memory that no weight will fill. */
-    const int length = llama_compare_length(f, (uint64_t)floats * 4);
+    if (fseek(f, format.header, SEEK_SET) != 0) return llama_fail(e, "cannot read %s: %s", path, strerror(errno));
+    const int length = llama_compare_length(f, (uint64_t)floats * size);
     if (length != 0)
         return llama_fail(e, "%s: the file is %s than the %llu bytes its header asks for", path,
-                          length < 0 ? "shorter" : "longer", (unsigned long long)floats * 4 + HEADER);
+                          length < 0 ? "shorter" : "longer",
+                          (unsigned long long)floats * size + (unsigned long long)format.header);
     m->data = (float *)malloc(floats * sizeof(float));
     if (!m->data) return llama_fail(e, "%s: no memory for %llu weights", path, (unsigned long long)floats);
-    if (fseek(f, HEADER, SEEK_SET) != 0 || fread(m->data, 4, floats, f) != floats)
+    char *const tail = (char *)m->data + floats * (sizeof(float) - size);
+    if (fseek(f, format.header, SEEK_SET) != 0 || fread(tail, size, floats, f) != floats)
         return llama_fail(e, "%s: cannot read the weights: %s", path, strerror(errno));
-    const unsigned char *bytes = (const unsigned char *)m->data;
-    for (size_t i = 0; i < floats; i++) m->data[i] = llama_f32(bytes + 4 * i);
+    llama_widen(m->data, floats, format.type);
 
     float *at = m->data;
     for (size_t i = 0; i < tensors; i++) {
+        if (!layout[i].present) continue;
         *layout[i].tensor = at;
         at += llama_count(layout[i].a, layout[i].b, layout[i].c);
     }
-    m->classifier = shared ? m->embedding : classifier;
+    m->classifier = format.shared ? m->embedding : classifier;
     return 0;
 }
 
@@ -404,34 +485,175 @@ fail:
     return NULL;
 }
 
+/* ---------------------------------------------------------------------------------------- matrix products */
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(SANTA_NO_SIMD)
+#define LLAMA_AVX2   __attribute__((target("avx2,fma")))    /* no -mavx2 needed; taken where santa.h takes its own */
+#endif
+#if defined(__GNUC__)
+#define LLAMA_INLINE static inline __attribute__((always_inline))
+#else
+#define LLAMA_INLINE static inline
+#endif
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define LLAMA_UNROLL _Pragma("GCC unroll 4")                /* gcc -O2 keeps sums in registers only if told to */
+#else
+#define LLAMA_UNROLL
+#endif
+
+enum { LLAMA_PANEL = 16, LLAMA_ROWS = 4, LLAMA_DEPTH = 256 };
+
+static inline int64_t llama_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Eight sums side by side, so that gcc and clang use vector registers at -O2. */
+LLAMA_INLINE float llama_dot(const float *a, const float *b, int64_t n) {
+    float lane[8] = { 0 }, sum = 0.0f;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) lane[l] += a[i + l] * b[i + l];
+    for (; i < n; i++) sum += a[i] * b[i];
+    return sum + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
+}
+
+/* sums[r][c] += x[r] . column c of panel, for LLAMA_ROWS rows of x; panel is [depth, LLAMA_PANEL]. */
+LLAMA_INLINE void llama_tile(float *sums, const float *const *x, const float *panel, int64_t depth) {
+    float acc[LLAMA_ROWS][LLAMA_PANEL];
+    memcpy(acc, sums, sizeof acc);
+    for (int64_t k = 0; k < depth; k++)
+        LLAMA_UNROLL
+        for (int r = 0; r < LLAMA_ROWS; r++)
+            for (int c = 0; c < LLAMA_PANEL; c++) acc[r][c] += x[r][k] * panel[k * LLAMA_PANEL + c];
+    memcpy(sums, acc, sizeof acc);
+}
+
+/* One product, Y[n, rows] = X[n, columns] W[rows, columns]^T, cut by rows of W into parts. */
+typedef struct llama_product {
+    float       *y;
+    const float *w, *x;
+    int64_t      n, rows, columns, parts;
+    int          avx2;
+} llama_product;
+
+/* Rows [begin, end) of W with one row of X: each row of W is read once, in order. */
+LLAMA_INLINE void llama_vector_part(const llama_product *p, int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; r++) p->y[r] = llama_dot(p->w + r * p->columns, p->x, p->columns);
+}
+
+/* Rows [begin, end) of W, at most LLAMA_PANEL of them, with all rows of X: a block of W is turned to a panel that stays
+   in the first cache while X passes by. */
+LLAMA_INLINE void llama_panel_part(const llama_product *p, int64_t begin, int64_t end) {
+    float panel[LLAMA_DEPTH * LLAMA_PANEL];
+    for (int64_t k0 = 0; k0 < p->columns; k0 += LLAMA_DEPTH) {
+        const int64_t depth = llama_min(p->columns - k0, LLAMA_DEPTH);
+        memset(panel, 0, sizeof panel);
+        for (int64_t c = 0; c < end - begin; c++)
+            for (int64_t k = 0; k < depth; k++) panel[k * LLAMA_PANEL + c] = p->w[(begin + c) * p->columns + k0 + k];
+        for (int64_t i = 0; i < p->n; i += LLAMA_ROWS) {
+            const float *x[LLAMA_ROWS];
+            float sums[LLAMA_ROWS * LLAMA_PANEL] = { 0 };
+            const int64_t count = llama_min(p->n - i, LLAMA_ROWS);
+            for (int64_t r = 0; r < LLAMA_ROWS; r++) x[r] = p->x + (r < count ? i + r : i) * p->columns + k0;
+            llama_tile(sums, x, panel, depth);
+            for (int64_t r = 0; r < count; r++) {
+                float *y = p->y + (i + r) * p->rows + begin;
+                for (int64_t c = 0; c < end - begin; c++) y[c] = sums[r * LLAMA_PANEL + c] + (k0 > 0 ? y[c] : 0.0f);
+            }
+        }
+    }
+}
+
+LLAMA_INLINE void llama_product_body(const llama_product *p, int64_t part) {
+    const int64_t panels = (p->rows + LLAMA_PANEL - 1) / LLAMA_PANEL;
+    for (int64_t i = panels * part / p->parts; i < panels * (part + 1) / p->parts; i++) {
+        const int64_t begin = i * LLAMA_PANEL, end = llama_min(begin + LLAMA_PANEL, p->rows);
+        if (p->n == 1) llama_vector_part(p, begin, end);
+        else llama_panel_part(p, begin, end);
+    }
+}
+
+#ifdef LLAMA_AVX2
+LLAMA_AVX2 static void llama_product_avx2(const llama_product *p, int64_t part) { llama_product_body(p, part); }
+#endif
+
+static void llama_product_task(void *context, int64_t part) {
+    const llama_product *p = (const llama_product *)context;
+#ifdef LLAMA_AVX2
+    if (p->avx2) { llama_product_avx2(p, part); return; }
+#endif
+    llama_product_body(p, part);
+}
+
 /* --------------------------------------------------------------------------------------------- forward */
+
+enum {
+    LLAMA_CHUNK = 128,                       /* tokens that a prefill takes through the layers at once             */
+    LLAMA_STRIPE = 16                        /* of them, query rows in one call of santa_decode                    */
+};
 
 /* What one call of santa_decode takes and gives beside tensors. */
 typedef struct llama_call { santa_stats stats; int32_t length; } llama_call;
+
+/* Called behind every attention of llama_forward, with its inputs and its output. */
+typedef void (*llama_tap)(void *user, const santa_attention *a, int32_t layer);
+
+static inline santa_options llama_dense(void) {
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    return o;
+}
 
 typedef struct llama_state {
     const llama_model *model;
     int64_t  capacity;                       /* positions that the cache can hold                                  */
     float   *k_cache, *v_cache;              /* [n_layers, capacity, n_kv_heads, head_dim]                         */
-    float   *x, *normed, *q, *attended;      /* [dim]                                                              */
-    float   *gate, *up;                      /* [hidden_dim]                                                       */
-    float   *turn;                           /* [head_dim] cos and sin of the position, pair by pair               */
+    float   *x, *normed;                     /* [LLAMA_CHUNK, dim]                                                 */
+    float   *q, *attended;                   /* [LLAMA_CHUNK, q_dim]                                               */
+    float   *gate, *up;                      /* [LLAMA_CHUNK, hidden_dim]                                          */
+    float   *turn;                           /* [LLAMA_CHUNK, head_dim] cos and sin of the position, pair by pair  */
     float   *logits;                         /* [vocab_size]                                                       */
     float   *buffer;                         /* the one allocation behind all of these                             */
     llama_call *call;
-    santa_options options;                   /* how to attend                                                      */
-    void    *workspace;
-    size_t   workspace_bytes;
-    int      threads;                        /* of the matrix products, with OpenMP                                */
-    santa_stats stats;                       /* sums over the calls since llama_state_options                      */
+    santa_options *options;                  /* [n_layers] how llama_forward attends                               */
+    void    *workspace, *dense_workspace;    /* of llama_forward; of llama_prefill, for a chunk's stripes          */
+    size_t   workspace_bytes, dense_bytes;   /* dense_bytes: of one stripe                                         */
+    int      threads;                        /* with OpenMP or parallel_for                                        */
+    santa_parallel_for parallel_for;         /* or NULL                                                            */
+    void    *parallel_user;
+    llama_tap tap;                           /* or NULL                                                            */
+    void    *tap_user;
+    santa_stats stats;                       /* sums over llama_forward's calls since llama_state_options          */
     double   attention_seconds;              /* time in santa_decode since then                                    */
+    int      avx2;
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
     LLAMA_FREE(s->buffer);
     LLAMA_FREE(s->call);
     LLAMA_FREE(s->workspace);
+    free(s->options);
+    free(s->dense_workspace);
     memset(s, 0, sizeof *s);
+}
+
+/* The one place that describes our cache to santa.h: n query rows from row on, the last of them at position length - 1. */
+static inline santa_attention llama_attention(const llama_state *s, int32_t layer, int64_t row, int64_t n,
+                                              const int32_t *length, santa_device device) {
+    const llama_model *m = s->model;
+    const size_t offset = (size_t)layer * (size_t)s->capacity * (size_t)m->kv_dim;
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q   = santa_view(s->q + row * m->q_dim, SANTA_F32, 1, n, m->n_heads, m->head_dim);
+    a.k   = santa_view(s->k_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
+    a.v   = santa_view(s->v_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
+    a.out = santa_view(s->attended + row * m->q_dim, SANTA_F32, 1, n, m->n_heads, m->head_dim);
+    a.q.device = a.k.device = a.v.device = a.out.device = device;
+    a.seq_lens = length;
+    a.causal = n > 1;
+    return a;
+}
+
+static inline santa_attention llama_decode_attention(const llama_state *s, int32_t layer) {
+    return llama_attention(s, layer, 0, 1, &s->call->length, LLAMA_DEVICE);
 }
 
 /* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until llama_state_options. */
@@ -439,56 +661,52 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
     memset(s, 0, sizeof *s);
     s->model = m;
     s->threads = 1;
+    s->avx2 = santa_isa_supported(SANTA_ISA_AVX2);
     if (capacity < 1 || capacity > m->seq_len)
         return llama_fail(e, "%lld positions do not fit in the model's context of %d", (long long)capacity,
                           (int)m->seq_len);
     s->capacity = capacity;
-    const size_t dim = (size_t)m->dim, hidden = (size_t)m->hidden_dim, vocab = (size_t)m->vocab_size;
+    const size_t chunk = LLAMA_CHUNK, dim = (size_t)m->dim, q_dim = (size_t)m->q_dim, hidden = (size_t)m->hidden_dim;
     const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
-    const size_t rest = 4 * dim + 2 * hidden + (size_t)m->head_dim + vocab;
+    const size_t rest = chunk * (2 * dim + 2 * q_dim + 2 * hidden + (size_t)m->head_dim) + (size_t)m->vocab_size;
     if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
     s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
-    if (!s->buffer || !s->call) return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
+    s->options = (santa_options *)calloc((size_t)m->n_layers, sizeof *s->options);
+    if (!s->buffer || !s->call || !s->options)
+        return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
     s->call->length = 1;
     float *at = s->buffer;
     s->k_cache = at;  at += cache;
     s->v_cache = at;  at += cache;
-    s->x = at;        at += dim;
-    s->normed = at;   at += dim;
-    s->q = at;        at += dim;
-    s->attended = at; at += dim;
-    s->gate = at;     at += hidden;
-    s->up = at;       at += hidden;
-    s->turn = at;     at += m->head_dim;
+    s->x = at;        at += chunk * dim;
+    s->normed = at;   at += chunk * dim;
+    s->q = at;        at += chunk * q_dim;
+    s->attended = at; at += chunk * q_dim;
+    s->gate = at;     at += chunk * hidden;
+    s->up = at;       at += chunk * hidden;
+    s->turn = at;     at += chunk * (size_t)m->head_dim;
     s->logits = at;
-    return 0;
-}
 
-/* The one place that describes our cache to santa.h: one query row against a layer's first call->length keys. */
-static inline santa_attention llama_attention(const llama_state *s, int32_t layer) {
-    const llama_model *m = s->model;
-    const size_t offset = (size_t)layer * (size_t)s->capacity * (size_t)m->kv_dim;
-    santa_attention a;
-    memset(&a, 0, sizeof a);
-    a.q   = santa_view(s->q, SANTA_F32, 1, 1, m->n_heads, m->head_dim);
-    a.k   = santa_view(s->k_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
-    a.v   = santa_view(s->v_cache + offset, SANTA_F32, 1, s->capacity, m->n_kv_heads, m->head_dim);
-    a.out = santa_view(s->attended, SANTA_F32, 1, 1, m->n_heads, m->head_dim);
-    a.q.device = a.k.device = a.v.device = a.out.device = LLAMA_DEVICE;
-    a.seq_lens = &s->call->length;
-    return a;
+    const santa_options dense = llama_dense();
+    const santa_attention a = llama_attention(s, 0, 0, LLAMA_STRIPE, &s->call->length, SANTA_CPU);
+    s->dense_bytes = santa_workspace_size(&a, &dense);
+    s->dense_workspace = malloc(LLAMA_CHUNK / LLAMA_STRIPE * s->dense_bytes);
+    if (!s->dense_workspace) return llama_fail(e, "no memory for the workspace of a prefill");
+    return 0;
 }
 
 /* SANTA_OK, or why these options cannot be had. */
 static inline santa_status llama_check(const llama_state *s, const santa_options *o) {
-    const santa_attention a = llama_attention(s, 0);
+    const santa_attention a = llama_decode_attention(s, 0);
     return santa_check(&a, o);
 }
 
-/* Attend with these options from now on (offset is set by llama_forward); the cache stays, counters start at zero. */
-static inline int llama_state_options(llama_state *s, const santa_options *o, llama_error *e) {
-    const santa_attention a = llama_attention(s, 0);
-    const santa_status status = llama_check(s, o);
+/* llama_forward attends with these options in this layer from now on; it sets their offset itself. */
+static inline int llama_layer_options(llama_state *s, int32_t layer, const santa_options *o, llama_error *e) {
+    if (layer < 0 || layer >= s->model->n_layers)
+        return llama_fail(e, "layer %d: the model has %d", (int)layer, (int)s->model->n_layers);
+    const santa_attention a = llama_decode_attention(s, layer);
+    const santa_status status = santa_check(&a, o);
     if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
     const size_t bytes = santa_workspace_size(&a, o);       /* a function of shapes: the same at every length */
     if (bytes > s->workspace_bytes || !s->workspace) {
@@ -498,95 +716,184 @@ static inline int llama_state_options(llama_state *s, const santa_options *o, ll
         if (!s->workspace) return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
         s->workspace_bytes = bytes;
     }
-    s->options = *o;
+    s->options[layer] = *o;
+    return 0;
+}
+
+/* The same for all layers; the cache stays, counters start at zero. */
+static inline int llama_state_options(llama_state *s, const santa_options *o, llama_error *e) {
+    for (int32_t layer = 0; layer < s->model->n_layers; layer++)
+        if (llama_layer_options(s, layer, o, e) != 0) return -1;
     memset(&s->stats, 0, sizeof s->stats);
     s->attention_seconds = 0.0;
     return 0;
 }
 
-/* Eight sums side by side, so that gcc and clang use vector registers at -O2. */
-static inline float llama_dot(const float *a, const float *b, int64_t n) {
-    float lane[8] = { 0 }, sum = 0.0f;
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int l = 0; l < 8; l++) lane[l] += a[i + l] * b[i + l];
-    for (; i < n; i++) sum += a[i] * b[i];
-    return sum + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
-}
-
-/* y[rows] = W[rows, columns] x. */
-static inline void llama_matmul(const llama_state *s, float *y, const float *w, const float *x, int64_t rows,
-                                int64_t columns) {
-    (void)s;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(s->threads) if (s->threads > 1 && rows * columns > 1 << 18)
-#endif
-    for (int64_t r = 0; r < rows; r++) y[r] = llama_dot(w + r * columns, x, columns);
-}
-
-static inline void llama_rmsnorm(float *y, const float *x, const float *weight, int64_t n) {
-    const float scale = 1.0f / sqrtf(llama_dot(x, x, n) / (float)n + 1e-5f);
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale * weight[i];
-}
-
-static inline void llama_rope(float *x, const float *turn, int64_t n, int64_t head_dim) {
-    for (int64_t i = 0; i < n; i += 2) {
-        const float c = turn[i % head_dim], d = turn[i % head_dim + 1], a = x[i], b = x[i + 1];
-        x[i] = a * c - b * d;
-        x[i + 1] = a * d + b * c;
+/* task(context, i) for all i < count, on the threads that there are. */
+static inline void llama_parallel(const llama_state *s, int64_t count, santa_task task, void *context) {
+    if (s->parallel_for && s->threads > 1 && count > 1) {
+        s->parallel_for(s->parallel_user, count, task, context);
+        return;
     }
+#ifdef _OPENMP
+#pragma omp parallel for schedule(dynamic) num_threads(s->threads) if (s->threads > 1 && count > 1)
+#endif
+    for (int64_t i = 0; i < count; i++) task(context, i);
+}
+
+/* Y[n, rows] = X[n, columns] W[rows, columns]^T. */
+static inline void llama_matmul(const llama_state *s, float *y, const float *w, const float *x, int64_t n, int64_t rows,
+                                int64_t columns) {
+    llama_product p = { y, w, x, n, rows, columns, 1, s->avx2 };
+    if (n * rows * columns > 1 << 18) p.parts = s->threads;
+    llama_parallel(s, p.parts, llama_product_task, &p);
+}
+
+static inline void llama_rmsnorm(const llama_model *m, float *y, const float *x, const float *weight, int64_t n) {
+    const int64_t dim = m->dim;
+    for (; n > 0; n--, x += dim, y += dim) {
+        const float scale = 1.0f / sqrtf(llama_dot(x, x, dim) / (float)dim + m->norm_epsilon);
+        for (int64_t i = 0; i < dim; i++) y[i] = x[i] * scale * weight[i];
+    }
+}
+
+/* Turns n rows of width numbers each by their positions' angles. */
+static inline void llama_rope(const llama_state *s, float *x, int64_t n, int64_t width) {
+    const int64_t head_dim = s->model->head_dim;
+    for (int64_t r = 0; r < n; r++, x += width) {
+        const float *turn = s->turn + r * head_dim;
+        for (int64_t i = 0; i < width; i += 2) {
+            const float c = turn[i % head_dim], d = turn[i % head_dim + 1], a = x[i], b = x[i + 1];
+            x[i] = a * c - b * d;
+            x[i + 1] = a * d + b * c;
+        }
+    }
+}
+
+static inline void llama_set_turn(llama_state *s, int64_t position, int64_t n) {
+    const int64_t head_dim = s->model->head_dim;
+    for (int64_t i = 0; i < head_dim; i += 2) {
+        const double frequency = pow((double)s->model->rope_theta, -(double)i / (double)head_dim);
+        for (int64_t r = 0; r < n; r++) {
+            s->turn[r * head_dim + i] = (float)cos((double)(position + r) * frequency);
+            s->turn[r * head_dim + i + 1] = (float)sin((double)(position + r) * frequency);
+        }
+    }
+}
+
+/* Attention of one query row with the layer's options, counted. */
+static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, int64_t position) {
+    santa_options *o = &s->options[layer];
+    const santa_stats *one = &s->call->stats;
+    s->call->length = (int32_t)position + 1;
+    o->offset = santa_offset(layer, position);              /* other draws in every layer and at every step */
+    const santa_attention a = llama_decode_attention(s, layer);
+    const double start = llama_seconds();
+    const santa_status status = LLAMA_DECODE(&a, o, s->workspace, s->workspace_bytes, &s->call->stats);
+    s->attention_seconds += llama_seconds() - start;
+    if (status != SANTA_OK) return status;
+    if (s->tap) s->tap(s->tap_user, &a, layer);
+    s->stats.keys += one->keys;
+    s->stats.k_rows_read += one->k_rows_read;
+    s->stats.k_features_read += one->k_features_read;
+    s->stats.k_features_head += one->k_features_head;
+    s->stats.v_rows_read += one->v_rows_read;
+    s->stats.v_rows_head += one->v_rows_head;
+    s->stats.draws += one->draws;
+    return SANTA_OK;
+}
+
+/* Attention of a chunk's rows, dense and causal, by stripes; always on the CPU. */
+typedef struct llama_stripes {
+    const llama_state *s;
+    int32_t layer;
+    int64_t position, n;
+    santa_status status[LLAMA_CHUNK / LLAMA_STRIPE];
+} llama_stripes;
+
+static void llama_stripe_task(void *context, int64_t i) {
+    llama_stripes *c = (llama_stripes *)context;
+    const int64_t row = i * LLAMA_STRIPE, n = llama_min(c->n - row, LLAMA_STRIPE);
+    const int32_t length = (int32_t)(c->position + row + n);
+    const santa_options dense = llama_dense();
+    const santa_attention a = llama_attention(c->s, c->layer, row, n, &length, SANTA_CPU);
+    c->status[i] = santa_decode(&a, &dense, (char *)c->s->dense_workspace + (size_t)i * c->s->dense_bytes,
+                                c->s->dense_bytes, NULL);
+}
+
+static inline santa_status llama_attend_dense(const llama_state *s, int32_t layer, int64_t position, int64_t n) {
+    llama_stripes c;
+    const int64_t stripes = (n + LLAMA_STRIPE - 1) / LLAMA_STRIPE;
+    c.s = s;
+    c.layer = layer;
+    c.position = position;
+    c.n = n;
+    llama_parallel(s, stripes, llama_stripe_task, &c);
+    for (int64_t i = 0; i < stripes; i++) if (c.status[i] != SANTA_OK) return c.status[i];
+    return SANTA_OK;
+}
+
+/* n <= LLAMA_CHUNK tokens at position .. through all layers: enters their keys and values in the cache and leaves their
+   last hidden states in s->x. */
+static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position, int prefill,
+                               llama_error *e) {
+    const llama_model *m = s->model;
+    const int64_t dim = m->dim, q_dim = m->q_dim, kv_dim = m->kv_dim, hidden = m->hidden_dim;
+    if (position < 0 || position + n > s->capacity)
+        return llama_fail(e, "position %lld is outside the cache of %lld",
+                          (long long)(position < 0 ? position : position + n - 1), (long long)s->capacity);
+    for (int64_t r = 0; r < n; r++) {
+        if (token[r] < 0 || token[r] >= m->vocab_size)
+            return llama_fail(e, "token %d is not in the vocabulary", (int)token[r]);
+        memcpy(s->x + r * dim, m->embedding + token[r] * dim, (size_t)dim * sizeof(float));
+    }
+    llama_set_turn(s, position, n);
+    for (int32_t layer = 0; layer < m->n_layers; layer++) {
+        float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
+        float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
+        llama_rmsnorm(m, s->normed, s->x, m->att_norm + layer * dim, n);
+        llama_matmul(s, s->q, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
+        llama_matmul(s, k, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
+        llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
+        llama_rope(s, s->q, n, q_dim);
+        llama_rope(s, k, n, kv_dim);
+        const santa_status status = prefill ? llama_attend_dense(s, layer, position, n)
+                                            : llama_attend_sampled(s, layer, position);
+        if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
+        llama_matmul(s, s->normed, m->wo + layer * dim * q_dim, s->attended, n, dim, q_dim);
+        for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];
+        llama_rmsnorm(m, s->normed, s->x, m->ffn_norm + layer * dim, n);
+        llama_matmul(s, s->gate, m->w1 + layer * hidden * dim, s->normed, n, hidden, dim);
+        llama_matmul(s, s->up, m->w3 + layer * hidden * dim, s->normed, n, hidden, dim);
+        for (int64_t i = 0; i < n * hidden; i++) s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));  /* SwiGLU */
+        llama_matmul(s, s->normed, m->w2 + layer * dim * hidden, s->gate, n, dim, hidden);
+        for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];
+    }
+    return 0;
+}
+
+/* count tokens at position .. with dense attention: enters their keys and values in the cache, over what may be there.
+   Gives no logits: leave the last token of a prompt to llama_forward. */
+static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t count, int64_t position, llama_error *e) {
+    for (int64_t i = 0; i < count; i += LLAMA_CHUNK) {
+        const int64_t n = llama_min(count - i, LLAMA_CHUNK);
+        if (llama_layers(s, token + i, n, position + i, 1, e) != 0) return -1;
+    }
+    return 0;
 }
 
 /* One token at one position: enters its keys and values in the cache (over what may be there) and, if want_logits,
    leaves the next token's logits in s->logits. */
 static inline int llama_forward(llama_state *s, int32_t token, int64_t position, int want_logits, llama_error *e) {
     const llama_model *m = s->model;
-    const int64_t dim = m->dim, kv_dim = m->kv_dim, hidden = m->hidden_dim, head_dim = m->head_dim;
-    if (position < 0 || position >= s->capacity)
-        return llama_fail(e, "position %lld is outside the cache of %lld", (long long)position, (long long)s->capacity);
-    if (token < 0 || token >= m->vocab_size) return llama_fail(e, "token %d is not in the vocabulary", (int)token);
-    for (int64_t i = 0; i < head_dim; i += 2) {
-        const double angle = (double)position * pow(10000.0, -(double)i / (double)head_dim);
-        s->turn[i] = (float)cos(angle);
-        s->turn[i + 1] = (float)sin(angle);
+    if (!s->workspace) {                                    /* dense, as nothing else was asked for */
+        const santa_options dense = llama_dense();
+        if (llama_state_options(s, &dense, e) != 0) return -1;
     }
-    memcpy(s->x, m->embedding + token * dim, (size_t)dim * sizeof(float));
-    s->call->length = (int32_t)position + 1;
-    for (int32_t layer = 0; layer < m->n_layers; layer++) {
-        float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
-        float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
-        llama_rmsnorm(s->normed, s->x, m->att_norm + layer * dim, dim);
-        llama_matmul(s, s->q, m->wq + layer * dim * dim, s->normed, dim, dim);
-        llama_matmul(s, k, m->wk + layer * kv_dim * dim, s->normed, kv_dim, dim);
-        llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, kv_dim, dim);
-        llama_rope(s->q, s->turn, dim, head_dim);
-        llama_rope(k, s->turn, kv_dim, head_dim);
-
-        const santa_attention a = llama_attention(s, layer);
-        const santa_stats *one = &s->call->stats;
-        s->options.offset = santa_offset(layer, position);  /* other draws in every layer and at every step */
-        const double start = llama_seconds();
-        const santa_status status = LLAMA_DECODE(&a, &s->options, s->workspace, s->workspace_bytes, &s->call->stats);
-        s->attention_seconds += llama_seconds() - start;
-        if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
-        s->stats.keys += one->keys;
-        s->stats.k_rows_read += one->k_rows_read;
-        s->stats.k_features_read += one->k_features_read;
-        s->stats.v_rows_read += one->v_rows_read;
-        s->stats.draws += one->draws;
-
-        llama_matmul(s, s->normed, m->wo + layer * dim * dim, s->attended, dim, dim);
-        for (int64_t i = 0; i < dim; i++) s->x[i] += s->normed[i];
-        llama_rmsnorm(s->normed, s->x, m->ffn_norm + layer * dim, dim);
-        llama_matmul(s, s->gate, m->w1 + layer * hidden * dim, s->normed, hidden, dim);
-        llama_matmul(s, s->up, m->w3 + layer * hidden * dim, s->normed, hidden, dim);
-        for (int64_t i = 0; i < hidden; i++) s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));      /* SwiGLU */
-        llama_matmul(s, s->normed, m->w2 + layer * dim * hidden, s->gate, dim, hidden);
-        for (int64_t i = 0; i < dim; i++) s->x[i] += s->normed[i];
-    }
+    if (llama_layers(s, &token, 1, position, 0, e) != 0) return -1;
     if (want_logits) {
-        llama_rmsnorm(s->x, s->x, m->norm, dim);
-        llama_matmul(s, s->logits, m->classifier, s->x, m->vocab_size, dim);
+        llama_rmsnorm(m, s->x, s->x, m->norm, 1);
+        llama_matmul(s, s->logits, m->classifier, s->x, 1, m->vocab_size, m->dim);
     }
     return 0;
 }

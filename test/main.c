@@ -22,6 +22,9 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"memory",      suite_memory},
     {"fuzz",        suite_fuzz},
     {"model",       suite_model},
+    {"tasks",       suite_tasks},
+    {"budget tool", suite_budget_tool},
+    {"accuracy",    suite_accuracy},
 #endif
 };
 

@@ -1,6 +1,7 @@
 /* The toy decoder on files that are not what they should be: each must end in exit code 1 and a message, never in a
    crash or a hang; and on a small valid checkpoint, which every method must decode. The decoder is $SANTA_DECODE, else
-   build/decode; where it is not built, or programs cannot be started, the cases are skipped. */
+   build/decode; where it is not built, or programs cannot be started, the cases are skipped. The last cases call
+   llama.h itself: formats, prefill, going back, options of single layers. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE                                       /* mkdtemp, fork under -std=c99 */
 #define HAVE_FORK 1
@@ -11,6 +12,7 @@
 #include <unistd.h>
 #endif
 #include "harness.h"
+#include "../examples/llama.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,7 @@
 /* ------------------------------------------------------------------------------------------------ files */
 
 enum { DIM = 32, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, VOCAB = 260, CONTEXT = 48, HEADER = 28,
-       TIMEOUT = 120 };
+       LONG_CONTEXT = 400, TIMEOUT = 120 };
 
 static char directory[256], model_path[300], tokenizer_path[300], output_path[300];
 
@@ -65,6 +67,40 @@ static file_bytes make_model(int shared_classifier, float scale) {
     for (int t = 0; t < 13; t++) {
         const int norm = t == 1 || t == 6 || t == 10;
         for (int64_t i = 0; i < sizes[t]; i++) put_f32(&f, norm ? 1.0f : scale * (float)test_normal(&r));
+    }
+    return f;
+}
+
+/* The versioned format; type 0 f32, 1 f16, 2 bf16. The weights have few bits, so that every type holds them exactly. */
+typedef struct version_spec { uint32_t type, shared; int32_t head_dim, context; float theta; } version_spec;
+
+static file_bytes make_versioned(version_spec v) {
+    const int64_t q_dim = v.head_dim * HEADS, kv_dim = v.head_dim * KV_HEADS;
+    const int64_t sizes[12] = {
+        VOCAB * DIM, LAYERS * DIM, LAYERS * DIM * q_dim, LAYERS * DIM * kv_dim, LAYERS * DIM * kv_dim,
+        LAYERS * DIM * q_dim, LAYERS * DIM, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN, DIM,
+        v.shared ? 0 : VOCAB * DIM
+    };
+    const int32_t header[8] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, v.head_dim, VOCAB, v.context};
+    file_bytes f = {NULL, 0, 0};
+    test_rng   r = test_rng_make(6);
+    put(&f, "SANTA-LM", 8);
+    put_u32(&f, 1);
+    put_u32(&f, 64);
+    for (int i = 0; i < 8; i++) put_u32(&f, (uint32_t)header[i]);
+    put_u32(&f, v.type);
+    put_f32(&f, v.theta);
+    put_f32(&f, 1e-5f);
+    put_u32(&f, v.shared);
+    for (int t = 0; t < 12; t++) {
+        const int norm = t == 1 || t == 6 || t == 10;
+        for (int64_t i = 0; i < sizes[t]; i++) {
+            const float    x    = norm ? 1.0f : (float)(test_below(&r, 65) - 32) / 64.0f;
+            const uint16_t half = v.type == 1 ? santa_f32_to_f16(x) : santa_f32_to_bf16(x);
+            const unsigned char bytes[2] = {(unsigned char)(half & 255), (unsigned char)(half >> 8)};
+            if (v.type == 0) put_f32(&f, x);
+            else             put(&f, bytes, 2);
+        }
     }
     return f;
 }
@@ -261,6 +297,215 @@ static void broken_tokenizer(void) {
     tear_down();
 }
 
+static const version_spec usual = {1, 1, 10, LONG_CONTEXT, 5e5f};              /* head_dim is not DIM / HEADS */
+
+static void versioned_files(void) {
+    if (!set_up()) return;
+    file_bytes f = make_versioned(usual);
+    write_file(model_path, f.data, f.size);
+    const int code = run("sys", model_path, tokenizer_path);
+    CHECK_MSG(code == 0 && strstr(message, "head_dim 10"), "exit code %d; it said: %.300s", code, message);
+    const size_t cuts[] = {8, 9, 63, 64, 65, 64 + VOCAB * DIM * 2, f.size / 2, f.size - 2, f.size - 1};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "versioned model cut to %lu bytes", (unsigned long)cuts[i]);
+        write_file(model_path, f.data, cuts[i]);
+        refused(model_path, tokenizer_path, "model.bin", what);
+    }
+    /* offset, value: version, header, each size, type, theta (NaN, 0, inf), epsilon (0, NaN), flags */
+    static const struct { size_t offset; uint32_t value; } wild[] = {
+        {8, 0}, {8, 2}, {12, 28}, {12, 0}, {16, 0}, {16, 0x80000000u}, {16, 0x7fffffffu}, {20, 0}, {24, 0}, {24, 0x7fffffffu},
+        {28, 0}, {28, 3}, {28, 0x7ffffffeu}, {32, 0}, {32, 3}, {36, 0}, {36, 7}, {36, 0xfffffffeu}, {36, 0x7ffffffeu}, {40, 2},
+        {40, 0x7fffffffu}, {44, 0}, {44, 0xffffffffu}, {48, 3}, {48, 0}, {52, 0x7fc00000u}, {52, 0}, {52, 0x7f800000u},
+        {56, 0}, {56, 0x7fc00000u}, {60, 2}, {60, 0},
+    };
+    for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
+        if (test_quick && i % 4) continue;
+        unsigned char old[4];
+        char what[64];
+        memcpy(old, f.data + wild[i].offset, 4);
+        set_u32(f.data + wild[i].offset, wild[i].value);
+        snprintf(what, sizeof what, "%08x at byte %lu", (unsigned)wild[i].value, (unsigned long)wild[i].offset);
+        write_file(model_path, f.data, f.size);
+        refused(model_path, tokenizer_path, "model.bin", what);
+        memcpy(f.data + wild[i].offset, old, 4);
+    }
+    put_u32(&f, 0);
+    write_file(model_path, f.data, f.size);
+    refused(model_path, tokenizer_path, "model.bin", "versioned model with 4 bytes too many");
+    free(f.data);
+    tear_down();
+}
+
+/* ------------------------------------------------------------------------------------------------ llama.h itself */
+
+/* Loads the bytes as a model and makes a state of it; 0 and a failed check if that does not go. */
+static int open_model(const file_bytes *f, llama_model *m, llama_state *s, int64_t capacity) {
+    llama_error e = {""};
+    snprintf(model_path, sizeof model_path, "%s/santa-test-%ld.bin", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
+             (long)getpid());
+    write_file(model_path, f->data, f->size);
+    const int ok = llama_load(m, model_path, &e) == 0 && llama_state_init(s, m, capacity, &e) == 0;
+    remove(model_path);
+    return CHECK_MSG(ok, "%s", e.text);
+}
+
+static void close_model(llama_model *m, llama_state *s) {
+    llama_state_free(s);
+    llama_free(m);
+}
+
+static int32_t token_at(int64_t i) { return (int32_t)(3 + (i * i * 7 + i * 131) % (VOCAB - 3)); }
+
+/* Logits behind token_at(0) .. token_at(n - 1), the first `prefilled` of them at once. */
+static void logits_behind(llama_state *s, int64_t n, int64_t prefilled, float *logits) {
+    llama_error e = {""};
+    int32_t token[LONG_CONTEXT];
+    for (int64_t i = 0; i < n; i++) token[i] = token_at(i);
+    int status = llama_prefill(s, token, prefilled, 0, &e);
+    for (int64_t i = prefilled; i < n && status == 0; i++) status = llama_forward(s, token[i], i, i == n - 1, &e);
+    CHECK_MSG(status == 0, "%s", e.text);
+    memcpy(logits, s->logits, VOCAB * sizeof *logits);
+}
+
+static void check_same(const char *what, const float *got, const float *want, double tolerance) {
+    double wide[VOCAB], most = 0.0;
+    for (int i = 0; i < VOCAB; i++) {
+        wide[i] = (double)want[i];
+        if (fabs(wide[i]) > most) most = fabs(wide[i]);
+    }
+    check_array_near(what, got, wide, VOCAB, tolerance * most, 0.0);
+}
+
+static void formats(void) {
+    float first[VOCAB], logits[VOCAB], turned[VOCAB];
+    for (uint32_t i = 0; i < 5; i++) {
+        version_spec v = usual;
+        llama_model  m;
+        llama_state  s;
+        v.type = i % 3;
+        if (i == 3) v.shared = 0;
+        if (i == 4) v.theta = 1e4f;
+        file_bytes f = make_versioned(v);
+        if (open_model(&f, &m, &s, 64)) {
+            CHECK_INT(m.head_dim, 10);
+            CHECK_INT(m.q_dim, 40);
+            CHECK_NEAR(m.rope_theta, v.theta, 0, 0);
+            CHECK(!v.shared || m.classifier == m.embedding);
+            logits_behind(&s, 60, 0, i == 0 ? first : i == 4 ? turned : logits);
+            if (i == 1 || i == 2) check_same("f16 and bf16 against f32", logits, first, 0.0);
+            if (i == 3) CHECK(memcmp(logits, first, sizeof first) != 0);
+            if (i == 4) CHECK(memcmp(turned, first, sizeof first) != 0);
+        }
+        close_model(&m, &s);
+        free(f.data);
+    }
+    /* The same numbers behind a llama2.c header, with its unused RoPE tables, are the same model. */
+    version_spec v = {0, 1, DIM / HEADS, CONTEXT, 1e4f};
+    file_bytes new_format = make_versioned(v), old_format = {NULL, 0, 0};
+    static const int32_t header[7] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCAB, CONTEXT};
+    for (int i = 0; i < 7; i++) put_u32(&old_format, (uint32_t)header[i]);
+    put(&old_format, new_format.data + 64, new_format.size - 64);
+    for (int i = 0; i < CONTEXT * DIM / HEADS; i++) put_f32(&old_format, 1.0f);
+    const file_bytes *const both[2] = {&new_format, &old_format};
+    for (int i = 0; i < 2; i++) {
+        llama_model m;
+        llama_state s;
+        if (open_model(both[i], &m, &s, CONTEXT)) logits_behind(&s, CONTEXT, 0, i == 0 ? first : logits);
+        close_model(&m, &s);
+    }
+    check_same("llama2.c's format against ours", logits, first, 0.0);
+    free(new_format.data);
+    free(old_format.data);
+}
+
+/* Tasks from the last to the first: nothing may hang on the order. */
+static void backwards(void *user, int64_t count, santa_task task, void *context) {
+    ++*(int *)user;
+    while (count-- > 0) task(context, count);
+}
+
+static void prefill_matches_forward(void) {
+    static const int64_t lengths[] = {1, 2, 15, 16, 17, 127, 128, 129, 300, LONG_CONTEXT};
+    llama_model m;
+    llama_state s;
+    llama_error e = {""};
+    float want[VOCAB], got[VOCAB];
+    int   calls = 0;
+    const int32_t token = 5;
+    file_bytes f = make_versioned(usual);
+    if (open_model(&f, &m, &s, LONG_CONTEXT)) {
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            const int64_t n = lengths[i];
+            logits_behind(&s, n, 0, want);
+            logits_behind(&s, n, n - 1, got);
+            check_same("prefill against one token at a time", got, want, 1e-5);
+            s.threads = 3;
+            s.parallel_for = backwards;
+            s.parallel_user = &calls;
+            memcpy(want, got, sizeof want);
+            logits_behind(&s, n, n - 1, got);
+            check_same("three parts against one", got, want, 0.0);
+            s.threads = 1;
+        }
+        CHECK(calls > 0);
+        logits_behind(&s, 200, 150, want);                    /* going back: nothing of the longer text is left */
+        logits_behind(&s, LONG_CONTEXT, 300, got);
+        CHECK(llama_forward(&s, token_at(199), 199, 1, &e) == 0);
+        check_same("back at an earlier position", s.logits, want, 1e-5);
+        CHECK(llama_prefill(&s, &token, 1, LONG_CONTEXT, &e) != 0 && strstr(e.text, "outside"));
+        CHECK(llama_prefill(&s, &token, 1, -1, &e) != 0 && strstr(e.text, "outside"));
+        const int32_t unknown = VOCAB;
+        CHECK(llama_prefill(&s, &unknown, 1, 0, &e) != 0 && strstr(e.text, "vocabulary"));
+    }
+    close_model(&m, &s);
+    if (open_model(&f, &m, &s, 1)) logits_behind(&s, 1, 0, got);
+    close_model(&m, &s);
+    free(f.data);
+}
+
+static int taps[LAYERS];
+static void count_tap(void *user, const santa_attention *a, int32_t layer) {
+    CHECK(user == taps);
+    CHECK_INT(*a->seq_lens, 300);
+    taps[layer]++;
+}
+
+static void layer_options(void) {
+    llama_model m;
+    llama_state s;
+    llama_error e = {""};
+    float dense[VOCAB], got[VOCAB];
+    santa_options exact = llama_dense(), one = exact, bad = exact;
+    one.method = SANTA_TOP_K;
+    one.num_samples = 1;
+    bad.num_samples = -1;
+    file_bytes f = make_versioned(usual);
+    if (open_model(&f, &m, &s, LONG_CONTEXT)) {
+        logits_behind(&s, 300, 299, dense);
+        for (int32_t layer = 0; layer < LAYERS; layer++) {
+            CHECK(llama_state_options(&s, &exact, &e) == 0);
+            CHECK(llama_layer_options(&s, layer, &one, &e) == 0);
+            logits_behind(&s, 300, 299, got);
+            CHECK(memcmp(got, dense, sizeof got) != 0);
+            CHECK_INT(s.stats.keys, 300 * KV_HEADS * LAYERS);
+            CHECK(s.stats.v_rows_read > 300 * KV_HEADS * (LAYERS - 1));
+            CHECK(s.stats.v_rows_read <= 300 * KV_HEADS * (LAYERS - 1) + HEADS);
+        }
+        CHECK(llama_layer_options(&s, LAYERS, &one, &e) != 0 && strstr(e.text, "layer"));
+        CHECK(llama_layer_options(&s, -1, &one, &e) != 0 && strstr(e.text, "layer"));
+        CHECK(llama_layer_options(&s, 0, &bad, &e) != 0 && strstr(e.text, "num_samples"));
+        CHECK(llama_state_options(&s, &exact, &e) == 0);
+        s.tap = count_tap;
+        s.tap_user = taps;
+        logits_behind(&s, 300, 299, got);
+        check_same("dense again", got, dense, 0.0);
+        for (int32_t layer = 0; layer < LAYERS; layer++) CHECK_INT(taps[layer], 1);
+    }
+    close_model(&m, &s);
+    free(f.data);
+}
+
 static void missing_files(void) {
     char nowhere[320];
     if (!set_up()) return;
@@ -283,6 +528,10 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define absurd_weights   no_fork
 #define broken_tokenizer no_fork
 #define missing_files    no_fork
+#define versioned_files  no_fork
+#define formats          no_fork
+#define prefill_matches_forward no_fork
+#define layer_options    no_fork
 #endif
 
 const test_case suite_model[] = {
@@ -292,5 +541,9 @@ const test_case suite_model[] = {
     {"absurd weights", absurd_weights},
     {"broken tokenizer", broken_tokenizer},
     {"missing files", missing_files},
+    {"versioned files, whole and broken", versioned_files},
+    {"formats of one model agree", formats},
+    {"prefill and going back", prefill_matches_forward},
+    {"options of single layers, tap", layer_options},
     {0, 0}
 };

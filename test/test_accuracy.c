@@ -1,0 +1,165 @@
+/* The accuracy program on a model too small to know anything: it ends, its numbers do not depend on the threads, dense is
+   dense, and what is wrong with files and options is said. The program is $SANTA_ACCURACY, else build/accuracy; where it
+   is not built, or programs cannot be started, the cases are skipped. */
+#if defined(__unix__) || defined(__APPLE__)
+#define _DEFAULT_SOURCE                                       /* popen, getpid under -std=c99 */
+#define HAVE_POPEN 1
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
+#include "harness.h"
+#include "../bench/accuracy/tasks.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef HAVE_POPEN
+
+enum { DIM = 16, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, CONTEXT = 640, MOST = 1 << 20 };
+
+static char model_path[400], csv_path[400];
+static char said[MOST], other[MOST];
+
+static const char *program(void) {
+    const char *given = getenv("SANTA_ACCURACY");
+    return given ? given : "build/accuracy";
+}
+
+/* Exit code of the program with these arguments behind --model; said is what it printed. */
+static int run(const char *arguments) {
+    char command[2000];
+    snprintf(command, sizeof command, "\"%s\" --model \"%s\" %s 2>&1", program(), model_path, arguments);
+    fflush(NULL);
+    FILE *f = popen(command, "r");
+    const size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
+    said[n] = 0;
+    const int status = f ? pclose(f) : -1;
+    return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void write_u32(FILE *f, uint32_t x) {
+    for (int i = 0; i < 4; i++) fputc((int)(x >> 8 * i & 255u), f);
+}
+
+static void write_model(int32_t vocab, long cut) {
+    const int32_t sizes[8] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, vocab, CONTEXT};
+    const int64_t q_dim = HEADS * HEAD_DIM, kv_dim = KV_HEADS * HEAD_DIM;
+    const int64_t tensors[11] = {vocab * DIM, LAYERS * DIM, LAYERS * q_dim * DIM, LAYERS * kv_dim * DIM,
+                                 LAYERS * kv_dim * DIM, LAYERS * q_dim * DIM, LAYERS * DIM, LAYERS * HIDDEN * DIM,
+                                 LAYERS * HIDDEN * DIM, LAYERS * HIDDEN * DIM, DIM};
+    const float    constants[2] = {10000.0f, 1e-5f};
+    uint32_t bits[2];
+    test_rng r = test_rng_make(9);
+    FILE    *f = fopen(model_path, "wb");
+    if (!CHECK(f != NULL)) return;
+    memcpy(bits, constants, sizeof bits);
+    fwrite("SANTA-LM", 1, 8, f);
+    write_u32(f, 1);
+    write_u32(f, 64);
+    for (int i = 0; i < 8; i++) write_u32(f, (uint32_t)sizes[i]);
+    write_u32(f, 1);
+    write_u32(f, bits[0]);
+    write_u32(f, bits[1]);
+    write_u32(f, 1);
+    for (int t = 0; t < 11; t++)
+        for (int64_t i = 0; i < tensors[t] && ftell(f) < cut; i++) {
+            const uint16_t half = santa_f32_to_f16(t == 1 || t == 6 || t == 10 ? 1.0f : 0.4f * (float)test_normal(&r));
+            fputc(half & 255, f);
+            fputc(half >> 8, f);
+        }
+    CHECK(fclose(f) == 0);
+}
+
+static int set_up(void) {
+    const char *tmp = getenv("TMPDIR");
+    if (access(program(), X_OK) != 0) { test_skip("the accuracy program is not built"); return 0; }
+    if (!tmp || strlen(tmp) > 300) tmp = "/tmp";
+    snprintf(model_path, sizeof model_path, "%s/santa-accuracy-%ld.bin", tmp, (long)getpid());
+    snprintf(csv_path, sizeof csv_path, "%s/santa-accuracy-%ld.csv", tmp, (long)getpid());
+    write_model(TASKS_VOCAB, MOST);
+    return 1;
+}
+
+static void tear_down(void) {
+    remove(model_path);
+    remove(csv_path);
+}
+
+static size_t read_csv(char *to) {
+    FILE *f = fopen(csv_path, "rb");
+    const size_t n = f ? fread(to, 1, MOST - 1, f) : 0;
+    if (f) fclose(f);
+    to[n] = 0;
+    return n;
+}
+
+static const char *value_behind(const char *key) {
+    const char *at = strstr(other, key);
+    return CHECK_MSG(at != NULL, "no line %s", key) ? at + strlen(key) : "nan";
+}
+
+/* All tables, small; the same numbers on one thread and on three. */
+static void tables(void) {
+    char arguments[1000];
+    if (!set_up()) return;
+    for (int threads = 1; threads <= 3; threads += 2) {
+        snprintf(arguments, sizeof arguments, "--tables 1,2,3,4,5 --bodies 3 --queries 2 --length 512 --steps 2 --threads %d "
+                 "--csv \"%s\"", threads, csv_path);
+        const int code = run(arguments);
+        if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
+        CHECK(read_csv(threads == 1 ? other : said) > 10000);
+    }
+    CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
+    CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",v_rows_group_percent,")), 100.0, 0, 0);
+    CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",top1_same_percent,")), 100.0, 0, 0);
+    CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",against_dense_points,")), 0.0, 0, 0);
+    CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);       /* all keys */
+    CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",relative_l2,"))
+          > 2.0 * atof(value_behind("1,\"all\",\"sys\",\"512\",relative_l2,")));
+    CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",v_rows_head_percent,")) <= 100.0 * 8.0 / 384.0);
+    /* Closed forms: iid's variance falls like 1 / S. */
+    CHECK_NEAR(atof(value_behind("4,\"variance (trace) by S, QA1\",\"iid\",\"16\",mean,")),
+               64.0 * atof(value_behind("4,\"variance (trace) by S, QA1\",\"iid\",\"1024\",mean,")), 0, 1e-4);
+    tear_down();
+}
+
+static void refused(const char *arguments, const char *why) {
+    const int code = run(arguments);
+    CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code, why, said);
+}
+
+static void refusals(void) {
+    if (!set_up()) return;
+    refused("--no-such", "unknown option --no-such");
+    refused("--bodies", "wants a value");
+    refused("--bodies 0", "--bodies wants a number");
+    refused("--bodies 1x", "--bodies wants a number");
+    refused("--tables 1,9", "knows no '9'");
+    refused("--tasks QA3", "knows no 'QA3'");
+    refused("--tables ''", "wants a list");
+    refused("--methods topk", "knows no 'topk'");
+    refused("--state x", "table 5");
+    refused("--length 1024", "trained up to 640");
+    refused("--model no-such-file.bin", "no-such-file.bin");
+    refused("--length 512 --csv no-such-directory/x.csv", "cannot write");
+    write_model(TASKS_VOCAB + 1, MOST);
+    refused("--length 512", "vocabulary");
+    write_model(TASKS_VOCAB, 2000);
+    refused("--length 512", "shorter");
+    write_model(TASKS_VOCAB, MOST);
+    CHECK_INT(run("--length 512 --list"), 0);
+    CHECK(strstr(said, "top-p") != NULL);
+    CHECK_INT(run("--help"), 0);
+    tear_down();
+}
+
+#else
+static void no_popen(void) { SKIP("needs popen"); }
+#define tables   no_popen
+#define refusals no_popen
+#endif
+
+const test_case suite_accuracy[] = {
+    {"all tables, on one thread and on three", tables},
+    {"wrong files and options", refusals},
+    {0, 0}
+};
