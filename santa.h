@@ -880,9 +880,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
    SANTA__AHEAD more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
    stream. Sums over features run in the lanes of a vector, which are added pairwise. */
-#define SANTA__AHEAD 16
+#define SANTA__AHEAD 32
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
-#define SANTA__STEP  16                      /* rows of one KV head before the next one's turn, see santa__score_block */
+#define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q, int64_t q_stride,
@@ -1418,7 +1418,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
         case SANTA_VATTENTION: p->list = 0; break;
         default: p->list = s; break;
     }
-    p->score_stride = streams ? SANTA_BLOCK : blocks * p->block;
+    p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
     p->coef = santa__plan_part(p, o->scores != SANTA_SCORES_EXACT ? group * p->d_pad : 0, 4);
@@ -1531,12 +1531,13 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
 
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
-    int i, more = (int)SANTA__MIN(known, (int64_t)(n + SANTA__AHEAD + 1));
+    const int all = (n + 7) / 8 * 8 + SANTA__AHEAD;                   /* kernels look ahead from each row of a tile of up to 8 */
+    int i, more = (int)SANTA__MIN(known, (int64_t)all);
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
     if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
     else if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
     else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
-    for (; i < n + SANTA__AHEAD + 1; i++) row[i] = row[n - 1];
+    for (; i < all; i++) row[i] = row[n - 1];
 }
 
 static int santa__adjacent(const santa__rows *r) { return r->feature == santa__bytes(r->dtype, 1); }
@@ -1718,8 +1719,8 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
 /* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of job h
    in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at hand: in
    token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
-static void santa__score_block(const santa__job *j, int64_t span, int64_t b, int64_t s_stride, int64_t at) {
-    const int64_t block = j->plan->block, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
+    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
     const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
     int64_t h, g, i;
@@ -2165,7 +2166,7 @@ static void santa__run_dense(santa__job *j, int64_t span) {
     int64_t b, h;
     for (h = 0; h < span; h++) santa__dense_begin(&j[h]);
     for (b = j->begin / SANTA_BLOCK; b * SANTA_BLOCK < j->end; b++) {
-        santa__score_block(j, span, b, SANTA_BLOCK, 0);
+        santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
         for (h = 0; h < span; h++) santa__dense_block(&j[h], b);
     }
     for (h = 0; h < span; h++) santa__dense_end(&j[h]);
@@ -2262,7 +2263,7 @@ static void santa__run_sampled(santa__job *j, int64_t span) {
     const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first;
     int64_t i, h, g;
     for (i = 0; i < blocks; i++) {
-        santa__score_block(j, span, first + i, p->score_stride, i * p->block);
+        santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
     }
     for (h = 0; h < span; h++) {
