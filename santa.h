@@ -1770,6 +1770,17 @@ static void santa__mass_block(const santa__kernels *k, float *s, int n, float *m
     if (k->mass(s, n, max, sum)) { *max = SANTA__MASKED; *sum = santa__nan(); }
 }
 
+/* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the old sums and the block's with. */
+static void santa__join_max(float *m, float max, float *keep, float *add) {
+    *keep = *add = 1.0f;
+    if (max > *m) {
+        *keep = *m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)*m - (double)max);
+        *m = max;
+    } else if (max < *m) {
+        *add = (float)exp((double)max - (double)*m);
+    }
+}
+
 /* Returns 1 if a block is marked. */
 static int santa__prefix(santa__mass *x) {
     int64_t b;
@@ -2005,13 +2016,18 @@ static void santa__select(const float *s, int64_t n, double want, int by_mass, f
     *threshold = value;
 }
 
+/* Whether score s is among those that santa__select chose, asked in ascending order of keys. */
+static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
+    const uint32_t key = santa__sortable(s);
+    return s >= SANTA__MASK_LIMIT && (key > threshold || (key == threshold && (*ties)-- > 0));
+}
+
 /* Softmax over the selected scores; s[0] belongs to key first. */
 static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m, santa__list *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
-        uint32_t key = santa__sortable(s[i]);
-        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+        if (!santa__selected(s[i], threshold, &ties)) continue;
         l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
         total += (double)l->weight[l->rows];
         santa__list_add(l, (int32_t)(first + i));
@@ -2123,13 +2139,7 @@ static void santa__dense_block(const santa__job *j, int64_t b) {
                 memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
                 continue;
             }
-            add[h] = 1.0f;
-            if (max > m[g + h]) {
-                keep[h] = m[g + h] < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)m[g + h] - (double)max);
-                m[g + h] = max;
-            } else if (max < m[g + h]) {
-                add[h] = (float)exp((double)max - (double)m[g + h]);
-            }
+            santa__join_max(&m[g + h], max, &keep[h], &add[h]);
             total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
         }
         santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block), block, heads,
@@ -2434,13 +2444,7 @@ static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float 
     s->bad |= kernel->mass(u, SANTA_BLOCK, &max, &sum);
     if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
     if (s->bad || max < SANTA__MASK_LIMIT) return;
-    *add = 1.0f;
-    if (max > s->m) {
-        *keep = s->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)s->m - (double)max);
-        s->m = max;
-    } else if (max < s->m) {
-        *add = (float)exp((double)max - (double)s->m);
-    }
+    santa__join_max(&s->m, max, keep, add);
     s->d = s->d * (double)*keep + (double)*add * (double)sum;
     s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
 }
@@ -2562,11 +2566,7 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
     santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < x->mid; i++) {
-        uint32_t key = santa__sortable(s[i]);
-        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
-        marked += santa__mark(x->taken, i);
-    }
+    for (i = 0; i < x->mid; i++) if (santa__selected(s[i], threshold, &ties)) marked += santa__mark(x->taken, i);
     return marked;
 }
 
