@@ -906,7 +906,7 @@ typedef struct santa__kernels {
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
 #endif
 
-/* The vocabulary: vectors of SANTA__LANES floats, SANTA__TILE of which may be sums in flight.
+/* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__TILE sums in registers, accumulate SANTA__SUMS.
    vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c      vround: to the nearest integer
    vpow2(x, n) = x * 2^n for integer n      vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vtotal, vtop: sum and maximum of the lanes               vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__TILE
@@ -919,6 +919,7 @@ static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f
 #define SANTA__TARGET
 #define SANTA__LANES 8
 #define SANTA__TILE  4
+#define SANTA__SUMS  4
 #define SANTA__UNROLL
 
 typedef struct santa__v8 { float l[8]; } santa__v8;
@@ -969,7 +970,8 @@ SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64
 #define SANTA__ISA(name) santa__##name##_avx2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__LANES 8
-#define SANTA__TILE  8                       /* of 16 registers: the others hold two rows and q */
+#define SANTA__TILE  12                      /* of 16 registers: the others hold three rows and q; 8 would wait for themselves */
+#define SANTA__SUMS  8
 #define SANTA__V __m256
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1009,7 +1011,9 @@ SANTA__INLINE __m256 santa__vsums4_avx2(__m256 a, __m256 b, __m256 c, __m256 d) 
 }
 SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
     __m256 a = santa__vsums4_avx2(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx2(x[4], x[5], x[6], x[7]);
+    __m256 c = santa__vsums4_avx2(x[8], x[9], x[10], x[11]);
     _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+    _mm_storeu_ps(out + 8, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
 }
 SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * c));
@@ -1039,6 +1043,7 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 #define SANTA__LANES 16
 #define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__SUMS  16
 #define SANTA__V __m512
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1106,6 +1111,7 @@ SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t 
 #define SANTA__TARGET
 #define SANTA__LANES 4
 #define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__SUMS  16
 #define SANTA__V float32x4_t
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -3420,10 +3426,10 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
                                                   int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
                                                   const float *add, float *acc, int64_t acc_stride) {
     const int64_t bytes = c == 0 ? santa__bytes(t, dv) : 0;           /* the first columns prefetch the whole row */
-    SANTA__V sum[SANTA__TILE], x[8];
+    SANTA__V sum[SANTA__SUMS], x[8];
     int i, g, v;
     SANTA__UNROLL
-    for (v = 0; v < SANTA__TILE; v++) sum[v] = SANTA__ISA(vset)(0.0f);
+    for (v = 0; v < SANTA__SUMS; v++) sum[v] = SANTA__ISA(vset)(0.0f);
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
@@ -3474,7 +3480,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char 
 SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
                                                 int64_t w_stride, int heads, const float *keep, const float *add, float *acc,
                                                 int64_t acc_stride) {
-    const int vecs = SANTA__MIN(SANTA__TILE / heads, 8);
+    const int vecs = SANTA__MIN(SANTA__SUMS / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, w, w_stride, heads, keep, add, acc, acc_stride);
@@ -3511,6 +3517,7 @@ static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(
 #undef SANTA__TARGET
 #undef SANTA__LANES
 #undef SANTA__TILE
+#undef SANTA__SUMS
 #undef SANTA__V
 #undef SANTA__UNROLL
 #endif /* SANTA__ISA */
