@@ -1537,7 +1537,7 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
 
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
-    const int all = (n + 7) / 8 * 8 + SANTA__AHEAD;                   /* kernels look ahead from each row of a tile of up to 8 */
+    const int all = n + SANTA__AHEAD + 7;                             /* kernels look ahead from each row of a tile of up to 8 */
     int i, more = (int)SANTA__MIN(known, (int64_t)all);
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
     if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
@@ -1716,7 +1716,7 @@ static void santa__score_extras(const santa__job *j, const int32_t *index, int64
 /* Both. known: how many keys of that list will be wanted in all, for prefetching. */
 static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
                          float *s, int64_t s_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     santa__point(&j->k, index, first, n, known, row);
     santa__score_rows(j, row, n, g0, heads, s, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
@@ -1728,7 +1728,7 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     int64_t h, g, i;
     at += from - b * block;
     santa__point(&j->k, NULL, from, n, j->end - from, row);
@@ -2106,7 +2106,7 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
                               int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     int64_t g, c;
     int i;
     santa__point(v, index, first, n, known, row);
