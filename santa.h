@@ -880,9 +880,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
    SANTA__AHEAD more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
    stream. Sums over features run in the lanes of a vector, which are added pairwise. */
-#define SANTA__AHEAD 16
+#define SANTA__AHEAD 32
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
-#define SANTA__STEP  16                      /* rows of one KV head before the next one's turn, see santa__score_block */
+#define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q, int64_t q_stride,
@@ -906,7 +906,7 @@ typedef struct santa__kernels {
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
 #endif
 
-/* The vocabulary: vectors of SANTA__LANES floats, SANTA__TILE of which may be sums in flight.
+/* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__TILE sums in registers, accumulate SANTA__SUMS.
    vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c      vround: to the nearest integer
    vpow2(x, n) = x * 2^n for integer n      vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vtotal, vtop: sum and maximum of the lanes               vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__TILE
@@ -919,6 +919,7 @@ static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f
 #define SANTA__TARGET
 #define SANTA__LANES 8
 #define SANTA__TILE  4
+#define SANTA__SUMS  4
 #define SANTA__UNROLL
 
 typedef struct santa__v8 { float l[8]; } santa__v8;
@@ -969,7 +970,8 @@ SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64
 #define SANTA__ISA(name) santa__##name##_avx2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__LANES 8
-#define SANTA__TILE  8                       /* of 16 registers: the others hold two rows and q */
+#define SANTA__TILE  12                      /* of 16 registers: the others hold three rows and q; 8 would wait for themselves */
+#define SANTA__SUMS  8
 #define SANTA__V __m256
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1009,7 +1011,9 @@ SANTA__INLINE __m256 santa__vsums4_avx2(__m256 a, __m256 b, __m256 c, __m256 d) 
 }
 SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
     __m256 a = santa__vsums4_avx2(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx2(x[4], x[5], x[6], x[7]);
+    __m256 c = santa__vsums4_avx2(x[8], x[9], x[10], x[11]);
     _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+    _mm_storeu_ps(out + 8, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
 }
 SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * c));
@@ -1039,6 +1043,7 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 #define SANTA__LANES 16
 #define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__SUMS  16
 #define SANTA__V __m512
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1106,6 +1111,7 @@ SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t 
 #define SANTA__TARGET
 #define SANTA__LANES 4
 #define SANTA__TILE  16                      /* of 32 registers */
+#define SANTA__SUMS  16
 #define SANTA__V float32x4_t
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1418,7 +1424,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
         case SANTA_VATTENTION: p->list = 0; break;
         default: p->list = s; break;
     }
-    p->score_stride = streams ? SANTA_BLOCK : blocks * p->block;
+    p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
     p->coef = santa__plan_part(p, o->scores != SANTA_SCORES_EXACT ? group * p->d_pad : 0, 4);
@@ -1531,12 +1537,13 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
 
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
-    int i, more = (int)SANTA__MIN(known, (int64_t)(n + SANTA__AHEAD + 1));
+    const int all = n + SANTA__AHEAD + 7;                             /* kernels look ahead from each row of a tile of up to 8 */
+    int i, more = (int)SANTA__MIN(known, (int64_t)all);
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
     if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
     else if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
     else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
-    for (; i < n + SANTA__AHEAD + 1; i++) row[i] = row[n - 1];
+    for (; i < all; i++) row[i] = row[n - 1];
 }
 
 static int santa__adjacent(const santa__rows *r) { return r->feature == santa__bytes(r->dtype, 1); }
@@ -1709,7 +1716,7 @@ static void santa__score_extras(const santa__job *j, const int32_t *index, int64
 /* Both. known: how many keys of that list will be wanted in all, for prefetching. */
 static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
                          float *s, int64_t s_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     santa__point(&j->k, index, first, n, known, row);
     santa__score_rows(j, row, n, g0, heads, s, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
@@ -1718,10 +1725,10 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
 /* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of job h
    in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at hand: in
    token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
-static void santa__score_block(const santa__job *j, int64_t span, int64_t b, int64_t s_stride, int64_t at) {
-    const int64_t block = j->plan->block, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
+    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     int64_t h, g, i;
     at += from - b * block;
     santa__point(&j->k, NULL, from, n, j->end - from, row);
@@ -1767,6 +1774,17 @@ static int santa__rounds(const santa_options *o) { return o->stash > SANTA_STASH
 /* A block with a NaN or +inf score is marked by a NaN sum. */
 static void santa__mass_block(const santa__kernels *k, float *s, int n, float *max, float *sum) {
     if (k->mass(s, n, max, sum)) { *max = SANTA__MASKED; *sum = santa__nan(); }
+}
+
+/* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the old sums and the block's with. */
+static void santa__join_max(float *m, float max, float *keep, float *add) {
+    *keep = *add = 1.0f;
+    if (max > *m) {
+        *keep = *m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)*m - (double)max);
+        *m = max;
+    } else if (max < *m) {
+        *add = (float)exp((double)max - (double)*m);
+    }
 }
 
 /* Returns 1 if a block is marked. */
@@ -2004,13 +2022,18 @@ static void santa__select(const float *s, int64_t n, double want, int by_mass, f
     *threshold = value;
 }
 
+/* Whether score s is among those that santa__select chose, asked in ascending order of keys. */
+static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
+    const uint32_t key = santa__sortable(s);
+    return s >= SANTA__MASK_LIMIT && (key > threshold || (key == threshold && (*ties)-- > 0));
+}
+
 /* Softmax over the selected scores; s[0] belongs to key first. */
 static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m, santa__list *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
-        uint32_t key = santa__sortable(s[i]);
-        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
+        if (!santa__selected(s[i], threshold, &ties)) continue;
         l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
         total += (double)l->weight[l->rows];
         santa__list_add(l, (int32_t)(first + i));
@@ -2083,7 +2106,7 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
                               int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 1];
+    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
     int64_t g, c;
     int i;
     santa__point(v, index, first, n, known, row);
@@ -2122,13 +2145,7 @@ static void santa__dense_block(const santa__job *j, int64_t b) {
                 memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
                 continue;
             }
-            add[h] = 1.0f;
-            if (max > m[g + h]) {
-                keep[h] = m[g + h] < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)m[g + h] - (double)max);
-                m[g + h] = max;
-            } else if (max < m[g + h]) {
-                add[h] = (float)exp((double)max - (double)m[g + h]);
-            }
+            santa__join_max(&m[g + h], max, &keep[h], &add[h]);
             total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
         }
         santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block), block, heads,
@@ -2165,7 +2182,7 @@ static void santa__run_dense(santa__job *j, int64_t span) {
     int64_t b, h;
     for (h = 0; h < span; h++) santa__dense_begin(&j[h]);
     for (b = j->begin / SANTA_BLOCK; b * SANTA_BLOCK < j->end; b++) {
-        santa__score_block(j, span, b, SANTA_BLOCK, 0);
+        santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
         for (h = 0; h < span; h++) santa__dense_block(&j[h], b);
     }
     for (h = 0; h < span; h++) santa__dense_end(&j[h]);
@@ -2262,7 +2279,7 @@ static void santa__run_sampled(santa__job *j, int64_t span) {
     const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first;
     int64_t i, h, g;
     for (i = 0; i < blocks; i++) {
-        santa__score_block(j, span, first + i, p->score_stride, i * p->block);
+        santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
     }
     for (h = 0; h < span; h++) {
@@ -2433,13 +2450,7 @@ static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float 
     s->bad |= kernel->mass(u, SANTA_BLOCK, &max, &sum);
     if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
     if (s->bad || max < SANTA__MASK_LIMIT) return;
-    *add = 1.0f;
-    if (max > s->m) {
-        *keep = s->m < SANTA__MASK_LIMIT ? 0.0f : (float)exp((double)s->m - (double)max);
-        s->m = max;
-    } else if (max < s->m) {
-        *add = (float)exp((double)max - (double)s->m);
-    }
+    santa__join_max(&s->m, max, keep, add);
     s->d = s->d * (double)*keep + (double)*add * (double)sum;
     s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
 }
@@ -2561,11 +2572,7 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
     santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < x->mid; i++) {
-        uint32_t key = santa__sortable(s[i]);
-        if (s[i] < SANTA__MASK_LIMIT || key < threshold || (key == threshold && ties-- <= 0)) continue;
-        marked += santa__mark(x->taken, i);
-    }
+    for (i = 0; i < x->mid; i++) if (santa__selected(s[i], threshold, &ties)) marked += santa__mark(x->taken, i);
     return marked;
 }
 
@@ -3419,10 +3426,10 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
                                                   int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
                                                   const float *add, float *acc, int64_t acc_stride) {
     const int64_t bytes = c == 0 ? santa__bytes(t, dv) : 0;           /* the first columns prefetch the whole row */
-    SANTA__V sum[SANTA__TILE], x[8];
+    SANTA__V sum[SANTA__SUMS], x[8];
     int i, g, v;
     SANTA__UNROLL
-    for (v = 0; v < SANTA__TILE; v++) sum[v] = SANTA__ISA(vset)(0.0f);
+    for (v = 0; v < SANTA__SUMS; v++) sum[v] = SANTA__ISA(vset)(0.0f);
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
@@ -3473,7 +3480,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char 
 SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
                                                 int64_t w_stride, int heads, const float *keep, const float *add, float *acc,
                                                 int64_t acc_stride) {
-    const int vecs = SANTA__MIN(SANTA__TILE / heads, 8);
+    const int vecs = SANTA__MIN(SANTA__SUMS / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, w, w_stride, heads, keep, add, acc, acc_stride);
@@ -3510,6 +3517,7 @@ static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(
 #undef SANTA__TARGET
 #undef SANTA__LANES
 #undef SANTA__TILE
+#undef SANTA__SUMS
 #undef SANTA__V
 #undef SANTA__UNROLL
 #endif /* SANTA__ISA */

@@ -10,7 +10,7 @@ cd "$root" || exit 1
 CC=${CC:-cc}
 BUILD=${BUILD:-build}
 # For emulators and valgrind: the suites that do not run the same code very often.
-SLOW_MACHINE="convert/ random/ dense/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
+SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {

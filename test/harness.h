@@ -19,7 +19,8 @@ typedef struct test_case { const char *name; void (*run)(void); } test_case;
 /* Declared here so that C++ gives the arrays external linkage. */
 extern const test_case suite_convert[], suite_random[], suite_dense[], suite_sampling[], suite_statistics[],
                        suite_bernoulli[], suite_vattention[], suite_measures[], suite_determinism[], suite_errors[],
-                       suite_memory[], suite_fuzz[], suite_model[], suite_tasks[], suite_budget_tool[], suite_accuracy[];
+                        suite_memory[], suite_fuzz[], suite_model[], suite_kernels[], suite_q8_0[], suite_tasks[],
+                        suite_budget_tool[], suite_accuracy[];
 
 extern int      test_quick;                  /* --quick: fewer seeds and shapes, for valgrind and qemu */
 extern uint64_t test_seed;                   /* --seed N                                               */
@@ -59,6 +60,14 @@ void test_skip(const char *reason);
 
 /* |mean - expected| in standard errors of the mean, after an allowance for the rounding of float samples. */
 double test_mean_z(double sum, double sum_of_squares, double count, double expected);
+
+/* Loops over the instruction sets that this machine (or SANTA_TEST_ISA, see impl.c) has, scalar first. */
+static inline santa_isa test_isa_from(int isa) {
+    while (isa < SANTA_ISA_COUNT && !santa_isa_supported((santa_isa)isa)) isa++;
+    return (santa_isa)isa;
+}
+#define FOR_EACH_ISA(isa) \
+    for (santa_isa isa = SANTA_ISA_SCALAR; isa != SANTA_ISA_COUNT; isa = test_isa_from((int)(isa) + 1))
 
 void *test_alloc(size_t bytes);              /* malloc that ends the program when there is no memory */
 

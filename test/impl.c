@@ -1,3 +1,17 @@
-/* The one file of the test program that holds the library's code. */
+/* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment makes an x86
+   look like one that has no more than that: the library's questions to the CPU are answered here. */
+#if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && !defined(SANTA_NO_SIMD)
+#include <stdlib.h>
+#include <string.h>
+
+static int test_cpu_has(const char *feature) {
+    const char *most = getenv("SANTA_TEST_ISA");
+    if (!most) return 1;
+    if (!strcmp(most, "scalar")) return 0;
+    return strcmp(most, "avx2") != 0 || strncmp(feature, "avx512", 6) != 0;
+}
+#define __builtin_cpu_supports(feature) (test_cpu_has(feature) && __builtin_cpu_supports(feature))
+#endif
+
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"

@@ -11,7 +11,9 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
 #else
     {"convert",     suite_convert},
     {"random",      suite_random},
+    {"kernels",     suite_kernels},
     {"dense",       suite_dense},
+    {"q8_0",        suite_q8_0},
     {"sampling",    suite_sampling},
     {"statistics",  suite_statistics},
     {"bernoulli",   suite_bernoulli},
@@ -131,8 +133,8 @@ int main(int argc, char **argv) {
         else argv[1 + filters++] = argv[i];
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    if (!list) printf("santa %d.%d.%d, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
-                      (unsigned long long)test_seed, test_quick ? ", quick" : "");
+    if (!list) printf("santa %d.%d.%d, %s, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
+                      santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "");
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
         for (const test_case *c = suites[s].cases; c->name; c++) {
             char name[160];

@@ -82,6 +82,14 @@ whole_native() {
     whole "$@" $STRICT && limited "$dir/test" --quick
 }
 
+# And as if the machine had less: the paths that it would not choose.
+every_isa() {
+    whole_native "$@" || return 1
+    for isa in avx2 scalar; do
+        SANTA_TEST_ISA=$isa limited "$dir/test" --quick || return 1
+    done
+}
+
 whole_32_bit() {
     need gcc
     can_link gcc -m32
@@ -100,15 +108,36 @@ qemu() {
     whole "$compiler" gnu99 -O2 -static $STRICT && limited "$program" "$dir/test" --quick "$@"
 }
 
+# qemu_isa ISA PROGRAM COMPILER SUITES...: the same, where that instruction set must be the one that is chosen
+qemu_isa() {
+    isa=$1
+    shift
+    qemu "$@" && grep -q "^santa [0-9.]*, $isa," "$dir/log"
+}
+
+# x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction.
 # shellcheck disable=SC2086
-# An x86-64 without AVX2 takes the scalar code and meets no illegal instruction.
-old_x86() {
+x86() {
+    cpu=$1
+    isa=$2
+    shift 2
     need gcc qemu-x86_64
     [ "$(uname -m)" = x86_64 ] || skip "not an x86-64"
-    gcc -O2 $ONE_UNIT -o "$dir/use" $USE -lm || return 1
-    limited qemu-x86_64 -cpu Nehalem "$dir/use" >"$dir/isa" || return 1
-    grep -qx 'isa scalar' "$dir/isa" || return 1
-    whole gcc c99 -O2 && limited qemu-x86_64 -cpu Nehalem "$dir/test" --quick $SLOW_MACHINE
+    gcc -O1 $ONE_UNIT -o "$dir/use" $USE -lm || return 1
+    limited qemu-x86_64 -cpu "$cpu" "$dir/use" >"$dir/isa" || return 1
+    [ "$isa" != avx2 ] || grep -qx 'isa avx2' "$dir/isa" || skip "this qemu has no AVX2"
+    grep -qx "isa $isa" "$dir/isa" || return 1
+    whole gcc c99 -O2 && limited qemu-x86_64 -cpu "$cpu" "$dir/test" --quick "$@"
+}
+
+# The kernels' text includes its own file, by the name that it was given.
+renamed() {
+    need "$1"
+    cp santa.h "$dir/attention.h"
+    printf '#define SANTA_FILENAME "attention.h"\n#define SANTA_IMPLEMENTATION\n#include "attention.h"\n' >"$dir/one.c"
+    printf 'int main(void) { return santa_best_isa() == SANTA_ISA_AUTO; }\n' >>"$dir/one.c"
+    # shellcheck disable=SC2086
+    "$1" -std=c99 $STRICT -O0 -o "$dir/one" "$dir/one.c" -lm && "$dir/one"
 }
 
 mingw() {
@@ -134,30 +163,35 @@ list() {
     # shellcheck disable=SC2086
     {
     cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $SLOW_MACHINE
-    cell "arm64 under qemu"                          qemu qemu-aarch64 aarch64-linux-gnu-gcc $SLOW_MACHINE determinism/
+    cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $SLOW_MACHINE determinism/
+    cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar $SLOW_MACHINE
+    cell "x86-64 without AVX-512 under qemu"         x86 max avx2 kernels/ dense/ determinism/
     }
-    cell "x86-64 without AVX2 under qemu"            old_x86
     cell "32-bit, whole suite"                       whole_32_bit
     cell "gcc, OpenMP, whole suite"                  openmp gcc
     cell "g++ c++11, whole suite"                    whole_native gcc c++11 -O2
-    cell "clang c99, whole suite"                    whole_native clang c99 -O2
+    cell "clang c99, whole suite, every instruction set" every_isa clang c99 -O2
     cell "mingw, compile and link"                   mingw
     cell "mingw, run"                                mingw_run
     for compiler in gcc clang; do
+        # Dialects differ in what they accept: -O0 shows it. What is optimised differs little between them.
         for std in c99 c11 c17 c++11 c++14 c++17 c++20; do
-            cell "$compiler $std -O2"     use $compiler $std -O2 $ONE_UNIT $USE
             cell "$compiler $std -O0"     use $compiler $std -O0 $ONE_UNIT $USE
         done
+        for std in c99 c++11 c++20; do
+            cell "$compiler $std -O2"     use $compiler $std -O2 $ONE_UNIT $USE
+        done
+        cell "$compiler c99 -Ofast"       use $compiler c99 -Ofast $ONE_UNIT $USE
+        cell "$compiler c++17 -O3 -march=native" use $compiler c++17 -O3 -march=native $ONE_UNIT $USE
         for std in c99 c++17; do
-            cell "$compiler $std -Ofast"  use $compiler $std -Ofast $ONE_UNIT $USE
             cell "$compiler $std static"  use $compiler $std -O2 $ONE_UNIT -DSANTA_STATIC $USE
             cell "$compiler $std no SIMD" use $compiler $std -O2 $ONE_UNIT -DSANTA_NO_SIMD $USE
-            cell "$compiler $std -O3 -march=native" use $compiler $std -O3 -march=native $ONE_UNIT $USE
             cell "$compiler $std two units" use $compiler $std -O2 -DTWO_UNITS $USE $UNIT
             cell "$compiler $std asserts"   use $compiler $std -O2 $ONE_UNIT -include assert.h "$ASSERT" $USE
         done
         cell "$compiler gnu99"            use $compiler gnu99 -O2 $ONE_UNIT $USE
         cell "$compiler two static units" two_static $compiler
+        cell "$compiler renamed header"   renamed $compiler
     done
     cell "C++ around a C implementation, gcc"   cpp_with_c gcc g++
     cell "C++ around a C implementation, clang" cpp_with_c clang clang++

@@ -10,7 +10,7 @@
 
 #define REF_INF ((double)INFINITY)
 
-/* ------------------------------------------------------------------------------------------------- 16-bit floats */
+/* ------------------------------------------------------------------------------------------------- number formats */
 
 /* Format: mantissa bits, smallest normal exponent, bits of infinity. */
 static inline void ref_format(santa_dtype type, int *mantissa, int *min_exponent, uint32_t *infinity) {
@@ -54,30 +54,109 @@ static inline uint16_t ref_encode16(santa_dtype type, double x) {
     return (uint16_t)(sign | (magnitude > infinity ? infinity : magnitude));
 }
 
+/* e4m3 by its definition: sign, 4 exponent bits of bias 7, 3 mantissa bits, no infinity, 127 is NaN. */
+static inline double ref_decode8(int e) {
+    const int exponent = e >> 3 & 15, mantissa = e & 7;
+    const double v = (e & 127) == 127 ? (double)test_nan()
+                   : exponent ? ldexp(1.0 + mantissa / 8.0, exponent - 7) : ldexp(mantissa, -9);
+    return e & 128 ? -v : v;
+}
+
+/* The nearest of the 127 magnitudes, ties to the even code, beyond the largest the largest. NaN is for the caller. */
+static inline uint8_t ref_encode8(double x) {
+    const double a = fabs(x);
+    int low = 0, high = 126;
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (ref_decode8(middle) <= a) low = middle;
+        else high = middle;
+    }
+    const double down = a - ref_decode8(low), up = ref_decode8(high) - a;
+    return (uint8_t)((up < down || (up == down && high % 2 == 0) ? high : low) | (x < 0.0 ? 128 : 0));
+}
+
+/* Bytes of n elements; of q8_0 (n a multiple of 32 then) blocks of an f16 scale and 32 int8. */
+static inline int64_t ref_bytes(santa_dtype type, int64_t n) {
+    return type == SANTA_F32 ? 4 * n : type == SANTA_E4M3 ? n : type == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+}
+
+static inline uint16_t ref_half(const void *data) {
+    uint16_t h;
+    memcpy(&h, data, 2);
+    return h;
+}
+
+/* Place of element i, maybe negative, in its block of q8_0. */
+static inline int64_t ref_in_block(int64_t i) { return (i % 32 + 32) % 32; }
+
 static inline double ref_load(santa_dtype type, const void *data, int64_t i) {
     if (type == SANTA_F32) {
         float f;
         memcpy(&f, (const char *)data + 4 * i, 4);
         return (double)f;
     }
-    uint16_t h;
-    memcpy(&h, (const char *)data + 2 * i, 2);
-    return ref_decode16(type, h);
+    if (type == SANTA_E4M3) return ref_decode8(((const uint8_t *)data)[i]);
+    if (type == SANTA_Q8_0) {
+        const char *block = (const char *)data + ref_bytes(type, i - ref_in_block(i));
+        return ref_decode16(SANTA_F16, ref_half(block)) * (double)(signed char)block[2 + ref_in_block(i)];
+    }
+    return ref_decode16(type, ref_half((const char *)data + 2 * i));
 }
 
+/* Element i of q8_0 takes the scale that its block has; NaN makes the whole block NaN. */
 static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) {
+    const int nan = test_is_nan((float)x);
     if (type == SANTA_F32) {
         const float f = (float)x;
         memcpy((char *)data + 4 * i, &f, 4);
+    } else if (type == SANTA_E4M3) {
+        ((uint8_t *)data)[i] = nan ? 127 : ref_encode8(x);
+    } else if (type == SANTA_Q8_0) {
+        const uint16_t bad = 0x7e00;
+        char *block = (char *)data + ref_bytes(type, i - ref_in_block(i)), *number = block + 2 + ref_in_block(i);
+        *number = 1;
+        if (nan) {
+            memcpy(block, &bad, 2);
+        } else {
+            const double scale = ref_decode16(SANTA_F16, ref_half(block));
+            *number = (char)(signed char)(scale > 0.0 ? fmin(fmax(floor(x / scale + 0.5), -127.0), 127.0) : 0.0);
+        }
     } else {
-        const uint16_t h =
-            test_is_nan((float)x) ? (uint16_t)(type == SANTA_F16 ? 0x7e01 : 0x7fc1) : ref_encode16(type, x);
+        const uint16_t h = nan ? (uint16_t)(type == SANTA_F16 ? 0x7e01 : 0x7fc1) : ref_encode16(type, x);
         memcpy((char *)data + 2 * i, &h, 2);
     }
 }
 
+/* n elements side by side from element i on; blocks of q8_0 get the scale of their largest element. */
+static inline void ref_store_row(santa_dtype type, void *data, int64_t i, int64_t n, const double *x) {
+    for (int64_t c = 0; c < n; c++) {
+        if (type == SANTA_Q8_0 && c % 32 == 0) {
+            double top = 0.0;
+            for (int64_t e = c; e < c + 32; e++) if (fabs(x[e]) > top) top = fabs(x[e]);
+            const uint16_t scale = ref_encode16(SANTA_F16, top / 127.0);
+            memcpy((char *)data + ref_bytes(type, i + c), &scale, 2);
+        }
+        ref_store(type, data, i + c, x[c]);
+    }
+}
+
+/* What the type, not q8_0, makes of a float. */
 static inline double ref_round(santa_dtype type, double x) {
-    return type == SANTA_F32 ? (double)(float)x : ref_decode16(type, ref_encode16(type, (double)(float)x));
+    x = (double)(float)x;
+    return type == SANTA_F32 ? x : type == SANTA_E4M3 ? ref_decode8(ref_encode8(x)) : ref_decode16(type, ref_encode16(type, x));
+}
+
+/* The same for x[0..n); of q8_0 whole blocks. */
+static inline void ref_round_row(santa_dtype type, double *x, int64_t n) {
+    char block[34];
+    if (type != SANTA_Q8_0) {
+        for (int64_t i = 0; i < n; i++) x[i] = ref_round(type, x[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (i % 32 == 0) ref_store_row(type, block, 0, 32, x + i);
+        x[i] = ref_load(type, block, i % 32);
+    }
 }
 
 /* ------------------------------------------------------------------------------------------------- problems */
@@ -144,7 +223,8 @@ static inline int32_t *ref_ints(int64_t n) { return (int32_t *)test_alloc((size_
 /* Memory for a tensor of that layout, NaN everywhere, gaps included. */
 static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
                                       ref_layout layout, void **memory) {
-    const int64_t gap = layout == REF_PADDED ? 3 : 0, step = layout == REF_STRIDED ? 3 : 1;
+    const int64_t unit = type == SANTA_Q8_0 ? 32 : 1;       /* strides of q8_0 are whole blocks */
+    const int64_t gap = layout == REF_PADDED ? 3 * unit : 0, step = layout == REF_STRIDED ? 3 : 1;
     santa_tensor t;
     memset(&t, 0, sizeof t);
     t.dtype    = type;
@@ -159,16 +239,16 @@ static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, 
         t.stride[1] = n2 * t.stride[2] + gap;
         t.stride[0] = n1 * t.stride[1] + gap;
     }
-    const int64_t total = n0 * t.stride[0] + 2, size = type == SANTA_F32 ? 4 : 2;
-    int64_t origin = layout == REF_PADDED;
+    const int64_t total = n0 * t.stride[0] + 2 * unit;
+    int64_t origin = layout == REF_PADDED ? unit : 0;
     if (layout == REF_BACKWARDS) {
         origin = (n1 - 1) * t.stride[1] + (n2 - 1) * t.stride[2];
         t.stride[1] = -t.stride[1];
         t.stride[2] = -t.stride[2];
     }
-    *memory = test_alloc((size_t)(total * size));
+    *memory = test_alloc((size_t)ref_bytes(type, total));
     for (int64_t i = 0; i < total; i++) ref_store(type, *memory, i, (double)test_nan());
-    t.data = (char *)*memory + origin * size;
+    t.data = (char *)*memory + ref_bytes(type, origin);
     return t;
 }
 
@@ -182,6 +262,11 @@ static inline double ref_get(const santa_tensor *t, int64_t i0, int64_t i1, int6
 
 static inline void ref_set(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) {
     ref_store(t->dtype, t->data, ref_at(t, i0, i1, i2, i3), x);
+}
+
+static inline void ref_set_row(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, const double *x) {
+    if (t->stride[3] == 1) ref_store_row(t->dtype, t->data, ref_at(t, i0, i1, i2, 0), t->shape[3], x);
+    else for (int64_t c = 0; c < t->shape[3]; c++) ref_set(t, i0, i1, i2, c, x[c]);
 }
 
 /* Lengths of a ragged batch, by sequence number: full, empty, one key, about half, ... */
@@ -210,17 +295,14 @@ static inline void ref_write(ref_problem *p) {
     for (int64_t b = 0; b < s->batch; b++) {
         for (int64_t i = 0; i < s->q_len; i++)
             for (int64_t h = 0; h < s->heads; h++)
-                for (int64_t c = 0; c < s->head_dim; c++)
-                    ref_set(&p->a.q, b, i, h, c, p->q[((b * s->q_len + i) * s->heads + h) * s->head_dim + c]);
+                ref_set_row(&p->a.q, b, i, h, p->q + ((b * s->q_len + i) * s->heads + h) * s->head_dim);
         for (int64_t j = 0; j < ref_len(p, b); j++) {
             int64_t i0, i1;
             ref_place(p, b, j, &i0, &i1);
             for (int64_t h = 0; h < s->kv_heads; h++) {
                 const int64_t row = (b * s->len + j) * s->kv_heads + h;
-                for (int64_t c = 0; c < s->head_dim; c++)
-                    ref_set(&p->a.k, i0, i1, h, c, p->k[row * s->head_dim + c]);
-                for (int64_t c = 0; c < s->head_dim_v; c++)
-                    ref_set(&p->a.v, i0, i1, h, c, p->v[row * s->head_dim_v + c]);
+                ref_set_row(&p->a.k, i0, i1, h, p->k + row * s->head_dim);
+                ref_set_row(&p->a.v, i0, i1, h, p->v + row * s->head_dim_v);
             }
         }
     }
@@ -246,9 +328,12 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
         test_rng r = test_rng_make(s->stream * 1000003u + (uint64_t)(s->first_sequence + b));
         const int64_t nq = s->q_len * s->heads * s->head_dim;
         const int64_t nk = s->len * s->kv_heads * s->head_dim, nv = s->len * s->kv_heads * s->head_dim_v;
-        for (int64_t i = 0; i < nq; i++) p->q[b * nq + i] = ref_round(s->q_type, s->gain * ref_bell(&r));
-        for (int64_t i = 0; i < nk; i++) p->k[b * nk + i] = ref_round(s->k_type, ref_bell(&r));
-        for (int64_t i = 0; i < nv; i++) p->v[b * nv + i] = ref_round(s->v_type, 0.5 + ref_bell(&r));
+        for (int64_t i = 0; i < nq; i++) p->q[b * nq + i] = s->gain * ref_bell(&r);
+        for (int64_t i = 0; i < nk; i++) p->k[b * nk + i] = ref_bell(&r);
+        for (int64_t i = 0; i < nv; i++) p->v[b * nv + i] = 0.5 + ref_bell(&r);
+        ref_round_row(s->q_type, p->q + b * nq, nq);
+        ref_round_row(s->k_type, p->k + b * nk, nk);
+        ref_round_row(s->v_type, p->v + b * nv, nv);
     }
 
     p->a.q   = ref_tensor(s->q_type, s->batch, s->q_len, s->heads, s->head_dim, s->layout, &p->memory[0]);

@@ -220,13 +220,13 @@ static void access_fractions(void) {
 /* q = 0 everywhere, in one head, in one feature of the whole group: scores 0, never NaN, nothing read. */
 static void zero_queries(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
-        for (int isa = 0; isa < 2; isa++) {
+        FOR_EACH_ISA (isa) {
             ref_problem p;
             float  scores[GROUP * DIM];
             double out;
             identity_problem(&p, SANTA_F32);
             santa_options o = options((santa_scores_method)method, 4, 8);
-            o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+            o.isa = isa;
             const size_t bytes = santa_workspace_size(&p.a, &o);
             void *workspace = test_alloc(bytes);
             memset(p.q + DIM, 0, DIM * sizeof *p.q);                     /* head 1 */
@@ -259,14 +259,14 @@ static void zero_queries(void) {
 /* NaN in the features that nobody drew changes no bit, token by token or feature by feature. */
 static void unread_features(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
-        for (int isa = 0; isa < 2; isa++)
+        FOR_EACH_ISA (isa)
             for (int major = 0; major < 2; major++) {
                 ref_problem p;
                 float clean[GROUP * DIM], poisoned[GROUP * DIM];
                 int   unread = 0;
                 identity_problem(&p, SANTA_F32);
                 santa_options o = options((santa_scores_method)method, 1, 12);
-                o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+                o.isa = isa;
                 float copy[DIM * DIM];
                 if (major) p.a.k = santa_keys_feature_major(&p.a.k, copy);
                 const size_t bytes = santa_workspace_size(&p.a, &o);
@@ -279,8 +279,8 @@ static void unread_features(void) {
                     }
                 CHECK_MSG(unread > 0 && unread < DIM, "%d features unread", unread);
                 CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, poisoned, DIM, workspace, bytes), SANTA_OK);
-                CHECK_MSG(!memcmp(clean, poisoned, sizeof clean), "scores %d, isa %d, feature-major %d", method, isa,
-                          major);
+                CHECK_MSG(!memcmp(clean, poisoned, sizeof clean), "scores %d, isa %s, feature-major %d", method,
+                          santa_isa_name(isa), major);
                 free(workspace);
                 ref_free(&p);
             }
@@ -290,7 +290,7 @@ static void unread_features(void) {
 static void layouts(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
         for (int type = 0; type < 3; type++)
-            for (int isa = 0; isa < 2; isa++) {
+            FOR_EACH_ISA (isa) {
                 ref_spec s = ref_spec_make(4, 2, 300, 80);
                 s.k_type = (santa_dtype)type;
                 float *want = ref_floats(600), *got = ref_floats(600);
@@ -300,7 +300,7 @@ static void layouts(void) {
                     ref_problem p;
                     ref_build(&p, &s);
                     santa_options o = options((santa_scores_method)method, 4, 12);
-                    o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+                    o.isa = isa;
                     void *copy = test_alloc(300 * 2 * 80 * 4);
                     if (layout == REF_LAYOUTS) p.a.k = santa_keys_feature_major(&p.a.k, copy);
                     const size_t bytes = santa_workspace_size(&p.a, &o);
@@ -308,8 +308,8 @@ static void layouts(void) {
                     CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 1, layout ? got : want, 300, workspace, bytes), SANTA_OK);
                     for (int i = 0; i < 600 && layout; i++)
                         if (!CHECK_NEAR(got[i], want[i], 5e-6, 1e-6)) {
-                            CHECK_MSG(0, "scores %d, type %d, isa %d, layout %d, score %d", method, type, isa, layout,
-                                      i);
+                            CHECK_MSG(0, "scores %d, type %d, isa %s, layout %d, score %d", method, type,
+                                      santa_isa_name(isa), layout, i);
                             break;
                         }
                     free(workspace);

@@ -1,9 +1,6 @@
 /* Dense attention against float64: types, shapes, layouts, pages, score extras; lse, counters, empty and broken rows;
-   merging. Both instruction sets of this machine run every problem. */
+   merging. All instruction sets of this machine run every problem. */
 #include "reference.h"
-
-static santa_isa isas(int i) { return i == 0 ? SANTA_ISA_SCALAR : santa_best_isa(); }
-static int       isa_count(void) { return santa_best_isa() == SANTA_ISA_SCALAR ? 1 : 2; }
 
 /* out and lse of every row against the reference, after a run. abs_tol is for scores of a few units. */
 static int compare(const ref_problem *p, const char *what, double abs_tol) {
@@ -46,12 +43,13 @@ static int64_t dense_keys(const ref_problem *p) {
 
 static int dense_matches(const ref_spec *spec, const char *what) {
     int good = 1;
-    for (int isa = 0; isa < isa_count() && good; isa++) {
+    FOR_EACH_ISA (isa) {
         ref_problem p;
+        if (!good) break;
         ref_build(&p, spec);
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
         santa_stats stats;
-        o.isa = isas(isa);
+        o.isa = isa;
         good = ref_run(&p, &o, &stats) && compare(&p, what, 2e-5);
         if (good) {
             const int64_t keys = dense_keys(&p), rows = spec->batch * spec->q_len * spec->heads;
@@ -199,14 +197,14 @@ static void large_scores(void) {
             ref_spec s = ref_spec_make(3, 1, 150, 16);
             s.sinks    = sinks;
             s.sm_scale = scales[i];
-            for (int isa = 0; isa < isa_count(); isa++) {
+            FOR_EACH_ISA (isa) {
                 ref_problem p;
                 ref_build(&p, &s);
                 for (int64_t j = 0; j < 3 * 16; j++) p.q[j] = floor(2.0 * p.q[j]) / 2.0;
                 for (int64_t j = 0; j < 150 * 16; j++) p.k[j] = floor(4.0 * p.k[j]) / 4.0;
                 ref_write(&p);
                 santa_options o = ref_options(SANTA_DENSE, 0, 0);
-                o.isa = isas(isa);
+                o.isa = isa;
                 if (ref_run(&p, &o, NULL)) compare(&p, "large scores", 2e-5);
                 ref_free(&p);
             }
@@ -222,9 +220,9 @@ static void wide_scores(void) {
     p.q[0] = 1.0;
     for (int64_t j = 0; j < 400; j++) p.k[j] = (double)(float)(-0.5 * (double)((j * 37) % 400));     /* 0 .. -200 */
     ref_write(&p);
-    for (int isa = 0; isa < isa_count(); isa++) {
+    FOR_EACH_ISA (isa) {
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
-        o.isa = isas(isa);
+        o.isa = isa;
         if (ref_run(&p, &o, NULL)) compare(&p, "scores from 0 to -200", 1e-6);
     }
     ref_free(&p);
@@ -251,7 +249,7 @@ static void strided_zero(void) {
 
 /* A NaN or +inf score spoils its whole row, out and lse, and no other row; -inf scores are masked keys. */
 static void broken_scores(void) {
-    for (int isa = 0; isa < isa_count(); isa++)
+    FOR_EACH_ISA (isa)
         for (int kind = 0; kind < 3; kind++)
             for (int method = 0; method < SANTA_METHOD_COUNT; method++) {
                 ref_spec s = ref_spec_make(2, 2, 200, 4);
@@ -263,7 +261,7 @@ static void broken_scores(void) {
                 const double bad = kind == 0 ? (double)test_nan() : kind == 1 ? REF_INF : -REF_INF;
                 ref_set(&p.a.k, 0, 70, 0, 0, bad);
                 santa_options o = ref_options((santa_method)method, 64, 3);
-                o.isa = isas(isa);
+                o.isa = isa;
                 o.vattention.heavy_tokens = 20;
                 if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
                 if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
@@ -362,9 +360,9 @@ static void feature_major(void) {
         CHECK_INT(p.a.k.stride[1], 1);
         CHECK_INT(p.a.k.stride[3], 210);
         CHECK(p.a.k.dtype == (santa_dtype)type && p.a.k.data == copy);
-        for (int isa = 0; isa < isa_count(); isa++) {
+        FOR_EACH_ISA (isa) {
             santa_options o = ref_options(SANTA_DENSE, 0, 0);
-            o.isa = isas(isa);
+            o.isa = isa;
             if (ref_run(&p, &o, NULL)) compare(&p, "feature-major K", 2e-5);
         }
         free(copy);

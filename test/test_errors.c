@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 enum { BATCH = 2, ROWS = 2, HEADS = 4, KV_HEADS = 2, LEN = 96, DIM = 8, DIM_V = 6, PAGE = 16, MAX_PAGES = LEN / PAGE,
-       OUT_ROWS = BATCH * ROWS * HEADS, SCRATCH = 1 << 18 };
+       OUT_ROWS = BATCH * ROWS * HEADS, SCRATCH = 1 << 18, WIDE = 64, BLOCKS = BATCH * LEN * KV_HEADS * WIDE / 32 };
 
 static const struct { const char *name, *text; } statuses[] = {
 #define ENTRY(name, text) {#name, text},
@@ -14,12 +14,13 @@ static const struct { const char *name, *text; } statuses[] = {
 static char produced[SANTA_STATUS_COUNT];
 
 static float   q[BATCH * ROWS * HEADS * DIM], k[BATCH * LEN * KV_HEADS * DIM], v[BATCH * LEN * KV_HEADS * DIM_V];
-static float   sinks[HEADS], slopes[HEADS];
+static float   sinks[HEADS], slopes[HEADS], wide[OUT_ROWS * WIDE];
+static unsigned char blocks[BLOCKS * 34];
 static int32_t lens[BATCH], table[BATCH * MAX_PAGES];
 
 /* Everything a call may write, in one block that is compared byte by byte. */
 static struct outputs {
-    float         out[OUT_ROWS * DIM_V], lse[OUT_ROWS], std_error[OUT_ROWS];
+    float         out[OUT_ROWS * DIM_V], wide[OUT_ROWS * WIDE], lse[OUT_ROWS], std_error[OUT_ROWS];
     santa_audit   audit[OUT_ROWS];
     santa_stats   stats;
     unsigned char workspace[SCRATCH];
@@ -70,6 +71,16 @@ static void reset_vattention(void) {
     o.vattention.sink_tokens = o.vattention.local_tokens = 4;
 }
 
+/* The same call with K and V in q8_0, whose rows are blocks of 32. */
+static void reset_q8_0(void) {
+    reset();
+    for (int i = 0; i < BLOCKS * 34; i++) blocks[i] = (unsigned char)(i % 34 < 2 ? 0x2c : i);
+    a.q = santa_view(wide, SANTA_F32, BATCH, ROWS, HEADS, WIDE);
+    a.k = santa_view(blocks, SANTA_Q8_0, BATCH, LEN, KV_HEADS, WIDE);
+    a.v = a.k;
+    a.out = santa_view(got.wide, SANTA_F32, BATCH, ROWS, HEADS, WIDE);
+}
+
 static void clear_outputs(void) { memset(&got, 0xa5, sizeof got); }
 
 static int untouched(void) {
@@ -102,9 +113,11 @@ static void expect_decode(santa_status want, const char *change, int line) {
 #define BAD(status, change)            CHANGED(reset, status, change)
 #define BAD_PAGED(status, change)      CHANGED(reset_paged, status, change)
 #define BAD_VATTENTION(status, change) CHANGED(reset_vattention, status, change)
+#define BAD_Q8_0(status, change)       CHANGED(reset_q8_0, status, change)
 #define GOOD(change)                  BAD(OK, change)
 #define GOOD_PAGED(change)            BAD_PAGED(OK, change)
 #define GOOD_VATTENTION(change)       BAD_VATTENTION(OK, change)
+#define GOOD_Q8_0(change)             BAD_Q8_0(OK, change)
 
 /* An enum field gets a value that is none of its enumerators; a cast would be undefined in C++. */
 static void set_enum(void *field, int value) { memcpy(field, &value, sizeof value); }
@@ -164,7 +177,7 @@ static void null_pointers(void) {
 static void types_and_devices(void) {
     santa_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out};
     for (int i = 0; i < 4; i++) {
-        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, 4));
+        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, 5));
         BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, -1));
         BAD(ERR_DEVICE,          tensors[i]->device = SANTA_DEVICE_COUNT);
         BAD(ERR_DEVICE,          set_enum(&tensors[i]->device, -1));
@@ -172,7 +185,32 @@ static void types_and_devices(void) {
     }
     BAD(ERR_DTYPE, a.q.dtype   = SANTA_E4M3);
     BAD(ERR_DTYPE, a.out.dtype = SANTA_E4M3);
+    BAD_Q8_0(ERR_DTYPE, a.q.dtype   = SANTA_Q8_0);
+    BAD_Q8_0(ERR_DTYPE, a.out.dtype = SANTA_Q8_0);
     BAD(ERR_NO_BACKEND, a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA);
+}
+
+/* Whole blocks in every dimension that is walked, features side by side. */
+static void q8_0(void) {
+    santa_tensor *const kv[] = {&a.k, &a.v};
+    GOOD_Q8_0((void)0);
+    for (int i = 0; i < 2; i++) {
+        for (int d = 0; d < 3; d++)
+            for (int64_t off = -1; off <= 16; off += 17) BAD_Q8_0(ERR_Q8_0, kv[i]->stride[d] += off);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->stride[3] = 2);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->stride[3] = 0);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->stride[3] = -1);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->stride[3] = 32);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->shape[3] = 33);
+        BAD_Q8_0(ERR_Q8_0, kv[i]->shape[3] = 16);
+        BAD_Q8_0(ERR_Q8_0, a.q.shape[3] = a.k.shape[3] = a.v.shape[3] = a.out.shape[3] = 48);
+        GOOD_Q8_0(kv[i]->stride[1] = 0);                                         /* one row shown as many */
+    }
+    GOOD_Q8_0(a.q.shape[3] = a.k.shape[3] = 32);
+    GOOD_Q8_0(a.k.dtype = SANTA_E4M3);
+    GOOD_Q8_0(a.k.data = blocks + (LEN - 1) * KV_HEADS * WIDE / 32 * 34; a.k.stride[1] = -a.k.stride[1]);
+    /* the stride of a dimension of size 1 is never used */
+    GOOD_Q8_0(a.q.shape[2] = a.out.shape[2] = a.k.shape[2] = a.v.shape[2] = 1; a.k.stride[2] = 5; a.sinks = a.alibi_slopes = NULL);
 }
 
 static void shapes(void) {
@@ -338,9 +376,16 @@ static void method_options(void) {
     BAD(ERR_STD_ERROR, o.method = SANTA_TOP_P);
     BAD(ERR_ISA, set_enum(&o.isa, 99));
     BAD(ERR_ISA, set_enum(&o.isa, -1));
-    GOOD(o.isa = SANTA_ISA_SCALAR);
-    if (santa_best_isa() == SANTA_ISA_SCALAR) BAD(ERR_ISA, o.isa = SANTA_ISA_AVX2);
-    else                                      GOOD(o.isa = santa_best_isa());
+    for (int i = SANTA_ISA_AUTO; i < SANTA_ISA_COUNT; i++) {
+        if (santa_isa_supported((santa_isa)i)) GOOD(o.isa = (santa_isa)i);
+        else                                   BAD(ERR_ISA, o.isa = (santa_isa)i);
+    }
+    CHECK(!santa_isa_supported(SANTA_ISA_AVX512) || santa_isa_supported(SANTA_ISA_AVX2));
+    CHECK(!santa_isa_supported(SANTA_ISA_NEON) || !santa_isa_supported(SANTA_ISA_AVX2));
+    BAD(ERR_DENSE_BELOW, o.dense_below = SANTA_AUTO - 1);
+    BAD(ERR_DENSE_BELOW, o.dense_below = INT64_MIN);
+    GOOD(o.dense_below = SANTA_AUTO);
+    GOOD(o.dense_below = INT64_MAX);
 }
 
 static void serial_for(void *user, int64_t count, santa_task task, void *context) {
@@ -729,7 +774,7 @@ static void every_status(void) {
 /* every_status counts what the cases before it produced, so with a filter that leaves them out it runs them first. */
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
-        valid_calls, null_pointers, types_and_devices, shapes, overflows, sequences, score_extras, method_options,
+        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, sequences, score_extras, method_options,
         threads_and_items, vattention_options, workspaces, steps, budgets, measures
     };
     if (!produced[SANTA_OK])
@@ -743,6 +788,7 @@ const test_case suite_errors[] = {
     {"valid calls", valid_calls},
     {"null pointers", null_pointers},
     {"types and devices", types_and_devices},
+    {"q8_0", q8_0},
     {"shapes", shapes},
     {"overflowing sizes and strides", overflows},
     {"seq_lens and block_table", sequences},

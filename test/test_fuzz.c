@@ -118,7 +118,11 @@ static void fill_memory(void) {
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
 }
 
-static int64_t size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+/* Of n elements; of q8_0 whole blocks, whose scale is a half of the arena. */
+static int64_t bytes_of(santa_dtype t, int64_t n) {
+    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+}
+static int64_t size_of(santa_dtype t) { return bytes_of(t, 1); }                 /* of q or out */
 
 /* Whether a view lies inside its arena. */
 static int inside(const santa_tensor *t, const void *arena) {
@@ -132,7 +136,7 @@ static int inside(const santa_tensor *t, const void *arena) {
         if (way < 0) low += way;
         else         high += way;
     }
-    return origin + low * size_of(t->dtype) >= 0 && origin + (high + 1) * size_of(t->dtype) <= ELEMENTS * 4;
+    return origin + bytes_of(t->dtype, low) >= 0 && origin + bytes_of(t->dtype, high + 1) <= ELEMENTS * 4;
 }
 
 static int64_t offset_of(const santa_tensor *t, int64_t i, int64_t j, int64_t h, int64_t e) {         /* in bytes */
@@ -200,7 +204,7 @@ static int64_t some_keys(void *user, int64_t batch, int64_t q_index, int64_t hea
 
 static santa_tensor arena_view(void *arena, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
                                int hnd) {
-    char *data = (char *)arena + ORIGIN * size_of(dtype);
+    char *data = (char *)arena + bytes_of(dtype, ORIGIN);
     return hnd ? santa_view_hnd(data, dtype, n0, n1, n2, n3) : santa_view(data, dtype, n0, n1, n2, n3);
 }
 
@@ -209,9 +213,10 @@ static fuzz_call valid_call(source *s) {
     memset(&c, 0, sizeof c);
     const int64_t batch = between(s, 1, 3), q_len = between(s, 1, 3);
     const int64_t kv_heads = between(s, 1, 3), group = between(s, 1, 5);
-    const int64_t n = between(s, 1, 200), dim = between(s, 1, 9), dim_v = between(s, 1, 9), page = between(s, 1, 20);
+    const santa_dtype kv = (santa_dtype)below(s, 5), other = (santa_dtype)below(s, 3);
+    const int64_t blocks = kv == SANTA_Q8_0, n = between(s, 1, blocks ? 40 : 200), page = between(s, 1, 20);
+    const int64_t dim = blocks ? 32 * between(s, 1, 2) : between(s, 1, 9), dim_v = blocks ? 32 : between(s, 1, 9);
     const int     paged = chance(s, 3), hnd = chance(s, 3);
-    const santa_dtype kv = (santa_dtype)below(s, 4), other = (santa_dtype)below(s, 3);
     const int64_t pages = (n + page - 1) / page;
     const int64_t k0 = paged ? pages : batch, k1 = paged ? page : n;
     c.tame  = 1;
@@ -242,7 +247,9 @@ static fuzz_call valid_call(source *s) {
     c.o.method      = (santa_method)below(s, SANTA_METHOD_COUNT);
     c.o.scores      = (santa_scores_method)(chance(s, 3) ? below(s, 5) : 0);
     c.o.num_samples = between(s, 0, 300);
-    c.o.isa         = chance(s, 2) ? SANTA_ISA_SCALAR : SANTA_ISA_AUTO;
+    c.o.isa         = test_isa_from((int)below(s, SANTA_ISA_COUNT));
+    if (c.o.isa == SANTA_ISA_COUNT) c.o.isa = SANTA_ISA_AUTO;
+    if (chance(s, 3)) c.o.dense_below = between(s, -1, 200);
     c.o.stash       = (santa_stash)below(s, 4);
     c.o.seed        = take(s, 1);
     if (c.o.method == SANTA_PROP || c.o.method == SANTA_FLASH) c.o.tile_size = 64 * below(s, 3);
@@ -279,7 +286,7 @@ static void mutate(source *s, fuzz_call *c) {
     int64_t *const integers[] = {&a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
                                  &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
                                  &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
-                                 &o->vattention.base_samples};
+                                 &o->vattention.base_samples, &o->dense_below};
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
     double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta};
     santa_tensor *t = tensors[below(s, 4)];
@@ -305,11 +312,11 @@ static void mutate(source *s, fuzz_call *c) {
     case 9: a->soft_cap = wild_float(s); c->tame = 0; break;
     case 10:
         switch (below(s, 8)) {
-        case 0: wild_enum(s, &t->dtype, 4); break;
+        case 0: wild_enum(s, &t->dtype, 5); break;
         case 1: wild_enum(s, &t->device, 2); break;
         case 2: wild_enum(s, &o->method, SANTA_METHOD_COUNT); break;
         case 3: wild_enum(s, &o->scores, 5); break;
-        case 4: wild_enum(s, &o->isa, 3); break;
+        case 4: wild_enum(s, &o->isa, SANTA_ISA_COUNT); break;
         case 5: wild_enum(s, &o->stash, 4); break;
         case 6: wild_enum(s, &o->vattention.bound, 2); break;
         default: wild_enum(s, &o->vattention.guarantee, 2); break;

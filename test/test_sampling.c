@@ -595,12 +595,12 @@ static void steps_match(const ref_spec *spec, santa_options o, const char *what)
 static void steps_are_decode(void) {
     for (int method = 0; method < SANTA_VATTENTION; method++)
         for (int shape = 0; shape < 8; shape++)
-            for (int isa = 0; isa < (santa_best_isa() == SANTA_ISA_SCALAR ? 1 : 2); isa++) {
+            FOR_EACH_ISA (isa) {
                 ref_spec s = ref_spec_make(6, 2, 333, 24);
                 s.gain = 2.0;
                 santa_options o = ref_options((santa_method)method, 40, 77);
                 o.offset = santa_offset(3, 9);
-                o.isa    = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+                o.isa    = isa;
                 switch (shape) {
                     case 0: break;
                     case 1: s.batch = 6; s.ragged = 1; s.page_size = 16; s.k_type = s.v_type = SANTA_BF16; break;
@@ -618,7 +618,7 @@ static void steps_are_decode(void) {
                 if (method == SANTA_PROP) o.tile_size = 128;
                 if (method == SANTA_FLASH) o.tile_size = 32;
                 char what[48];
-                snprintf(what, sizeof what, "shape %d, isa %d", shape, isa);
+                snprintf(what, sizeof what, "shape %d, isa %s", shape, santa_isa_name(isa));
                 steps_match(&s, o, what);
             }
 }
@@ -783,9 +783,9 @@ static void e4m3_is_its_numbers(void) {
     }
     for (int i = 0; i < HEADS * D; i++) q[i] = (float)test_normal(&rng);
     for (int method = 0; method < SANTA_METHOD_COUNT; method++)
-        for (int isa = 0; isa < (santa_best_isa() == SANTA_ISA_SCALAR ? 1 : 2); isa++) {
+        FOR_EACH_ISA (isa) {
             santa_options o = ref_options((santa_method)method, 30, 3);
-            o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+            o.isa = isa;
             o.vattention.sink_tokens = o.vattention.local_tokens = 10;
             for (int e = 0; e < 2; e++) {
                 santa_attention a;
@@ -800,7 +800,8 @@ static void e4m3_is_its_numbers(void) {
                 CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, NULL), SANTA_OK);
                 free(workspace);
             }
-            CHECK_MSG(!memcmp(out[0], out[1], sizeof out[0]), "%s, isa %d: not the same bits", santa_method_name(o.method), isa);
+            CHECK_MSG(!memcmp(out[0], out[1], sizeof out[0]), "%s, isa %s: not the same bits",
+                      santa_method_name(o.method), santa_isa_name(isa));
         }
 }
 

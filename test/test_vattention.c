@@ -378,7 +378,7 @@ static void full_audit(void) {
 static void reads_what_it_takes(void) {
     static const int32_t heavy[] = {31, 88, 145, 202, 259, 30, 89, 145, 203, 259};
     enum { HEADS = 2, FIXED = 10 + 20 + 8 };
-    for (int isa = 0; isa < 2; isa++)
+    FOR_EACH_ISA (isa)
         for (uint64_t seed = 0; seed < 5; seed++)
             for (int full = 0; full < 2; full++) {
                 ref_spec s = open_spec(HEADS, 1);
@@ -393,7 +393,7 @@ static void reads_what_it_takes(void) {
                 open_up(&p);
                 santa_options o = open_options(seed);
                 santa_audit audit[HEADS];
-                o.isa = isa ? santa_best_isa() : SANTA_ISA_SCALAR;
+                o.isa = isa;
                 o.vattention.guarantee  = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
                 o.vattention.epsilon    = full ? 0.9 : 0.1;
                 o.vattention.heavy      = ask;

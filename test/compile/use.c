@@ -148,6 +148,10 @@ static void convert_and_draw(void) {
     EXPECT(near_to((double)santa_bf16_to_f32(santa_f32_to_bf16(0.75f)), 0.75, 0.0));
     EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-1.75f)), -1.75, 0.0));
     EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-0.625f)), -0.625, 0.0));
+    float blocks[64];
+    santa_f32_to_q8_0(q, 64, workspace.bytes);
+    santa_q8_0_to_f32(workspace.bytes, 64, blocks);
+    for (int i = 0; i < 64; i++) EXPECT(near_to((double)blocks[i], (double)q[i], 0.5 * 0.9 / 127.0));
     EXPECT(santa_register_backend(SANTA_CPU, NULL) != SANTA_OK);
     EXPECT(*santa_status_string(SANTA_ERR_NO_BACKEND) != 0);
 }
@@ -156,6 +160,7 @@ int main(void) {
     attend();
     measure();
     convert_and_draw();
-    printf("isa %s\n", santa_best_isa() == SANTA_ISA_AVX2 ? "avx2" : "scalar");
+    EXPECT(santa_isa_supported(SANTA_ISA_SCALAR) && santa_isa_supported(santa_best_isa()));
+    printf("isa %s\n", santa_isa_name(santa_best_isa()));
     return wrong;
 }
