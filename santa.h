@@ -97,7 +97,8 @@
                      result biased, so here the comb itself is cut.)
    SANTA_FLASH       each tile of tile_size keys draws its own S_t rows, and tiles are weighted by their exact mass
                      (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T) for the t-th of the T tiles that have mass (largest
-                     score within 87 of the row's), and at least 1, so when S < T there are T draws (stats.draws says how many). Unbiased. Needs about
+                     score within 87 of the row's), and at least 1, so when S < T there are T draws (stats.draws says
+                     how many). Unbiased. Needs about
                      16 times the draws of prop for the same error: light tiles draw as much as heavy ones.
    SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index. Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
@@ -314,7 +315,9 @@ typedef enum santa_status {
    count elements (in multiples of 32) there, too. */
 typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0 } santa_dtype;
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
-typedef enum santa_isa    { SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT } santa_isa;
+typedef enum santa_isa {
+    SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT
+} santa_isa;
 
 typedef enum santa_method {
     SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
@@ -515,7 +518,7 @@ typedef struct santa_draws {
 } santa_draws;
 
 /* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense gives all rows with mass).
-   Uses o's method, num_samples, top_p, tile_size, seed and offset. NaN or +inf among the scores is ERR_NAN; no
+   Uses o's method, num_samples, top_p, tile_size, seed and offset (not dense_below). NaN or +inf among the scores is ERR_NAN; no
    key with mass gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
                                    santa_draws *draws, void *workspace, size_t workspace_bytes);
@@ -591,6 +594,7 @@ SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 s
    at most half a scale (and by the scale's own rounding at +-127). A block with a NaN or infinity becomes NaN. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
+/* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what the blocks themselves lost. */
 
 #ifdef __cplusplus
 }
@@ -1470,7 +1474,8 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
         if (a->window < n - more) n = a->window + more;
     }
     /* the signed products of the plan stay far below 2^63 */
-    if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3])) > ((uint64_t)1 << 56))
+    if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3]))
+        > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
     santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3]);
     *total = santa__add(santa__mul(p->total, jobs), 63);           /* 63: the caller's pointer need not be aligned */
@@ -1734,7 +1739,8 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
     santa__point(&j->k, NULL, from, n, j->end - from, row);
     for (i = 0; i < n; i += step)
         for (h = 0; h < span; h++)
-            santa__score_rows(&j[h], row + i, (int)SANTA__MIN(n - i, (int64_t)step), 0, j->group, SANTA__PART(float, &j[h], scores) + at + i, s_stride);
+            santa__score_rows(&j[h], row + i, (int)SANTA__MIN(n - i, (int64_t)step), 0, j->group,
+                              SANTA__PART(float, &j[h], scores) + at + i, s_stride);
     for (h = 0; h < span; h++) {
         float *s = SANTA__PART(float, &j[h], scores) + at;
         santa__score_extras(&j[h], NULL, from, n, 0, j->group, s, s_stride);
@@ -2148,8 +2154,8 @@ static void santa__dense_block(const santa__job *j, int64_t b) {
             santa__join_max(&m[g + h], max, &keep[h], &add[h]);
             total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
         }
-        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block), block, heads,
-                          keep, add, acc + g * dv, dv);
+        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block),
+                          block, heads, keep, add, acc + g * dv, dv);
     }
 }
 
@@ -2169,7 +2175,8 @@ static void santa__dense_end(const santa__job *j) {
         float *row = SANTA__PART(float, j, acc) + g * dv, lse;
         if (total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
         lse = santa__lse(m[g], total[g], santa__sink(j, g), &share);
-        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g] * (double)santa__v_scale(j->a))) : 0.0f;
+        share *= (double)santa__v_scale(j->a);
+        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g])) : 0.0f;
         santa__write_head(j, g, row, lse, 0.0f);
     }
     j->stats->k_rows_read += j->end - j->begin;
@@ -2202,7 +2209,8 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), rows - i, weight + i, 0, 1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), rows - i, weight + i, 0,
+                          1, &one, &scale, acc, 0);
 }
 
 /* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
