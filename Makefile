@@ -16,7 +16,8 @@ help:
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
-	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; cuda-test, cuda-bench, cuda-accuracy run on a GPU; ARCH=sm_90, QUICK=1"
+	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
+	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
 	@echo "make clean      remove $(BUILD)/"
 
 test:

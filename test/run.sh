@@ -5,8 +5,8 @@
 . "$root/test/total.sh"
 
 unit_tests() {
-    "${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa_test" "$BUILD/decode" || return 1
-    SANTA_DECODE=$BUILD/decode "$BUILD/santa_test"
+    "${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa_test" "$BUILD/decode" "$BUILD/accuracy" || return 1
+    SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy "$BUILD/santa_test"
 }
 
 part "unit tests" unit_tests
