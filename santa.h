@@ -70,8 +70,8 @@
 
    Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at most
    group * num_samples rows of V per KV head. So
-   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long: on two x86
-     machines the gather cost what it saved at n = 4 * num_samples (f32) to 8 * num_samples (16 bits).
+   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long: with AVX-512 the
+     gather cost what it saved up to n = 8 * num_samples (f32) or 16 * num_samples (fewer bits).
      options.dense_below = SANTA_AUTO runs shorter rows dense;
    - it is a decode method. With many query rows (prefill) the union of the sampled rows tends to
      num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
@@ -425,7 +425,7 @@ typedef struct santa_options {
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
     santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
     int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling would cost more. 0 = never;
-                                      SANTA_AUTO = 8 * num_samples, see >>when.  stats.dense_rows counts           */
+                                      SANTA_AUTO = 16 * num_samples, see >>when. stats.dense_rows counts           */
     santa_scores_method scores;    /* 0 = exact                                                                    */
     int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
     uint64_t     seed, offset;     /* see >>random                                                                 */
@@ -1323,7 +1323,7 @@ static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? 
 
 /* Whether a row of so many keys is run dense. */
 static int santa__is_dense(const santa_options *o, int64_t keys) {
-    const int64_t below = o->dense_below == SANTA_AUTO ? 8 * santa__num_samples(o) : o->dense_below;
+    const int64_t below = o->dense_below == SANTA_AUTO ? 16 * santa__num_samples(o) : o->dense_below;
     return o->method == SANTA_DENSE || (santa__has_draws(o->method) && keys < below);
 }
 
@@ -1672,8 +1672,8 @@ static void santa__prepare_query(santa__job *j) {
     }
 }
 
-/* Feature by feature: for feature-major K, any other feature stride, and Bernoulli (which must not touch the features its
-   draws left out). Keys i < n <= SANTA_BLOCK. */
+/* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the features its draws left out). Keys
+   i < n <= SANTA_BLOCK. */
 static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s,
                                 int64_t s_stride) {
     float f[SANTA_BLOCK] = {0.0f}, sum[SANTA_BLOCK];
@@ -1684,12 +1684,42 @@ static void santa__dot_features(const santa__job *j, const char *const *row, int
         memset(sum, 0, sizeof sum);
         for (c = 0; c < j->num_active; c++) {
             const int64_t at = j->active[c];
-            const float w = coef[at];
-            if (santa__bits(w) << 1 == 0 && j->o->scores != SANTA_SCORES_EXACT) continue;
             for (i = 0; i < n; i++) f[i] = santa__value(&j->k, row[i], at);
-            for (i = 0; i < SANTA_BLOCK; i++) sum[i] += w * f[i];
+            for (i = 0; i < SANTA_BLOCK; i++) sum[i] += coef[at] * f[i];
         }
         memcpy(s + (g - g0) * s_stride, sum, (size_t)n * sizeof *s);
+    }
+}
+
+/* Whether the keys lie side by side, as in feature-major K. */
+static int santa__keys_adjacent(const santa__rows *k, const char *const *row, int n) {
+    const int64_t size = santa__bytes(k->dtype, 1);
+    int i = 1;
+    while (i < n && row[i] - row[i - 1] == size) i++;
+    return i == n && k->dtype != SANTA_Q8_0;
+}
+
+/* The same for such keys: a feature of n keys is a row of n numbers, the query's features are the weights to add them with. */
+static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
+    enum { HEADS = 8 };
+    const char *column[SANTA_BLOCK + SANTA__AHEAD + 7];
+    float w[HEADS * SANTA_BLOCK], one[HEADS];
+    int64_t g, h, c;
+    int i, fill;
+    for (g = 0; g < heads; g += HEADS) {
+        const int64_t slice = SANTA__MIN(heads - g, (int64_t)HEADS);
+        for (h = 0; h < slice; h++) {
+            one[h] = 1.0f;
+            memset(s + (g + h) * s_stride, 0, (size_t)n * sizeof *s);
+        }
+        for (c = 0; c < j->num_active; c += fill) {
+            fill = (int)SANTA__MIN(j->num_active - c, (int64_t)SANTA_BLOCK);
+            for (i = 0; i < SANTA_BLOCK + SANTA__AHEAD + 7; i++)
+                column[i] = key + j->active[SANTA__MIN(c + i, j->num_active - 1)] * j->k.feature;
+            for (h = 0; h < slice; h++)
+                for (i = 0; i < fill; i++) w[h * SANTA_BLOCK + i] = j->coef[(g0 + g + h) * j->plan->d_pad + j->active[c + i]];
+            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one, s + g * s_stride, s_stride);
+        }
     }
 }
 
@@ -1697,6 +1727,8 @@ static void santa__dot_features(const santa__job *j, const char *const *row, int
 static void santa__score_rows(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
     if (j->o->scores == SANTA_SCORES_EXACT && santa__adjacent(&j->k))
         j->kernel->dot(j->k.dtype, row, j->k.at, n, j->k.dim, j->q + g0 * j->plan->d_pad, j->plan->d_pad, heads, s, s_stride);
+    else if (santa__keys_adjacent(&j->k, row, n))
+        santa__dot_columns(j, row[0] + j->k.at, n, g0, heads, s, s_stride);
     else
         santa__dot_features(j, row, n, g0, heads, s, s_stride);
 }

@@ -359,7 +359,7 @@ static void dense_below_body(const setup *u) {
                 result sampled = decode(s, &o);
                 o.dense_below = limits[l];
                 result got = decode(s, &o), dense = decode(s, &exact);
-                const int64_t below = limits[l] == SANTA_AUTO ? 8 * o.num_samples : limits[l];
+                const int64_t below = limits[l] == SANTA_AUTO ? 16 * o.num_samples : limits[l];
                 int64_t rows = 0, keys = 0, draws = 0, keys_above = 0;
                 for (int64_t r = 0; r < s->batch * s->q_len; r++) {
                     const int64_t n = row_keys(&built, r / s->q_len, r % s->q_len);
@@ -404,11 +404,11 @@ static void dense_below_short(void) {
         }
 }
 
-/* SANTA_AUTO is 8 num_samples to the key, also of the default num_samples; other methods do not look at it. */
+/* SANTA_AUTO is 16 num_samples to the key, also of the default num_samples; other methods do not look at it. */
 static void dense_below_auto(void) {
     for (int64_t samples = 0; samples <= 25; samples += 25)
         for (int64_t more = -1; more <= 0; more++) {
-            ref_spec s = ref_spec_make(2, 1, 8 * (samples ? samples : 128) + more, 4);
+            ref_spec s = ref_spec_make(2, 1, 16 * (samples ? samples : 128) + more, 4);
             santa_options o = ref_options(SANTA_SYS, samples, 1);
             o.dense_below = SANTA_AUTO;
             result got = decode(&s, &o);
