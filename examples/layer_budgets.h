@@ -137,7 +137,7 @@ static inline int layer_budgets_save(const layer_budgets_options *o, const layer
     char line[300], path[1024];
     if (snprintf(path, sizeof path, "%s.new", o->state_path) >= (int)sizeof path)
         return layer_budgets_fail(e, "the state file's name is too long");
-    FILE *f = fopen(path, "w");
+    FILE *f = fopen(path, "wb");
     if (!f) return layer_budgets_fail(e, "cannot write %.200s: %s", path, strerror(errno));
     layer_budgets_describe(o, line, sizeof line);
     fprintf(f, "%s\niteration %lld square %.17g reward %.17g\n", line, (long long)s->iteration, s->square, s->reward);
@@ -179,7 +179,7 @@ static inline int layer_budgets_parse(const layer_budgets_options *o, layer_budg
 /* A file that is not there is a search not begun. */
 static inline int layer_budgets_load(const layer_budgets_options *o, layer_budgets_state *s, layer_budgets_error *e) {
     memset(s, 0, sizeof *s);
-    FILE *f = o->state_path ? fopen(o->state_path, "r") : NULL;
+    FILE *f = o->state_path ? fopen(o->state_path, "rb") : NULL;
     if (!f && o->state_path && errno != ENOENT)
         return layer_budgets_fail(e, "cannot read %.200s: %s", o->state_path, strerror(errno));
     if (!f) return 0;
