@@ -93,7 +93,7 @@ every_isa() {
 whole_32_bit() {
     need gcc
     can_link gcc -m32
-    whole_native gcc c99 -O2 -m32
+    whole_native gcc c99 -O2 -m32 -idirafter "/usr/include/$(gcc -print-multiarch)"      # asm/ is there, and only there
 }
 
 # qemu PROGRAM COMPILER SUITES...: cross-compiled, statically linked, run under emulation. gnu99, because strict C99
