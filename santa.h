@@ -882,9 +882,11 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n = 8, 16, 32 or 64; returns 1 on NaN or +inf
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
-   SANTA__AHEAD more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
+   SANTA__BEYOND more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
    stream. Sums over features run in the lanes of a vector, which are added pairwise. */
 #define SANTA__AHEAD 32
+#define SANTA__BEYOND (SANTA__AHEAD + 7)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
+#define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
@@ -1542,7 +1544,7 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
 
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
-    const int all = n + SANTA__AHEAD + 7;                             /* kernels look ahead from each row of a tile of up to 8 */
+    const int all = n + SANTA__BEYOND;
     int i, more = (int)SANTA__MIN(known, (int64_t)all);
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
     if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
@@ -1701,20 +1703,19 @@ static int santa__keys_adjacent(const santa__rows *k, const char *const *row, in
 
 /* The same for such keys: a feature of n keys is a row of n numbers, the query's features are the weights to add them with. */
 static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
-    enum { HEADS = 8 };
-    const char *column[SANTA_BLOCK + SANTA__AHEAD + 7];
-    float w[HEADS * SANTA_BLOCK], one[HEADS];
+    const char *column[SANTA_BLOCK + SANTA__BEYOND];
+    float w[SANTA__SLICE * SANTA_BLOCK], one[SANTA__SLICE];
     int64_t g, h, c;
     int i, fill;
-    for (g = 0; g < heads; g += HEADS) {
-        const int64_t slice = SANTA__MIN(heads - g, (int64_t)HEADS);
+    for (g = 0; g < heads; g += SANTA__SLICE) {
+        const int64_t slice = SANTA__MIN(heads - g, (int64_t)SANTA__SLICE);
         for (h = 0; h < slice; h++) {
             one[h] = 1.0f;
             memset(s + (g + h) * s_stride, 0, (size_t)n * sizeof *s);
         }
         for (c = 0; c < j->num_active; c += fill) {
             fill = (int)SANTA__MIN(j->num_active - c, (int64_t)SANTA_BLOCK);
-            for (i = 0; i < SANTA_BLOCK + SANTA__AHEAD + 7; i++)
+            for (i = 0; i < fill + SANTA__BEYOND; i++)
                 column[i] = key + j->active[SANTA__MIN(c + i, j->num_active - 1)] * j->k.feature;
             for (h = 0; h < slice; h++)
                 for (i = 0; i < fill; i++) w[h * SANTA_BLOCK + i] = j->coef[(g0 + g + h) * j->plan->d_pad + j->active[c + i]];
@@ -1753,7 +1754,7 @@ static void santa__score_extras(const santa__job *j, const int32_t *index, int64
 /* Both. known: how many keys of that list will be wanted in all, for prefetching. */
 static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
                          float *s, int64_t s_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
+    const char *row[SANTA_BLOCK + SANTA__BEYOND];
     santa__point(&j->k, index, first, n, known, row);
     santa__score_rows(j, row, n, g0, heads, s, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
@@ -1765,7 +1766,7 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
+    const char *row[SANTA_BLOCK + SANTA__BEYOND];
     int64_t h, g, i;
     at += from - b * block;
     santa__point(&j->k, NULL, from, n, j->end - from, row);
@@ -2144,7 +2145,7 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
                               int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
-    const char *row[SANTA_BLOCK + SANTA__AHEAD + 7];
+    const char *row[SANTA_BLOCK + SANTA__BEYOND];
     int64_t g, c;
     int i;
     santa__point(v, index, first, n, known, row);
@@ -2165,14 +2166,13 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
 
 /* One block of exact attention for one job: weights, then V into acc. Running maximum m, f64 denominator, f32 numerator. */
 static void santa__dense_block(const santa__job *j, int64_t b) {
-    enum { HEADS = 8 };                                               /* running state on the stack, groups in slices */
     const int64_t block = SANTA_BLOCK, dv = j->v.dim, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc), *m = SANTA__PART(float, j, block_max);
     double *total = SANTA__PART(double, j, prefix);
     int64_t g, h;
-    for (g = 0; g < j->group; g += HEADS) {
-        const int64_t heads = SANTA__MIN(j->group - g, (int64_t)HEADS);
-        float keep[HEADS], add[HEADS];
+    for (g = 0; g < j->group; g += SANTA__SLICE) {
+        const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+        float keep[SANTA__SLICE], add[SANTA__SLICE];
         for (h = 0; h < heads; h++) {
             float max, sum;
             santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
@@ -2523,8 +2523,6 @@ static void santa__va_add_squares(santa__va *x, const int32_t *index, int n, int
     }
     santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * j->v.dim, j->v.dim);
 }
-
-enum { SANTA__SLICE = 8 };                  /* heads of a group at a time: their block of weights is on the stack */
 
 /* Adds n <= SANTA_BLOCK keys to a set of the heads g0 .. g0 + heads - 1. known: how many keys the list holds from here. */
 static void santa__va_add(santa__va *x, int set, const int32_t *index, int n, int64_t known, int64_t g0, int heads) {
