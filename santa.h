@@ -880,6 +880,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    vocabulary of small vector operations:
    dot         s[g * s_stride + i] = q_g . row_i        for i < n <= SANTA_BLOCK, q_g = q + g * q_stride
    mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n = 8, 16, 32 or 64; returns 1 on NaN or +inf
+   exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
    SANTA__BEYOND more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
@@ -894,6 +895,7 @@ typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const float *q, int64_t q_stride,
                 int64_t group, float *s, int64_t s_stride);
     int (*mass)(float *s, int n, float *max, float *sum);
+    void (*exps)(float *x);
     void (*accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w, int64_t w_stride,
                        int64_t group, const float *keep, const float *add, float *acc, int64_t acc_stride);
 } santa__kernels;
@@ -1789,10 +1791,11 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s - max[b]). prefix[b] is the
    mass before block b relative to exp(m), m the largest max, total the whole mass. first: number of block 0. */
 typedef struct santa__mass {
-    const float *u, *max, *sum;
+    const santa__kernels *kernel;
+    const float *u, *max, *sum;                                       /* u may have been rounded, sum was not */
     double *prefix, total;
     int64_t first, blocks;
-    int block, rounded;                                               /* rounded: u was, sum was not */
+    int block;
     float m;
 } santa__mass;
 
@@ -1828,16 +1831,20 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
 
 /* Returns 1 if a block is marked. */
 static int santa__prefix(santa__mass *x) {
-    int64_t b;
+    float share[SANTA_BLOCK];                                         /* exp(max[b] - m); 0 of a block without keys */
+    int64_t b, i, n;
     x->m = SANTA__MASKED;
     x->prefix[0] = 0.0;
     for (b = 0; b < x->blocks; b++) {
         if (santa__is_nan(x->sum[b])) return 1;
         x->m = SANTA__MAX(x->m, x->max[b]);
     }
-    for (b = 0; b < x->blocks; b++) {
-        double w = x->max[b] < SANTA__MASK_LIMIT ? 0.0 : exp((double)x->max[b] - (double)x->m) * (double)x->sum[b];
-        x->prefix[b + 1] = x->prefix[b] + w;
+    memset(share, 0, sizeof share);
+    for (b = 0; b < x->blocks; b += n) {
+        n = SANTA__MIN(x->blocks - b, (int64_t)SANTA_BLOCK);
+        for (i = 0; i < n; i++) share[i] = x->max[b + i] - x->m;
+        x->kernel->exps(share);
+        for (i = 0; i < n; i++) x->prefix[b + i + 1] = x->prefix[b + i] + (double)share[i] * (double)x->sum[b + i];
     }
     x->total = x->prefix[x->blocks];
     return 0;
@@ -1859,50 +1866,84 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
 
 /* ---------------------------------------------------------------------------------------------- >>draw */
 
-/* A position in the prefix mass that only moves forward. */
-typedef struct santa__walk { int64_t block; int lane; float sum; double scale; int64_t scaled; } santa__walk;
+/* A block of the prefix mass (-1: none yet) and its sums of u up to each group of lanes, so that a draw adds up one group, not half a
+   block. Where a draw falls is random: comparisons are counted, since branches would be guessed wrong. */
+enum { SANTA__GROUP = 8 };
+typedef struct santa__walk { int64_t block; double scale; float reached[SANTA_BLOCK / SANTA__GROUP + 1]; } santa__walk;
+
+/* p[i] = u[0] + .. + u[i], never below p[i - 1], and equal to it if u[i] is 0. */
+static void santa__sum_group(const float *u, float *p) {
+    p[0] = u[0];
+    p[1] = u[0] + u[1];
+    p[2] = p[1] + u[2];
+    p[3] = p[1] + (u[2] + u[3]);
+    p[4] = p[3] + u[4];
+    p[5] = p[3] + (u[4] + u[5]);
+    p[6] = p[5] + u[6];
+    p[7] = p[5] + (u[6] + u[7]);
+}
 
 static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) {
+    const float *u = x->u + block * x->block;
+    const int groups = x->block / SANTA__GROUP;
+    int k;
     w->block = block;
-    w->lane = 0;
-    w->sum = block < x->blocks ? x->u[block * x->block] : 0.0f;
+    w->reached[0] = 0.0f;
+    for (k = 0; k < groups; k++) {
+        float p[SANTA__GROUP];
+        santa__sum_group(u + k * SANTA__GROUP, p);
+        w->reached[k + 1] = w->reached[k] + p[SANTA__GROUP - 1];
+    }
+    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);      /* rounded or not, u adds up to the mass */
 }
 
 /* Number of the key that holds mass position t: the first with prefix > t, strictly, so that a key without mass is never
-   it. Blocks end at last. Rounding can push t past the end; the last key with mass takes it. */
-static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, int64_t last) {
+   it. Positions ascend; blocks begin at first and end at last. Rounding can push t past the end; the last key with mass takes it. */
+static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, int64_t first, int64_t last) {
+    const int groups = x->block / SANTA__GROUP;
     const float *u;
-    double local;
-    int lane;
-    int64_t b = w->block;
+    float p[SANTA__GROUP], local, rest;
+    int i, k = 0, lane;
+    int64_t b = SANTA__MAX(w->block, first);
     while (b + 1 < last && !(t < x->prefix[b + 1])) b++;
     while (b > 0 && !(x->prefix[b + 1] > x->prefix[b])) b--;
     SANTA_ASSERT(b < last && x->prefix[b + 1] > x->prefix[b]);
     if (b != w->block) santa__walk_to(w, x, b);
-    u = x->u + b * x->block;
-    if (w->scaled != b + 1) {
-        w->scale = exp((double)x->m - (double)x->max[b]);
-        w->scaled = b + 1;
-        if (x->rounded) {                                             /* stretch to the exact sum */
-            float all = 0.0f;
-            for (lane = 0; lane < x->block; lane++) all += u[lane];
-            w->scale *= (double)all / (double)x->sum[b];
-        }
-    }
-    local = (t - x->prefix[b]) * w->scale;
-    if (!(local > 0.0)) local = 0.0;
-    while (w->lane + 1 < x->block && !((double)w->sum > local)) w->sum += u[++w->lane];
-    lane = w->lane;
-    if (!((double)w->sum > local)) while (lane > 0 && !(u[lane] > 0.0f)) lane--;
-    return (int32_t)((x->first + b) * x->block + lane);
+    local = (float)((t - x->prefix[b]) * w->scale);
+    if (!(local > 0.0f)) local = 0.0f;
+    for (i = 1; i < groups; i++) k += w->reached[i] <= local;
+    while (k > 0 && !(w->reached[k + 1] > w->reached[k])) k--;
+    u = x->u + b * x->block + k * SANTA__GROUP;
+    santa__sum_group(u, p);
+    rest = local - w->reached[k];
+    lane = (p[0] <= rest) + (p[1] <= rest) + (p[2] <= rest) + (p[3] <= rest)
+           + (p[4] <= rest) + (p[5] <= rest) + (p[6] <= rest) + (p[7] <= rest);
+    if (lane == SANTA__GROUP) for (lane--; lane > 0 && !(u[lane] > 0.0f);) lane--;
+    return (int32_t)((x->first + b) * x->block + k * SANTA__GROUP + lane);
 }
 
-typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; } santa__list;
+/* v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
+typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; const santa__rows *v; } santa__list;
+
+enum { SANTA__SEND_FOR = 256 };              /* rows of a head at most: all are to be in the second-level cache together */
+
+static void santa__send_for(const santa__rows *v, int32_t key) {
+    const char *p = santa__row(v, key) + v->at;
+    const int64_t bytes = santa__adjacent(v) ? santa__bytes(v->dtype, v->dim) : 0;
+    int64_t b;
+    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
+}
+
 
 static void santa__list_add(santa__list *l, int32_t key) {
     SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
     if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
-    else { l->index[l->rows] = key; l->count[l->rows] = 1; l->rows++; }
+    else {
+        if (l->v && l->rows < SANTA__SEND_FOR) santa__send_for(l->v, key);
+        l->index[l->rows] = key;
+        l->count[l->rows] = 1;
+        l->rows++;
+    }
     l->draws++;
 }
 
@@ -1933,12 +1974,11 @@ static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, sa
         memcpy(&l->index[i], &word, sizeof word);
     }
     santa__sort(l->index, s);
-    memset(&w, 0, sizeof w);
-    santa__walk_to(&w, x, 0);
+    w.block = -1;
     for (i = 0; i < s; i++) {                                         /* the list grows at or before entry i */
         uint32_t word;
         memcpy(&word, &l->index[i], sizeof word);
-        santa__list_add(l, santa__walk_draw(&w, x, (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0) * x->total, x->blocks));
+        santa__list_add(l, santa__walk_draw(&w, x, (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0) * x->total, 0, x->blocks));
     }
 }
 
@@ -1946,10 +1986,9 @@ static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, 
     const double step = x->total / (double)s;
     santa__walk w;
     int64_t i;
-    memset(&w, 0, sizeof w);
-    santa__walk_to(&w, x, 0);
+    w.block = -1;
     for (i = 0; i < s; i++)
-        santa__list_add(l, santa__walk_draw(&w, x, ((double)i + santa__rng_uniform(rng, (uint32_t)i)) * step, x->blocks));
+        santa__list_add(l, santa__walk_draw(&w, x, ((double)i + santa__rng_uniform(rng, (uint32_t)i)) * step, 0, x->blocks));
 }
 
 /* How many of the comb's s thresholds (i + u) * step lie below mass position end. */
@@ -1973,9 +2012,8 @@ static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t s, i
         end = SANTA__MIN(end, x->blocks);
         n = santa__comb_count(u, step, s, x->prefix[end], x->total);
         if (tile) { stats->tiles++; stats->tiles_skipped += n == i; }
-        memset(&w, 0, sizeof w);
-        santa__walk_to(&w, x, b);
-        for (; i < n; i++) santa__list_add(l, santa__walk_draw(&w, x, ((double)i + u) * step, end));
+        w.block = -1;
+        for (; i < n; i++) santa__list_add(l, santa__walk_draw(&w, x, ((double)i + u) * step, b, end));
         b = end;
     }
 }
@@ -2010,10 +2048,9 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_
         rank++;
         u = santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile));
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
-        memset(&w, 0, sizeof w);
-        santa__walk_to(&w, &part, 0);
+        w.block = -1;
         for (i = 0; i < n; i++)
-            santa__list_add(l, santa__walk_draw(&w, &part, ((double)i + u) * (part.total / (double)n), part.blocks));
+            santa__list_add(l, santa__walk_draw(&w, &part, ((double)i + u) * (part.total / (double)n), 0, part.blocks));
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
@@ -2295,8 +2332,8 @@ static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, i
     int64_t i;
     x.u = u; x.max = SANTA__PART(float, j, block_max) + g * p->blocks; x.sum = SANTA__PART(float, j, block_sum) + g * p->blocks;
     x.prefix = SANTA__PART(double, j, prefix);
-    x.first = first; x.blocks = blocks; x.block = (int)p->block; x.rounded = santa__rounds(j->o);
-    if (x.rounded) {
+    x.kernel = j->kernel; x.first = first; x.blocks = blocks; x.block = (int)p->block;
+    if (santa__rounds(j->o)) {
         santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
         santa__round_stash(j->o->stash, &dither, first * p->block, (int)(blocks * p->block), u);
     }
@@ -2304,6 +2341,7 @@ static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, i
     lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
     l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
     l.rows = l.draws = 0;
+    l.v = &j->v;
     if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
     share *= (double)santa__v_scale(j->a);
     santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
@@ -3021,6 +3059,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     kernel = santa__kernels_of(o->isa);
     select = o->method == SANTA_TOP_K || o->method == SANTA_TOP_P;
     memset(&x, 0, sizeof x);
+    x.kernel = kernel;
     x.block = (int)p.block;
     x.blocks = (n + p.block - 1) / p.block;
     x.prefix = (double *)(void *)(work + p.prefix);
@@ -3032,8 +3071,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
         if (select) { memcpy(tmp, at, (size_t)p.block * sizeof *tmp); at = tmp; }
         santa__mass_block(kernel, at, (int)p.block, max + b, sum + b);
     }
-    x.rounded = santa__rounds(o);
-    if (x.rounded) {
+    if (santa__rounds(o)) {
         rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
         santa__round_stash(o->stash, &rng, 0, (int)(x.blocks * p.block), u);
     }
@@ -3042,6 +3080,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
     l.rows = l.draws = 0;
+    l.v = NULL;
     memset(&stats, 0, sizeof stats);
     if (x.total > 0.0) {
         rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
@@ -3459,6 +3498,11 @@ SANTA__TARGET static int SANTA__ISA(mass)(float *s, int n, float *max, float *su
     return 0;
 }
 
+SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
+    int i;
+    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
+}
+
 /* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. */
 SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
                                                   int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
@@ -3549,7 +3593,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
     }
 }
 
-static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(mass), SANTA__ISA(accumulate) };
+static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate) };
 
 #undef SANTA__ISA
 #undef SANTA__TARGET
