@@ -235,6 +235,12 @@ static void one_draw(santa_options *o, int64_t n) {
     o->bernoulli_draws = 1;
 }
 
+/* q rounded to 8 bits as K is, products in integers. */
+static void eight_bits(santa_options *o, int64_t n) {
+    (void)n;
+    o->scores = SANTA_SCORES_Q8;
+}
+
 static const method methods[] = {
     { "read K",     READ_K,  SANTA_DENSE,      TOKENS | FEATURES, 1, NULL        },
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
@@ -248,6 +254,8 @@ static const method methods[] = {
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
     { "vattention", DECODE,  SANTA_VATTENTION, TOKENS,            1, ten_percent },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
+    { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
+    { "sys q8",     DECODE,  SANTA_SYS,        TOKENS,            1, eight_bits  },
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
@@ -441,6 +449,7 @@ static int select_rows(const cell *c, row *rows, int64_t samples) {
         const method *m = methods + i;
         if (!(set.methods >> i & 1) || !(m->layouts & wanted) || (set.quick && !m->quick)) continue;
         if (m->what == PLAIN_C && !plain_c_fits(c)) continue;
+        if (m->more == eight_bits && c->type->dtype != SANTA_Q8_0) continue;
         const santa_status s = prepare(c, rows + count, m, has_budget(m) ? samples : 0);
         if (s == SANTA_OK) count++;
         else printf("# %s, %s %s: %s\n", m->name, c->type->name, c->place->name, santa_status_string(s));
@@ -786,7 +795,8 @@ int main(int argc, char **argv) {
     printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method needs; GB/s: that over\n"
            "# the time; %% read: share of the rate at which K is read once in the same rounds by as many threads; /read K: time\n"
            "# over that read's; dense/x: times faster than dense. vattention: 10 %% of the keys per head (more below\n"
-           "# 64k), predictor without cost. bernoulli: sys, one draw per K feature and group.\n", DIM);
+           "# 64k), predictor without cost. bernoulli: sys, one draw per K feature and group.\n"
+           "# dense q8, sys q8: SANTA_SCORES_Q8.\n", DIM);
     progress.all = bits(set.types) * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
     progress.start = now();
     for (int i = 0; i < ELEMENTS; i++) {

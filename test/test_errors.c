@@ -364,7 +364,11 @@ static void method_options(void) {
     BAD(ERR_STASH, set_enum(&o.stash, 4));
     BAD(ERR_STASH, set_enum(&o.stash, -1));
     for (int s = SANTA_STASH_DEFAULT; s <= SANTA_STASH_U8; s++) GOOD(o.stash = (santa_stash)s);
-    BAD(ERR_SCORES, set_enum(&o.scores, 5));
+    BAD(ERR_SCORES, set_enum(&o.scores, 6));
+    BAD(ERR_SCORES_Q8, o.scores = SANTA_SCORES_Q8);
+    BAD_Q8_0(ERR_SCORES_Q8, o.scores = SANTA_SCORES_Q8; a.k.dtype = SANTA_F16);
+    GOOD_Q8_0(o.scores = SANTA_SCORES_Q8);
+    GOOD_Q8_0(o.scores = SANTA_SCORES_Q8; a.v.dtype = SANTA_E4M3);
     BAD(ERR_SCORES, set_enum(&o.scores, -1));
     for (int s = SANTA_SCORES_BERNOULLI_IID; s <= SANTA_SCORES_GROUP_STRAT; s++) {
         BAD(ERR_BERNOULLI_DRAWS, o.scores = (santa_scores_method)s; o.bernoulli_draws = -1);

@@ -245,7 +245,7 @@ static fuzz_call valid_call(source *s) {
     c.a.causal = chance(s, 2);
 
     c.o.method      = (santa_method)below(s, SANTA_METHOD_COUNT);
-    c.o.scores      = (santa_scores_method)(chance(s, 3) ? below(s, 5) : 0);
+    c.o.scores      = (santa_scores_method)(chance(s, 3) ? below(s, 6) : 0);
     c.o.num_samples = between(s, 0, 300);
     c.o.isa         = test_isa_from((int)below(s, SANTA_ISA_COUNT));
     if (c.o.isa == SANTA_ISA_COUNT) c.o.isa = SANTA_ISA_AUTO;
@@ -315,7 +315,7 @@ static void mutate(source *s, fuzz_call *c) {
         case 0: wild_enum(s, &t->dtype, 5); break;
         case 1: wild_enum(s, &t->device, 2); break;
         case 2: wild_enum(s, &o->method, SANTA_METHOD_COUNT); break;
-        case 3: wild_enum(s, &o->scores, 5); break;
+        case 3: wild_enum(s, &o->scores, 6); break;
         case 4: wild_enum(s, &o->isa, SANTA_ISA_COUNT); break;
         case 5: wild_enum(s, &o->stash, 4); break;
         case 6: wild_enum(s, &o->vattention.bound, 2); break;

@@ -218,6 +218,112 @@ static void not_feature_major(void) {
     ref_free(&p);
 }
 
+/* ------------------------------------------------------------------------------------------------- 8-bit queries */
+
+/* Scores of one problem with SANTA_SCORES_Q8, all heads [HEADS, len], and the output of dense. */
+static int scores_q8(ref_problem *p, santa_isa isa, santa_scores_method method, float *scores) {
+    const ref_spec *s = &p->spec;
+    santa_options o = ref_options(SANTA_DENSE, 0, 0);
+    o.isa    = isa;
+    o.scores = method;
+    const size_t bytes = santa_workspace_size(&p->a, &o);
+    void *workspace = test_alloc(bytes);
+    int good = 1;
+    for (int64_t kv = 0; kv < s->kv_heads && good; kv++)
+        good = CHECK_STATUS(santa_scores(&p->a, &o, 0, 0, kv, scores + kv * s->heads / s->kv_heads * s->len, s->len, workspace, bytes),
+                            SANTA_OK);
+    free(workspace);
+    return good && ref_run(p, &o, NULL);
+}
+
+/* Queries on the grid, which nothing rounds: the scores are the exact ones, and so is what follows. Some with a NaN, an infinity,
+   or nothing but zeros in a block. Groups, dims with an odd number of blocks, keys that fill no tile, K at odd addresses. */
+static void query_on_grid(void) {
+    static const int64_t dims[] = {32, 64, 96, 128, 160}, lens[] = {1, 3, 64, 65, 200};
+    for (int turn = 0; turn < (test_quick ? 40 : 225); turn++) {
+        const int64_t group = 1 + turn % 9, kv = 1 + turn % 2, d = dims[turn % 5], n = lens[turn / 5 % 5];
+        const int special = turn % 4;                                 /* 1: zeros, 2: NaN, 3: infinity in the last head */
+        test_rng r = test_rng_make((uint64_t)turn);
+        ref_spec s = ref_spec_make(group * kv, kv, n, d);
+        ref_problem p;
+        s.k_type = SANTA_Q8_0;
+        s.layout = turn % 2 ? REF_HND : REF_NHD;
+        ref_build(&p, &s);
+        for (int64_t i = 0; i < s.heads * d; i++)
+            p.q[i] = ldexp((double)(i % 32 == 5 ? 127 - 254 * (turn & 1) : test_below(&r, 255) - 127), (int)(i / 32 % 9) - 9);
+        if (special) for (int i = 0; i < 32; i++) p.q[s.heads * d - 32 + i] = 0.0;
+        if (special > 1) p.q[s.heads * d - 7] = special == 2 ? (double)NAN : (double)INFINITY;
+        ref_write(&p);
+        const size_t bytes = (size_t)(n * kv * d / BLOCK * BYTES);
+        char *memory = (char *)test_alloc(bytes + 3);                 /* ends where K does */
+        p.a.k.data = memcpy(memory + 3, p.a.k.data, bytes);
+        float  *scores = ref_floats(s.heads * n);
+        double *want = ref_doubles(n > d ? n : d);
+        FOR_EACH_ISA (isa) {
+            if (!scores_q8(&p, isa, SANTA_SCORES_Q8, scores)) break;
+            for (int64_t h = 0; h < s.heads; h++) {
+                const float *out = (const float *)p.a.out.data + h * d;
+                if (special > 1 && h == s.heads - 1) {
+                    CHECK(test_is_nan(p.lse[h]) && test_is_nan(out[0]) && test_is_nan(out[d - 1]));
+                    for (int64_t j = 0; j < n; j++) CHECK(test_is_nan(scores[h * n + j]));
+                    continue;
+                }
+                (void)ref_scores(&p, 0, 0, h, want);
+                check_array_near(santa_isa_name(isa), scores + h * n, want, n, 2e-5, 2e-6);
+                ref_dense(&p, 0, 0, h, want, NULL);
+                check_array_near(santa_isa_name(isa), out, want, d, 4e-5, 2e-5);
+            }
+        }
+        free(scores);
+        free(want);
+        free(memory);
+        ref_free(&p);
+    }
+}
+
+/* Gaussian queries: never off by more than half a step of each feature, on average by what rounding to a grid gives, step^2 / 12 a
+   feature; the same on every instruction set; exact scores are not off like that. */
+static void query_is_rounded(void) {
+    enum { DIM = 96, KEYS = 150 };
+    double squares = 0.0, expected = 0.0, exact_squares = 0.0;
+    for (int turn = 0; turn < (test_quick ? 4 : 20); turn++) {
+        ref_spec s = ref_spec_make(HEADS, KV, KEYS, DIM);
+        ref_problem p;
+        static float scalar[HEADS * KEYS], scores[HEADS * KEYS], exact[HEADS * KEYS];
+        double want[KEYS];
+        s.k_type = SANTA_Q8_0;
+        s.stream = (uint64_t)turn;
+        ref_build(&p, &s);
+        if (!scores_q8(&p, SANTA_ISA_SCALAR, SANTA_SCORES_Q8, scalar)) return;
+        if (!scores_q8(&p, SANTA_ISA_SCALAR, SANTA_SCORES_EXACT, exact)) return;
+        FOR_EACH_ISA (isa) {
+            if (!scores_q8(&p, isa, SANTA_SCORES_Q8, scores)) return;
+            for (int i = 0; i < HEADS * KEYS; i++) CHECK_NEAR((double)scores[i], (double)scalar[i], 1e-5, 1e-5);
+        }
+        for (int h = 0; h < HEADS; h++) {
+            (void)ref_scores(&p, 0, 0, h, want);
+            for (int j = 0; j < KEYS; j++) {
+                const double off = (double)scalar[h * KEYS + j] - want[j], other = (double)exact[h * KEYS + j] - want[j];
+                double bound = 1e-5, variance = 0.0;
+                for (int c = 0; c < DIM; c++) {
+                    double top = 0.0;
+                    for (int i = c / 32 * 32; i < c / 32 * 32 + 32; i++) top = fmax(top, fabs(p.q[h * DIM + i]));
+                    const double step = top / 127.0 / sqrt((double)DIM), k = p.k[(j * KV + h / (HEADS / KV)) * DIM + c];
+                    bound += 0.5 * step * fabs(k);
+                    variance += step * step / 12.0 * k * k;
+                }
+                CHECK_MSG(fabs(off) <= bound, "head %d, key %d: off by %g, bound %g", h, j, off, bound);
+                squares += off * off;
+                exact_squares += other * other;
+                expected += variance;
+            }
+        }
+        ref_free(&p);
+    }
+    CHECK_MSG(squares > 0.9 * expected && squares < 1.1 * expected, "mean square error %g times what rounding gives", squares / expected);
+    CHECK_MSG(exact_squares < 1e-4 * expected, "exact scores: %g times what rounding gives", exact_squares / expected);
+}
+
 const test_case suite_q8_0[] = {
     {"from f32 and back, within half a scale", round_trip},
     {"numbers that it holds exactly", exact_numbers},
@@ -226,5 +332,7 @@ const test_case suite_q8_0[] = {
     {"beside another type", mixed_types},
     {"gather", gather},
     {"not feature-major", not_feature_major},
+    {"8-bit queries on the grid: exact scores; NaN, infinity, zeros", query_on_grid},
+    {"8-bit queries: off as rounding is", query_is_rounded},
     {0, 0},
 };
