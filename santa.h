@@ -200,7 +200,7 @@
    SANTADEF               linkage of the functions      SANTA_ASSERT(x) internal invariants, default off
    SANTA_NO_SIMD          scalar code only              SANTA_FILENAME  this file's name, default "santa.h": it
                                                                         includes itself for each instruction set
-   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL), chosen at run time without any flag; arm64: NEON.
+   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time without any flag; arm64: NEON.
    Other compilers and machines run the scalar code.
 */
 #ifndef SANTA_H
