@@ -143,7 +143,9 @@
    The library starts no thread and keeps no state between calls; calls may run concurrently on different workspaces.
    One call's work is batch x kv_heads independent items. Three ways to spread them:
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
-   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns;
+   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. With more
+     threads than items (iid .. top-p, from 1024 keys of capacity on) threads share the keys of a sequence: parallel_for
+     is then called twice for each query row, scores first;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -895,6 +897,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 #define SANTA__BEYOND (SANTA__AHEAD + 7)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
+#define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
 #define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
 typedef struct santa__kernels {
@@ -1561,10 +1564,13 @@ static int64_t santa__items(const santa_attention *a, const santa_options *o) {
     return o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
 }
 
+/* Whether a token's KV heads lie side by side. */
+static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
+
 /* KV heads of a sequence that are worked on together: several where a token's heads lie side by side, see santa__score_block. */
 static int64_t santa__span(const santa_attention *a, const santa_options *o) {
     const int64_t threads = santa__threads(o), each = (santa__items(a, o) + threads - 1) / threads;
-    if (santa__abs(a->k.stride[2]) >= santa__abs(a->k.stride[1]) || o->method == SANTA_VATTENTION) return 1;
+    if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
     return SANTA__MAX(SANTA__MIN(SANTA__MIN(each, a->k.shape[2]), (int64_t)SANTA__SPAN), 1);
 }
 
@@ -1674,7 +1680,7 @@ typedef struct santa__job {
     const santa__plan *plan;
     santa_stats *stats;
     santa__rows k, v;
-    int64_t batch, kv_head, q_index, group, begin, end, position;
+    int64_t batch, kv_head, q_index, group, begin, end, position, k_before;
     uint64_t seed, offset, request_id;
     float *q, *coef;                     /* [group, d_pad]: scaled query; its Bernoulli estimate                   */
     char *q8;                            /* [group], see santa__q8_query                                           */
@@ -2456,18 +2462,24 @@ static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, i
     if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
 }
 
-/* Scores of the whole row for all heads of the span (K once), then head by head. */
-static void santa__run_sampled(santa__job *j, int64_t span) {
+static int64_t santa__row_blocks(const santa__job *j) { return (j->end - 1) / j->plan->block + 1 - j->begin / j->plan->block; }
+
+/* Scores and masses of the row's blocks from .. to - 1 for all heads of the span: K once. */
+static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
-    const int64_t first = j->begin / p->block, blocks = (j->end - 1) / p->block + 1 - first;
-    int64_t i, h, g;
-    for (i = 0; i < blocks; i++) {
-        santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
+    int64_t i, h;
+    for (i = from; i < to; i++) {
+        santa__score_block(j, span, p->block, j->begin / p->block + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
     }
+}
+
+static void santa__sample_heads(santa__job *j, int64_t span) {
+    const santa__plan *p = j->plan;
+    int64_t h, g;
     for (h = 0; h < span; h++) {
         memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
-        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, first, blocks);
+        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, j->begin / p->block, santa__row_blocks(j));
         j[h].stats->k_rows_read += j->end - j->begin;
     }
 }
@@ -2955,29 +2967,27 @@ static void santa__run_empty(const santa__job *j) {                  /* no key: 
     }
 }
 
-/* Everything for one query row of a span of KV heads of one sequence. */
-static void santa__run_row(santa__job *j, int64_t span) {
-    int64_t h, g, keys, k_before[SANTA__SPAN];
+/* Key ranges and queries for one query row of a span of KV heads of one sequence; how many keys it sees. */
+static int64_t santa__begin_row(santa__job *j, int64_t span, int64_t q_index) {
+    int64_t h;
     for (h = 0; h < span; h++) {
-        santa__key_range(j->a, santa__seq_len(j->a, j->batch), j->q_index, &j[h].begin, &j[h].end, &j[h].position);
-        k_before[h] = j[h].stats->k_rows_read;
+        j[h].q_index = q_index;
+        j[h].coef = SANTA__PART(float, &j[h], coef);                  /* exact scores let it alias q */
+        santa__key_range(j->a, santa__seq_len(j->a, j->batch), q_index, &j[h].begin, &j[h].end, &j[h].position);
+        j[h].k_before = j[h].stats->k_rows_read;
         j[h].stats->rows += j->group;
         j[h].stats->keys += j->end - j->begin;
         if (j->begin < j->end) santa__prepare_query(&j[h]);
         else santa__run_empty(&j[h]);
     }
-    keys = j->end - j->begin;
-    if (keys == 0) return;
-    if (santa__is_dense(j->o, keys)) {
-        santa__run_dense(j, span);
-        for (h = 0; h < span && j->o->method != SANTA_DENSE; h++) j[h].stats->dense_rows += j->group;
-    } else if (j->o->method == SANTA_VATTENTION) {
-        for (h = 0; h < span; h++) santa__run_vattention(&j[h]);
-    } else {
-        santa__run_sampled(j, span);
-    }
+    return j->end - j->begin;
+}
+
+static void santa__end_row(santa__job *j, int64_t span) {
+    int64_t h, g;
     for (h = 0; h < span; h++) {
-        const int64_t rows = j[h].stats->k_rows_read - k_before[h];
+        const int64_t rows = j[h].stats->k_rows_read - j[h].k_before;
+        if (santa__is_dense(j->o, j->end - j->begin) && j->o->method != SANTA_DENSE) j[h].stats->dense_rows += j->group;
         j[h].stats->k_features_read += rows * j[h].num_active;
         for (g = 0; g < j->group; g++) j[h].stats->k_features_head += rows * santa__active_of_head(&j[h], g);
     }
@@ -3016,22 +3026,93 @@ static char *santa__call_work(const santa__call *call, int64_t t, int64_t h) {
     return call->work + (uint64_t)(t * call->span + h) * call->plan.total;
 }
 
+/* Jobs for the items from i on that one sequence has, span at most; how many. */
+static int64_t santa__call_jobs(const santa__call *call, santa__job *j, int64_t t, int64_t i, int64_t to, int64_t span) {
+    const int64_t kv_heads = call->a->k.shape[2];
+    int64_t h;
+    span = SANTA__MIN(SANTA__MIN(span, to - i), kv_heads - i % kv_heads);
+    for (h = 0; h < span; h++)
+        santa__job_make(&j[h], call->a, call->o, &call->plan, santa__call_work(call, t, h), i / kv_heads, i % kv_heads + h);
+    return span;
+}
+
 static void santa__run_task(void *context, int64_t t) {
     const santa__call *call = (const santa__call *)context;
-    const int64_t kv_heads = call->a->k.shape[2], to = call->first + call->items * (t + 1) / call->threads;
+    const int64_t to = call->first + call->items * (t + 1) / call->threads;
     int64_t i = call->first + call->items * t / call->threads, q, h, span;
-    for (h = 0; h < call->span; h++) memset(santa__call_work(call, t, h) + call->plan.stats, 0, sizeof(santa_stats));
     for (; i < to; i += span) {
         santa__job j[SANTA__SPAN];
-        span = SANTA__MIN(SANTA__MIN(call->span, to - i), kv_heads - i % kv_heads);       /* one sequence's */
-        for (h = 0; h < span; h++)
-            santa__job_make(&j[h], call->a, call->o, &call->plan, santa__call_work(call, t, h), i / kv_heads, i % kv_heads + h);
+        span = santa__call_jobs(call, j, t, i, to, call->span);
         for (q = 0; q < call->a->q.shape[1]; q++) {
-            for (h = 0; h < span; h++) {
-                j[h].q_index = q;
-                j[h].coef = SANTA__PART(float, &j[h], coef);          /* exact scores let it alias q */
+            const int64_t keys = santa__begin_row(j, span, q);
+            if (keys == 0) continue;
+            if (santa__is_dense(j->o, keys)) {
+                santa__run_dense(j, span);
+            } else if (j->o->method == SANTA_VATTENTION) {
+                for (h = 0; h < span; h++) santa__run_vattention(&j[h]);
+            } else {
+                santa__score_blocks(j, span, 0, santa__row_blocks(j));
+                santa__sample_heads(j, span);
             }
-            santa__run_row(j, span);
+            santa__end_row(j, span);
+        }
+    }
+}
+
+/* One row of a sequence on all threads: its jobs in units of `together` that are scored side by side. */
+typedef struct santa__team { santa__job *j; int64_t jobs, together, threads; } santa__team;
+
+static void santa__team_score(void *context, int64_t t) {
+    const santa__team *team = (const santa__team *)context;
+    const int64_t blocks = santa__row_blocks(team->j), all = (team->jobs + team->together - 1) / team->together * blocks;
+    int64_t i = all * t / team->threads, n;
+    for (; i < all * (t + 1) / team->threads; i += n) {
+        const int64_t h = i / blocks * team->together, from = i % blocks;
+        n = SANTA__MIN(all * (t + 1) / team->threads - i, blocks - from);
+        santa__score_blocks(&team->j[h], SANTA__MIN(team->together, team->jobs - h), from, from + n);
+    }
+}
+
+static void santa__team_heads(void *context, int64_t t) {
+    const santa__team *team = (const santa__team *)context;
+    const int64_t from = team->jobs * t / team->threads, n = team->jobs * (t + 1) / team->threads - from;
+    if (n == 0) return;
+    if (santa__is_dense(team->j->o, team->j->end - team->j->begin)) santa__run_dense(&team->j[from], n);
+    else santa__sample_heads(&team->j[from], n);
+}
+
+static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task, void *context) {
+    int64_t t;
+    if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static, 1) num_threads((int)n)
+#endif
+    for (t = 0; t < n; t++) task(context, t);
+}
+
+/* More threads than items: they share the keys of a sequence. Only for sampled methods, whose blocks depend on nothing before them, and
+   for rows that take longer than another round of the threads. */
+static int santa__is_team(const santa__call *call) {
+    const santa_method m = call->o->method;
+    return call->items < call->threads && m != SANTA_DENSE && m != SANTA_VATTENTION && call->plan.n >= SANTA__TEAM_KEYS;
+}
+
+static void santa__run_team(const santa__call *call) {
+    const int64_t to = call->first + call->items;
+    int64_t i, q;
+    santa__job j[SANTA__SPAN];
+    santa__team team;
+    team.j = j;
+    team.threads = call->threads;
+    for (i = call->first; i < to; i += team.jobs) {
+        team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* fewer than there are threads' workspaces */
+        team.together = santa__token_major(call->a) ? team.jobs : 1;
+        for (q = 0; q < call->a->q.shape[1]; q++) {
+            const int64_t keys = santa__begin_row(j, team.jobs, q);
+            if (keys == 0) continue;
+            if (!santa__is_dense(call->o, keys)) santa__run_tasks(call->o, team.threads, santa__team_score, &team);
+            santa__run_tasks(call->o, team.threads, santa__team_heads, &team);
+            santa__end_row(j, team.jobs);
         }
     }
 }
@@ -3054,16 +3135,11 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.first = o->item_begin;
     call.items = santa__items(a, o);
     call.span = santa__span(a, o);
-    if (call.threads == 1) {
-        santa__run_task(&call, 0);
-    } else if (o->parallel_for) {
-        o->parallel_for(o->parallel_user, call.threads, santa__run_task, &call);
-    } else {
-#ifdef _OPENMP
-#pragma omp parallel for schedule(static, 1) num_threads((int)call.threads)
-        for (t = 0; t < call.threads; t++) santa__run_task(&call, t);
-#endif
-    }
+    for (t = 0; t < call.threads * call.span; t++)
+        memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
+    if (call.threads == 1) santa__run_task(&call, 0);
+    else if (santa__is_team(&call)) santa__run_team(&call);
+    else santa__run_tasks(o, call.threads, santa__run_task, &call);
     if (stats) {
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
         int64_t sum[FIELDS] = {0}, one[FIELDS];

@@ -332,6 +332,62 @@ static void many_kv_heads(void) {
         }
 }
 
+/* ------------------------------------------------------------------------------------------------- threads that share keys */
+
+static int rounds;                            /* calls of parallel_for */
+static void counted(void *user, int64_t count, santa_task task, void *context) { rounds++; shuffled(user, count, task, context); }
+
+/* More threads than (sequence, KV head) pairs: long contexts are scored by parts of their keys. One thread's bits and counts, for
+   every layout, ragged lengths down to an empty sequence, windows, several query rows, and rows that run dense. */
+static void shared_keys(void) {
+    for (int turn = 0; turn < (test_quick ? 6 : 24); turn++) {
+        const int64_t kv = 1 + turn % 3, batch = 1 + turn / 3 % 2, length = turn % 4 ? 1100 + 400 * (turn % 3) : 1000;
+        ref_spec s = ref_spec_make(3 * kv, kv, length, 32);
+        s.batch     = batch;
+        s.ragged    = turn % 2;
+        s.q_len     = 1 + turn % 5 / 3;
+        s.causal    = s.q_len > 1;
+        s.window    = turn % 7 == 3 ? 1050 : 0;
+        s.page_size = turn % 6 == 5 ? 48 : 0;
+        s.sinks     = turn % 4 == 2;
+        s.gain      = 2.0;
+        s.k_type    = s.v_type = turn % 2 ? SANTA_F32 : SANTA_Q8_0;
+        for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+            santa_options o = ref_options((santa_method)m, 40, 6);
+            o.vattention.sink_tokens = o.vattention.local_tokens = 16;
+            o.stash       = (santa_stash)(turn % 4);
+            o.scores      = s.k_type == SANTA_Q8_0 && turn % 3 == 0 ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
+            o.dense_below = turn % 8 == 7 ? 1200 : 0;
+            s.layout      = turn / 2 % 2 ? REF_HND : REF_NHD;
+            result want = decode(&s, &o);
+            for (int64_t threads = batch * kv - 1; threads <= 13; threads += threads < 7 ? 1 : 3) {
+                test_rng r = test_rng_make((uint64_t)threads);
+                char what[64];
+                if (threads < 2) continue;
+                o.num_threads   = threads;
+                o.parallel_for  = counted;
+                o.parallel_user = &r;
+                snprintf(what, sizeof what, "turn %d, %d threads", turn, (int)threads);
+                rounds = 0;
+                result got = decode(&s, &o);
+                const int share = threads > batch * kv && length > 1024 && m != SANTA_DENSE && m != SANTA_VATTENTION;
+                CHECK_MSG(o.dense_below || (rounds > 1) == share, "%s, %s: parallel_for was called %d times", santa_method_name(o.method), what, rounds);
+                same(&want, 0, &got, what, o.method);
+                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s, %s: stats", santa_method_name(o.method), what);
+                free(got.bits);
+#ifdef HAVE_PTHREADS
+                if (threads % 4) continue;
+                o.parallel_for = threaded;
+                got = decode(&s, &o);
+                same(&want, 0, &got, what, o.method);
+                free(got.bits);
+#endif
+            }
+            free(want.bits);
+        }
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------- dense_below */
 
 /* Keys that row i of sequence b sees. */
@@ -519,6 +575,7 @@ const test_case suite_determinism[] = {
     {"number of threads, order of tasks", threads},
     {"workspace: alignment, rubbish, reuse", workspaces},
     {"KV heads of a token together or one by one", many_kv_heads},
+    {"more threads than items share the keys", shared_keys},
     {"dense_below: dense's bits below, the method's from there on", dense_below},
     {"dense_below: short rows, small tiles", dense_below_short},
     {"dense_below: auto, other methods", dense_below_auto},
