@@ -144,8 +144,8 @@
    One call's work is batch x kv_heads independent items. Three ways to spread them:
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
    - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. With more
-     threads than items (iid .. top-p, from 1024 keys of capacity on) threads share the keys of a sequence: parallel_for
-     is then called twice for each query row, scores first;
+     threads than items (and 1024 keys of capacity or more; not vAttention) they share the keys of a sequence, and
+     parallel_for is called twice for each query row;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -897,6 +897,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 #define SANTA__BEYOND (SANTA__AHEAD + 7)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
+#define SANTA__CHUNK 4096                    /* keys of exact attention whose sums are formed apart, see santa__state */
 #define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
 #define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
 
@@ -1513,9 +1514,9 @@ static int santa__bernoulli(const santa_options *o) {
     return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. */
-static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv) {
-    int64_t s = santa__num_samples(o), heads, blocks;
+/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. shared: threads may share the keys of dense. */
+static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int shared) {
+    int64_t s = santa__num_samples(o), heads, blocks, states;
     int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
     memset(p, 0, sizeof *p);
     p->group = group;
@@ -1526,6 +1527,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->dv = dv;
     p->words = n / 64 + 2;
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
+    states = streams && shared ? n / SANTA__CHUNK + 3 : streams || o->dense_below != 0 ? 2 : 0;         /* see santa__state */
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
@@ -1543,14 +1545,14 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->row_b = santa__plan_part(p, dv, 4);
     p->scores = santa__plan_part(p, vattention && (o->vattention.heavy || o->vattention.heavy_tokens == SANTA_NONE)
                                     ? 0 : group * p->score_stride, 4);
-    p->block_max = santa__plan_part(p, streams ? group : heads * blocks, 4);          /* dense: the running maxima, */
+    p->block_max = santa__plan_part(p, SANTA__MAX(heads * blocks, states * group), 4);
     p->block_sum = santa__plan_part(p, heads * blocks, 4);
-    p->prefix = santa__plan_part(p, streams ? group : heads ? SANTA__MAX(blocks + 1, group) : 0, 8);     /* and denominators */
+    p->prefix = santa__plan_part(p, SANTA__MAX(heads ? blocks + 1 : 0, states * group), 8);
     p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
     p->index = santa__plan_part(p, p->list, 4);
     p->count = santa__plan_part(p, p->list, 4);
     p->weight = santa__plan_part(p, p->list, 4);
-    p->acc = santa__plan_part(p, streams || o->dense_below != 0 ? group * dv : dv, 4);
+    p->acc = santa__plan_part(p, SANTA__MAX(states * group, 1) * dv, 4);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->keys = santa__plan_part(p, vattention ? n : 0, 4);
@@ -1586,7 +1588,7 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
     if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3]))
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
-    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3]);
+    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__items(a, o) < santa__threads(o));
     *total = santa__add(santa__mul(p->total, jobs), 63);           /* 63: the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -1686,7 +1688,7 @@ typedef struct santa__job {
     char *q8;                            /* [group], see santa__q8_query                                           */
     int32_t *active;                     /* features some head's estimate holds                                   */
     int64_t num_active;
-    char *work;
+    char *work, *states;                 /* states: the workspace with the sums of dense, usually the same        */
 } santa__job;
 
 #define SANTA__PART(type, job, part) ((type *)(void *)((job)->work + (job)->plan->part))
@@ -2312,11 +2314,39 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
-/* One block of exact attention for one job: weights, then V into acc. Running maximum m, f64 denominator, f32 numerator. */
-static void santa__dense_block(const santa__job *j, int64_t b) {
+/* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not depend
+   on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64 denominator (-1: a NaN was
+   seen), f32 numerator. */
+typedef struct santa__state { float *acc, *m; double *total; } santa__state;
+
+static santa__state santa__state_of(const santa__job *j, int64_t i) {
+    santa__state x;
+    x.acc = (float *)(void *)(j->states + j->plan->acc) + i * j->group * j->v.dim;
+    x.m = (float *)(void *)(j->states + j->plan->block_max) + i * j->group;
+    x.total = (double *)(void *)(j->states + j->plan->prefix) + i * j->group;
+    return x;
+}
+
+static void santa__dense_begin(const santa__job *j, santa__state x) {
+    int64_t g;
+    memset(x.acc, 0, (size_t)(j->group * j->v.dim) * sizeof(float));
+    for (g = 0; g < j->group; g++) { x.m[g] = SANTA__MASKED; x.total[g] = 0.0; }
+}
+
+/* Sums relative to exp(max) join head g's: what to multiply the old numerator and the new one with. */
+static void santa__dense_join(santa__state x, int64_t g, float max, double sum, float *keep, float *add) {
+    *keep = 1.0f;
+    *add = 0.0f;
+    if (santa__not_finite_d(sum) || sum < 0.0) x.total[g] = -1.0;
+    if (max < SANTA__MASK_LIMIT || x.total[g] < 0.0) return;
+    santa__join_max(&x.m[g], max, keep, add);
+    x.total[g] = x.total[g] * (double)*keep + (double)*add * sum;
+}
+
+/* One block for one job: weights, then V. */
+static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
     const int64_t block = SANTA_BLOCK, dv = j->v.dim, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
-    float *s = SANTA__PART(float, j, scores), *acc = SANTA__PART(float, j, acc), *m = SANTA__PART(float, j, block_max);
-    double *total = SANTA__PART(double, j, prefix);
+    float *s = SANTA__PART(float, j, scores);
     int64_t g, h;
     for (g = 0; g < j->group; g += SANTA__SLICE) {
         const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
@@ -2324,39 +2354,48 @@ static void santa__dense_block(const santa__job *j, int64_t b) {
         for (h = 0; h < heads; h++) {
             float max, sum;
             santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
-            keep[h] = 1.0f;
-            add[h] = 0.0f;
-            if (santa__is_nan(sum)) total[g + h] = -1.0;              /* bad for good: see santa__dense_end */
-            if (max < SANTA__MASK_LIMIT || total[g + h] < 0.0) {
-                memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
-                continue;
-            }
-            santa__join_max(&m[g + h], max, &keep[h], &add[h]);
-            total[g + h] = total[g + h] * (double)keep[h] + (double)add[h] * (double)sum;
+            santa__dense_join(x, g + h, max, (double)sum, &keep[h], &add[h]);
+            if (!(add[h] > 0.0f)) memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
         }
         santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block),
-                          block, heads, keep, add, acc + g * dv, dv);
+                          block, heads, keep, add, x.acc + g * dv, dv);
     }
 }
 
-static void santa__dense_begin(const santa__job *j) {
-    int64_t g;
-    memset(SANTA__PART(float, j, acc), 0, (size_t)(j->group * j->v.dim) * sizeof(float));
-    for (g = 0; g < j->group; g++) { SANTA__PART(float, j, block_max)[g] = SANTA__MASKED; SANTA__PART(double, j, prefix)[g] = 0.0; }
+/* Chunk c of the keys into state i, for a span of jobs: one pass over K and V. */
+static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int64_t i) {
+    const int64_t from = SANTA__MAX(c * SANTA__CHUNK, j->begin), to = SANTA__MIN((c + 1) * SANTA__CHUNK, j->end);
+    int64_t b, h;
+    for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], i));
+    for (b = from / SANTA_BLOCK; b * SANTA_BLOCK < to; b++) {
+        santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
+        for (h = 0; h < span; h++) santa__dense_block(&j[h], b, santa__state_of(&j[h], i));
+    }
+}
+
+/* State i joins the row's. */
+static void santa__dense_add(const santa__job *j, int64_t i) {
+    const santa__state row = santa__state_of(j, 0), x = santa__state_of(j, i);
+    const int64_t dv = j->v.dim;
+    int64_t g, c;
+    for (g = 0; g < j->group; g++) {
+        float keep, add;
+        santa__dense_join(row, g, x.m[g], x.total[g], &keep, &add);
+        for (c = 0; c < dv; c++) row.acc[g * dv + c] = row.acc[g * dv + c] * keep + x.acc[g * dv + c] * add;
+    }
 }
 
 static void santa__dense_end(const santa__job *j) {
     const int64_t dv = j->v.dim;
-    const float *m = SANTA__PART(float, j, block_max);
-    const double *total = SANTA__PART(double, j, prefix);
+    const santa__state x = santa__state_of(j, 0);
     int64_t g, c;
     for (g = 0; g < j->group; g++) {
         double share;
-        float *row = SANTA__PART(float, j, acc) + g * dv, lse;
-        if (total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
-        lse = santa__lse(m[g], total[g], santa__sink(j, g), &share);
+        float *row = x.acc + g * dv, lse;
+        if (x.total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
+        lse = santa__lse(x.m[g], x.total[g], santa__sink(j, g), &share);
         share *= (double)santa__v_scale(j->a);
-        for (c = 0; c < dv; c++) row[c] = total[g] > 0.0 ? (float)((double)row[c] * (share / total[g])) : 0.0f;
+        for (c = 0; c < dv; c++) row[c] = x.total[g] > 0.0 ? (float)((double)row[c] * (share / x.total[g])) : 0.0f;
         santa__write_head(j, g, row, lse, 0.0f);
     }
     j->stats->k_rows_read += j->end - j->begin;
@@ -2364,13 +2403,14 @@ static void santa__dense_end(const santa__job *j) {
     j->stats->v_rows_head += (j->end - j->begin) * j->group;
 }
 
-/* Exact attention for a span of jobs, one pass over K and V in blocks. */
+static int64_t santa__row_chunks(const santa__job *j) { return (j->end - 1) / SANTA__CHUNK + 1 - j->begin / SANTA__CHUNK; }
+
 static void santa__run_dense(santa__job *j, int64_t span) {
-    int64_t b, h;
-    for (h = 0; h < span; h++) santa__dense_begin(&j[h]);
-    for (b = j->begin / SANTA_BLOCK; b * SANTA_BLOCK < j->end; b++) {
-        santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
-        for (h = 0; h < span; h++) santa__dense_block(&j[h], b);
+    int64_t c, h;
+    for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], 0));
+    for (c = 0; c < santa__row_chunks(j); c++) {
+        santa__dense_chunk(j, span, j->begin / SANTA__CHUNK + c, 1);
+        for (h = 0; h < span; h++) santa__dense_add(&j[h], 1);
     }
     for (h = 0; h < span; h++) santa__dense_end(&j[h]);
 }
@@ -2996,7 +3036,7 @@ static void santa__end_row(santa__job *j, int64_t span) {
 static void santa__job_make(santa__job *j, const santa_attention *a, const santa_options *o, const santa__plan *p, char *work,
                             int64_t batch, int64_t kv_head) {
     memset(j, 0, sizeof *j);
-    j->a = a; j->o = o; j->plan = p; j->work = work;
+    j->a = a; j->o = o; j->plan = p; j->work = j->states = work;
     j->kernel = santa__kernels_of(o->isa);
     j->stats = SANTA__PART(santa_stats, j, stats);
     j->batch = batch;
@@ -3060,25 +3100,43 @@ static void santa__run_task(void *context, int64_t t) {
 }
 
 /* One row of a sequence on all threads: its jobs in units of `together` that are scored side by side. */
-typedef struct santa__team { santa__job *j; int64_t jobs, together, threads; } santa__team;
+typedef struct santa__team { const santa__call *call; santa__job *j; int64_t jobs, together; int dense; } santa__team;
 
-static void santa__team_score(void *context, int64_t t) {
+/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. Dense needs scratch of its own for a thread. */
+static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
-    const int64_t blocks = santa__row_blocks(team->j), all = (team->jobs + team->together - 1) / team->together * blocks;
-    int64_t i = all * t / team->threads, n;
-    for (; i < all * (t + 1) / team->threads; i += n) {
-        const int64_t h = i / blocks * team->together, from = i % blocks;
-        n = SANTA__MIN(all * (t + 1) / team->threads - i, blocks - from);
-        santa__score_blocks(&team->j[h], SANTA__MIN(team->together, team->jobs - h), from, from + n);
+    const int64_t parts = team->dense ? santa__row_chunks(team->j) : santa__row_blocks(team->j), threads = team->call->threads;
+    const int64_t all = (team->jobs + team->together - 1) / team->together * parts, to = all * (t + 1) / threads;
+    int64_t i = all * t / threads, n;
+    for (; i < to; i += n) {
+        const int64_t h = i / parts * team->together, from = i % parts;
+        n = team->dense ? 1 : SANTA__MIN(to - i, parts - from);
+        if (team->dense) {
+            santa__job mine = team->j[h];
+            mine.work = santa__call_work(team->call, t, 0);
+            santa__dense_chunk(&mine, 1, mine.begin / SANTA__CHUNK + from, 1 + from);
+        } else {
+            santa__score_blocks(&team->j[h], SANTA__MIN(team->together, team->jobs - h), from, from + n);
+        }
     }
 }
 
 static void santa__team_heads(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
-    const int64_t from = team->jobs * t / team->threads, n = team->jobs * (t + 1) / team->threads - from;
-    if (n == 0) return;
-    if (santa__is_dense(team->j->o, team->j->end - team->j->begin)) santa__run_dense(&team->j[from], n);
-    else santa__sample_heads(&team->j[from], n);
+    const int64_t to = team->jobs * (t + 1) / team->call->threads;
+    int64_t h, c;
+    for (h = team->jobs * t / team->call->threads; h < to; h++) {
+        santa__job *j = &team->j[h];
+        if (team->dense) {
+            santa__dense_begin(j, santa__state_of(j, 0));
+            for (c = 0; c < santa__row_chunks(j); c++) santa__dense_add(j, 1 + c);
+            santa__dense_end(j);
+        } else if (santa__is_dense(j->o, j->end - j->begin)) {
+            santa__run_dense(j, 1);
+        } else {
+            santa__sample_heads(j, 1);
+        }
+    }
 }
 
 static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task, void *context) {
@@ -3090,11 +3148,10 @@ static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task,
     for (t = 0; t < n; t++) task(context, t);
 }
 
-/* More threads than items: they share the keys of a sequence. Only for sampled methods, whose blocks depend on nothing before them, and
-   for rows that take longer than another round of the threads. */
+/* More threads than items: they share the keys of a sequence, if rows may take longer than another round of the threads. vAttention
+   reads what its sums so far tell it to. */
 static int santa__is_team(const santa__call *call) {
-    const santa_method m = call->o->method;
-    return call->items < call->threads && m != SANTA_DENSE && m != SANTA_VATTENTION && call->plan.n >= SANTA__TEAM_KEYS;
+    return call->items < call->threads && call->o->method != SANTA_VATTENTION && call->plan.n >= SANTA__TEAM_KEYS;
 }
 
 static void santa__run_team(const santa__call *call) {
@@ -3102,16 +3159,17 @@ static void santa__run_team(const santa__call *call) {
     int64_t i, q;
     santa__job j[SANTA__SPAN];
     santa__team team;
+    team.call = call;
     team.j = j;
-    team.threads = call->threads;
+    team.dense = call->o->method == SANTA_DENSE;
     for (i = call->first; i < to; i += team.jobs) {
         team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* fewer than there are threads' workspaces */
-        team.together = santa__token_major(call->a) ? team.jobs : 1;
+        team.together = santa__token_major(call->a) && !team.dense ? team.jobs : 1;
         for (q = 0; q < call->a->q.shape[1]; q++) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
             if (keys == 0) continue;
-            if (!santa__is_dense(call->o, keys)) santa__run_tasks(call->o, team.threads, santa__team_score, &team);
-            santa__run_tasks(call->o, team.threads, santa__team_heads, &team);
+            if (team.dense || !santa__is_dense(call->o, keys)) santa__run_tasks(call->o, call->threads, santa__team_parts, &team);
+            santa__run_tasks(call->o, call->threads, santa__team_heads, &team);
             santa__end_row(j, team.jobs);
         }
     }
@@ -3200,7 +3258,7 @@ static santa_status santa__check_sample(int64_t n, const santa_options *o, santa
     if ((s = santa__check_sampler(o)) != SANTA_OK) return s;
     if (o->method == SANTA_VATTENTION) return SANTA_ERR_METHOD;       /* it does not start from scores */
     if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
-    santa__plan_make(p, o, 1, n, 0, 0);
+    santa__plan_make(p, o, 1, n, 0, 0, 0);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
