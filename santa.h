@@ -936,8 +936,8 @@ typedef struct santa__kernels {
    vscales(k, n): the blocks' scales, in the lanes where vblocks has their sums */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
-/* A query for dot_q8, of features padded to SANTA__Q8_PAD: an int8 each; for each 4 of them -128 times their sum as int32, for products
-   of (k + 128) q; for each 4 the f32 scale of their block of 32. */
+/* A query for dot_q8, of features padded to SANTA__Q8_PAD: an int8 each; for each 4 of them -128 times their sum as int32, for
+   products of (k + 128) q; for each 4 the f32 scale of their block of 32. */
 enum { SANTA__Q8_PAD = 64 };
 static int64_t santa__q8_features(int64_t d) { return (d + SANTA__Q8_PAD - 1) / SANTA__Q8_PAD * SANTA__Q8_PAD; }
 static int64_t santa__q8_stride(int64_t d) { return 3 * santa__q8_features(d); }                     /* bytes */
@@ -1098,7 +1098,9 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
         return _mm256_cvtph_ps(_mm_or_si128(h, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
     }
 }
-SANTA__INLINE __m256i santa__bytes16_avx2(const char *p) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+SANTA__INLINE __m256i santa__bytes16_avx2(const char *p) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
 SANTA__INLINE __m256 santa__vblocks_avx2(const char *k, const char *q, const char *less, int n) {
     (void)less; (void)n;
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(santa__bytes16_avx2(k + 2), santa__bytes16_avx2(q)),
@@ -1250,7 +1252,9 @@ SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64
         return vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(h, vand_u16(nan, vdup_n_u16(0x7e00u)))));
     }
 }
-SANTA__INLINE int8x16_t santa__bytes16_neon(const char *p) { return vreinterpretq_s8_u8(vld1q_u8((const uint8_t *)(const void *)p)); }
+SANTA__INLINE int8x16_t santa__bytes16_neon(const char *p) {
+    return vreinterpretq_s8_u8(vld1q_u8((const uint8_t *)(const void *)p));
+}
 SANTA__INLINE float32x4_t santa__vblocks_neon(const char *k, const char *q, const char *less, int n) {
     const int8x16_t x = santa__bytes16_neon(k + 2), z = santa__bytes16_neon(k + 18);
     const int8x16_t y = santa__bytes16_neon(q), w = santa__bytes16_neon(q + 16);
@@ -1281,7 +1285,8 @@ SANTADEF int santa_isa_supported(santa_isa isa) {
         case SANTA_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
         case SANTA_ISA_AVX512:
             return santa_isa_supported(SANTA_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
-                   && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+                   && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+                   && __builtin_cpu_supports("avx512vnni");
 #endif
 #ifdef SANTA__NEON
         case SANTA_ISA_NEON: return 1;
@@ -1509,7 +1514,9 @@ static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
     return at;
 }
 
-static int santa__grouped(const santa_options *o) { return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT; }
+static int santa__grouped(const santa_options *o) {
+    return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT;
+}
 static int santa__bernoulli(const santa_options *o) {
     return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
@@ -1837,7 +1844,8 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
 }
 
 /* q . K for n <= SANTA_BLOCK rows and heads g0 .. g0 + heads - 1 of the group: s[(g - g0) * s_stride + i]. */
-static void santa__score_rows(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
+static void santa__score_rows(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s,
+                              int64_t s_stride) {
     const int64_t d = j->k.dim, q_stride = j->plan->d_pad * (int64_t)sizeof(float), q8_stride = santa__q8_stride(d);
     if (j->o->scores == SANTA_SCORES_Q8)
         j->kernel->dot_q8(row, j->k.at, n, d, j->q8 + g0 * q8_stride, q8_stride, heads, s, s_stride);
@@ -1979,8 +1987,8 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
 
 /* ---------------------------------------------------------------------------------------------- >>draw */
 
-/* A block of the prefix mass (-1: none yet) and its sums of u up to each group of lanes, so that a draw adds up one group, not half a
-   block. Where a draw falls is random: comparisons are counted, since branches would be guessed wrong. */
+/* A block of the prefix mass (-1: none yet) and its sums of u up to each group of lanes, so that a draw adds up one group, not
+   half a block. Where a draw falls is random: comparisons are counted, since branches would be guessed wrong. */
 enum { SANTA__GROUP = 8 };
 typedef struct santa__walk { int64_t block; double scale; float reached[SANTA_BLOCK / SANTA__GROUP + 1]; } santa__walk;
 
@@ -2007,11 +2015,11 @@ static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) 
         santa__sum_group(u + k * SANTA__GROUP, p);
         w->reached[k + 1] = w->reached[k] + p[SANTA__GROUP - 1];
     }
-    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);      /* rounded or not, u adds up to the mass */
+    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);     /* u, rounded or not, adds up to the mass */
 }
 
 /* Number of the key that holds mass position t: the first with prefix > t, strictly, so that a key without mass is never
-   it. Positions ascend; blocks begin at first and end at last. Rounding can push t past the end; the last key with mass takes it. */
+   it. Positions ascend; blocks begin at first and end at last. Rounding can push t past the end: to the last key with mass. */
 static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, int64_t first, int64_t last) {
     const int groups = x->block / SANTA__GROUP;
     const float *u;
@@ -2314,8 +2322,8 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
-/* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not depend
-   on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64 denominator (-1: a NaN was
+/* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not
+   depend on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64 denominator (-1: a NaN was
    seen), f32 numerator. */
 typedef struct santa__state { float *acc, *m; double *total; } santa__state;
 
@@ -2345,7 +2353,8 @@ static void santa__dense_join(santa__state x, int64_t g, float max, double sum, 
 
 /* One block for one job: weights, then V. */
 static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
-    const int64_t block = SANTA_BLOCK, dv = j->v.dim, from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+    const int64_t block = SANTA_BLOCK, dv = j->v.dim;
+    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     float *s = SANTA__PART(float, j, scores);
     int64_t g, h;
     for (g = 0; g < j->group; g += SANTA__SLICE) {
@@ -3102,7 +3111,7 @@ static void santa__run_task(void *context, int64_t t) {
 /* One row of a sequence on all threads: its jobs in units of `together` that are scored side by side. */
 typedef struct santa__team { const santa__call *call; santa__job *j; int64_t jobs, together; int dense; } santa__team;
 
-/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. Dense needs scratch of its own for a thread. */
+/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. Dense needs scratch for each thread. */
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
     const int64_t parts = team->dense ? santa__row_chunks(team->j) : santa__row_blocks(team->j), threads = team->call->threads;
@@ -3625,8 +3634,10 @@ SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const 
     for (; c < d; c += SANTA__LANES)
         for (i = 0; i < rows; i++) {
             const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i], c) : SANTA__ISA(vrow_tail)(t, row[i], c, d - c);
-            for (g = 0; g < heads; g++)                               /* q is zero-padded to whole vectors */
-                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, SANTA__ISA(vget)((const float *)(const void *)(q + g * q_stride) + c)));
+            for (g = 0; g < heads; g++) {                             /* q is zero-padded to whole vectors */
+                const float *y = (const float *)(const void *)(q + g * q_stride) + c;
+                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, SANTA__ISA(vget)(y)));
+            }
         }
 }
 
@@ -3648,8 +3659,8 @@ SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, i
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int rows, const char *q, int64_t q_stride, int heads, int64_t c, int n,
-                                          SANTA__V *acc) {
+SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int rows, const char *q, int64_t q_stride, int heads, int64_t c,
+                                          int n, SANTA__V *acc) {
     SANTA__V scale[8];
     int k, g;
     SANTA__UNROLL
