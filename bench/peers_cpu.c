@@ -10,6 +10,7 @@ typedef struct peer_case {
     int64_t     n, heads, kv_heads;
     int64_t     num_samples;           /* of sys; 0 = dense                                 */
     int64_t     threads;
+    int64_t     q8;                    /* an 8-bit query, as ggml's for K of q8_0           */
     uint64_t    seed;
     const float *q;                    /* [heads, DIM]                                      */
     const void *k, *v;
@@ -48,6 +49,7 @@ static santa_options options(const peer_case *c) {
     o.method = c->num_samples ? SANTA_SYS : SANTA_DENSE;
     o.num_samples = c->num_samples;
     o.num_threads = c->threads;
+    o.scores = c->q8 ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
     o.seed = c->seed;
     return o;
 }

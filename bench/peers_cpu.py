@@ -56,7 +56,7 @@ COLD_BYTES = 3 << 28                                  # K halves of the copies h
 class Case(C.Structure):
     """peer_case of peers_cpu.c."""
     _fields_ = ([("type", C.c_char_p), ("layout", C.c_char_p)] +
-                [(f, C.c_int64) for f in "n heads kv_heads num_samples threads".split()] + [("seed", C.c_uint64)] +
+                [(f, C.c_int64) for f in "n heads kv_heads num_samples threads q8".split()] + [("seed", C.c_uint64)] +
                 [(f, C.c_void_p) for f in "q k v out workspace".split()] + [("workspace_bytes", C.c_size_t)])
 
 
@@ -278,9 +278,12 @@ def ggml_methods(g, copies):
 
 def santa_methods(lib, kind, layout, n, copies, most_threads):
     methods = []
-    for name, samples in (("santa dense", 0), (f"santa sys {SAMPLES}", SAMPLES)):
+    kinds = [("santa dense", 0, 0), (f"santa sys {SAMPLES}", SAMPLES, 0)]
+    if kind == "q8_0":
+        kinds += [(f"{name}, 8-bit q", samples, 1) for name, samples, _ in kinds]
+    for name, samples, q8 in kinds:
         out = np.empty((HEADS, DIM), np.float32)
-        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, most_threads, 7, copies[0].q, copies[0].k,
+        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, most_threads, q8, 7, copies[0].q, copies[0].k,
                     copies[0].v, out.ctypes.data)
         refusal = lib.peer_check(case)
         if refusal:
@@ -341,7 +344,7 @@ def report(methods, effective, n, kind, layout, threads):
         ratio = {column: ms[of] / ms[m.name] if of in ms else math.nan for column, of in BASELINES.items()}
         over, errors = ms[m.name] / ms["read K once"], f"{m.error['gauss']:9.1e} {m.error['peaked']:9.1e}" if m.output else ""
         spread, ratios = f"({low:.2f} .. {high:.2f})", " ".join(f"{r:7.2f}" if r == r else f"{'-':>7}" for r in ratio.values())
-        print(f"{n:>7} {kind:<4} {layout:<3} {threads:>2} {m.name:<14} {ms[m.name]:9.3f} {spread:<19} {over:7.2f} {ratios} "
+        print(f"{n:>7} {kind:<4} {layout:<3} {threads:>2} {m.name:<23} {ms[m.name]:9.3f} {spread:<19} {over:7.2f} {ratios} "
               f"{errors}".rstrip(), flush=True)
         yield {"n": n, "type": kind, "layout": layout, "threads": threads, "method": m.name, "num_samples": m.samples,
                "median_ms": f"{ms[m.name]:.4f}", "low_ms": f"{low:.4f}", "high_ms": f"{high:.4f}", "over_read_k": f"{over:.3f}",
@@ -388,7 +391,7 @@ def main():
     print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; T threads; median ms of "
           "interleaved rounds (range)\n# /read K: time over reading K once; FA/x, off/x, dense/x: times faster than ggml FA, "
           "ggml -fa off, our dense;\n# error: median relative L2 against float64 on the stored numbers (gauss, peaked)")
-    print(f"{'n':>7} {'type':<4} {'lay':<3} {'T':>2} {'method':<14} {'ms':>9} {'range':<19} {'/read K':>7} {'FA/x':>7} "
+    print(f"{'n':>7} {'type':<4} {'lay':<3} {'T':>2} {'method':<23} {'ms':>9} {'range':<19} {'/read K':>7} {'FA/x':>7} "
           f"{'off/x':>7} {'dense/x':>7} {'error':>9} {'peaked':>9}", flush=True)
     rows = []
     for n in contexts:
