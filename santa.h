@@ -3787,11 +3787,13 @@ SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
     for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
 }
 
-/* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. */
+/* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. Each round of columns prefetches its
+   part of the rows to come, the last one the rest: a whole row at once would be more than the CPU can have on the way. */
 SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
                                                   int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
                                                   const float *add, float *acc, int64_t acc_stride) {
-    const int64_t bytes = c == 0 ? santa__bytes(t, dv) : 0;           /* the first columns prefetch the whole row */
+    const int64_t next = c + vecs * SANTA__LANES, to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
+    const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64, last = santa__bytes(t, to);      /* lines to prefetch */
     SANTA__V sum[SANTA__SUMS], x[8];
     int i, g, v;
     SANTA__UNROLL
@@ -3799,7 +3801,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
-        for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at + b);
+        for (b = first; b < last; b += 64) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at + b);
         SANTA__UNROLL
         for (v = 0; v < vecs; v++) x[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
         SANTA__UNROLL
