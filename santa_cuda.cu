@@ -45,22 +45,27 @@ struct divisor {
 
 /* Everything a kernel needs, by value. Strides in bytes. */
 struct params {
-    const char *q, *k, *v;
+    /* First what a scores kernel needs before its first load: few lines of constants. */
+    unsigned run, longer;                           /* the stream: steps of 8 warps per CTA; the first `longer` have one more */
+    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
+    divisor by_slices, by_inner, by_outer;
+    int heads_inner, capacity, q_len, q_index, causal, d;
+    int k_row;                                      /* the stream: k_stride[1]                                            */
+    int once;                                       /* the stream: K is the first that L2 gives up                        */
+    const int *seq_lens;
+    i64 window;
+    const char *k;
+    i64 k_stride[4];                                /* all strides: batch (page for k, v), token, head, feature           */
+    const char *q, *v;
     char *out;
     float *lse;
-    i64 q_stride[4], k_stride[4], v_stride[4], out_stride[4];       /* batch (page for k, v), token, head, feature */
-    const int *seq_lens, *table;
+    i64 q_stride[4], v_stride[4], out_stride[4];
+    const int *table;
     i64 table_stride;
     int page_size, page_shift, pages;               /* page_shift: log2 of page_size, -1 if it is none */
     int eights;                                     /* page_size is a multiple of 8 */
-    int batch, heads, kv_heads, group, slices, d, dv, capacity, tiles, q_len, q_index, q_type, k_type, v_type, out_type;
-    int causal, heads_inner, vector_q, vector_v, splits;
-    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
-    int k_row;                                      /* the stream: k_stride[1]                                            */
-    int once;                                       /* the stream: K is the first that L2 gives up                        */
-    unsigned run, longer;                           /* the stream: steps of 8 warps per CTA; the first `longer` have one more */
-    divisor by_slices, by_inner, by_outer;
-    i64 window;
+    int batch, heads, kv_heads, group, slices, dv, tiles, q_type, k_type, v_type, out_type;
+    int vector_q, vector_v, splits;
     float scale, soft_cap, v_scale;
     const float *sinks, *slopes;
     u64 seed, offset;
@@ -105,8 +110,7 @@ __device__ __forceinline__ u64 row_key(const params &p, int b) {
     return (u64)r.y << 32 | r.x;
 }
 
-/* Called, not inlined: the gather kernel is short, and cold instructions cost it more than a call. */
-__device__ __noinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row, unsigned index) {
+__device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row, unsigned index) {
     uint4 r = philox(key, index >> 2, head, row, stream);
     unsigned w = (index & 2) ? ((index & 1) ? r.w : r.z) : ((index & 1) ? r.y : r.x);
     return (double)w * (1.0 / 4294967296.0);
@@ -164,7 +168,8 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
 
 __device__ __forceinline__ uint4 load16(const char *p) {              /* streamed: K is read once */
     uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
 
@@ -217,11 +222,13 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
 
 /* ---------------------------------------------------------------------------------------------- >>scoring */
 
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, __nv_bfloat16) {
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
+                                    __nv_bfloat16) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, __half) {
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
+                                    __half) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -339,10 +346,12 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
     if constexpr (sizeof(K) == 1) {
 #pragma unroll
         for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
-            const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w, ud = w == 0 ? d.x : w == 1 ? d.y : w == 2 ? d.z : d.w;
+            const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w;
+            const unsigned ud = w == 0 ? d.x : w == 1 ? d.y : w == 2 ? d.z : d.w;
             __half2 a0 = e4m3_pair((unsigned short)ua), a2 = e4m3_pair((unsigned short)(ua >> 16));
             __half2 a1 = e4m3_pair((unsigned short)ud), a3 = e4m3_pair((unsigned short)(ud >> 16));
-            mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3, q.hi[4 * j + w][0], q.hi[4 * j + w][1], T());
+            mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3,
+                q.hi[4 * j + w][0], q.hi[4 * j + w][1], T());
             if (LO) mma(acc, *(unsigned *)&a0, *(unsigned *)&a1, *(unsigned *)&a2, *(unsigned *)&a3,
                         q.lo[LO ? 4 * j + w : 0][0], q.lo[LO ? 4 * j + w : 0][1], T());
         }
@@ -370,7 +379,8 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO>
         for (int h = 0; h < 2; h++)
 #pragma unroll
             for (int j = 0; j < LOADS; j++)
-                x[h][j] = 64 * j + 16 * c < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + (64 * j + 16 * c)) : make_uint4(0, 0, 0, 0);
+                x[h][j] = 64 * j + 16 * c < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + (64 * j + 16 * c))
+                                                                 : make_uint4(0, 0, 0, 0);
         float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
         for (int j = 0; j < LOADS; j++) piece_dots(q, x[0][j], x[1][j], j, acc);
@@ -405,8 +415,8 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, L
 
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void tile_finish(const params &p, float unscale, int head, int heads, int tile, int begin, int end, int position,
-                                            bool bad, float s[2][8], float m[2]) {
+__device__ __forceinline__ void tile_finish(const params &p, float unscale, int head, int heads, int tile, int begin, int end,
+                                            int position, bool bad, float s[2][8], float m[2]) {
     const int lane = threadIdx.x & 31, first = tile * TILE + 8 * (lane >> 2), c = lane & 3;
     const bool whole = tile * TILE >= begin && (tile + 1) * TILE <= end;
     const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
@@ -491,8 +501,9 @@ __device__ __forceinline__ void write_tile(const params &p, int b, int kv, int s
                 const unsigned d = 0x3f800000u | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
                 n[i] = __float_as_uint(__fadd_rd(fmaf(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
             }
-            *(uint2 *)(p.stash + at) = make_uint2(__byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410),
-                                                  __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410));
+            *(uint2 *)(p.stash + at) = make_uint2(
+                __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410),
+                __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410));
         } else if (p.stash_type == SANTA_STASH_F16) {
             __half2 out[4];
 #pragma unroll
@@ -578,7 +589,8 @@ template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.
 /* A warp's place in its tiles. A CTA owns a run of neighbouring tiles, so that it streams one region and keeps its queries. */
 struct cursor { unsigned w; int b, kv, slice, tile, begin, end, position; bool valid; const char *base; };
 
-__device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {         /* the first needed tile at or behind w */
+/* To the first needed tile at or behind w. */
+__device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {
     for (;; x.w += SCORE_WARPS) {
         if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.tile))) return;
         key_range(p, x.b, x.begin, x.end, x.position);
@@ -611,27 +623,24 @@ template <typename K, int C, bool PAGED>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
-    const bool full = p.d == 32 * C;
+    const auto each_row = [&](auto copy) {
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int j = min(max(first + h, x.begin), x.end - 1);
-        i64 at = PAGED && !p.eights ? row_offset<true>(p, p.k_stride, x.b, j) : (i64)j * p.k_row;
-        if (PAGED && at == NO_ROW) at = 0;
-        const char *from = x.base + at;
-        uint4 *to = slot + h * PIECES * 32 + lane;
-        if (full && p.once) {
+        for (int h = 0; h < 2; h++) {
+            const int j = min(max(first + h, x.begin), x.end - 1);
+            i64 at = PAGED && !p.eights ? row_offset<true>(p, p.k_stride, x.b, j) : (i64)j * p.k_row;
+            if (PAGED && at == NO_ROW) at = 0;
 #pragma unroll
-            for (int k = 0; k < PIECES; k++) copy16_once(to + k * 32, from + 64 * k);
-        } else if (full) {
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) copy16(to + k * 32, from + 64 * k);
-        } else {
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const bool have = 64 * k + 16 * c < p.d * (int)sizeof(K);
-                copy16_or_zero(to + k * 32, have ? from + 64 * k : p.k, have);
-            }
+            for (int k = 0; k < PIECES; k++) copy(slot + (h * PIECES + k) * 32 + lane, x.base + at + 64 * k, 64 * k + 16 * c);
         }
+    };
+    if (p.d == 32 * C) {                            /* one piece of code: a jump may be a trip to fetch it */
+        if (p.once) each_row([](uint4 *to, const char *from, int) { copy16_once(to, from); });
+        else each_row([](uint4 *to, const char *from, int) { copy16(to, from); });
+    } else {
+        each_row([&](uint4 *to, const char *from, int byte) {
+            const bool have = byte < p.d * (int)sizeof(K);
+            copy16_or_zero(to, have ? from : p.k, have);
+        });
     }
 }
 
@@ -685,7 +694,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     const unsigned from = blockIdx.x * p.run + min(blockIdx.x, p.longer);
     const unsigned end = (from + p.run + (blockIdx.x < p.longer)) * SCORE_WARPS;
-    zero_arrivals(p);
     cursor in, x;
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
@@ -702,10 +710,11 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     };
 #pragma unroll 1
     for (int i = 0; i < STEPS - 1; i++) advance();
+    zero_arrivals(p);
+    launch_dependents();                            /* once all CTAs are here, gather's start up as soon as there is room */
     query<K, C, false> q;
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
-    if (p.run == 1 && !p.longer) launch_dependents();                 /* one step per CTA: gather starts up beside the last ones */
     while (x.valid) {
         const int head = x.kv * p.group + x.slice * SLOTS, heads = min(p.group - x.slice * SLOTS, (int)SLOTS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
@@ -720,7 +729,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         x.w += SCORE_WARPS;
         settle(p, end, x);
     }
-    launch_dependents();
 }
 
 /* ---------------------------------------------------------------------------------------------- >>gather-kernel */
@@ -749,81 +757,6 @@ template <int WARPS> __device__ __forceinline__ double block_scan(double x, doub
 /* Mass of a tile relative to 2^m; NaN if a score was. */
 __device__ __forceinline__ double tile_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
-}
-
-/* 8 stash entries as they lie in memory, and in units of their type. */
-template <typename U> struct entries {
-    uint4 a, b;
-    __device__ __forceinline__ void load(const char *p) {
-        if constexpr (sizeof(U) == 1) { const uint2 x = *(const uint2 *)p; a = make_uint4(x.x, x.y, 0, 0); }
-        else a = *(const uint4 *)p;
-        if constexpr (sizeof(U) == 4) b = *(const uint4 *)(p + 16);
-    }
-    __device__ __forceinline__ void unpack(float u[8]) const {
-        const unsigned w[8] = { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w };
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if constexpr (sizeof(U) == 4) u[i] = __uint_as_float(w[i]);
-            else if constexpr (sizeof(U) == 2) u[i] = __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
-            else u[i] = (float)(w[i / 4] >> 8 * (i & 3) & 255u);
-        }
-    }
-};
-
-/* Rounding can point past a tile's end or at an entry without mass (a masked key, perhaps): the nearest with mass, earlier ones
-   first, takes the draw. */
-template <typename U> __device__ __noinline__ int entry_with_mass(const U *u, int entry) {
-    const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(u + i) != 0 : (float)u[i] > 0.0f; };
-    const int start = min(entry, TILE - 1);
-    for (int i = start; i >= 0; i--) if (has(i)) return i;
-    for (int i = start; i < TILE; i++) if (has(i)) return i;
-    return start;
-}
-
-/* Lane i's threshold `want` (in units of u; sum: the tile's exact sum) lies in the tile whose stash starts at entry `at`; returns
-   its entry there: the number of running sums that do not exceed it, and never one without mass. Eight lanes to a draw, 8 entries
-   each, 16 draws on their way together. Rounded stashes are stretched to the exact sum. */
-template <typename U> __device__ __forceinline__ int find_entries(const char *stash, int count, i64 at, float want, float sum) {
-    const int lane = threadIdx.x & 31, part = lane & 7;
-    int found = 0;
-    bool massless = false;
-#pragma unroll 1
-    for (int base = 0; __any_sync(FULL, base < count); base += 16) {
-        entries<U> x[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            x[i].load(stash + (__shfl_sync(FULL, at, base + 4 * i + lane / 8) + 8 * part) * (int)sizeof(U));
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float u[8], before = 0.0f;
-            unsigned some = 0;
-            x[i].unpack(u);
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                some |= u[k] > 0.0f ? 1u << k : 0;
-                u[k] += before;
-                before = u[k];
-            }
-#pragma unroll
-            for (int o = 1; o < 8; o <<= 1) {
-                const float y = __shfl_up_sync(FULL, before, o, 8);
-                if (part >= o) before += y;
-            }
-            float t = __shfl_sync(FULL, want, base + 4 * i + lane / 8);
-            if (sizeof(U) < 4) t *= __fdividef(__shfl_sync(FULL, before, 7, 8), __shfl_sync(FULL, sum, base + 4 * i + lane / 8));
-            before = __shfl_up_sync(FULL, before, 1, 8);
-            if (part == 0) before = 0.0f;
-            int entry = 0;
-#pragma unroll
-            for (int k = 0; k < 8; k++) entry += before + u[k] <= t;
-#pragma unroll
-            for (int o = 1; o < 8; o <<= 1) entry += __shfl_xor_sync(FULL, entry, o);
-            some = __shfl_sync(FULL, some, entry >> 3, 8) >> (entry & 7) & 1;
-            entry = __shfl_sync(FULL, entry << 1 | (int)(some && entry < TILE), 8 * (lane & 3));
-            if (lane / 4 == base / 4 + i) { found = entry >> 1; massless = !(entry & 1); }
-        }
-    }
-    return massless ? entry_with_mass((const U *)stash + at, found) : found;
 }
 
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
@@ -892,16 +825,19 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
 }
 
 /* What a share of a head needs of shared memory. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
-template <int CH> struct gather_memory {
-    double prefix[RUN * SHARE];                     /* sums up to and with a tile, from the start of its thread's tiles; flash:
-                                                       as int, which flash tiles have mass                                 */
-    float2 sums[RUN * SHARE];                       /* p.tile of this head                                                */
-    double ends[SHARE];                             /* sums up to and with a thread, from the start of its warp           */
+template <int CH, bool FLASH> struct gather_memory {
+    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];             /* sums up to and with a tile, from the start of its
+                                                       thread's tiles; flash: as int, which flash tiles have mass         */
+    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head                                         */
+    double ends[SHARE];                             /* sums up to and with a thread, from the start of its warp; before,
+                                                       where its threshold lies within its stratum                        */
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
-    i64 at[SHARE];                                  /* bytes from p.v to the row of a draw                                */
-    float weight[SHARE];
+    u64 key;                                        /* flash: row_key                                                     */
     float tops[GATHER_WARPS];
-    alignas(16) float partial[GATHER_WARPS * 128 * CH];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight                  */
+        alignas(16) float sum[128 * CH];            /* then the sums of its rows                                          */
+    } warps[GATHER_WARPS];
     int last_one;
 };
 
@@ -914,27 +850,98 @@ struct tile_sums {
     }
 };
 
-/* Where rounding points at a tile without mass: the nearest with mass, earlier ones first, takes the draw. */
-__device__ __noinline__ int tile_with_mass(tile_sums sum, int tile) {
+/* Where rounding points at a tile without mass, past a tile's end or at an entry without mass (a masked key, perhaps), the nearest
+   with mass takes the draw, earlier ones first. Returns its key, counted from the first tile. */
+template <typename U> __device__ __noinline__ int key_with_mass(tile_sums sum, const U *stash, int tile, int entry) {
+    const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f; };
     int t = tile;
     while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
     if (t < 0) for (t = tile; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
-    return t;
+    const int start = t * TILE + (t < tile ? TILE - 1 : t > tile ? 0 : min(entry, TILE - 1));
+    for (int i = start; i >= t * TILE; i--) if (has(i)) return i;
+    for (int i = start; i < (t + 1) * TILE; i++) if (has(i)) return i;
+    return start;
 }
 
-/* Where a draw fell: its tile, its place in it in units of u, the tile's sum of u, and the weight of its row. */
-struct place { int tile; float want, sum, weight; };
+/* Where a draw fell: its tile, the mass before it there (relative to 2^top), p.tile there, and the weight of its row. */
+struct place {
+    int tile;
+    double before;
+    float top;
+    float2 sum;
+    float weight;
+    __device__ __forceinline__ float entries_before() const {         /* the mass before it in units of u */
+        return __double2float_rd(fmax(before * (double)pow2(top - sum.x), 0.0));
+    }
+};
 
-/* t: mass position within the tile, relative to 2^top. */
-__device__ __forceinline__ place place_in(tile_sums sum, int tile, double t, float top, float weight) {
-    float2 x = sum[tile];
-    if (x.x < MASK_LIMIT) x = sum[tile = tile_with_mass(sum, tile)];
-    return { tile, __double2float_rd(fmax(t * (double)pow2(top - x.x), 0.0)), x.y, weight };
+/* 16 stash entries as they lie in memory, and in units of their type. */
+template <typename U> struct entries {
+    uint4 w[sizeof(U)];
+    __device__ __forceinline__ void load(const U *p) {
+#pragma unroll
+        for (int i = 0; i < (int)sizeof(U); i++) w[i] = ((const uint4 *)p)[i];
+    }
+    __device__ __forceinline__ float operator[](int i) const {
+        const uint4 x = w[i * sizeof(U) / 16];
+        const int at = i * (int)sizeof(U) & 15;
+        const unsigned y = at < 4 ? x.x : at < 8 ? x.y : at < 12 ? x.z : x.w;
+        if constexpr (sizeof(U) == 4) return __uint_as_float(y);
+        else if constexpr (sizeof(U) == 2) return __half2float(__ushort_as_half((unsigned short)(y >> 8 * (at & 3))));
+        else return (float)(y >> 8 * (at & 3) & 255u);
+    }
+};
+
+/* Lane i's draw fell at `at`; returns its key, counted from the first tile (whose stash this is): in its tile, the number of
+   running sums that do not exceed the mass before the draw, and never one without mass. Four lanes to a draw, 16 entries each, 16
+   draws on their way together. The lane whose entries begin at or below that mass and end above it counts: its running sums then
+   grow at the entry. Rounded stashes are stretched to the exact sum. */
+template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, const U *stash, int count, const place &at) {
+    enum { LANES = 4, DRAWS = 32 / LANES, EACH = TILE / LANES, MASSLESS = 2 * TILE };
+    const int lane = threadIdx.x & 31, part = lane % LANES;
+    int found = 0;
+#pragma unroll 1
+    for (int base = 0; __any_sync(FULL, base < count); base += 2 * DRAWS) {
+        entries<U> x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)                 /* on their way before anything waits for at.sum */
+            x[i].load(stash + (i64)__shfl_sync(FULL, at.tile, base + DRAWS * i + lane / LANES) * TILE + EACH * part);
+        const float want = at.entries_before();
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float u[EACH], end = 0.0f, t = __shfl_sync(FULL, want, base + DRAWS * i + lane / LANES);
+#pragma unroll
+            for (int k = 0; k < EACH; k++) u[k] = end += x[i][k];
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1) {
+                const float y = __shfl_up_sync(FULL, end, o, LANES);
+                if (part >= o) end += y;
+            }
+            if (sizeof(U) < 4) {
+                const float sum_u = __shfl_sync(FULL, at.sum.y, base + DRAWS * i + lane / LANES);
+                t *= __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES), sum_u);
+            }
+            float begin = __shfl_up_sync(FULL, end, 1, LANES);
+            if (part == 0) begin = 0.0f;
+            int entry = 0;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) entry += u[k] <= t - begin;
+            entry = (entry == EACH ? MASSLESS : 0) | (entry + EACH * part);
+            if (!(begin <= t) || (part < LANES - 1 && end <= t)) entry = 0;
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1) entry |= __shfl_xor_sync(FULL, entry, o);
+            entry = __shfl_sync(FULL, entry, lane % DRAWS * LANES);
+            if (lane / DRAWS == base / DRAWS + i) found = entry;
+        }
+    }
+    if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.tile * TILE + found;
+    return key_with_mass(sum, stash, at.tile, found & (MASSLESS - 1));
 }
 
 /* The tile of mass position t (relative to 2^m). */
 template <int CH>
-__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH> &s, const double *prefix, float m, double t) {
+__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, const double *prefix, float m,
+                                            double t) {
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -956,7 +963,8 @@ __device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<C
         const double end = prefix[(k + o - 1) * SHARE + thread];
         if (t >= end) { k += o; below = end; }
     }
-    return place_in(sum, min((thread << sum.shift) + k, sum.count - 1), t - below, m, 1.0f);
+    const int tile = min((thread << sum.shift) + k, sum.count - 1);
+    return { tile, t - below, m, sum[tile], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
@@ -983,7 +991,7 @@ __device__ __forceinline__ place flash_place(const params &p, tile_sums sum, con
         if (at < next) break;
         at -= next;
     }
-    return place_in(sum, tile, t, top, (float)(mine * (double)pow2(top - m) * (double)s / (total * count)));
+    return { tile, t, top, sum[tile], (float)(mine * (double)pow2(top - m) * (double)s / (total * count)) };
 }
 
 /* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order; returns how many. */
@@ -1009,13 +1017,13 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
    2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one share: the CTA that finishes last adds the shares in order
-   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory, and instructions
-   that no one has fetched before; so it is kept short.
+   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
+   not depend on the scores stands before the wait for them, beside the end of the scores kernel, and a small grid is spread.
    Barriers: for the maximum, for the prefixes, for the warps' sums. */
 template <typename V, int CH, bool FLASH>
-__global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gather(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
-    __shared__ gather_memory<CH> s;
+    __shared__ gather_memory<CH, FLASH> s;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int share_of = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
@@ -1025,30 +1033,33 @@ __global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gathe
     const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
     const bool fits = per <= RUN;
     double *prefix = fits ? s.prefix : p.prefix + row * p.prefix_pitch;      /* there the head's other CTAs write the same values */
-    const tile_sums sum = { p.tile + row * p.tiles + first, fits ? s.sums : nullptr, tiles, shift };
-    const u64 key = row_key(p, b);
+    const tile_sums sum = { p.tile + row * p.tiles + first, FLASH && fits ? s.sums : nullptr, tiles, shift };
+    const float2 *mine = sum.all + tid * per;       /* this thread's tiles */
+    const int have = min(per, tiles - tid * per);
     int draws = p.samples, n = min(draws - share_of * SHARE, (int)SHARE), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
     int draw = share_of * SHARE + warp * each + lane;
-    /* where this lane's threshold lies within its stratum */
-    const double u = FLASH ? 0.0 : uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
-                                           p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
+    /* where this lane's threshold lies within its stratum; stored, or the compiler would move it behind the wait */
+    const u64 key = row_key(p, b);
+    if (!FLASH) s.ends[tid] = uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
+                                      p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
+    else if (tid == 0) s.key = key;
     wait_for_previous();                            /* from here on the scores are complete */
 
     /* 1 */
     float2 x[RUN];
     float m = MASKED;
+    const double u = FLASH ? 0.0 : s.ends[tid];
     auto load_run = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
-            const int t = tid * per + k + i;
-            x[i] = k + i < per && t < tiles ? sum.all[t] : make_float2(MASKED, 0.0f);
-        }
+        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? mine[k + i] : make_float2(MASKED, 0.0f);
     };
+    load_run(0);
 #pragma unroll 1
-    for (int k = 0; k < per; k += RUN) {
-        load_run(k);
+    for (int k = 0;;) {
 #pragma unroll
         for (int i = 0; i < RUN; i++) m = fmaxf(m, x[i].x);
+        if ((k += RUN) >= per) break;
+        load_run(k);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -1065,7 +1076,7 @@ __global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gathe
             if (k + i >= per) break;
             mass += tile_mass(x[i], m);
             if (!FLASH) prefix[(k + i) * SHARE + tid] = mass;
-            if (fits) s.sums[i * SHARE + tid] = x[i];
+            if (FLASH && fits) s.sums[i * SHARE + tid] = x[i];
         }
     }
 #pragma unroll
@@ -1098,39 +1109,41 @@ __global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gathe
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) acc[ch][0] = acc[ch][1] = acc[ch][2] = acc[ch][3] = 0.0f;
     if (__any_sync(FULL, count > 0)) {
-        place at = { 0, 0.0f, 1.0f, 0.0f };
-        if (lane < count)
-            at = FLASH ? flash_place(p, sum, tile_of, groups, draw, key, head, first, m, total)
-                       : comb_place<CH>(sum, s, prefix, m,
-                                        p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
+        place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
+        if (lane < count) {
+            if constexpr (FLASH) at = flash_place(p, sum, tile_of, groups, draw, s.key, head, first, m, total);
+            else at = comb_place<CH>(sum, s, prefix, m,
+                                     p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
+        }
         /* lanes past the end repeat the last draw, without weight */
-        const int tile = first + __shfl_sync(FULL, at.tile, min(lane, count - 1));
-        const i64 entry = stash_entry(p, b, head, tile);
-        int j = tile * TILE;
-        if (p.stash_type == SANTA_STASH_U8) j += find_entries<unsigned char>(p.stash, count, entry, at.want, at.sum);
-        else if (p.stash_type == SANTA_STASH_F16) j += find_entries<__half>(p.stash, count, entry, at.want, at.sum);
-        else j += find_entries<float>(p.stash, count, entry, at.want, at.sum);
-        j = __shfl_sync(FULL, j, min(lane, count - 1));
+        at.tile = __shfl_sync(FULL, at.tile, min(lane, count - 1));
+        const i64 stash = stash_entry(p, b, head, first);
+        int j;
+        if (p.stash_type == SANTA_STASH_U8) j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
+        else if (p.stash_type == SANTA_STASH_F16) j = find_keys(sum, (const __half *)p.stash + stash, count, at);
+        else j = find_keys(sum, (const float *)p.stash + stash, count, at);
+        j = first * TILE + __shfl_sync(FULL, j, min(lane, count - 1));
         if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + draw] = j;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
             if (lane < count) at.weight = __int_as_float(0x7fc00000);
         }
-        s.at[tid] = offset + kv * p.v_stride[2];
-        s.weight[tid] = at.weight;
+        s.warps[warp].at[lane] = offset + kv * p.v_stride[2];
+        s.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, s.at + 32 * warp, s.weight + 32 * warp, acc);
+        gather_rows<V, CH>(p, column, count, s.warps[warp].at, s.warps[warp].weight, acc);
     }
+    __syncwarp();
 #pragma unroll
     for (int ch = 0; ch < CH; ch++)
-        *(float4 *)(s.partial + warp * COLUMNS + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        *(float4 *)(s.warps[warp].sum + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
     __syncthreads();
     float f = 0.0f;                                 /* COLUMNS <= 256: a column per thread */
     if (tid < COLUMNS)
 #pragma unroll
-        for (int k = 0; k < GATHER_WARPS; k++) f += s.partial[k * COLUMNS + tid];
+        for (int k = 0; k < GATHER_WARPS; k++) f += s.warps[k].sum[tid];
     if (p.shares > 1) {
         /* 4: p.arrived was zeroed before the scores were complete */
         const i64 block = row * ((p.dv + 255) / 256) + column_block;
@@ -1157,10 +1170,11 @@ __global__ void __launch_bounds__(SHARE, FLASH && sizeof(V) < 4 ? 3 : 2) k_gathe
 
 /* ---------------------------------------------------------------------------------------------- >>dense-kernel */
 
-/* Online softmax of a warp's tile, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS] (position
-   8 * i + r holds key 8 * r + i of the tile); factor[GS] what the sums so far must be scaled by. Returns whether any must. */
-template <int GS>
-__device__ __forceinline__ bool online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight, float *factor) {
+/* Online softmax of a warp's tile, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS]
+   (position 8 * i + r holds key 8 * r + i of the tile); the sums so far, acc, are scaled to it by way of factor[GS]. */
+template <int GS, int N>
+__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight,
+                                               float *factor, float (&acc)[GS][N]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     __syncwarp();                                   /* the last tile's weights have been read */
 #pragma unroll
@@ -1186,13 +1200,20 @@ __device__ __forceinline__ bool online_softmax(float s[2][8], const float m[2], 
     bool scaled = false;
 #pragma unroll
     for (int g = 0; g < GS; g++) scaled |= factor[g] != 1.0f;
-    return scaled;
+    if (!scaled) return;
+#pragma unroll
+    for (int g = 0; g < GS; g++) {
+        const float keep = factor[g];
+#pragma unroll
+        for (int k = 0; k < N; k++) acc[g][k] *= keep;
+    }
 }
 
-/* The warps' maxima and denominators beside their sums in merge[WARPS][GS][COLUMNS + 4], then all of it as this split's partial result. */
+/* The warps' maxima and denominators beside their sums in merge[WARPS][GS][COLUMNS + 4], then all of it as this split's partial
+   result. */
 template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, float *merge, const float top[2], const float den[2], int b, int head, int heads,
-                                            int split, int column) {
+__device__ __forceinline__ void write_split(const params &p, float *merge, const float top[2], const float den[2], int b, int head,
+                                            int heads, int split, int column) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
@@ -1209,9 +1230,9 @@ __device__ __forceinline__ void write_split(const params &p, float *merge, const
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
-            const float e = mw[COLUMNS] < MASK_LIMIT ? mw[COLUMNS + 1] == mw[COLUMNS + 1] ? 0.0f : mw[COLUMNS + 1] : pow2(mw[COLUMNS] - m);
+            const float mass = mw[COLUMNS + 1], e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
-            d += e * mw[COLUMNS + 1];
+            d += e * mass;
         }
         float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
         if (column + k < p.dv) out[column + k] = sum;
@@ -1239,13 +1260,11 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
     int begin, end, position;
     key_range(p, b, begin, end, position);
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[GS][CV][8];
+    float acc[GS][8 * CV];
 #pragma unroll
     for (int g = 0; g < GS; g++)
 #pragma unroll
-        for (int v = 0; v < CV; v++)
-#pragma unroll
-            for (int k = 0; k < 8; k++) acc[g][v][k] = 0.0f;
+        for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
     query<K, C, LO> q;
     const int last = min((split + 1) * (SPLIT / TILE), (end + TILE - 1) / TILE);
     int tile = split * (SPLIT / TILE) + warp;
@@ -1255,17 +1274,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
         tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
-        const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
-        if (scaled) {
-#pragma unroll
-            for (int g = 0; g < GS; g++) {
-                const float keep = factor[warp][g];
-#pragma unroll
-                for (int v = 0; v < CV; v++)
-#pragma unroll
-                    for (int k = 0; k < 8; k++) acc[g][v][k] *= keep;
-            }
-        }
+        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
 #pragma unroll 1
         for (int i = half; i < TILE; i += 2) {
             const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
@@ -1289,7 +1298,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
                 for (int v = 0; v < CV; v++)
 #pragma unroll
-                    for (int k = 0; k < 8; k++) acc[g][v][k] += w[g] * x[v][k];
+                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[v][k];
         }
     }
     /* halves, then warps */
@@ -1299,14 +1308,14 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         for (int v = 0; v < CV; v++)
 #pragma unroll
             for (int k = 0; k < 8; k++) {
-                acc[g][v][k] += __shfl_xor_sync(FULL, acc[g][v][k], 16);
-                if (half == 0) merge[(warp * GS + g) * (COLUMNS + 4) + 128 * v + 8 * (lane & 15) + k] = acc[g][v][k];
+                acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
+                if (half == 0) merge[(warp * GS + g) * (COLUMNS + 4) + 128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
             }
     write_split<DENSE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, column);
 }
 
-/* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes to
-   a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
+/* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
+   to a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
 template <typename K, int C, bool PAGED>
 __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int tile, int begin, int end, int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
@@ -1322,8 +1331,10 @@ __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int 
 }
 
 template <typename K, int C, int GS, bool PAGED>
-__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2) k_dense(const __grid_constant__ params p) {
-    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS, LANES = 2 * LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
+__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
+k_dense(const __grid_constant__ params p) {
+    enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
+    enum { LANES = 2 * LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
     extern __shared__ uint4 slots[];
     __shared__ float weight[SCORE_WARPS][TILE * GS];
     __shared__ float factor[SCORE_WARPS][GS];
@@ -1334,7 +1345,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
-    const int first = max(split * (SPLIT / TILE), x.begin / TILE), last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
+    const int first = max(split * (SPLIT / TILE), x.begin / TILE);
+    const int last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
     /* tile t belongs to warp t % 8, whatever the first one is */
     int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill = 0, fill_slot = 0, slot = 0;
     x.tile = in_tile;
@@ -1367,15 +1379,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
         tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
-        const bool scaled = online_softmax<GS>(s, m, top, den, weight[warp], factor[warp]);
-        if (scaled) {
-#pragma unroll
-            for (int g = 0; g < GS; g++) {
-                const float keep = factor[warp][g];
-#pragma unroll
-                for (int k = 0; k < PER; k++) acc[g][k] *= keep;
-            }
-        }
+        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             advance();
@@ -1415,8 +1419,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(
     write_split<SCORE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a column, each
-   over a quarter of every 128 splits, in a fixed order. */
+/* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
+   column, each over a quarter of every 128 splits, in a fixed order. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     __shared__ float weight[128], tops[16], sums[4][128];
     __shared__ double scratch[16];
@@ -1468,8 +1472,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     if (quarter || k >= p.dv) return;
     sum = (sums[0][tid] + sums[1][tid]) + (sums[2][tid] + sums[3][tid]);
     const bool bad = !(all == all) || isinf(all);
-    const float f = bad ? __int_as_float(0x7fc00000) : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
-    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2] + k * p.out_stride[3], f);
+    const float f = bad ? __int_as_float(0x7fc00000)
+                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
+    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                              + k * p.out_stride[3], f);
 }
 
 /* ---------------------------------------------------------------------------------------------- >>stats-kernel */
@@ -1659,7 +1665,8 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
         const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices), (unsigned)p.batch);
         if (eight) return p.table ? launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, true>, grid, bytes, stream, p)
                                   : launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, false>, grid, bytes, stream, p);
-        return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p) : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
+        return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p)
+                       : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
     }
     const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;
     const i64 stash = (i64)p.batch * p.heads * p.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
@@ -1671,7 +1678,8 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
     const dim3 grid(steps < most ? steps : most);
     p.run = steps / grid.x;
     p.longer = steps % grid.x;
-    return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p) : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
+    return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p)
+                   : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
 }
 
 template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream, const device &card, bool dense) {
@@ -1680,12 +1688,11 @@ template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream
     return launch_fast<K, 8>(p, stream, card, dense);
 }
 
-/* Any types and strides by way of `any`; K that the tensor cores can take keeps them for soft cap, ALiBi and a q of another type. */
+/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi and a q of another type. */
 template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
     if (!dense) {
-        const i64 warps = (i64)p.batch * p.kv_heads * p.slices * p.tiles;
-        return launch(k_scores_plain<K, C, true, true>, dim3((unsigned)((warps + SCORE_WARPS - 1) / SCORE_WARPS)), SCORE_WARPS * 32, 0,
-                      stream, false, p);
+        const dim3 grid((p.work + SCORE_WARPS - 1) / SCORE_WARPS);
+        return launch(k_scores_plain<K, C, true, true>, grid, SCORE_WARPS * 32, 0, stream, false, p);
     }
     p.slices = (p.group + 3) / 4;
     const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
@@ -1698,12 +1705,23 @@ template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t 
     return p.d <= 128 ? launch_plain<K, 4>(p, stream, dense) : launch_plain<K, 8>(p, stream, dense);
 }
 
-template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, bool overlap) {
+/* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more than its part of the
+   grid fits on a multiprocessor. */
+template <typename V, int CH, bool FLASH>
+cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const device &card) {
+    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = (ctas + card.multiprocessors - 1) / card.multiprocessors;
+    const i64 pad = card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
+    const auto kernel = k_gather<V, CH, FLASH>;
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, card.shared / 2);
+    return e != cudaSuccess ? e : launch(kernel, grid, SHARE, pad > 0 ? (size_t)pad : 0, stream, card.major >= 9, p);
+}
+
+template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, const device &card) {
     const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
-    if (p.method == SANTA_FLASH) return p.dv > 128 ? launch(k_gather<V, 2, true>, grid, SHARE, 0, stream, overlap, p)
-                                                   : launch(k_gather<V, 1, true>, grid, SHARE, 0, stream, overlap, p);
-    return p.dv > 128 ? launch(k_gather<V, 2, false>, grid, SHARE, 0, stream, overlap, p)
-                      : launch(k_gather<V, 1, false>, grid, SHARE, 0, stream, overlap, p);
+    if (p.method == SANTA_FLASH) return p.dv > 128 ? launch_spread<V, 2, true>(p, grid, stream, card)
+                                                   : launch_spread<V, 1, true>(p, grid, stream, card);
+    return p.dv > 128 ? launch_spread<V, 2, false>(p, grid, stream, card)
+                      : launch_spread<V, 1, false>(p, grid, stream, card);
 }
 
 santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
@@ -1714,15 +1732,16 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     const layout l = layout_of(a, o);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
-    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds, o->offsets,
-                                   o->request_ids };
+    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds,
+                                   o->offsets, o->request_ids };
     for (const void *pointer : others) if (pointer && (s = check_pointer(pointer)) != SANTA_OK) return s;
 
     params p;
     memset(&p, 0, sizeof p);
     p.q = (const char *)a->q.data; p.k = (const char *)a->k.data; p.v = (const char *)a->v.data; p.out = (char *)a->out.data;
     p.lse = a->lse;
-    byte_strides(&a->q, p.q_stride); byte_strides(&a->k, p.k_stride); byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
+    byte_strides(&a->q, p.q_stride); byte_strides(&a->k, p.k_stride);
+    byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
     p.seq_lens = (const int *)a->seq_lens;
     p.table = (const int *)a->block_table;
     p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
@@ -1774,7 +1793,6 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
                       && (!dense || (stream_v && card.shared >= DENSE_BYTES));
     const int slices = p.slices;
-    const bool overlap = card.major >= 9;
     if (!dense && (i64)p.shares * ((p.dv + 255) / 256) > 65535) return SANTA_ERR_OVERFLOW;
     if (dense && (i64)p.kv_heads * p.group * ((p.dv + 127) / 128) > 65535) return SANTA_ERR_OVERFLOW;
     if ((i64)p.batch * p.kv_heads * p.slices * p.tiles >= INT32_MAX) return SANTA_ERR_OVERFLOW;
@@ -1787,7 +1805,8 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
         cudaError_t e;
         p.slices = slices;
         if (a->k.dtype == SANTA_BF16 && cores)
-            e = fast ? launch_features<__nv_bfloat16>(p, stream, card, dense) : launch_plain_features<__nv_bfloat16>(p, stream, dense);
+            e = fast ? launch_features<__nv_bfloat16>(p, stream, card, dense)
+                     : launch_plain_features<__nv_bfloat16>(p, stream, dense);
         else if (a->k.dtype == SANTA_F16 && cores)
             e = fast ? launch_features<__half>(p, stream, card, dense) : launch_plain_features<__half>(p, stream, dense);
         else if (cores)
@@ -1795,11 +1814,12 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
         else
             e = launch_plain<any, 2>(p, stream, dense);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream, overlap, p);
-        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, overlap);
-        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, overlap);
-        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, overlap);
-        else e = launch_gather<__nv_fp8_e4m3>(p, stream, overlap);
+        if (dense) e = launch(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream,
+                              card.major >= 9, p);
+        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, card);
+        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, card);
+        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, card);
+        else e = launch_gather<__nv_fp8_e4m3>(p, stream, card);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
             e = launch(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);

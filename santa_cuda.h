@@ -13,19 +13,20 @@
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no synchronisation, no read-back. It may be captured
                        in a CUDA graph; with seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a multiple of 64 keys. Exact scores. The
-                       others, std_error, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for and isa
-                       are for the CPU and are not looked at.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits with
-                       adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. Everything else is
-                       computed by the same kernels with plain loads: right, and slow.
-   STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key and query head in the workspace: 32 bits, or 16
-                       or 8 with options.stash, for a smaller workspace at about the same speed. See the stash section of santa.h.
-   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1 draw in 100,000 falls on a neighbouring
-                       key (test/cuda counts them).
-   DATA                What the CPU checks before it starts is checked here where the host can see it. On the device a seq_lens entry is
-                       clamped to what k can hold, and a block_table entry outside k makes the rows that use it NaN.
-   ERRORS              Everything the host can see is checked before the first kernel. If a launch itself fails in the middle of a call (a lost
-                       context, say), out and stats may already be written.
+                       others, std_error, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for
+                       and isa are for the CPU and are not looked at.
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits
+                       with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. Everything
+                       else is computed by the same kernels with plain loads: right, and slow.
+   STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key and query head in the workspace: 32
+                       bits, or 16 or 8 with options.stash, for a smaller workspace at about the same speed. See the stash section
+                       of santa.h.
+   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1 draw in 100,000 falls on a
+                       neighbouring key (test/cuda counts them).
+   DATA                What the CPU checks before it starts is checked here where the host can see it. On the device a seq_lens
+                       entry is clamped to what k can hold, and a block_table entry outside k makes the rows that use it NaN.
+   ERRORS              Everything the host can see is checked before the first kernel. If a launch itself fails in the middle of a
+                       call (a lost context, say), out and stats may already be written.
    STATS               tiles and tiles_skipped stay 0 here. v_rows_read takes a slow kernel of its own: a diagnostic.
    DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page size, grid nor card size.
 */

@@ -1,7 +1,8 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
-     nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda && build/bench_cuda [--quick] [--csv FILE]
-   Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB buffer is
-   read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; the median. */
+     nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
+     build/bench_cuda [--quick] [--csv FILE]
+   Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
+   buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median. */
 #define SANTA_IMPLEMENTATION
 #include "../santa_cuda.h"
 #include <cuda_runtime.h>
@@ -97,8 +98,10 @@ struct timer {
 struct method { const char *name; santa_method method; int samples; santa_stash stash; };
 
 static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
+static const char *const stash_name[] = { "         ", "stash f32", "stash f16", "stash u8 " };               /* none: dense */
 
-static void bench(timer &t, int type, int batch, int n, bool hnd, int page, const std::vector<method> &methods, int runs, FILE *csv) {
+static void bench(timer &t, int type, int batch, int n, bool hnd, int page, const std::vector<method> &methods, int runs,
+                  FILE *csv) {
     const int size = type == 0 ? 4 : type == 3 ? 1 : 2;
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * size;
     unsigned char *k, *v, *q, *out;
@@ -124,7 +127,10 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         std::vector<int> order(pages);
         for (int i = 0; i < pages; i++) order[i] = i;
         unsigned long long x = 1;
-        for (int i = pages - 1; i > 0; i--) { x = x * 6364136223846793005ull + 1442695040888963407ull; std::swap(order[i], order[(x >> 33) % (i + 1)]); }
+        for (int i = pages - 1; i > 0; i--) {
+            x = x * 6364136223846793005ull + 1442695040888963407ull;
+            std::swap(order[i], order[(x >> 33) % (i + 1)]);
+        }
         CUDA(cudaMalloc(&table, pages * sizeof(int)));
         CUDA(cudaMemcpy(table, order.data(), pages * sizeof(int), cudaMemcpyHostToDevice));
         a.k = santa_view(k, (santa_dtype)type, pages, page, KV_HEADS, DIM);
@@ -132,15 +138,17 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         a.block_table = table;
         a.max_pages = n / page;
     } else {
-        a.k = hnd ? santa_view_hnd(k, (santa_dtype)type, batch, n, KV_HEADS, DIM) : santa_view(k, (santa_dtype)type, batch, n, KV_HEADS, DIM);
-        a.v = hnd ? santa_view_hnd(v, (santa_dtype)type, batch, n, KV_HEADS, DIM) : santa_view(v, (santa_dtype)type, batch, n, KV_HEADS, DIM);
+        const auto view = hnd ? santa_view_hnd : santa_view;
+        a.k = view(k, (santa_dtype)type, batch, n, KV_HEADS, DIM);
+        a.v = view(v, (santa_dtype)type, batch, n, KV_HEADS, DIM);
     }
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
 
     char layout[32];
     snprintf(layout, sizeof layout, page ? "page %d" : hnd ? "HND" : "NHD", page);
     const double floor = t.median([&] { read_all<<<(unsigned)(bytes / 65536), 256, 0, t.stream>>>((const uint4 *)k, sink); }, runs);
-    printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6, floor, bytes / floor * 1e-6);
+    printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6,
+           floor, bytes / floor * 1e-6);
     double dense = 0.0;
     for (const method &m : methods) {
         santa_options o;
@@ -166,11 +174,11 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         if (m.method == SANTA_DENSE) dense = us;
         const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
         printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x floor  %5.2f x dense\n", m.name, m.samples,
-               m.stash == SANTA_STASH_F32 ? "stash f32" : m.stash == SANTA_STASH_F16 ? "stash f16" : m.method == SANTA_DENSE ? "         " : m.stash == SANTA_STASH_U8 ? "stash u8 " : "stash def",
+               stash_name[m.stash],
                us, moved / 1e6, moved / us * 1e-6, us / floor, dense / us);
         fflush(stdout);
-        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", type_name[type], batch, n, layout, m.name, m.samples, (int)m.stash,
-                         us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
+        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", type_name[type], batch, n, layout, m.name,
+                         m.samples, (int)m.stash, us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
         CUDA(cudaFree(workspace));
         CUDA(cudaFree(stats));
     }
@@ -194,10 +202,13 @@ int main(int argc, char **argv) {
     cudaRuntimeGetVersion(&runtime);
     printf("# %s, %d multiprocessors, %d MB L2, driver %d, runtime %d; %d query heads, %d KV heads, head_dim %d\n", prop.name,
            prop.multiProcessorCount, prop.l2CacheSize >> 20, driver, runtime, HEADS, KV_HEADS, DIM);
-    if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,dense_over_method\n");
+    if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
+                          "dense_over_method\n");
     timer t;
-    const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT }, { "prop", SANTA_PROP, 128, SANTA_STASH_U8 },
-                                           { "prop", SANTA_PROP, 128, SANTA_STASH_F32 },     { "flash", SANTA_FLASH, 2048, SANTA_STASH_U8 } };
+    const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT },
+                                           { "prop", SANTA_PROP, 128, SANTA_STASH_U8 },
+                                           { "prop", SANTA_PROP, 128, SANTA_STASH_F32 },
+                                           { "flash", SANTA_FLASH, 2048, SANTA_STASH_U8 } };
     std::vector<method> full = main_set;
     full.push_back({ "prop", SANTA_PROP, 128, SANTA_STASH_F16 });
     full.push_back({ "iid", SANTA_IID, 128, SANTA_STASH_U8 });

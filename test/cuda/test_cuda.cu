@@ -211,26 +211,10 @@ static santa_options options(santa_method method, int64_t samples, santa_stash s
     return o;
 }
 
-static void to_e4m3(santa_tensor *t, void **memory) {
-    const extent e = extent_of(*t);
-    const float *from = (const float *)t->data + e.low;
-    uint8_t     *to = (uint8_t *)test_alloc((size_t)e.count);
-    for (int64_t i = 0; i < e.count; i++) to[i] = santa_f32_to_e4m3(from[i]);
-    free(*memory);
-    *memory  = to;
-    t->data  = to - e.low;
-    t->dtype = SANTA_E4M3;
-}
-
-/* A ref_problem that frees itself; reference.h knows no e4m3, so such k and v are built as f32 first. */
+/* A ref_problem that frees itself. */
 struct problem : ref_problem {
-    explicit problem(ref_spec s) {
-        const bool k8 = s.k_type == SANTA_E4M3, v8 = s.v_type == SANTA_E4M3;
-        if (k8) s.k_type = SANTA_F32;
-        if (v8) s.v_type = SANTA_F32;
+    explicit problem(const ref_spec &s) {
         ref_build(this, &s);
-        if (k8) to_e4m3(&a.k, &memory[1]);
-        if (v8) to_e4m3(&a.v, &memory[2]);
         a.std_error = NULL;
     }
     ~problem() { ref_free(this); }
@@ -290,10 +274,10 @@ static void compare(problem &p, const santa_options &o, totals *t) {
     const bool sampled = o.method != SANTA_DENSE, all_f32 = p.a.q.dtype == SANTA_F32 && p.a.k.dtype == SANTA_F32;
     const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type), v_max = largest_row_of_v(p);
     char what[160];
-    snprintf(what, sizeof what, "%s S %lld stash %d, types %d%d%d%d, %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, page %lld, layout %d",
-             santa_method_name(o.method), (long long)o.num_samples, (int)o.stash, (int)p.a.q.dtype, (int)p.a.k.dtype, (int)p.a.v.dtype,
-             (int)s.out_type, (long long)s.batch, (long long)s.len, (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim,
-             (long long)s.head_dim_v, (long long)s.page_size, (int)s.layout);
+    snprintf(what, sizeof what, "%s S %lld stash %d, types %d%d%d%d, %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, "
+             "page %lld, layout %d", santa_method_name(o.method), (long long)o.num_samples, (int)o.stash, (int)p.a.q.dtype,
+             (int)p.a.k.dtype, (int)p.a.v.dtype, (int)s.out_type, (long long)s.batch, (long long)s.len, (long long)s.heads,
+             (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v, (long long)s.page_size, (int)s.layout);
 
     on_gpu g(p.a, o);
     const result before = g.get();
@@ -384,8 +368,8 @@ static void types(void) {
 
 static void head_dims(void) {
     NEED_DEVICE();
-    static const int64_t dims[][2] = {{8, 8}, {40, 40}, {64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 192}, {256, 256},
-                                      {320, 320}, {128, 72}, {64, 256}, {192, 128}, {128, 320}, {33, 17}};
+    static const int64_t dims[][2] = {{8, 8}, {40, 40}, {64, 64}, {80, 80}, {96, 96}, {112, 112}, {128, 128}, {192, 192},
+                                      {256, 256}, {320, 320}, {128, 72}, {64, 256}, {192, 128}, {128, 320}, {33, 17}};
     for (santa_dtype type : {SANTA_BF16, SANTA_E4M3})
         for (const int64_t *d : dims) {
             if (type == SANTA_E4M3 && d[0] % 64) continue;
@@ -559,7 +543,8 @@ static void moved_draws(void) {
                     for (int64_t h = 0; h < s.heads; h++) {
                         const double S = (double)samples;
                         const int64_t x = llround(S * ref_get(&p.a.out, b, 0, h, 0)), y = llround(S * ref_get(&r.out, b, 0, h, 0));
-                        const int64_t x2 = llround(S * ref_get(&p.a.out, b, 0, h, 1)), y2 = llround(S * ref_get(&r.out, b, 0, h, 1));
+                        const int64_t x2 = llround(S * ref_get(&p.a.out, b, 0, h, 1));
+                        const int64_t y2 = llround(S * ref_get(&r.out, b, 0, h, 1));
                         broken += llround(S * ref_get(&r.out, b, 0, h, 2)) != samples || ref_get(&r.out, b, 0, h, 3) != 0.0;
                         draws  += samples;
                         if (x == y && x2 == y2) continue;
@@ -654,7 +639,7 @@ static void poison_is_not_read(void) {
     for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
         for (int64_t page : {0, 16}) {
             ref_spec s = spec16(8, 2, 300, 64);
-            s.k_type = s.v_type = type == SANTA_E4M3 ? SANTA_F32 : type;
+            s.k_type = s.v_type = type;
             s.batch  = 4;
             s.ragged = 1;
             s.window = 100;
@@ -678,16 +663,14 @@ static void poison_is_not_read(void) {
                             ref_set(&clean.a.v, b, j, h, c, 1.0);
                         }
             }
-            if (type == SANTA_E4M3)
-                for (problem *p : {&clean, &bad}) { to_e4m3(&p->a.k, &p->memory[1]); to_e4m3(&p->a.v, &p->memory[2]); }
             for (santa_method m : METHODS) {
                 result x, y;
                 if (!run_on_gpu(clean, options(m, 64), &x) || !run_on_gpu(bad, options(m, 64), &y)) return;
                 int64_t nans = 0;
                 for (int64_t b = 0; b < s.batch; b++)
                     for (int64_t h = 0; h < s.heads; h++) nans += y.nans(b, 0, h);
-                CHECK_MSG(nans == 0 && x.same(y), "%s, type %d, page %lld: %lld NaN", santa_method_name(m), (int)type, (long long)page,
-                          (long long)nans);
+                CHECK_MSG(nans == 0 && x.same(y), "%s, type %d, page %lld: %lld NaN", santa_method_name(m), (int)type,
+                          (long long)page, (long long)nans);
             }
         }
 }
@@ -822,8 +805,8 @@ static void same_in_any_batch(void) {
                 o.request_ids = ids + b;
                 o.seeds       = seeds + b;
                 if (!run_on_gpu(p, o, &alone)) return;
-                CHECK_MSG(whole.same_request(b, alone, 0), "%s, type %d: sequence %lld differs alone", santa_method_name(m), (int)type,
-                          (long long)b);
+                CHECK_MSG(whole.same_request(b, alone, 0), "%s, type %d: sequence %lld differs alone", santa_method_name(m),
+                          (int)type, (long long)b);
             }
         }
 }
@@ -950,7 +933,8 @@ static void errors(void) {
          [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_P; o->num_samples = 0; });
     with("vattention", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
-    with("bernoulli", SANTA_ERR_BACKEND_SCORES, [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
+    with("bernoulli", SANTA_ERR_BACKEND_SCORES,
+         [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
@@ -1034,7 +1018,8 @@ static void second_device(void) {
     s.batch = 2;
     problem p(s), q(s);
     for (santa_method m : METHODS) {
-        const bool good = run_on_gpu(p, options(m, 64), &x) && CUDA(cudaSetDevice(now ? 0 : 1)) && run_on_gpu(q, options(m, 64), &y);
+        const bool good = run_on_gpu(p, options(m, 64), &x) && CUDA(cudaSetDevice(now ? 0 : 1))
+                          && run_on_gpu(q, options(m, 64), &y);
         CUDA(cudaSetDevice(now));
         if (!good) return;
         CHECK_MSG(x.same(y), "%s: the second device differs", santa_method_name(m));
