@@ -104,6 +104,7 @@ static struct settings {
     unsigned types, layouts, methods;                 /* bit i: entry i of the table                  */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];           /* ascending                                    */
+    int64_t heads, kv_heads;
     int n_count, thread_count;
     FILE *csv;
 } set;
@@ -460,7 +461,7 @@ static int select_rows(const cell *c, row *rows, int64_t samples) {
 /* ---------------------------------------------------------------------------------------------- the sections */
 
 static cell new_cell(const char *section, const element *e, const layout *l, int64_t n, int64_t threads, double seconds) {
-    const cell c = { section, e, l, n, threads, HEADS, KV_HEADS, seconds, 0, 1 };
+    const cell c = { section, e, l, n, threads, set.heads, set.kv_heads, seconds, 0, 1 };
     return c;
 }
 
@@ -602,7 +603,7 @@ static void sweep_axis(const char *section, const char *note, const cell *base, 
     header();
     for (int i = 0; i < count; i++) {
         if (axis == 'n') c.n = values[i];
-        if (axis == 'g') c.heads = values[i] * KV_HEADS;
+        if (axis == 'g') c.heads = values[i] * c.kv_heads;
         const cost here = sweep_cell(&c, axis == 'S' ? values[i] : SAMPLES);
         if (here.ms > 0.0) last = here;
         if (i == 0) first = here;
@@ -645,6 +646,7 @@ static void usage(int code) {
             "  --csv FILE      the rows as CSV\n"
             "  --n LIST        contexts: 4096,32k,1M\n"
             "  --threads LIST  1,2\n"
+            "  --heads H/KV    query and KV heads, to 64/8  [32/8]\n"
             "  --huge-pages    ask the system for 2 MB pages for K and V\n"
             "and, of lists one or more, of isa one for all:\n");
     print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
@@ -700,11 +702,23 @@ static int numbers_in(const char *list, int64_t most, int64_t *numbers) {
     return count;
 }
 
+/* "32/8" */
+static void heads_in(const char *text, int64_t *heads, int64_t *kv_heads) {
+    char *end;
+    *heads = strtoll(text, &end, 10);
+    *kv_heads = *end == '/' ? strtoll(end + 1, &end, 10) : 0;
+    if (*end || *kv_heads < 1 || *kv_heads > KV_HEADS || *heads < 1 || *heads > MOST_HEADS || *heads % *kv_heads) {
+        fprintf(stderr, "not heads/KV heads, at most %d/%d, the first a multiple of the second: %s\n", MOST_HEADS, KV_HEADS, text);
+        usage(1);
+    }
+}
+
 static void parse(int argc, char **argv) {
     const char *types = NULL, *places = NULL, *n = NULL, *threads = NULL, *names = NULL, *isa = "auto", *csv = NULL;
+    const char *heads = NULL;
     const struct { const char *name; const char **value; } texts[] = {
         { "--types", &types }, { "--layouts", &places }, { "--n", &n }, { "--threads", &threads }, { "--methods", &names },
-        { "--isa", &isa }, { "--csv", &csv },
+        { "--isa", &isa }, { "--csv", &csv }, { "--heads", &heads },
     };
     const struct { const char *name; int *value; } flags[] = {
         { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--huge-pages", &set.huge_pages },
@@ -726,6 +740,9 @@ static void parse(int argc, char **argv) {
     set.methods = names ? NAMES_IN(names, methods, METHODS) : ~0u;
     set.n_count = numbers_in(n ? n : set.quick ? "4k,32k" : "1k,4k,16k,32k,128k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads ? threads : processors, MAX_THREADS, set.threads);
+    set.heads = HEADS;
+    set.kv_heads = KV_HEADS;
+    if (heads) heads_in(heads, &set.heads, &set.kv_heads);
     const unsigned forced = NAMES_IN(isa, isas, ISAS);
     for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
     if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count) usage(1);
