@@ -177,8 +177,8 @@
        row key  = first 2 words of philox(counter = {offset.lo, offset.hi, request.lo, request.hi}, key = seed)
        word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
        uniform  = word * 2^-32                                            in [0, 1), exact in double
-   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop, the tile for
-   flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for vAttention (head = first of the
+   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop,
+   the tile for flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for vAttention (head = first of the
    group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size >> 32 each. Known answer:
        santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
@@ -271,7 +271,7 @@ extern "C" {
     X(ERR_ALIBI,                 "an ALiBi slope is NaN or infinite")                                               \
     X(ERR_METHOD,                "method is not a santa_method, or this step has no such method")                   \
     X(ERR_NUM_SAMPLES,           "num_samples is negative or too large")                                            \
-    X(ERR_TILE_SIZE,             "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has no tiles") \
+    X(ERR_TILE_SIZE,             "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none") \
     X(ERR_TOP_P,                 "top_p is not in (0, 1]")                                                          \
     X(ERR_SCORES,                "scores is not a santa_scores_method")                                             \
     X(ERR_BERNOULLI_DRAWS,       "bernoulli_draws is negative or larger than 65536")                                \
@@ -573,13 +573,13 @@ SANTADEF double santa_normal_quantile(double p);           /* inverse of the nor
 /* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv floats, stride floats apart. All
    sums in double. variance = trace of the covariance of the estimate (appendix N), so sqrt(variance) is the RMS
    error of the output vector. */
-SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                           double *variance, void *workspace, size_t workspace_bytes);
-SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                           double *variance, void *workspace, size_t workspace_bytes);
+SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
+                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
+                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
 /* Exact for sys and prop: the estimate is piecewise constant in the comb's offset; all n breakpoints are visited. */
-SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                           double *variance, void *workspace, size_t workspace_bytes);
+SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
+                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
 
 /* Expected number of distinct rows among the draws: iid, strat, sys (= prop). */
@@ -1417,7 +1417,8 @@ static santa_status santa__check_contents(const santa_attention *a) {
 static santa_status santa__check_extras(const santa_attention *a) {
     if (a->causal != 0 && a->causal != 1) return SANTA_ERR_CAUSAL;
     if (santa__not_finite(a->sm_scale)) return SANTA_ERR_SM_SCALE;
-    if (santa__not_finite(a->k_scale) || santa__not_finite(a->v_scale) || a->k_scale < 0.0f || a->v_scale < 0.0f) return SANTA_ERR_SCALE;
+    if (santa__not_finite(a->k_scale) || a->k_scale < 0.0f) return SANTA_ERR_SCALE;
+    if (santa__not_finite(a->v_scale) || a->v_scale < 0.0f) return SANTA_ERR_SCALE;
     if (santa__not_finite(a->soft_cap) || a->soft_cap < 0.0f) return SANTA_ERR_SOFT_CAP;
     return a->window < 0 ? SANTA_ERR_WINDOW : SANTA_OK;
 }
@@ -1858,8 +1859,8 @@ static void santa__score_rows(const santa__job *j, const char *const *row, int n
 }
 
 /* What comes on top of q . K, in its documented order; keys index[i], or first + i if index is NULL. */
-static void santa__score_extras(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads, float *s,
-                                int64_t s_stride) {
+static void santa__score_extras(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads,
+                                float *s, int64_t s_stride) {
     const santa_attention *a = j->a;
     int64_t g;
     int i;
@@ -1883,9 +1884,9 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
 }
 
-/* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of job h
-   in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at hand: in
-   token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
+/* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of
+   job h in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at
+   hand: in token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
     const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
@@ -2015,7 +2016,7 @@ static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) 
         santa__sum_group(u + k * SANTA__GROUP, p);
         w->reached[k + 1] = w->reached[k] + p[SANTA__GROUP - 1];
     }
-    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);     /* u, rounded or not, adds up to the mass */
+    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);    /* u, rounded or not, adds up to it */
 }
 
 /* Number of the key that holds mass position t: the first with prefix > t, strictly, so that a key without mass is never
@@ -2226,7 +2227,8 @@ static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
 }
 
 /* Softmax over the selected scores; s[0] belongs to key first. */
-static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m, santa__list *l) {
+static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m,
+                                 santa__list *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
@@ -2323,8 +2325,8 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
 }
 
 /* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not
-   depend on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64 denominator (-1: a NaN was
-   seen), f32 numerator. */
+   depend on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64
+   denominator (-1: a NaN was seen), f32 numerator. */
 typedef struct santa__state { float *acc, *m; double *total; } santa__state;
 
 static santa__state santa__state_of(const santa__job *j, int64_t i) {
@@ -2506,7 +2508,8 @@ static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, i
     share *= (double)santa__v_scale(j->a);
     santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
     santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
-    for (i = 0; i < l.rows; i++) j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l.index[i] - first * p->block);
+    for (i = 0; i < l.rows; i++)
+        j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l.index[i] - first * p->block);
     j->stats->v_rows_head += l.rows;
     if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
 }
@@ -3366,7 +3369,8 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
     int64_t r, c;
     if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
     if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
-    if (santa__mul(santa__mul((uint64_t)rows, (uint64_t)head_dim_v), sizeof *out) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
+    if (santa__mul(santa__mul((uint64_t)rows, (uint64_t)head_dim_v), sizeof *out) > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
     for (r = 0; r < rows; r++) {
         float *x = out + r * head_dim_v;
         const float *y = other_out + r * head_dim_v;
@@ -3400,7 +3404,8 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
         for (h = 0; h < k->shape[2]; h++)
             for (c = 0; c < k->shape[3]; c++)
                 for (j = 0; j < k->shape[1]; j++, p += size)
-                    memcpy(p, (const char *)k->data + (b * k->stride[0] + j * k->stride[1] + h * k->stride[2] + c * k->stride[3]) * size,
+                    memcpy(p, (const char *)k->data
+                              + (b * k->stride[0] + j * k->stride[1] + h * k->stride[2] + c * k->stride[3]) * size,
                            (size_t)size);
     t.data = dst;
     t.stride[1] = 1;
@@ -3424,8 +3429,9 @@ static santa_status santa__check_probabilities(const float *p, int64_t n, double
     return fabs(*sum - 1.0) > 1e-3 ? SANTA_ERR_PROBABILITIES : SANTA_OK;
 }
 
-static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                          const double *variance, const void *workspace, size_t workspace_bytes, double *sum) {
+static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
+                                          int64_t num_samples, const double *variance, const void *workspace,
+                                          size_t workspace_bytes, double *sum) {
     santa_status s = santa__check_probabilities(p, n, sum);
     if (s != SANTA_OK) return s;
     if (!v || !variance) return SANTA_ERR_NULL_ARGUMENT;
@@ -3483,8 +3489,8 @@ SANTADEF santa_status santa_variance_iid(const float *p, int64_t n, const float 
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                           double *variance, void *workspace, size_t workspace_bytes) {
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
+                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes) {
     double sum, total = 0.0, before = 0.0, scale;
     int64_t m, first = 0, last;
     santa_status s = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
@@ -3573,7 +3579,8 @@ SANTADEF santa_status santa_expected_distinct(santa_method method, const float *
         double q = (double)p[i] / sum, lo = f * s, hi = (f += q) * s;
         if (method == SANTA_IID) total += 1.0 - pow(1.0 - SANTA__MIN(q, 1.0), s);
         else if (method != SANTA_STRAT) total += SANTA__MIN(q * s, 1.0);
-        else if (hi - lo >= 1.0) total += floor(hi) >= ceil(lo) + 1.0 ? 1.0 : 1.0 - (1.0 - (ceil(lo) - lo)) * (1.0 - (hi - ceil(lo)));
+        else if (hi - lo >= 1.0)
+            total += floor(hi) >= ceil(lo) + 1.0 ? 1.0 : 1.0 - (1.0 - (ceil(lo) - lo)) * (1.0 - (hi - ceil(lo)));
         else if (floor(hi) > floor(lo)) total += 1.0 - (1.0 - (floor(hi) - lo)) * (1.0 - (hi - floor(hi)));
         else total += hi - lo;
     }
@@ -3621,7 +3628,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 /* ============================================================================================== >>kernels-body */
 #ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
 
-SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {     /* n features, zeros behind */
+SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {   /* n features, then zeros */
     char tmp[4 * SANTA__LANES] = {0};
     memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, n));
     return SANTA__ISA(vrow)(t, tmp, 0);
@@ -3823,8 +3830,8 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
 }
 
 /* The columns from c on that fill no register tile, head by head. */
-SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
-                                                      const float *w, int64_t w_stride, int heads, const float *keep,
+SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
+                                                      int64_t c, const float *w, int64_t w_stride, int heads, const float *keep,
                                                       const float *add, float *acc, int64_t acc_stride) {
     int i, g, l;
     for (; c < dv; c += SANTA__LANES) {
@@ -3845,9 +3852,9 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char 
     }
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
-                                                int64_t w_stride, int heads, const float *keep, const float *add, float *acc,
-                                                int64_t acc_stride) {
+SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
+                                                const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
+                                                float *acc, int64_t acc_stride) {
     const int vecs = SANTA__MIN(SANTA__SUMS / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
@@ -3867,15 +3874,20 @@ SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, const char *const 
     }
 }
 
-SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
-                                                 int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
-                                                 int64_t acc_stride) {
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
+                                                 const float *w, int64_t w_stride, int64_t group, const float *keep,
+                                                 const float *add, float *acc, int64_t acc_stride) {
     switch (t) {
-        case SANTA_F32: SANTA__ISA(accumulate_type)(SANTA_F32, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_F16: SANTA__ISA(accumulate_type)(SANTA_F16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_BF16: SANTA__ISA(accumulate_type)(SANTA_BF16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_E4M3: SANTA__ISA(accumulate_type)(SANTA_E4M3, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_Q8_0: SANTA__ISA(accumulate_type)(SANTA_Q8_0, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_F32:
+            SANTA__ISA(accumulate_type)(SANTA_F32, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_F16:
+            SANTA__ISA(accumulate_type)(SANTA_F16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_BF16:
+            SANTA__ISA(accumulate_type)(SANTA_BF16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_E4M3:
+            SANTA__ISA(accumulate_type)(SANTA_E4M3, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+        case SANTA_Q8_0:
+            SANTA__ISA(accumulate_type)(SANTA_Q8_0, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
     }
 }
 
