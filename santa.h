@@ -601,7 +601,8 @@ SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 s
    at most half a scale (and by the scale's own rounding at +-127). A block with a NaN or infinity becomes NaN. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
-/* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what the blocks themselves lost. */
+/* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what the blocks themselves lost; unless
+   it is asked for SANTA_SCORES_Q8. */
 
 #ifdef __cplusplus
 }
@@ -1020,7 +1021,8 @@ SANTA__INLINE santa__v8 santa__vblocks_scalar(const char *k, const char *q, cons
     SANTA__EACH((float)sum[i]);
 }
 SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
-    const float f = n ? santa_f16_to_f32(santa__u16(k)) : 0.0f;
+    const float f = santa_f16_to_f32(santa__u16(k));
+    (void)n;
     SANTA__EACH(f);
 }
 #undef SANTA__EACH
@@ -1522,7 +1524,7 @@ static int santa__bernoulli(const santa_options *o) {
     return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. shared: threads may share the keys of dense. */
+/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. shared: see santa__is_team. */
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int shared) {
     int64_t s = santa__num_samples(o), heads, blocks, states;
     int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
@@ -1574,6 +1576,12 @@ static int64_t santa__items(const santa_attention *a, const santa_options *o) {
     return o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
 }
 
+/* More threads than items share the keys of a sequence, if rows of n keys may take longer than another round of the threads.
+   vAttention reads what its sums so far tell it to. */
+static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
+    return santa__items(a, o) < santa__threads(o) && o->method != SANTA_VATTENTION && n >= SANTA__TEAM_KEYS;
+}
+
 /* Whether a token's KV heads lie side by side. */
 static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
 
@@ -1596,7 +1604,7 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
     if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3]))
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
-    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__items(a, o) < santa__threads(o));
+    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__is_team(a, o, n));
     *total = santa__add(santa__mul(p->total, jobs), 63);           /* 63: the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -2055,7 +2063,6 @@ static void santa__send_for(const santa__rows *v, int32_t key) {
     int64_t b;
     for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
 }
-
 
 static void santa__list_add(santa__list *l, int32_t key) {
     SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
@@ -2519,19 +2526,21 @@ static int64_t santa__row_blocks(const santa__job *j) { return (j->end - 1) / j-
 /* Scores and masses of the row's blocks from .. to - 1 for all heads of the span: K once. */
 static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
+    const int64_t first = j->begin / p->block;
     int64_t i, h;
     for (i = from; i < to; i++) {
-        santa__score_block(j, span, p->block, j->begin / p->block + i, p->score_stride, i * p->block);
+        santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
     }
 }
 
 static void santa__sample_heads(santa__job *j, int64_t span) {
     const santa__plan *p = j->plan;
+    const int64_t first = j->begin / p->block, blocks = santa__row_blocks(j);
     int64_t h, g;
     for (h = 0; h < span; h++) {
         memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
-        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, j->begin / p->block, santa__row_blocks(j));
+        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, first, blocks);
         j[h].stats->k_rows_read += j->end - j->begin;
     }
 }
@@ -3160,12 +3169,6 @@ static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task,
     for (t = 0; t < n; t++) task(context, t);
 }
 
-/* More threads than items: they share the keys of a sequence, if rows may take longer than another round of the threads. vAttention
-   reads what its sums so far tell it to. */
-static int santa__is_team(const santa__call *call) {
-    return call->items < call->threads && call->o->method != SANTA_VATTENTION && call->plan.n >= SANTA__TEAM_KEYS;
-}
-
 static void santa__run_team(const santa__call *call) {
     const int64_t to = call->first + call->items;
     int64_t i, q;
@@ -3208,7 +3211,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     for (t = 0; t < call.threads * call.span; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
     if (call.threads == 1) santa__run_task(&call, 0);
-    else if (santa__is_team(&call)) santa__run_team(&call);
+    else if (santa__is_team(a, o, call.plan.n)) santa__run_team(&call);
     else santa__run_tasks(o, call.threads, santa__run_task, &call);
     if (stats) {
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
