@@ -886,28 +886,43 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 
 /* The inner loops, for each instruction set the same text (>>kernels-body, which this file includes from itself) over another
    vocabulary of small vector operations:
-   dot         s[g * s_stride + i] = q_g . row_i        for i < n <= SANTA_BLOCK, q_g at g * q_stride bytes behind q
+   dot         scores of n <= SANTA_BLOCK rows, see santa__queries
    dot_q8      the same for rows of q8_0 and queries as santa__q8_query makes them, with integer products
-   mass        m = max s, s[i] = exp(s[i] - m), *sum = sum of s; n = 8, 16, 32 or 64; returns 1 on NaN or +inf
+   mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or 64. Head g has s at g * s_stride,
+               max and sum at g * stride. A NaN or +inf among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
-   SANTA__BEYOND more pointers follow the n, for prefetching: with token-major rows 4 KB apart the hardware does not see the
-   stream. Sums over features run in the lanes of a vector, which are added pairwise. */
+   SANTA__BEYOND more pointers follow the n, for prefetching. Sums over features run in the lanes of a vector, which are added
+   pairwise.
+
+   How many rows ahead: of one KV head 32. Of the KV heads of token-major rows together 12, in the order of memory, if several
+   threads run, since it is memory that they wait for, and it likes that order; one thread alone waits for its own loads, and is
+   faster with 20 rows of the KV head at hand (a distance of 64 KB, 32 rows of 8 heads, takes 1.6 times as long: its lines
+   share few sets of the caches). */
 #define SANTA__AHEAD 32
-#define SANTA__BEYOND (SANTA__AHEAD + 7)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
+#define SANTA__AHEAD_TOKENS 12
+#define SANTA__AHEAD_HEADS 20
+#define SANTA__BEYOND (SANTA__AHEAD + 8)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNK 4096                    /* keys of exact attention whose sums are formed apart, see santa__state */
 #define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
-#define SANTA__STEP  32                      /* rows of one KV head before the next one's turn, see santa__score_block */
+
+/* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads begins at + h * k_step bytes into
+   a row, the packed queries of its group (see santa__pack) at q + h * q_step bytes, q_block bytes from one block of features to
+   the next, and query head g < group has its scores from s + h * s_step + g * s_stride on. */
+typedef struct santa__queries {
+    const char *q;
+    float *s;
+    int64_t heads, group, at, k_step, q_step, q_block, s_step, s_stride;
+    int in_order;                        /* of prefetches: that of memory, see SANTA__AHEAD                       */
+} santa__queries;
 
 typedef struct santa__kernels {
-    void (*dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const char *q, int64_t q_stride,
-                int64_t group, float *s, int64_t s_stride);
-    void (*dot_q8)(const char *const *row, int64_t at, int n, int64_t d, const char *q, int64_t q_stride, int64_t group, float *s,
-                   int64_t s_stride);
-    int (*mass)(float *s, int n, float *max, float *sum);
+    void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x);
+    void (*dot_q8)(const char *const *row, int n, int64_t d, const santa__queries *x);
+    void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
     void (*accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w, int64_t w_stride,
                        int64_t group, const float *keep, const float *add, float *acc, int64_t acc_stride);
@@ -937,31 +952,42 @@ typedef struct santa__kernels {
    vscales(k, n): the blocks' scales, in the lanes where vblocks has their sums */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
-/* A query for dot_q8, of features padded to SANTA__Q8_PAD: an int8 each; for each 4 of them -128 times their sum as int32, for
+/* The queries of a group as the kernels want them, so that one pointer serves all heads: for each 32 features, padded with zeros,
+   [heads][32] f32. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as int32, for
    products of (k + 128) q; for each 4 the f32 scale of their block of 32. */
-enum { SANTA__Q8_PAD = 64 };
-static int64_t santa__q8_features(int64_t d) { return (d + SANTA__Q8_PAD - 1) / SANTA__Q8_PAD * SANTA__Q8_PAD; }
-static int64_t santa__q8_stride(int64_t d) { return 3 * santa__q8_features(d); }                     /* bytes */
+enum { SANTA__PACK = 32, SANTA__PACK_Q8 = 64 };
+static int64_t santa__pack_bytes(int64_t d) { return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACK * (int64_t)sizeof(float); }
+static int64_t santa__pack_bytes_q8(int64_t d) { return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACK_Q8 * 3; }
 
-static void santa__q8_query(const float *q, int64_t d, char *q8) {
-    const int64_t features = santa__q8_features(d);
+static void santa__pack(const float *q, int64_t d, int64_t heads, char *packed) {
+    const size_t bytes = SANTA__PACK * sizeof *q;
+    int64_t c;
+    for (c = 0; c < d; c += SANTA__PACK, packed += heads * (int64_t)bytes) {
+        memset(packed, 0, bytes);
+        memcpy(packed, q + c, (size_t)SANTA__MIN(d - c, (int64_t)SANTA__PACK) * sizeof *q);
+    }
+}
+
+static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packed) {
+    const size_t bytes = 3 * SANTA__PACK_Q8;
     int64_t b, i;
-    memset(q8, 0, (size_t)santa__q8_stride(d));
     for (b = 0; b < d; b += 32) {
+        char *x = packed + b / SANTA__PACK_Q8 * heads * (int64_t)bytes + b % SANTA__PACK_Q8;
         float scale = santa__nan(), top = 0.0f;
         int bad = 0;
+        if (b % SANTA__PACK_Q8 == 0) memset(x, 0, bytes);
         for (i = 0; i < 32; i++) {
             bad |= santa__not_finite(q[b + i]);
             top = SANTA__MAX(top, (float)fabs((double)q[b + i]));
         }
         if (!bad) scale = top / 127.0f;
         for (i = 0; i < 32 && !bad && scale > 0.0f; i++)
-            q8[b + i] = (char)(signed char)(int)floor((double)q[b + i] / (double)scale + 0.5);
-        for (i = b; i < b + 32; i += 4) {
-            const signed char *x = (const signed char *)q8 + i;
-            const int32_t less = -128 * (x[0] + x[1] + x[2] + x[3]);
-            memcpy(q8 + features + i, &less, sizeof less);
-            memcpy(q8 + 2 * features + i, &scale, sizeof scale);
+            x[i] = (char)(signed char)(int)floor((double)q[b + i] / (double)scale + 0.5);
+        for (i = 0; i < 32; i += 4) {
+            const signed char *y = (const signed char *)x + i;
+            const int32_t less = -128 * (y[0] + y[1] + y[2] + y[3]);
+            memcpy(x + SANTA__PACK_Q8 + i, &less, sizeof less);
+            memcpy(x + 2 * SANTA__PACK_Q8 + i, &scale, sizeof scale);
         }
     }
 }
@@ -1506,8 +1532,8 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 
 /* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
 typedef struct santa__plan {
-    int64_t group, n, blocks, block, list, d_pad, dv, score_stride, words;
-    uint64_t stats, q, q8, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
+    int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words;
+    uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
              taken, part, keys, va, va_rows, total;
 } santa__plan;
 
@@ -1522,6 +1548,10 @@ static int santa__grouped(const santa_options *o) {
 }
 static int santa__bernoulli(const santa_options *o) {
     return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
+}
+
+static int64_t santa__pack_of(const santa_options *o, int64_t d) {
+    return o->scores == SANTA_SCORES_Q8 ? santa__pack_bytes_q8(d) : santa__pack_bytes(d);
 }
 
 /* n: keys one query row may see. d = 0: sampling from given scores, no tensors. shared: see santa__is_team. */
@@ -1545,10 +1575,11 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
         case SANTA_VATTENTION: p->list = 0; break;
         default: p->list = s; break;
     }
+    p->lists = santa__has_draws(o->method) ? SANTA__MIN(group, (int64_t)SANTA__SLICE) : 1;
     p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
-    p->q8 = santa__plan_part(p, o->scores == SANTA_SCORES_Q8 && d > 0 ? group * santa__q8_stride(d) : 0, 1);
+    p->packed = santa__plan_part(p, d > 0 && !santa__bernoulli(o) ? group * santa__pack_of(o, d) : 0, 1);
     p->coef = santa__plan_part(p, santa__bernoulli(o) ? group * p->d_pad : 0, 4);
     p->active = santa__plan_part(p, p->d_pad, 4);
     p->row_a = santa__plan_part(p, SANTA__MAX(d, dv), 4);
@@ -1559,9 +1590,9 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->block_sum = santa__plan_part(p, heads * blocks, 4);
     p->prefix = santa__plan_part(p, SANTA__MAX(heads ? blocks + 1 : 0, states * group), 8);
     p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
-    p->index = santa__plan_part(p, p->list, 4);
-    p->count = santa__plan_part(p, p->list, 4);
-    p->weight = santa__plan_part(p, p->list, 4);
+    p->index = santa__plan_part(p, p->lists * p->list, 4);
+    p->count = santa__plan_part(p, p->lists * p->list, 4);
+    p->weight = santa__plan_part(p, p->lists * p->list, 4);
     p->acc = santa__plan_part(p, SANTA__MAX(states * group, 1) * dv, 4);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
@@ -1576,16 +1607,19 @@ static int64_t santa__items(const santa_attention *a, const santa_options *o) {
     return o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
 }
 
-/* More threads than items share the keys of a sequence, if rows of n keys may take longer than another round of the threads.
-   vAttention reads what its sums so far tell it to. */
-static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
-    return santa__items(a, o) < santa__threads(o) && o->method != SANTA_VATTENTION && n >= SANTA__TEAM_KEYS;
-}
-
 /* Whether a token's KV heads lie side by side. */
 static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
 
-/* KV heads of a sequence that are worked on together: several where a token's heads lie side by side, see santa__score_block. */
+/* Whether threads share the keys of a sequence: if they are more than the items, or to sample a token-major cache, which is read as
+   one stretch of memory only for all its heads together (half of it to each of two threads: 10 % faster than half the heads to
+   each). Rows must be long enough to pay for another round of the threads. vAttention reads what its sums so far tell it to. */
+static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
+    const int64_t threads = santa__threads(o);
+    if (threads == 1 || o->method == SANTA_VATTENTION || n < SANTA__TEAM_KEYS) return 0;
+    return santa__items(a, o) < threads || (santa__token_major(a) && o->method != SANTA_DENSE);
+}
+
+/* KV heads of a sequence that are worked on together, see santa__queries. */
 static int64_t santa__span(const santa_attention *a, const santa_options *o) {
     const int64_t threads = santa__threads(o), each = (santa__items(a, o) + threads - 1) / threads;
     if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
@@ -1701,7 +1735,7 @@ typedef struct santa__job {
     int64_t batch, kv_head, q_index, group, begin, end, position, k_before;
     uint64_t seed, offset, request_id;
     float *q, *coef;                     /* [group, d_pad]: scaled query; its Bernoulli estimate                   */
-    char *q8;                            /* [group], see santa__q8_query                                           */
+    char *packed;                        /* the query for the kernels, see santa__pack                            */
     int32_t *active;                     /* features some head's estimate holds                                   */
     int64_t num_active;
     char *work, *states;                 /* states: the workspace with the sums of dense, usually the same        */
@@ -1791,11 +1825,15 @@ static void santa__prepare_query(santa__job *j) {
     if (j->a->k_scale > 0.0f) scale *= j->a->k_scale;
     memset(j->q, 0, (size_t)(j->group * pad) * sizeof *j->q);
     for (g = 0; g < j->group; g++) santa__load_query(j, g, scale, j->q + g * pad);
-    if (j->o->scores == SANTA_SCORES_Q8)
-        for (g = 0; g < j->group; g++) santa__q8_query(j->q + g * pad, d, j->q8 + g * santa__q8_stride(d));
     if (santa__bernoulli(j->o)) {
         santa__bernoulli_query(j);
     } else {
+        for (g = 0; g < j->group; g++) {
+            if (j->o->scores == SANTA_SCORES_Q8)
+                santa__pack_q8(j->q + g * pad, d, j->group, j->packed + g * 3 * SANTA__PACK_Q8);
+            else
+                santa__pack(j->q + g * pad, d, j->group, j->packed + g * SANTA__PACK * (int64_t)sizeof(float));
+        }
         j->coef = j->q;
         for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
         j->num_active = d;
@@ -1852,18 +1890,29 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
     }
 }
 
-/* q . K for n <= SANTA_BLOCK rows and heads g0 .. g0 + heads - 1 of the group: s[(g - g0) * s_stride + i]. */
-static void santa__score_rows(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s,
-                              int64_t s_stride) {
-    const int64_t d = j->k.dim, q_stride = j->plan->d_pad * (int64_t)sizeof(float), q8_stride = santa__q8_stride(d);
-    if (j->o->scores == SANTA_SCORES_Q8)
-        j->kernel->dot_q8(row, j->k.at, n, d, j->q8 + g0 * q8_stride, q8_stride, heads, s, s_stride);
-    else if (!santa__bernoulli(j->o) && santa__adjacent(&j->k))
-        j->kernel->dot(j->k.dtype, row, j->k.at, n, d, (const char *)j->q + g0 * q_stride, q_stride, heads, s, s_stride);
-    else if (santa__keys_adjacent(&j->k, row, n))
-        santa__dot_columns(j, row[0] + j->k.at, n, g0, heads, s, s_stride);
-    else
-        santa__dot_features(j, row, n, g0, heads, s, s_stride);
+/* q . K for n <= SANTA_BLOCK rows and heads g0 .. g0 + heads - 1 of each job of a span: s[h * s_step + (g - g0) * s_stride + i]. */
+static void santa__score_rows(const santa__job *j, int64_t span, const char *const *row, int n, int64_t g0, int64_t heads,
+                              float *s, int64_t s_step, int64_t s_stride) {
+    int64_t h;
+    if (!santa__bernoulli(j->o) && santa__adjacent(&j->k)) {
+        const int q8 = j->o->scores == SANTA_SCORES_Q8;
+        const int64_t d = j->k.dim, head = q8 ? 3 * SANTA__PACK_Q8 : SANTA__PACK * (int64_t)sizeof(float);
+        santa__queries x;                                             /* jobs of a span lie evenly, in K and in the workspace */
+        x.heads = span; x.group = heads; x.s = s; x.s_step = s_step; x.s_stride = s_stride;
+        x.at = j->k.at;
+        x.k_step = j[span > 1].k.at - j->k.at;
+        x.q = j->packed + g0 * head;
+        x.q_block = j->group * head;
+        x.q_step = (int64_t)j->plan->total;
+        x.in_order = santa__threads(j->o) > 1;
+        if (q8) j->kernel->dot_q8(row, n, d, &x);
+        else j->kernel->dot(j->k.dtype, row, n, d, &x);
+        return;
+    }
+    for (h = 0; h < span; h++, j++, s += s_step) {
+        if (santa__keys_adjacent(&j->k, row, n)) santa__dot_columns(j, row[0] + j->k.at, n, g0, heads, s, s_stride);
+        else santa__dot_features(j, row, n, g0, heads, s, s_stride);
+    }
 }
 
 /* What comes on top of q . K, in its documented order; keys index[i], or first + i if index is NULL. */
@@ -1888,24 +1937,21 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
                          float *s, int64_t s_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND];
     santa__point(&j->k, index, first, n, known, row);
-    santa__score_rows(j, row, n, g0, heads, s, s_stride);
+    santa__score_rows(j, 1, row, n, g0, heads, s, 0, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
 }
 
 /* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of
-   job h in PART(scores) of h + g * s_stride + at. A token's KV heads are visited a few rows at a time, while its pages are at
-   hand: in token-major K the rows of one head are kilobytes apart, those of all heads are one stretch of memory. */
+   job h in PART(scores) of h + g * s_stride + at. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
-    const int n = (int)(to - from), step = span > 1 ? SANTA__STEP : SANTA_BLOCK;
+    const int n = (int)(to - from);
     const char *row[SANTA_BLOCK + SANTA__BEYOND];
+    const int64_t s_step = (int64_t)(j->plan->total / sizeof(float));
+    float *scores = SANTA__PART(float, j, scores) + (at += from - b * block);
     int64_t h, g, i;
-    at += from - b * block;
     santa__point(&j->k, NULL, from, n, j->end - from, row);
-    for (i = 0; i < n; i += step)
-        for (h = 0; h < span; h++)
-            santa__score_rows(&j[h], row + i, (int)SANTA__MIN(n - i, (int64_t)step), 0, j->group,
-                              SANTA__PART(float, &j[h], scores) + at + i, s_stride);
+    santa__score_rows(j, span, row, n, 0, j->group, scores, s_step, s_stride);
     for (h = 0; h < span; h++) {
         float *s = SANTA__PART(float, &j[h], scores) + at;
         santa__score_extras(&j[h], NULL, from, n, 0, j->group, s, s_stride);
@@ -1942,11 +1988,6 @@ static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first
 }
 
 static int santa__rounds(const santa_options *o) { return o->stash > SANTA_STASH_F32 && santa__has_draws(o->method); }
-
-/* A block with a NaN or +inf score is marked by a NaN sum. */
-static void santa__mass_block(const santa__kernels *k, float *s, int n, float *max, float *sum) {
-    if (k->mass(s, n, max, sum)) { *max = SANTA__MASKED; *sum = santa__nan(); }
-}
 
 /* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the old sums and the block's with. */
 static void santa__join_max(float *m, float max, float *keep, float *add) {
@@ -2055,7 +2096,7 @@ static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, 
 /* v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
 typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; const santa__rows *v; } santa__list;
 
-enum { SANTA__SEND_FOR = 256 };              /* rows of a head at most: all are to be in the second-level cache together */
+enum { SANTA__SEND_FOR = 128 };              /* rows of a head at most: a slice's are to be in the second-level cache together */
 
 static void santa__send_for(const santa__rows *v, int32_t key) {
     const char *p = santa__row(v, key) + v->at;
@@ -2368,11 +2409,10 @@ static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
     int64_t g, h;
     for (g = 0; g < j->group; g += SANTA__SLICE) {
         const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-        float keep[SANTA__SLICE], add[SANTA__SLICE];
+        float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
+        j->kernel->mass(s + g * block, block, heads, (int)block, max, sum, 1);
         for (h = 0; h < heads; h++) {
-            float max, sum;
-            santa__mass_block(j->kernel, s + (g + h) * block, (int)block, &max, &sum);
-            santa__dense_join(x, g + h, max, (double)sum, &keep[h], &add[h]);
+            santa__dense_join(x, g + h, max[h], (double)sum[h], &keep[h], &add[h]);
             if (!(add[h] > 0.0f)) memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
         }
         santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block),
@@ -2478,27 +2518,31 @@ static float santa__std_error(const santa__job *j, const santa__list *l, const f
 
 static int santa__selects(const santa_options *o) { return o->method == SANTA_TOP_K || o->method == SANTA_TOP_P; }
 
-/* Weights and masses of block b, number i of the row. */
+/* Weights and masses of the row's block i. */
 static void santa__sampled_block(const santa__job *j, int64_t i) {
     const santa__plan *p = j->plan;
+    const int selects = santa__selects(j->o);                         /* the scores stay */
+    float *u = SANTA__PART(float, j, scores) + i * p->block, raw[SANTA_BLOCK];
+    float *max = SANTA__PART(float, j, block_max) + i, *sum = SANTA__PART(float, j, block_sum) + i;
     int64_t g;
-    for (g = 0; g < j->group; g++) {
-        float *u = SANTA__PART(float, j, scores) + g * p->score_stride + i * p->block, raw[SANTA_BLOCK];
-        if (santa__selects(j->o)) { memcpy(raw, u, (size_t)p->block * sizeof *u); u = raw; }       /* the scores stay */
-        santa__mass_block(j->kernel, u, (int)p->block, SANTA__PART(float, j, block_max) + g * p->blocks + i,
-                          SANTA__PART(float, j, block_sum) + g * p->blocks + i);
+    if (!selects) j->kernel->mass(u, p->score_stride, j->group, (int)p->block, max, sum, p->blocks);
+    for (g = 0; g < j->group && selects; g++) {
+        memcpy(raw, u + g * p->score_stride, (size_t)p->block * sizeof *u);
+        j->kernel->mass(raw, 0, 1, (int)p->block, max + g * p->blocks, sum + g * p->blocks, 0);
     }
 }
 
-/* One head: prefix, draw, gather. first: number of the row's first block. */
-static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, int64_t blocks) {
+/* What a head has drawn. bad: a NaN was seen. */
+typedef struct santa__drawn { santa__list list; float lse; double share; int bad; } santa__drawn;
+
+/* Prefix and draws of head g. first: number of the row's first block. */
+static void santa__draw_head(const santa__job *j, int64_t g, int64_t first, int64_t blocks, santa__drawn *drawn) {
     const santa__plan *p = j->plan;
+    const int64_t at = g % p->lists * p->list;
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
-    float *acc = SANTA__PART(float, j, acc), *u = SANTA__PART(float, j, scores) + g * p->score_stride, lse;
+    float *u = SANTA__PART(float, j, scores) + g * p->score_stride;
+    santa__list *l = &drawn->list;
     santa__mass x;
-    santa__list l;
-    double share;
-    int64_t i;
     x.u = u; x.max = SANTA__PART(float, j, block_max) + g * p->blocks; x.sum = SANTA__PART(float, j, block_sum) + g * p->blocks;
     x.prefix = SANTA__PART(double, j, prefix);
     x.kernel = j->kernel; x.first = first; x.blocks = blocks; x.block = (int)p->block;
@@ -2506,19 +2550,30 @@ static void santa__sampled_head(const santa__job *j, int64_t g, int64_t first, i
         santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
         santa__round_stash(j->o->stash, &dither, first * p->block, (int)(blocks * p->block), u);
     }
-    if (santa__prefix(&x)) { santa__write_head(j, g, NULL, 0.0f, 0.0f); return; }
-    lse = santa__lse(x.m, x.total, santa__sink(j, g), &share);
-    l.index = SANTA__PART(int32_t, j, index); l.count = SANTA__PART(int32_t, j, count); l.weight = SANTA__PART(float, j, weight);
-    l.rows = l.draws = 0;
-    l.v = &j->v;
-    if (x.total > 0.0) santa__draw(j->o, &x, &rng, &l, j->stats);
-    share *= (double)santa__v_scale(j->a);
-    santa__gather(&j->v, j->kernel, l.index, l.weight, l.rows, (float)share, acc);
-    santa__write_head(j, g, acc, lse, j->a->std_error && l.rows ? santa__std_error(j, &l, acc, share) : 0.0f);
-    for (i = 0; i < l.rows; i++)
-        j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l.index[i] - first * p->block);
-    j->stats->v_rows_head += l.rows;
-    if (santa__has_draws(j->o->method)) j->stats->draws += l.draws;
+    l->index = SANTA__PART(int32_t, j, index) + at;
+    l->count = SANTA__PART(int32_t, j, count) + at;
+    l->weight = SANTA__PART(float, j, weight) + at;
+    l->rows = l->draws = 0;
+    l->v = &j->v;
+    drawn->bad = santa__prefix(&x);
+    if (drawn->bad) return;
+    drawn->lse = santa__lse(x.m, x.total, santa__sink(j, g), &drawn->share);
+    drawn->share *= (double)santa__v_scale(j->a);
+    if (x.total > 0.0) santa__draw(j->o, &x, &rng, l, j->stats);
+}
+
+/* V's rows and the result of head g. */
+static void santa__gather_head(const santa__job *j, int64_t g, int64_t first, const santa__drawn *drawn) {
+    const santa__list *l = &drawn->list;
+    float *acc = SANTA__PART(float, j, acc);
+    int64_t i;
+    if (drawn->bad) { santa__write_head(j, g, NULL, 0.0f, 0.0f); return; }
+    santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)drawn->share, acc);
+    santa__write_head(j, g, acc, drawn->lse, j->a->std_error && l->rows ? santa__std_error(j, l, acc, drawn->share) : 0.0f);
+    for (i = 0; i < l->rows; i++)
+        j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l->index[i] - first * j->plan->block);
+    j->stats->v_rows_head += l->rows;
+    if (santa__has_draws(j->o->method)) j->stats->draws += l->draws;
 }
 
 static int64_t santa__row_blocks(const santa__job *j) { return (j->end - 1) / j->plan->block + 1 - j->begin / j->plan->block; }
@@ -2537,10 +2592,15 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
 static void santa__sample_heads(santa__job *j, int64_t span) {
     const santa__plan *p = j->plan;
     const int64_t first = j->begin / p->block, blocks = santa__row_blocks(j);
-    int64_t h, g;
+    santa__drawn drawn[SANTA__SLICE];
+    int64_t h, g, i;
     for (h = 0; h < span; h++) {
         memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
-        for (g = 0; g < j->group; g++) santa__sampled_head(&j[h], g, first, blocks);
+        for (g = 0; g < j->group; g += p->lists) {                     /* V's rows of one head come in while the next one draws */
+            const int64_t to = SANTA__MIN(g + p->lists, j->group);
+            for (i = g; i < to; i++) santa__draw_head(&j[h], i, first, blocks, &drawn[i - g]);
+            for (i = g; i < to; i++) santa__gather_head(&j[h], i, first, &drawn[i - g]);
+        }
         j[h].stats->k_rows_read += j->end - j->begin;
     }
 }
@@ -2703,7 +2763,8 @@ static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float 
     float max, sum;
     *keep = 1.0f;
     *add = 0.0f;
-    s->bad |= kernel->mass(u, SANTA_BLOCK, &max, &sum);
+    kernel->mass(u, 0, 1, SANTA_BLOCK, &max, &sum, 0);
+    s->bad |= santa__is_nan(sum);
     if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
     if (s->bad || max < SANTA__MASK_LIMIT) return;
     santa__join_max(&s->m, max, keep, add);
@@ -3069,7 +3130,7 @@ static void santa__job_make(santa__job *j, const santa_attention *a, const santa
     j->offset = o->offsets ? o->offsets[batch] : o->offset;
     j->request_id = o->request_ids ? o->request_ids[batch] : (uint64_t)batch;
     j->q = SANTA__PART(float, j, q);
-    j->q8 = SANTA__PART(char, j, q8);
+    j->packed = SANTA__PART(char, j, packed);
     j->coef = SANTA__PART(float, j, coef);
     j->active = SANTA__PART(int32_t, j, active);
 }
@@ -3178,7 +3239,7 @@ static void santa__run_team(const santa__call *call) {
     team.j = j;
     team.dense = call->o->method == SANTA_DENSE;
     for (i = call->first; i < to; i += team.jobs) {
-        team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* fewer than there are threads' workspaces */
+        team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
         team.together = santa__token_major(call->a) && !team.dense ? team.jobs : 1;
         for (q = 0; q < call->a->q.shape[1]; q++) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
@@ -3324,7 +3385,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     for (b = 0; b < x.blocks; b++) {
         float tmp[SANTA_BLOCK], *at = u + b * p.block;
         if (select) { memcpy(tmp, at, (size_t)p.block * sizeof *tmp); at = tmp; }
-        santa__mass_block(kernel, at, (int)p.block, max + b, sum + b);
+        kernel->mass(at, 0, 1, (int)p.block, max + b, sum + b, 0);
     }
     if (santa__rounds(o)) {
         rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
@@ -3637,117 +3698,138 @@ SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int
     return SANTA__ISA(vrow)(t, tmp, 0);
 }
 
-/* sum[g * rows + i] += q_g . row_i over the features from c on, those of head dims that are not a multiple of 32. */
-SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int rows, int64_t c, int64_t d, const char *q,
-                                               int64_t q_stride, int heads, float *sum) {
+/* sum[g * rows + i] += q_g . row_i over the features from c on, fewer than SANTA__PACK. */
+SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int64_t at, int rows, int64_t c, int64_t d,
+                                               const char *q, int heads, float *sum) {
     int i, g;
-    for (; c < d; c += SANTA__LANES)
+    for (; c < d; c += SANTA__LANES, q += SANTA__LANES * sizeof(float))
         for (i = 0; i < rows; i++) {
-            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i], c) : SANTA__ISA(vrow_tail)(t, row[i], c, d - c);
-            for (g = 0; g < heads; g++) {                             /* q is zero-padded to whole vectors */
-                const float *y = (const float *)(const void *)(q + g * q_stride) + c;
-                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, SANTA__ISA(vget)(y)));
+            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i] + at, c)
+                                                     : SANTA__ISA(vrow_tail)(t, row[i] + at, c, d - c);
+            for (g = 0; g < heads; g++) {
+                const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK);
+                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, y));
             }
         }
 }
 
-/* Features c .. of rows and heads into their sums, 32 as floats, or n blocks in integers. */
-SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, int rows, const char *q, int64_t q_stride, int heads,
-                                          int64_t c, SANTA__V *acc) {
+/* 32 features of rows and heads into their sums; or n blocks, in integers. */
+SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, int64_t at, int rows, const char *q, int heads,
+                                          SANTA__V *acc) {
     SANTA__V x[8];
     int k, g, u;
     SANTA__UNROLL
-    for (u = 0; u < 32; u += SANTA__LANES) {
+    for (u = 0; u < SANTA__PACK; u += SANTA__LANES) {
         SANTA__UNROLL
-        for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + santa__bytes(t, c), u);
+        for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
-            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + g * q_stride) + c + u);
+            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK + u);
             SANTA__UNROLL
             for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vfma)(x[k], y, acc[g * rows + k]);
         }
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int rows, const char *q, int64_t q_stride, int heads, int64_t c,
-                                          int n, SANTA__V *acc) {
+SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int rows, const char *q, int heads, int n,
+                                          SANTA__V *acc) {
     SANTA__V scale[8];
     int k, g;
     SANTA__UNROLL
-    for (k = 0; k < rows; k++) scale[k] = SANTA__ISA(vscales)(r[k] + c / 32 * 34, n);
+    for (k = 0; k < rows; k++) scale[k] = SANTA__ISA(vscales)(r[k] + at, n);
     SANTA__UNROLL
-    for (g = 0; g < heads; g++) {
-        const char *head = q + g * q_stride;
-        const char *less = head + q_stride / 3, *scales = less + q_stride / 3;
-        const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(scales + c));
+    for (g = 0; g < heads; g++, q += 3 * SANTA__PACK_Q8) {
+        const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + 2 * SANTA__PACK_Q8));
         SANTA__UNROLL
         for (k = 0; k < rows; k++)
-            acc[g * rows + k] = SANTA__ISA(vfma)(SANTA__ISA(vblocks)(r[k] + c / 32 * 34, head + c, less + c, n),
+            acc[g * rows + k] = SANTA__ISA(vfma)(SANTA__ISA(vblocks)(r[k] + at, q, q + SANTA__PACK_Q8, n),
                                                  SANTA__ISA(vmul)(scale[k], y), acc[g * rows + k]);
     }
 }
 
-/* heads * rows sums in registers; each row is loaded and converted once for all heads. */
-SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char *const *row, int64_t at, int n, int64_t d,
-                                         const char *q, int64_t q_stride, int heads, float *s, int64_t s_stride) {
-    const int rows = SANTA__MIN(SANTA__TILE / heads, 8), step = integers ? 32 * SANTA__BLOCKS : 32;
-    const int64_t bytes = santa__bytes(t, d), whole = d / step * step;
+/* Sums of heads * rows in registers: each row is loaded and converted once for all heads. Prefetches are spread over the blocks of
+   features, since more at once would fill the CPU's queue of loads, and ask no branch which KV head is next. One offset for all
+   rows, and one pointer to all queries: a compiler short of registers keeps pointers in vector registers, from where they come out
+   behind the products. */
+SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char *const *row, int n, int64_t d,
+                                         const santa__queries *x, int heads, int64_t g0) {
+    const int rows = SANTA__MIN(SANTA__TILE / heads, 8), step = integers ? 32 * SANTA__BLOCKS : SANTA__PACK;
+    const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
+    const int64_t bytes = santa__bytes(t, d), whole = d / step * step, kv_heads = x->heads, k_step = x->k_step, q_block = x->q_block;
+    const int64_t cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
     for (i = 0; i < n; i += rows) {
-        const char *r[8];
-        SANTA__V acc[SANTA__TILE];
-        float sum[SANTA__TILE];
-        int64_t c;
-        SANTA__UNROLL
-        for (k = 0; k < rows; k++) {
-            r[k] = row[SANTA__MIN(i + k, n - 1)] + at;
-            for (c = 0; c < bytes; c += 64) SANTA__PREFETCH(row[i + k + SANTA__AHEAD] + at + c);
+        const char *const *coming = row + i + far, *const *r = row + i, *few[8];
+        const char *first = x->q + g0 * (integers ? 3 * SANTA__PACK_Q8 : SANTA__PACK * (int64_t)sizeof(float));
+        float *s = x->s + g0 * x->s_stride + i;
+        int64_t h, start = x->at, next = x->at, next_head = 0;
+        if (i + rows > n) {
+            for (k = 0; k < rows; k++) few[k] = row[SANTA__MIN(i + k, n - 1)];
+            r = few;
         }
-        SANTA__UNROLL
-        for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
-        for (c = 0; c < whole; c += step) {
-            if (integers) SANTA__ISA(dot_blocks)(r, rows, q, q_stride, heads, c, SANTA__BLOCKS, acc);
-            else SANTA__ISA(dot_floats)(t, r, rows, q, q_stride, heads, c, acc);
-        }
-        if (integers && whole < d) SANTA__ISA(dot_blocks)(r, rows, q, q_stride, heads, whole, 1, acc);
-        SANTA__ISA(vsums)(acc, sum);
-        if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, rows, whole, d, q, q_stride, heads, sum);
-        if (santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= santa__unit(t);
-        if (i + rows <= n) {
+        for (h = 0; h < kv_heads; h++, start += k_step, first += x->q_step, s += x->s_step) {
+            const int64_t back = x->in_order ? x->at : start;
+            const char *q = first;
+            SANTA__V acc[SANTA__TILE];
+            float sum[SANTA__TILE];
+            int64_t at = start, c, b;
+            int sent = 0;
+            if (!x->in_order) { coming = row + i + far; next = start; }
             SANTA__UNROLL
-            for (g = 0; g < heads; g++) memcpy(s + g * s_stride + i, sum + g * rows, (size_t)rows * sizeof *s);
-        } else {
-            for (g = 0; g < heads; g++)
-                for (k = 0; i + k < n; k++) s[g * s_stride + i + k] = sum[g * rows + k];
+            for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
+            SANTA__UNROLL
+            for (c = 0; c < whole || sent < rows; c += step) {
+                if (sent++ < rows) {
+                    const char *p = *coming + next;
+                    const int last = ++next_head == cycle;
+                    SANTA__UNROLL
+                    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
+                    coming += last;
+                    next = last ? back : next + k_step;
+                    next_head = last ? 0 : next_head;
+                }
+                if (c >= whole) continue;
+                if (integers) SANTA__ISA(dot_blocks)(r, at, rows, q + c % SANTA__PACK_Q8, heads, SANTA__BLOCKS, acc);
+                else SANTA__ISA(dot_floats)(t, r, at, rows, q, heads, acc);
+                at += santa__bytes(t, step);
+                if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_block;
+            }
+            if (integers && whole < d) SANTA__ISA(dot_blocks)(r, at, rows, q, heads, 1, acc);
+            SANTA__ISA(vsums)(acc, sum);
+            if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, heads, sum);
+            if (santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= santa__unit(t);
+            if (i + rows <= n) {
+                SANTA__UNROLL
+                for (g = 0; g < heads; g++) memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
+            } else {
+                for (g = 0; g < heads; g++)
+                    for (k = 0; i + k < n; k++) s[g * x->s_stride + k] = sum[g * rows + k];
+            }
         }
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int integers, const char *const *row, int64_t at, int n, int64_t d,
-                                        const char *q, int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
-    for (; group >= 4; group -= 4, q += 4 * q_stride, s += 4 * s_stride)
-        SANTA__ISA(dot_heads)(t, integers, row, at, n, d, q, q_stride, 4, s, s_stride);
-    if (group >= 2) {
-        SANTA__ISA(dot_heads)(t, integers, row, at, n, d, q, q_stride, 2, s, s_stride);
-        group -= 2; q += 2 * q_stride; s += 2 * s_stride;
-    }
-    if (group) SANTA__ISA(dot_heads)(t, integers, row, at, n, d, q, q_stride, 1, s, s_stride);
+SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int integers, const char *const *row, int n, int64_t d,
+                                        const santa__queries *x) {
+    int64_t g = 0;
+    if (d == 128) for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, integers, row, n, 128, x, 4, g);      /* unrolled */
+    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 4, g);
+    if (g + 2 <= x->group) { SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 2, g); g += 2; }
+    if (g < x->group) SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 1, g);
 }
 
-SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t d, const char *q,
-                                          int64_t q_stride, int64_t group, float *s, int64_t s_stride) {
+SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x) {
     switch (t) {                                                      /* the types become constants */
-        case SANTA_F32: SANTA__ISA(dot_type)(SANTA_F32, 0, row, at, n, d, q, q_stride, group, s, s_stride); break;
-        case SANTA_F16: SANTA__ISA(dot_type)(SANTA_F16, 0, row, at, n, d, q, q_stride, group, s, s_stride); break;
-        case SANTA_BF16: SANTA__ISA(dot_type)(SANTA_BF16, 0, row, at, n, d, q, q_stride, group, s, s_stride); break;
-        case SANTA_E4M3: SANTA__ISA(dot_type)(SANTA_E4M3, 0, row, at, n, d, q, q_stride, group, s, s_stride); break;
-        case SANTA_Q8_0: SANTA__ISA(dot_type)(SANTA_Q8_0, 0, row, at, n, d, q, q_stride, group, s, s_stride); break;
+        case SANTA_F32: SANTA__ISA(dot_type)(SANTA_F32, 0, row, n, d, x); break;
+        case SANTA_F16: SANTA__ISA(dot_type)(SANTA_F16, 0, row, n, d, x); break;
+        case SANTA_BF16: SANTA__ISA(dot_type)(SANTA_BF16, 0, row, n, d, x); break;
+        case SANTA_E4M3: SANTA__ISA(dot_type)(SANTA_E4M3, 0, row, n, d, x); break;
+        case SANTA_Q8_0: SANTA__ISA(dot_type)(SANTA_Q8_0, 0, row, n, d, x); break;
     }
 }
 
-SANTA__TARGET static void SANTA__ISA(dot_q8)(const char *const *row, int64_t at, int n, int64_t d, const char *q, int64_t q_stride,
-                                             int64_t group, float *s, int64_t s_stride) {
-    SANTA__ISA(dot_type)(SANTA_Q8_0, 1, row, at, n, d, q, q_stride, group, s, s_stride);
+SANTA__TARGET static void SANTA__ISA(dot_q8)(const char *const *row, int n, int64_t d, const santa__queries *x) {
+    SANTA__ISA(dot_type)(SANTA_Q8_0, 1, row, n, d, x);
 }
 
 /* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
@@ -3763,33 +3845,52 @@ SANTA__INLINE SANTA__V SANTA__ISA(vexp)(SANTA__V x) {
     return SANTA__ISA(vfrom)(x, SANTA__EXP_UNDERFLOW, SANTA__ISA(vpow2)(p, n));
 }
 
-SANTA__TARGET static int SANTA__ISA(mass)(float *s, int n, float *max, float *sum) {
-    SANTA__V m = SANTA__ISA(vset)(SANTA__MASKED), total = SANTA__ISA(vset)(0.0f);
-    int i, bad = 0;
-    if (n < SANTA__LANES) {
-        float wide[SANTA__LANES];
-        for (i = 0; i < SANTA__LANES; i++) wide[i] = i < n ? s[i] : SANTA__MASKED;
-        bad = SANTA__ISA(mass)(wide, SANTA__LANES, max, sum);
-        memcpy(s, wide, (size_t)n * sizeof *s);
-        return bad;
+/* Up to four heads side by side: the chain of operations of one alone is longer than what the CPU has on hand. */
+SANTA__INLINE void SANTA__ISA(mass_heads)(float *s, int64_t s_stride, int heads, int n, float *max, float *sum, int64_t stride) {
+    SANTA__V total[4];
+    float top[4];
+    int g, i;
+    for (g = 0; g < heads; g++) {
+        SANTA__V m = SANTA__ISA(vset)(SANTA__MASKED);
+        int bad = 0;
+        for (i = 0; i < n; i += SANTA__LANES) {
+            const SANTA__V x = SANTA__ISA(vget)(s + g * s_stride + i);
+            bad |= SANTA__ISA(vbad)(x);
+            m = SANTA__ISA(vmax)(m, x);
+        }
+        top[g] = bad ? santa__nan() : SANTA__ISA(vtop)(m);
     }
-    for (i = 0; i < n; i += SANTA__LANES) {
-        const SANTA__V x = SANTA__ISA(vget)(s + i);
-        bad |= SANTA__ISA(vbad)(x);
-        m = SANTA__ISA(vmax)(m, x);
+    for (g = 0; g < heads; g++) {
+        const SANTA__V m = SANTA__ISA(vset)(top[g]);
+        float *u = s + g * s_stride;
+        total[g] = SANTA__ISA(vset)(0.0f);
+        if (santa__is_nan(top[g])) continue;
+        if (top[g] < SANTA__MASK_LIMIT) { memset(u, 0, (size_t)n * sizeof *u); continue; }
+        for (i = 0; i < n; i += SANTA__LANES) {
+            const SANTA__V x = SANTA__ISA(vexp)(SANTA__ISA(vsub)(SANTA__ISA(vget)(u + i), m));
+            SANTA__ISA(vput)(u + i, x);
+            total[g] = SANTA__ISA(vadd)(total[g], x);
+        }
     }
-    if (bad) return 1;
-    *max = SANTA__ISA(vtop)(m);
-    *sum = 0.0f;
-    if (*max < SANTA__MASK_LIMIT) { memset(s, 0, (size_t)n * sizeof *s); *max = SANTA__MASKED; return 0; }
-    m = SANTA__ISA(vset)(*max);
-    for (i = 0; i < n; i += SANTA__LANES) {
-        const SANTA__V u = SANTA__ISA(vexp)(SANTA__ISA(vsub)(SANTA__ISA(vget)(s + i), m));
-        SANTA__ISA(vput)(s + i, u);
-        total = SANTA__ISA(vadd)(total, u);
+    for (g = 0; g < heads; g++) {
+        const int bad = santa__is_nan(top[g]);
+        max[g * stride] = bad || top[g] < SANTA__MASK_LIMIT ? SANTA__MASKED : top[g];
+        sum[g * stride] = bad ? top[g] : SANTA__ISA(vtotal)(total[g]);
     }
-    *sum = SANTA__ISA(vtotal)(total);
-    return 0;
+}
+
+SANTA__TARGET static void SANTA__ISA(mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum,
+                                           int64_t stride) {
+    for (; heads > 0; heads -= 4, s += 4 * s_stride, max += 4 * stride, sum += 4 * stride) {
+        const int few = (int)SANTA__MIN(heads, (int64_t)4);
+        float wide[4 * SANTA__LANES];
+        int g, i;
+        if (n >= SANTA__LANES) { SANTA__ISA(mass_heads)(s, s_stride, few, n, max, sum, stride); continue; }
+        for (g = 0; g < few; g++)
+            for (i = 0; i < SANTA__LANES; i++) wide[g * SANTA__LANES + i] = i < n ? s[g * s_stride + i] : SANTA__MASKED;
+        SANTA__ISA(mass_heads)(wide, SANTA__LANES, few, SANTA__LANES, max, sum, stride);
+        for (g = 0; g < few; g++) memcpy(s + g * s_stride, wide + g * SANTA__LANES, (size_t)n * sizeof *s);
+    }
 }
 
 SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
