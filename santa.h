@@ -143,9 +143,10 @@
    The library starts no thread and keeps no state between calls; calls may run concurrently on different workspaces.
    One call's work is batch x kv_heads independent items. Three ways to spread them:
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
-   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. With more
-     threads than items (and 1024 keys of capacity or more; not vAttention) they share the keys of a sequence, and
-     parallel_for is called twice for each query row;
+   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. Rows of
+     1024 keys of capacity or more are shared by the threads if there are more threads than items, and where a
+     token-major (NHD) cache is sampled, which is faster read by whole tokens (not vAttention): then parallel_for is
+     called twice for each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -153,8 +154,8 @@
 
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
-   Sampled methods need about 4 * group bytes per key of capacity: 2.2 MB for 131072 keys, group 4; vAttention with a
-   predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD) sampled methods need it for each of the
+   Sampled methods need about 4 * group bytes per key of capacity (2.2 MB for 131072 keys, group 4) and 12 per draw of
+   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD) sampled methods need it for each of the
    up to 8 KV heads that a thread visits together.
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
@@ -898,8 +899,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 
    How many rows ahead: of one KV head 32. Of the KV heads of token-major rows together 12, in the order of memory, if several
    threads run, since it is memory that they wait for, and it likes that order; one thread alone waits for its own loads, and is
-   faster with 20 rows of the KV head at hand (a distance of 64 KB, 32 rows of 8 heads, takes 1.6 times as long: its lines
-   share few sets of the caches). */
+   faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much slower: their lines share few
+   sets of the caches). */
 #define SANTA__AHEAD 32
 #define SANTA__AHEAD_TOKENS 12
 #define SANTA__AHEAD_HEADS 20
@@ -3721,20 +3722,22 @@ SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const 
    before each head's products: more lines at once would fill the CPU's queue of loads. */
 SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, int64_t at, int rows, const char *q, int heads,
                                           const char *coming, int64_t bytes, SANTA__V *acc) {
+    const int stride = SANTA__PACK / SANTA__LANES * heads * 64;
     SANTA__V x[8];
     int64_t b;
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += SANTA__LANES) {
+        const int first = u / SANTA__LANES * heads * 64;
         SANTA__UNROLL
         for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK + u);
-            if (coming) {
+            if (coming && t != SANTA_F32) for (b = first + g * 64; b < bytes; b += stride) SANTA__PREFETCH(coming + b);
+            if (coming && t == SANTA_F32) {
                 SANTA__UNROLL
-                for (b = (u / SANTA__LANES * heads + g) * 64; b < bytes; b += SANTA__PACK / SANTA__LANES * heads * 64)
-                    SANTA__PREFETCH(coming + b);
+                for (b = first + g * 64; b < bytes; b += stride) SANTA__PREFETCH(coming + b);
             }
             if (t == SANTA_F32) SANTA__KEEP_ORDER();
             SANTA__UNROLL
@@ -3800,10 +3803,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (p && (integers || c >= whole)) {
-                    SANTA__UNROLL
-                    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
-                }
+                if (p && (integers || c >= whole)) for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
                 if (c >= whole) continue;
                 if (integers) SANTA__ISA(dot_blocks)(r, at, rows, q + c % SANTA__PACK_Q8, heads, SANTA__BLOCKS, acc);
                 else SANTA__ISA(dot_floats)(t, r, at, rows, q, heads, p, bytes, acc);

@@ -13,7 +13,7 @@ extern "C"
 santa_status unit_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t bytes);
 #endif
 
-enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS, SCRATCH = 1 << 16 };
+enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS, SCRATCH = 1 << 18 };
 
 static float q[HEADS * DIM], k[N * KV_HEADS * DIM], v[N * KV_HEADS * DIM_V], out[HEADS * DIM_V], dense[HEADS * DIM_V];
 static float scores[GROUP * N], weight[N], row[DIM_V], columns[N * KV_HEADS * DIM];
