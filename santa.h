@@ -155,8 +155,8 @@
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
    Sampled methods need about 4 * group bytes per key of capacity (2.2 MB for 131072 keys, group 4) and 12 per draw of
-   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD) sampled methods need it for each of the
-   up to 8 KV heads that a thread visits together.
+   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD)
+   sampled methods need it for each of the up to 8 KV heads that a thread visits together.
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
