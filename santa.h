@@ -3771,7 +3771,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
                                          const santa__queries *x, int heads, int64_t g0) {
     const int rows = SANTA__MIN(SANTA__TILE / heads, 8), step = integers ? 32 * SANTA__BLOCKS : SANTA__PACK;
     const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
-    const int64_t bytes = santa__bytes(t, d), whole = d / step * step;
+    const int64_t bytes = santa__bytes(t, d), whole = d / step * step, all = SANTA__MAX(whole, (int64_t)rows * step);
     const int64_t kv_heads = x->heads, k_step = x->k_step, q_block = x->q_block, cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
     for (i = 0; i < n; i += rows) {
@@ -3794,7 +3794,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
             SANTA__UNROLL
             for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
             SANTA__UNROLL
-            for (c = 0; c < whole || sent < rows; c += step) {
+            for (c = 0; c < all; c += step) {
                 const char *p = NULL;
                 if (sent++ < rows) {
                     const int last = ++next_head == cycle;
