@@ -888,7 +888,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 /* The inner loops, for each instruction set the same text (>>kernels-body, which this file includes from itself) over another
    vocabulary of small vector operations:
    dot         scores of n <= SANTA_BLOCK rows, see santa__queries
-   dot_q8      the same for rows of q8_0 and queries as santa__q8_query makes them, with integer products
+   dot_q8      the same for rows of q8_0 and queries as santa__pack_q8 makes them, with integer products
+   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL: the CPU's type has no such product
    mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or 64. Head g has s at g * s_stride,
                max and sum at g * stride. A NaN or +inf among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
@@ -907,7 +908,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 #define SANTA__BEYOND (SANTA__AHEAD + 8)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
-#define SANTA__CHUNK 4096                    /* keys of exact attention whose sums are formed apart, see santa__state */
+#define SANTA__CHUNKS 32                     /* parts of a row's keys whose exact sums are formed apart, see santa__state */
 #define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
 
 /* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads begins at + h * k_step bytes
@@ -915,7 +916,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    to the next, and query head g < group has its scores from s + h * s_step + g * s_stride on. */
 typedef struct santa__queries {
     const char *q;
-    float *s;
+    float *s, scale;                     /* scale: dot_bf16 only                                                  */
     int64_t heads, group, at, k_step, q_step, q_block, s_step, s_stride;
     int in_order;                        /* of prefetches: that of memory, see SANTA__AHEAD                       */
 } santa__queries;
@@ -923,6 +924,7 @@ typedef struct santa__queries {
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*dot_q8)(const char *const *row, int n, int64_t d, const santa__queries *x);
+    void (*dot_bf16)(const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
     void (*accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w, int64_t w_stride,
@@ -954,33 +956,42 @@ typedef struct santa__kernels {
    vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit); c a multiple of SANTA__LANES
    vblocks(k, q, less, n): products of n <= SANTA__BLOCKS blocks of q8_0 and q's int8, added up within each block in any way; less:
    see below
-   vscales(k, n): the blocks' scales, in the lanes where vblocks has their sums */
+   vscales(k, n): the blocks' scales, in the lanes where vblocks has their sums
+   vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2 SANTA__LANES bf16 in lane i */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* The queries of a group as the kernels want them, so that one pointer serves all heads: for each 32 features, padded with zeros,
-   [heads][32] f32. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as int32, for
-   products of (k + 128) q; for each 4 the f32 scale of their block of 32. */
-enum { SANTA__PACK = 32, SANTA__PACK_Q8 = 64 };
-static int64_t santa__pack_bytes(int64_t d) { return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACK * (int64_t)sizeof(float); }
-static int64_t santa__pack_bytes_q8(int64_t d) { return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACK_Q8 * 3; }
+   [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as int32, for
+   products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes of a head in such a block. */
+enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS };               /* the products of dot, dot_q8, dot_bf16 */
+enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK, SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
+static int santa__packed(int form) {
+    return form == SANTA__INTEGERS ? SANTA__PACKED_Q8 : form == SANTA__FLOATS ? SANTA__PACKED : SANTA__PACKED / 2;
+}
 
 static void santa__pack(const float *q, int64_t d, int64_t heads, char *packed) {
-    const size_t bytes = SANTA__PACK * sizeof *q;
     int64_t c;
-    for (c = 0; c < d; c += SANTA__PACK, packed += heads * (int64_t)bytes) {
-        memset(packed, 0, bytes);
+    for (c = 0; c < d; c += SANTA__PACK, packed += heads * SANTA__PACKED) {
+        memset(packed, 0, SANTA__PACKED);
         memcpy(packed, q + c, (size_t)SANTA__MIN(d - c, (int64_t)SANTA__PACK) * sizeof *q);
     }
 }
 
+static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *packed) {        /* of features that are bf16 */
+    int64_t c;
+    for (c = 0; c < d; c++) {
+        const uint16_t half = (uint16_t)(santa__bits(q[c]) >> 16);
+        memcpy(packed + c / SANTA__PACK * heads * (SANTA__PACKED / 2) + c % SANTA__PACK * 2, &half, sizeof half);
+    }
+}
+
 static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packed) {
-    const size_t bytes = 3 * SANTA__PACK_Q8;
     int64_t b, i;
     for (b = 0; b < d; b += 32) {
-        char *x = packed + b / SANTA__PACK_Q8 * heads * (int64_t)bytes + b % SANTA__PACK_Q8;
+        char *x = packed + b / SANTA__PACK_Q8 * heads * SANTA__PACKED_Q8 + b % SANTA__PACK_Q8;
         float scale = santa__nan(), top = 0.0f;
         int bad = 0;
-        if (b % SANTA__PACK_Q8 == 0) memset(x, 0, bytes);
+        if (b % SANTA__PACK_Q8 == 0) memset(x, 0, SANTA__PACKED_Q8);
         for (i = 0; i < 32; i++) {
             bad |= santa__not_finite(q[b + i]);
             top = SANTA__MAX(top, (float)fabs((double)q[b + i]));
@@ -1217,6 +1228,14 @@ SANTA__INLINE __m512 santa__vblocks_avx512(const char *k, const char *q, const c
     x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
     return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_loadu_si512(less), x, _mm512_loadu_si512(q)));
 }
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10        /* assemblers and __builtin_cpu_supports that know it */
+#define SANTA__DOT_BF16
+#define SANTA__CPU_BF16 __builtin_cpu_supports("avx512bf16")
+SANTA__INLINE __m512 santa__vpairs_avx512(__m512 x, __m512 k, __m512 q) {     /* its intrinsic would ask for a target of its own */
+    __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(x) : "v"(k), "vm"(q));
+    return x;
+}
+#endif
 SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
     const __m256i h = _mm256_zextsi128_si256(_mm_set1_epi16((short)santa__u16(k)));
     return _mm512_cvtph_ps(n < 2 ? h : _mm256_inserti128_si256(h, _mm_set1_epi16((short)santa__u16(k + 34)), 1));
@@ -1300,6 +1319,13 @@ SANTA__INLINE float32x4_t santa__vblocks_neon(const char *k, const char *q, cons
     return vcvtq_f32_s32(vpadalq_s16(vpaddlq_s16(a), b));
 #endif
 }
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+#define SANTA__DOT_BF16
+#define SANTA__CPU_BF16 1
+SANTA__INLINE float32x4_t santa__vpairs_neon(float32x4_t x, float32x4_t k, float32x4_t q) {
+    return vbfdotq_f32(x, vreinterpretq_bf16_f32(k), vreinterpretq_bf16_f32(q));
+}
+#endif
 SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
     (void)n;
     return vdupq_n_f32(santa_f16_to_f32(santa__u16(k)));
@@ -1338,6 +1364,11 @@ SANTADEF const char *santa_isa_name(santa_isa isa) {
     static const char *const name[SANTA_ISA_COUNT] = { "auto", "scalar", "avx2", "avx512", "neon" };
     return (unsigned)isa < (unsigned)SANTA_ISA_COUNT ? name[isa] : "not a santa_isa";
 }
+
+#ifndef SANTA__CPU_BF16
+#define SANTA__CPU_BF16 0
+#endif
+static int santa__has_dot_bf16(const santa__kernels *k) { return k->dot_bf16 && SANTA__CPU_BF16; }
 
 static const santa__kernels *santa__kernels_of(santa_isa isa) {
     switch (isa == SANTA_ISA_AUTO ? santa_best_isa() : isa) {
@@ -1537,9 +1568,10 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 
 /* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
 typedef struct santa__plan {
-    int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words;
+    int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
     uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             taken, part, keys, va, va_rows, total;
+             states, taken, part, keys, va, va_rows, total;
+    int shared;                          /* see santa__is_team                                                    */
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1555,13 +1587,15 @@ static int santa__bernoulli(const santa_options *o) {
     return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-static int64_t santa__pack_of(const santa_options *o, int64_t d) {
-    return o->scores == SANTA_SCORES_Q8 ? santa__pack_bytes_q8(d) : santa__pack_bytes(d);
+/* Bytes of one head's packed query. */
+static int64_t santa__pack_size(const santa_options *o, int64_t d) {
+    if (o->scores == SANTA_SCORES_Q8) return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8;
+    return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
-/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. shared: see santa__is_team. */
+/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. */
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int shared) {
-    int64_t s = santa__num_samples(o), heads, blocks, states;
+    int64_t s = santa__num_samples(o), heads, blocks;
     int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
     memset(p, 0, sizeof *p);
     p->group = group;
@@ -1572,7 +1606,8 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->dv = dv;
     p->words = n / 64 + 2;
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
-    states = streams && shared ? n / SANTA__CHUNK + 3 : streams || o->dense_below != 0 ? 2 : 0;         /* see santa__state */
+    p->shared = shared;
+    p->state = (12 * group + 63) / 64 * 64 + (group * dv + 15) / 16 * 64;     /* bytes of a santa__state */
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
@@ -1584,21 +1619,22 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
-    p->packed = santa__plan_part(p, d > 0 && !santa__bernoulli(o) ? group * santa__pack_of(o, d) : 0, 1);
+    p->packed = santa__plan_part(p, d > 0 && !santa__bernoulli(o) ? group * santa__pack_size(o, d) : 0, 1);
     p->coef = santa__plan_part(p, santa__bernoulli(o) ? group * p->d_pad : 0, 4);
     p->active = santa__plan_part(p, p->d_pad, 4);
     p->row_a = santa__plan_part(p, SANTA__MAX(d, dv), 4);
     p->row_b = santa__plan_part(p, dv, 4);
     p->scores = santa__plan_part(p, vattention && (o->vattention.heavy || o->vattention.heavy_tokens == SANTA_NONE)
                                     ? 0 : group * p->score_stride, 4);
-    p->block_max = santa__plan_part(p, SANTA__MAX(heads * blocks, states * group), 4);
+    p->block_max = santa__plan_part(p, heads * blocks, 4);
     p->block_sum = santa__plan_part(p, heads * blocks, 4);
-    p->prefix = santa__plan_part(p, SANTA__MAX(heads ? blocks + 1 : 0, states * group), 8);
+    p->prefix = santa__plan_part(p, heads ? blocks + 1 : 0, 8);
     p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
     p->index = santa__plan_part(p, p->lists * p->list, 4);
     p->count = santa__plan_part(p, p->lists * p->list, 4);
     p->weight = santa__plan_part(p, p->lists * p->list, 4);
-    p->acc = santa__plan_part(p, SANTA__MAX(states * group, 1) * dv, 4);
+    p->acc = santa__plan_part(p, dv, 4);
+    p->states = santa__plan_part(p, (streams && !shared) || o->dense_below != 0 ? 2 : 0, (uint64_t)p->state);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->keys = santa__plan_part(p, vattention ? n : 0, 4);
@@ -1615,26 +1651,35 @@ static int64_t santa__items(const santa_attention *a, const santa_options *o) {
 /* Whether a token's KV heads lie side by side. */
 static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
 
-/* Whether threads share the keys of a sequence: if they are more than the items, or to sample a token-major cache, which is read as
-   one stretch of memory only for all its heads together (half of it to each of two threads: 10 % faster than half the heads to
-   each). Rows must be long enough to pay for another round of the threads. vAttention reads what its sums so far tell it to. */
+/* Whether threads share the keys of a sequence: if they are more than the items, or if the cache is token-major, which is read as
+   one stretch of memory only for all its heads together: with half the heads to each of two threads, each one's hardware prefetcher
+   fetches the other's half. Rows must be long enough to pay for another round of the threads. vAttention reads what its sums so far
+   tell it to. */
 static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
     const int64_t threads = santa__threads(o);
     if (threads == 1 || o->method == SANTA_VATTENTION || n < SANTA__TEAM_KEYS) return 0;
-    return santa__items(a, o) < threads || (santa__token_major(a) && o->method != SANTA_DENSE);
+    return santa__items(a, o) < threads || santa__token_major(a);
 }
 
-/* KV heads of a sequence that are worked on together, see santa__queries. */
-static int64_t santa__span(const santa_attention *a, const santa_options *o) {
-    const int64_t threads = santa__threads(o), each = (santa__items(a, o) + threads - 1) / threads;
+/* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all of them in
+   each thread; sampled, each head has its place in one thread's workspace. */
+static int64_t santa__span(const santa_attention *a, const santa_options *o, int shared) {
+    const int64_t threads = santa__threads(o), all = SANTA__MIN(a->k.shape[2], (int64_t)SANTA__SPAN);
     if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
-    return SANTA__MAX(SANTA__MIN(SANTA__MIN(each, a->k.shape[2]), (int64_t)SANTA__SPAN), 1);
+    if (shared && o->method == SANTA_DENSE) return all;
+    return SANTA__MAX(SANTA__MIN((santa__items(a, o) + threads - 1) / threads, all), 1);
+}
+
+/* Bytes behind the workspaces for the states of an exact team, and for one of its heads. */
+static uint64_t santa__head_states(const santa__plan *p) { return santa__mul(SANTA__CHUNKS + 2, (uint64_t)p->state); }
+static uint64_t santa__team_states(const santa__plan *p, const santa_options *o) {
+    return p->shared && o->method == SANTA_DENSE ? santa__mul(SANTA__SPAN, santa__head_states(p)) : 0;
 }
 
 /* Also used for its saturated total: anything past size_t is refused. */
 static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
     int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
-    uint64_t jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o));
+    uint64_t jobs;
     if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
         if (a->window < n - more) n = a->window + more;
@@ -1644,7 +1689,9 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
     santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__is_team(a, o, n));
-    *total = santa__add(santa__mul(p->total, jobs), 63);           /* 63: the caller's pointer need not be aligned */
+    jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o, p->shared));
+    *total = santa__add(santa__mul(p->total, jobs), santa__team_states(p, o));
+    *total = santa__add(*total, 63);                                  /* the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
@@ -1741,9 +1788,11 @@ typedef struct santa__job {
     uint64_t seed, offset, request_id;
     float *q, *coef;                     /* [group, d_pad]: scaled query; its Bernoulli estimate                   */
     char *packed;                        /* the query for the kernels, see santa__pack                            */
+    float scale;                         /* of scores from a query that is packed without it                      */
+    int form;                            /* of packed                                                             */
     int32_t *active;                     /* features some head's estimate holds                                   */
     int64_t num_active;
-    char *work, *states;                 /* states: the workspace with the sums of dense, usually the same        */
+    char *work, *states;                 /* states: see santa__state                                              */
 } santa__job;
 
 #define SANTA__PART(type, job, part) ((type *)(void *)((job)->work + (job)->plan->part))
@@ -1759,12 +1808,12 @@ static int64_t santa__slot(const santa__job *j, int64_t g) {
     return (j->batch * j->a->q.shape[1] + j->q_index) * j->a->q.shape[2] + santa__head(j, g);
 }
 
-static void santa__load_query(const santa__job *j, int64_t g, float scale, float *f) {
+static void santa__load_query(const santa__job *j, int64_t g, float *f) {
     const santa_tensor *q = &j->a->q;
     int64_t size = santa__bytes(q->dtype, 1), c;
     const char *p = (const char *)q->data + (j->batch * q->stride[0] + j->q_index * q->stride[1]
                                              + santa__head(j, g) * q->stride[2]) * size;
-    for (c = 0; c < q->shape[3]; c++) f[c] = scale * santa__load(q->dtype, p + c * q->stride[3] * size);
+    for (c = 0; c < q->shape[3]; c++) f[c] = santa__load(q->dtype, p + c * q->stride[3] * size);
 }
 
 /* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix C.1). In stratum b the draw
@@ -1822,6 +1871,12 @@ static void santa__bernoulli_query(santa__job *j) {
     }
 }
 
+static int santa__form(const santa__job *j) {
+    if (j->o->scores == SANTA_SCORES_Q8) return SANTA__INTEGERS;
+    return j->a->q.dtype == SANTA_BF16 && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0 && !santa__bernoulli(j->o)
+           && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
+}
+
 static void santa__prepare_query(santa__job *j) {
     float scale = j->a->sm_scale;
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
@@ -1829,20 +1884,21 @@ static void santa__prepare_query(santa__job *j) {
     if (!(scale > 0.0f || scale < 0.0f)) scale = (float)(1.0 / sqrt((double)d));
     if (j->a->k_scale > 0.0f) scale *= j->a->k_scale;
     memset(j->q, 0, (size_t)(j->group * pad) * sizeof *j->q);
-    for (g = 0; g < j->group; g++) santa__load_query(j, g, scale, j->q + g * pad);
-    if (santa__bernoulli(j->o)) {
-        santa__bernoulli_query(j);
-    } else {
-        for (g = 0; g < j->group; g++) {
-            if (j->o->scores == SANTA_SCORES_Q8)
-                santa__pack_q8(j->q + g * pad, d, j->group, j->packed + g * 3 * SANTA__PACK_Q8);
-            else
-                santa__pack(j->q + g * pad, d, j->group, j->packed + g * SANTA__PACK * (int64_t)sizeof(float));
-        }
-        j->coef = j->q;
-        for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
-        j->num_active = d;
+    for (g = 0; g < j->group; g++) santa__load_query(j, g, j->q + g * pad);
+    j->scale = scale;
+    j->form = santa__form(j);
+    for (g = 0; g < j->group && j->form == SANTA__PAIRS; g++)         /* as they are: the scale is left to the scores */
+        santa__pack_bf16(j->q + g * pad, d, j->group, j->packed + g * santa__packed(j->form));
+    for (i = 0; i < j->group * pad; i++) j->q[i] *= scale;
+    if (santa__bernoulli(j->o)) { santa__bernoulli_query(j); return; }
+    for (g = 0; g < j->group; g++) {
+        char *packed = j->packed + g * santa__packed(j->form);
+        if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + g * pad, d, j->group, packed);
+        if (j->form == SANTA__FLOATS) santa__pack(j->q + g * pad, d, j->group, packed);
     }
+    j->coef = j->q;
+    for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
+    j->num_active = d;
 }
 
 /* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the features its draws left out). Keys
@@ -1900,8 +1956,7 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
                               float *s, int64_t s_step, int64_t s_stride) {
     int64_t h;
     if (!santa__bernoulli(j->o) && santa__adjacent(&j->k)) {
-        const int q8 = j->o->scores == SANTA_SCORES_Q8;
-        const int64_t d = j->k.dim, head = q8 ? 3 * SANTA__PACK_Q8 : SANTA__PACK * (int64_t)sizeof(float);
+        const int64_t d = j->k.dim, head = santa__packed(j->form);
         santa__queries x;                                             /* jobs of a span lie evenly, in K and in the workspace */
         x.heads = span; x.group = heads; x.s = s; x.s_step = s_step; x.s_stride = s_stride;
         x.at = j->k.at;
@@ -1909,8 +1964,10 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         x.q = j->packed + g0 * head;
         x.q_block = j->group * head;
         x.q_step = (int64_t)j->plan->total;
-        x.in_order = santa__threads(j->o) > 1 && j->o->method != SANTA_DENSE;      /* see santa__is_team */
-        if (q8) j->kernel->dot_q8(row, n, d, &x);
+        x.in_order = santa__threads(j->o) > 1;
+        x.scale = j->scale;
+        if (j->form == SANTA__INTEGERS) j->kernel->dot_q8(row, n, d, &x);
+        else if (j->form == SANTA__PAIRS) j->kernel->dot_bf16(row, n, d, &x);
         else j->kernel->dot(j->k.dtype, row, n, d, &x);
         return;
     }
@@ -2380,14 +2437,27 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
 /* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not
    depend on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64
    denominator (-1: a NaN was seen), f32 numerator. */
-typedef struct santa__state { float *acc, *m; double *total; } santa__state;
+typedef struct santa__state { double *total; float *m, *acc; } santa__state;
 
 static santa__state santa__state_of(const santa__job *j, int64_t i) {
+    char *p = j->states + i * j->plan->state;
     santa__state x;
-    x.acc = (float *)(void *)(j->states + j->plan->acc) + i * j->group * j->v.dim;
-    x.m = (float *)(void *)(j->states + j->plan->block_max) + i * j->group;
-    x.total = (double *)(void *)(j->states + j->plan->prefix) + i * j->group;
+    x.total = (double *)(void *)p;
+    x.m = (float *)(void *)(x.total + j->group);
+    x.acc = (float *)(void *)(p + j->plan->state) - (j->group * j->v.dim + 15) / 16 * 16;
     return x;
+}
+
+/* Keys of a chunk: whatever the row's length, some chunks for each of a few threads. */
+static int64_t santa__chunk(const santa__job *j) {
+    int64_t chunk = 8 * SANTA_BLOCK;
+    while (j->end - j->begin > chunk * SANTA__CHUNKS) chunk *= 2;
+    return chunk;
+}
+
+static int64_t santa__row_chunks(const santa__job *j) {               /* SANTA__CHUNKS + 1 at most */
+    const int64_t chunk = santa__chunk(j);
+    return (j->end - 1) / chunk + 1 - j->begin / chunk;
 }
 
 static void santa__dense_begin(const santa__job *j, santa__state x) {
@@ -2425,9 +2495,10 @@ static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
     }
 }
 
-/* Chunk c of the keys into state i, for a span of jobs: one pass over K and V. */
+/* The row's chunk c into state i, for a span of jobs: one pass over K and V. */
 static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int64_t i) {
-    const int64_t from = SANTA__MAX(c * SANTA__CHUNK, j->begin), to = SANTA__MIN((c + 1) * SANTA__CHUNK, j->end);
+    const int64_t chunk = santa__chunk(j), first = (j->begin / chunk + c) * chunk;
+    const int64_t from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + chunk, j->end);
     int64_t b, h;
     for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], i));
     for (b = from / SANTA_BLOCK; b * SANTA_BLOCK < to; b++) {
@@ -2439,12 +2510,16 @@ static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int
 /* State i joins the row's. */
 static void santa__dense_add(const santa__job *j, int64_t i) {
     const santa__state row = santa__state_of(j, 0), x = santa__state_of(j, i);
-    const int64_t dv = j->v.dim;
-    int64_t g, c;
+    const float one = 1.0f;
+    santa__rows v;                                                    /* a head's numerator as a row of V */
+    int64_t g;
+    memset(&v, 0, sizeof v);
+    v.feature = sizeof(float); v.dim = j->v.dim; v.dtype = SANTA_F32;
     for (g = 0; g < j->group; g++) {
         float keep, add;
         santa__dense_join(row, g, x.m[g], x.total[g], &keep, &add);
-        for (c = 0; c < dv; c++) row.acc[g * dv + c] = row.acc[g * dv + c] * keep + x.acc[g * dv + c] * add;
+        v.base = (const char *)(x.acc + g * v.dim);
+        santa__add_values(&v, j->kernel, NULL, 0, 1, 1, &one, 0, 1, &keep, &add, row.acc + g * v.dim, 0);
     }
 }
 
@@ -2453,12 +2528,13 @@ static void santa__dense_end(const santa__job *j) {
     const santa__state x = santa__state_of(j, 0);
     int64_t g, c;
     for (g = 0; g < j->group; g++) {
-        double share;
+        double share, scale;
         float *row = x.acc + g * dv, lse;
         if (x.total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
         lse = santa__lse(x.m[g], x.total[g], santa__sink(j, g), &share);
         share *= (double)santa__v_scale(j->a);
-        for (c = 0; c < dv; c++) row[c] = x.total[g] > 0.0 ? (float)((double)row[c] * (share / x.total[g])) : 0.0f;
+        scale = x.total[g] > 0.0 ? share / x.total[g] : 0.0;
+        for (c = 0; c < dv; c++) row[c] = scale > 0.0 ? (float)((double)row[c] * scale) : 0.0f;
         santa__write_head(j, g, row, lse, 0.0f);
     }
     j->stats->k_rows_read += j->end - j->begin;
@@ -2466,13 +2542,11 @@ static void santa__dense_end(const santa__job *j) {
     j->stats->v_rows_head += (j->end - j->begin) * j->group;
 }
 
-static int64_t santa__row_chunks(const santa__job *j) { return (j->end - 1) / SANTA__CHUNK + 1 - j->begin / SANTA__CHUNK; }
-
 static void santa__run_dense(santa__job *j, int64_t span) {
     int64_t c, h;
     for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], 0));
     for (c = 0; c < santa__row_chunks(j); c++) {
-        santa__dense_chunk(j, span, j->begin / SANTA__CHUNK + c, 1);
+        santa__dense_chunk(j, span, c, 1);
         for (h = 0; h < span; h++) santa__dense_add(&j[h], 1);
     }
     for (h = 0; h < span; h++) santa__dense_end(&j[h]);
@@ -2601,7 +2675,7 @@ static void santa__sample_heads(santa__job *j, int64_t span) {
     int64_t h, g, i;
     for (h = 0; h < span; h++) {
         memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
-        for (g = 0; g < j->group; g += p->lists) {                     /* V's rows of one head come in while the next one draws */
+        for (g = 0; g < j->group; g += p->lists) {                    /* V's rows of one head come in while the next one draws */
             const int64_t to = SANTA__MIN(g + p->lists, j->group);
             for (i = g; i < to; i++) santa__draw_head(&j[h], i, first, blocks, &drawn[i - g]);
             for (i = g; i < to; i++) santa__gather_head(&j[h], i, first, &drawn[i - g]);
@@ -2878,7 +2952,7 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     const santa_vattention_options *v = &j->o->vattention;
     float *q = SANTA__PART(float, j, row_a);
     int64_t i, count, marked = 0;
-    santa__load_query(j, g, 1.0f, q);
+    santa__load_query(j, g, q);
     count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
     for (i = 0; i < SANTA__MIN(count, want); i++)
         if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__mark(x->taken, x->list[i] - x->lo);
@@ -3123,7 +3197,8 @@ static void santa__end_row(santa__job *j, int64_t span) {
 static void santa__job_make(santa__job *j, const santa_attention *a, const santa_options *o, const santa__plan *p, char *work,
                             int64_t batch, int64_t kv_head) {
     memset(j, 0, sizeof *j);
-    j->a = a; j->o = o; j->plan = p; j->work = j->states = work;
+    j->a = a; j->o = o; j->plan = p; j->work = work;
+    j->states = work + p->states;
     j->kernel = santa__kernels_of(o->isa);
     j->stats = SANTA__PART(santa_stats, j, stats);
     j->batch = batch;
@@ -3186,24 +3261,28 @@ static void santa__run_task(void *context, int64_t t) {
     }
 }
 
-/* One row of a sequence on all threads: its jobs in units of `together` that are scored side by side. */
+/* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side. */
 typedef struct santa__team { const santa__call *call; santa__job *j; int64_t jobs, together; int dense; } santa__team;
 
-/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. Dense needs scratch for each thread. */
+/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. */
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
     const int64_t parts = team->dense ? santa__row_chunks(team->j) : santa__row_blocks(team->j), threads = team->call->threads;
     const int64_t all = (team->jobs + team->together - 1) / team->together * parts, to = all * (t + 1) / threads;
     int64_t i = all * t / threads, n;
     for (; i < to; i += n) {
-        const int64_t h = i / parts * team->together, from = i % parts;
+        const int64_t h = i / parts * team->together, from = i % parts, span = SANTA__MIN(team->together, team->jobs - h);
         n = team->dense ? 1 : SANTA__MIN(to - i, parts - from);
         if (team->dense) {
-            santa__job mine = team->j[h];
-            mine.work = santa__call_work(team->call, t, 0);
-            santa__dense_chunk(&mine, 1, mine.begin / SANTA__CHUNK + from, 1 + from);
+            santa__job mine[SANTA__SPAN];
+            int64_t k;
+            for (k = 0; k < span; k++) {
+                mine[k] = team->j[h + k];
+                mine[k].work = santa__call_work(team->call, t, k);    /* for its scores */
+            }
+            santa__dense_chunk(mine, span, from, 1 + from);
         } else {
-            santa__score_blocks(&team->j[h], SANTA__MIN(team->together, team->jobs - h), from, from + n);
+            santa__score_blocks(&team->j[h], span, from, from + n);
         }
     }
 }
@@ -3237,7 +3316,8 @@ static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task,
 
 static void santa__run_team(const santa__call *call) {
     const int64_t to = call->first + call->items;
-    int64_t i, q;
+    char *states = call->work + (uint64_t)(call->threads * call->span) * call->plan.total;
+    int64_t i, q, h;
     santa__job j[SANTA__SPAN];
     santa__team team;
     team.call = call;
@@ -3245,10 +3325,12 @@ static void santa__run_team(const santa__call *call) {
     team.dense = call->o->method == SANTA_DENSE;
     for (i = call->first; i < to; i += team.jobs) {
         team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
-        team.together = santa__token_major(call->a) && !team.dense ? team.jobs : 1;
+        for (h = 0; h < team.jobs && team.dense; h++) j[h].states = states + (uint64_t)h * santa__head_states(&call->plan);
         for (q = 0; q < call->a->q.shape[1]; q++) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
             if (keys == 0) continue;
+            team.together = santa__token_major(call->a) ? team.jobs : 1;
+            if (team.dense && santa__row_chunks(j) < 4 * call->threads) team.together = 1;      /* too few to share out evenly */
             if (team.dense || !santa__is_dense(call->o, keys)) santa__run_tasks(call->o, call->threads, santa__team_parts, &team);
             santa__run_tasks(call->o, call->threads, santa__team_heads, &team);
             santa__end_row(j, team.jobs);
@@ -3273,11 +3355,11 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.threads = santa__threads(o);
     call.first = o->item_begin;
     call.items = santa__items(a, o);
-    call.span = santa__span(a, o);
+    call.span = santa__span(a, o, call.plan.shared);
     for (t = 0; t < call.threads * call.span; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
     if (call.threads == 1) santa__run_task(&call, 0);
-    else if (santa__is_team(a, o, call.plan.n)) santa__run_team(&call);
+    else if (call.plan.shared) santa__run_team(&call);
     else santa__run_tasks(o, call.threads, santa__run_task, &call);
     if (stats) {
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
@@ -3718,33 +3800,59 @@ SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const 
         }
 }
 
-/* 32 features of rows and heads into their sums; or n blocks, in integers. The first prefetches a row to come (or NULL), a line
-   before each head's products: more lines at once would fill the CPU's queue of loads. */
+/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's products, since all at once would fill
+   the CPU's queue of loads. For f32 the tests of an unrolled loop, taken or not, measured better than a loop. */
+SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
+    int64_t b;
+    if (!coming) return;
+    if (t != SANTA_F32) {
+        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+    } else {
+        SANTA__UNROLL
+        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+    }
+}
+
+/* 32 features of rows and heads into their sums; the same in pairs of bf16; n blocks of q8_0 in integers. */
 SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, int64_t at, int rows, const char *q, int heads,
                                           const char *coming, int64_t bytes, SANTA__V *acc) {
-    const int stride = SANTA__PACK / SANTA__LANES * heads * 64;
     SANTA__V x[8];
-    int64_t b;
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += SANTA__LANES) {
-        const int first = u / SANTA__LANES * heads * 64;
         SANTA__UNROLL
         for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK + u);
-            if (coming && t != SANTA_F32) for (b = first + g * 64; b < bytes; b += stride) SANTA__PREFETCH(coming + b);
-            if (coming && t == SANTA_F32) {
-                SANTA__UNROLL
-                for (b = first + g * 64; b < bytes; b += stride) SANTA__PREFETCH(coming + b);
-            }
+            SANTA__ISA(send)(t, coming, bytes, u / SANTA__LANES * heads + g, SANTA__PACK / SANTA__LANES * heads);
             if (t == SANTA_F32) SANTA__KEEP_ORDER();
             SANTA__UNROLL
             for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vfma)(x[k], y, acc[g * rows + k]);
         }
     }
 }
+
+#ifdef SANTA__DOT_BF16
+SANTA__INLINE void SANTA__ISA(dot_pairs)(const char *const *r, int64_t at, int rows, const char *q, int heads,
+                                         const char *coming, int64_t bytes, SANTA__V *acc) {
+    enum { VECTORS = SANTA__PACK / (2 * SANTA__LANES) };
+    SANTA__V x[8];
+    int k, g, u;
+    SANTA__UNROLL
+    for (u = 0; u < VECTORS; u++, at += (int64_t)sizeof *x, q += sizeof *x) {
+        SANTA__UNROLL
+        for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at));
+        SANTA__UNROLL
+        for (g = 0; g < heads; g++) {
+            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + g * (SANTA__PACKED / 2)));
+            SANTA__ISA(send)(SANTA_BF16, coming, bytes, u * heads + g, VECTORS * heads);
+            SANTA__UNROLL
+            for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vpairs)(acc[g * rows + k], x[k], y);
+        }
+    }
+}
+#endif
 
 SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int rows, const char *q, int heads, int n,
                                           SANTA__V *acc) {
@@ -3753,7 +3861,7 @@ SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int 
     SANTA__UNROLL
     for (k = 0; k < rows; k++) scale[k] = SANTA__ISA(vscales)(r[k] + at, n);
     SANTA__UNROLL
-    for (g = 0; g < heads; g++, q += 3 * SANTA__PACK_Q8) {
+    for (g = 0; g < heads; g++, q += SANTA__PACKED_Q8) {
         const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + 2 * SANTA__PACK_Q8));
         SANTA__UNROLL
         for (k = 0; k < rows; k++)
@@ -3762,13 +3870,13 @@ SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int 
     }
 }
 
-/* Sums of heads * rows in registers: each row is loaded and converted once for all heads. Each block of features prefetches one
-   row, and no branch asks which. One offset for all rows, and one pointer to all queries: a compiler short of registers keeps
-   pointers in vector registers, from where they come out behind the products.
-   A head_dim of 128 known to the compiler makes all types 5 to 20 % faster but f32. That is 12 to 18 % faster (32k keys, from
-   memory) as a loop that asks at each line whether to prefetch it; likely because its products run less far ahead of memory. */
-SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char *const *row, int n, int64_t d,
+/* Sums of heads * rows in registers: each row is loaded and converted once for all heads. Each block of features prefetches one of
+   the next `rows` rows. One offset for all rows, and one pointer to all queries: a compiler short of registers keeps pointers in
+   vector registers, from where they come out behind the products. */
+SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
                                          const santa__queries *x, int heads, int64_t g0) {
+    const int integers = form == SANTA__INTEGERS, pairs = form == SANTA__PAIRS;
+    const float unit = pairs ? x->scale : santa__unit(t);
     const int rows = SANTA__MIN(SANTA__TILE / heads, 8), step = integers ? 32 * SANTA__BLOCKS : SANTA__PACK;
     const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
     const int64_t bytes = santa__bytes(t, d), whole = d / step * step, all = SANTA__MAX(whole, (int64_t)rows * step);
@@ -3776,7 +3884,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
     int i, k, g;
     for (i = 0; i < n; i += rows) {
         const char *const *coming = row + i + far, *const *r = row + i, *few[8];
-        const char *first = x->q + g0 * (integers ? 3 * SANTA__PACK_Q8 : SANTA__PACK * (int64_t)sizeof(float));
+        const char *first = x->q + g0 * santa__packed(form);
         float *s = x->s + g0 * x->s_stride + i;
         int64_t h, start = x->at, next = x->at, next_head = 0;
         if (i + rows > n) {
@@ -3788,7 +3896,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
             const char *q = first;
             SANTA__V acc[SANTA__TILE];
             float sum[SANTA__TILE];
-            int64_t at = start, c, b;
+            int64_t at = start, c;
             int sent = 0;
             if (!x->in_order) { coming = row + i + far; next = start; }
             SANTA__UNROLL
@@ -3803,9 +3911,12 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (p && (integers || c >= whole)) for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
+                if (integers || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
                 if (c >= whole) continue;
                 if (integers) SANTA__ISA(dot_blocks)(r, at, rows, q + c % SANTA__PACK_Q8, heads, SANTA__BLOCKS, acc);
+#ifdef SANTA__DOT_BF16
+                else if (pairs) SANTA__ISA(dot_pairs)(r, at, rows, q, heads, p, bytes, acc);
+#endif
                 else SANTA__ISA(dot_floats)(t, r, at, rows, q, heads, p, bytes, acc);
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_block;
@@ -3813,7 +3924,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
             if (integers && whole < d) SANTA__ISA(dot_blocks)(r, at, rows, q, heads, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
             if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, heads, sum);
-            if (santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= santa__unit(t);
+            if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= unit;
             if (i + rows <= n) {
                 SANTA__UNROLL
                 for (g = 0; g < heads; g++) memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
@@ -3825,35 +3936,38 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int integers, const char
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int integers, const char *const *row, int n, int64_t d,
+SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
                                         const santa__queries *x) {
     int64_t g = 0;
-    if (d == 128 && t != SANTA_F32)                                   /* unrolled */
-        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, integers, row, n, 128, x, 4, g);
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 4, g);
-    if (g + 2 <= x->group) { SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 2, g); g += 2; }
-    if (g < x->group) SANTA__ISA(dot_heads)(t, integers, row, n, d, x, 1, g);
+    if (d == 128 && t != SANTA_F32)                                   /* known to the compiler; f32 was slower that way */
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, row, n, 128, x, 4, g);
+    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, row, n, d, x, 4, g);
+    if (g + 2 <= x->group) { SANTA__ISA(dot_heads)(t, form, row, n, d, x, 2, g); g += 2; }
+    if (g < x->group) SANTA__ISA(dot_heads)(t, form, row, n, d, x, 1, g);
 }
 
 /* The types become constants. A function for each: all in one leaves the compiler too few registers for the inner loops. */
-#define SANTA__DOT(name, t, integers) \
+#define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
-        SANTA__ISA(dot_type)(t, integers, row, n, d, x); \
+        SANTA__ISA(dot_type)(t, form, row, n, d, x); \
     }
-SANTA__DOT(dot_f32, SANTA_F32, 0)
-SANTA__DOT(dot_f16, SANTA_F16, 0)
-SANTA__DOT(dot_bf16, SANTA_BF16, 0)
-SANTA__DOT(dot_e4m3, SANTA_E4M3, 0)
-SANTA__DOT(dot_q8_0, SANTA_Q8_0, 0)
-SANTA__DOT(dot_q8, SANTA_Q8_0, 1)
+SANTA__DOT(dot_f32, SANTA_F32, SANTA__FLOATS)
+SANTA__DOT(dot_f16, SANTA_F16, SANTA__FLOATS)
+SANTA__DOT(dot_bf16_floats, SANTA_BF16, SANTA__FLOATS)
+SANTA__DOT(dot_e4m3, SANTA_E4M3, SANTA__FLOATS)
+SANTA__DOT(dot_q8_0, SANTA_Q8_0, SANTA__FLOATS)
+SANTA__DOT(dot_q8, SANTA_Q8_0, SANTA__INTEGERS)
+#ifdef SANTA__DOT_BF16
+SANTA__DOT(dot_bf16, SANTA_BF16, SANTA__PAIRS)
+#endif
 #undef SANTA__DOT
 
 SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x) {
     switch (t) {
         case SANTA_F32: SANTA__ISA(dot_f32)(row, n, d, x); break;
         case SANTA_F16: SANTA__ISA(dot_f16)(row, n, d, x); break;
-        case SANTA_BF16: SANTA__ISA(dot_bf16)(row, n, d, x); break;
+        case SANTA_BF16: SANTA__ISA(dot_bf16_floats)(row, n, d, x); break;
         case SANTA_E4M3: SANTA__ISA(dot_e4m3)(row, n, d, x); break;
         case SANTA_Q8_0: SANTA__ISA(dot_q8_0)(row, n, d, x); break;
     }
@@ -4022,8 +4136,15 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
     }
 }
 
-static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(dot_q8), SANTA__ISA(mass),
-                                                         SANTA__ISA(exps), SANTA__ISA(accumulate) };
+static const santa__kernels SANTA__ISA(kernels) = {
+    SANTA__ISA(dot), SANTA__ISA(dot_q8),
+#ifdef SANTA__DOT_BF16
+    SANTA__ISA(dot_bf16),
+#else
+    NULL,
+#endif
+    SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate)
+};
 
 #undef SANTA__ISA
 #undef SANTA__TARGET
@@ -4033,6 +4154,7 @@ static const santa__kernels SANTA__ISA(kernels) = { SANTA__ISA(dot), SANTA__ISA(
 #undef SANTA__BLOCKS
 #undef SANTA__V
 #undef SANTA__UNROLL
+#undef SANTA__DOT_BF16
 #endif /* SANTA__ISA */
 
 /* >>history

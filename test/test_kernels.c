@@ -93,7 +93,7 @@ static void on_every_isa(const ref_spec *spec, size_t at) {
     ref_free(&p);
 }
 
-static void every_type(santa_dtype type) {
+static void every_type(santa_dtype type, santa_dtype q_type) {
     static const int64_t lens[] = {1, 63, 64, 65, 200};
     const int64_t *dims;
     const int count = dims_of(type, &dims);
@@ -105,17 +105,19 @@ static void every_type(santa_dtype type) {
                 const int64_t kv_heads = 1 + turn % 2;
                 ref_spec s = ref_spec_make(group * kv_heads, kv_heads, lens[n], dims[d]);
                 s.k_type = s.v_type = type;
+                s.q_type = q_type;
                 s.head_dim_v = dims[(d + group) % count];
                 s.layout     = turn % 3 == 2 ? REF_HND : REF_NHD;
                 s.stream     = (uint64_t)turn;
                 on_every_isa(&s, turn % 4 ? (size_t)(2 * turn % 64 + 1) : 0);
             }
 }
-static void kernels_f32(void)  { every_type(SANTA_F32); }
-static void kernels_f16(void)  { every_type(SANTA_F16); }
-static void kernels_bf16(void) { every_type(SANTA_BF16); }
-static void kernels_e4m3(void) { every_type(SANTA_E4M3); }
-static void kernels_q8_0(void) { every_type(SANTA_Q8_0); }
+static void kernels_f32(void)  { every_type(SANTA_F32, SANTA_F32); }
+static void kernels_f16(void)  { every_type(SANTA_F16, SANTA_F32); }
+static void kernels_bf16(void) { every_type(SANTA_BF16, SANTA_F32); }
+static void kernels_bf16_query(void) { every_type(SANTA_BF16, SANTA_BF16); }
+static void kernels_e4m3(void) { every_type(SANTA_E4M3, SANTA_F32); }
+static void kernels_q8_0(void) { every_type(SANTA_Q8_0, SANTA_F32); }
 
 /* ------------------------------------------------------------------------------------------------- which code runs */
 
@@ -175,6 +177,7 @@ enum { NAN_KEYS = 130, NAN_HEADS = 6, NAN_KV = 2 };
 static ref_spec nan_spec(int type, int wide) {
     ref_spec s = ref_spec_make(NAN_HEADS, NAN_KV, NAN_KEYS, wide ? 96 : type == SANTA_Q8_0 ? 32 : 33);
     s.k_type = s.v_type = (santa_dtype)type;
+    if (type == SANTA_BF16 && wide) s.q_type = SANTA_BF16;            /* products of bf16, where the CPU has them */
     return s;
 }
 
@@ -272,6 +275,7 @@ const test_case suite_kernels[] = {
     {"f32: scores and dense, all shapes", kernels_f32},
     {"f16: scores and dense, all shapes", kernels_f16},
     {"bf16: scores and dense, all shapes", kernels_bf16},
+    {"bf16 with a bf16 query: scores and dense, all shapes", kernels_bf16_query},
     {"e4m3: scores and dense, all shapes", kernels_e4m3},
     {"q8_0: scores and dense, all shapes", kernels_q8_0},
     {"NaN in K", nan_in_k},
