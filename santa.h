@@ -144,9 +144,9 @@
    One call's work is batch x kv_heads independent items. Three ways to spread them:
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
    - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. Rows of
-     1024 keys of capacity or more are shared by the threads if there are more threads than items, and where a
-     token-major (NHD) cache is sampled, which is faster read by whole tokens (not vAttention): then parallel_for is
-     called twice for each query row of up to 8 KV heads;
+     1024 keys of capacity or more are shared by the threads if there are more threads than items, and where the cache
+     is token-major (NHD), which is faster read by whole tokens (not vAttention): then parallel_for is called twice for
+     each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -156,7 +156,8 @@
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
    Sampled methods need about 4 * group bytes per key of capacity (2.2 MB for 131072 keys, group 4) and 12 per draw of
    up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD)
-   sampled methods need it for each of the up to 8 KV heads that a thread visits together.
+   for each of the up to 8 KV heads that a thread visits together. Exact attention whose keys threads share keeps up to
+   34 partial results of each head (0.6 MB for 8 KV heads, group 4, head_dim 128).
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
@@ -204,7 +205,9 @@
    SANTA_NO_SIMD          scalar code only              SANTA_FILENAME  this file's name, default "santa.h": it
                                                                         includes itself for each instruction set
    x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time without any flag; arm64: NEON.
-   Other compilers and machines run the scalar code.
+   Other compilers and machines run the scalar code. Where q and k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs
+   with BF16 and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact,
+   sums f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -961,8 +964,9 @@ typedef struct santa__kernels {
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* The queries of a group as the kernels want them, so that one pointer serves all heads: for each 32 features, padded with zeros,
-   [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as int32, for
-   products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes of a head in such a block. */
+   [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times
+   their sum as int32, for products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes of a head in such a
+   block. */
 enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS };               /* the products of dot, dot_q8, dot_bf16 */
 enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK, SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
 static int santa__packed(int form) {

@@ -276,6 +276,7 @@ static void read_once(const char *data, size_t bytes, int64_t threads) {
 
 enum { MOST_HEADS = 64 };
 static float query[MOST_HEADS * DIM], output[MOST_HEADS * DIM];
+static uint16_t query_bf16[MOST_HEADS * DIM];
 
 /* What one writes first: three loops per head, softmax in between. One thread, f32, NHD. */
 static void plain_c(const cell *c, const float *k, const float *v, float *p) {
@@ -299,7 +300,8 @@ static void plain_c(const cell *c, const float *k, const float *v, float *p) {
 static santa_attention attention(const cell *c, const char *window) {
     santa_attention a;
     memset(&a, 0, sizeof a);
-    a.q = santa_view(query, SANTA_F32, 1, 1, c->heads, DIM);
+    const int bf16 = c->type->dtype == SANTA_BF16;                     /* a model in bf16 has such queries, too */
+    a.q = bf16 ? santa_view(query_bf16, SANTA_BF16, 1, 1, c->heads, DIM) : santa_view(query, SANTA_F32, 1, 1, c->heads, DIM);
     a.k = c->place->k(window, c->type->dtype, c->n, c->kv_heads);
     a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n, c->kv_heads);
     a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
@@ -804,7 +806,7 @@ int main(int argc, char **argv) {
     uint64_t state = 1;
     parse(argc, argv);
     start_workers(set.threads[set.thread_count - 1] - 1);
-    for (int i = 0; i < MOST_HEADS * DIM; i++) query[i] = gauss(&state);
+    for (int i = 0; i < MOST_HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
     machine();
     print_bandwidth(elements);
     for (int i = 0; i < ELEMENTS; i++) if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
@@ -813,7 +815,7 @@ int main(int argc, char **argv) {
            "# the time; %% read: share of the rate at which K is read once in the same rounds by as many threads; /read K: time\n"
            "# over that read's; dense/x: times faster than dense. vattention: 10 %% of the keys per head (more below\n"
            "# 64k), predictor without cost. bernoulli: sys, one draw per K feature and group.\n"
-           "# dense q8, sys q8: SANTA_SCORES_Q8.\n", DIM);
+           "# dense q8, sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types) * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
     progress.start = now();
     for (int i = 0; i < ELEMENTS; i++) {

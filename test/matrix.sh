@@ -105,7 +105,7 @@ qemu() {
     need "$program" "$compiler"
     can_link "$compiler" -static
     # shellcheck disable=SC2086
-    whole "$compiler" gnu99 -O2 -static $STRICT && limited "$program" "$dir/test" --quick "$@"
+    whole "$compiler" gnu99 -O2 -static ${ARCH:-} $STRICT && limited "$program" "$dir/test" --quick "$@"
 }
 
 # qemu_isa ISA PROGRAM COMPILER SUITES...: the same, where that instruction set must be the one that is chosen
@@ -113,6 +113,14 @@ qemu_isa() {
     isa=$1
     shift
     qemu "$@" && grep -q "^santa [0-9.]*, $isa," "$dir/log"
+}
+
+# The instructions that the NEON code takes where the compiler is told of them.
+arm_products() {
+    need aarch64-linux-gnu-gcc
+    ARCH=-march=armv8.2-a+dotprod+bf16
+    echo '#include <arm_neon.h>' | aarch64-linux-gnu-gcc $ARCH -x c -c -o "$dir/probe.o" - 2>"$dir/log" || skip "no $ARCH"
+    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc kernels/ q8_0/
 }
 
 # x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction.
@@ -164,6 +172,7 @@ list() {
     {
     cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $SLOW_MACHINE
     cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $SLOW_MACHINE determinism/
+    cell "arm64 with dotprod and bf16 under qemu"    arm_products
     cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar $SLOW_MACHINE
     cell "x86-64 without AVX-512 under qemu"         x86 max avx2 kernels/ dense/ determinism/
     }
