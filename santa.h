@@ -2010,21 +2010,18 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
 /* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of
    job h in PART(scores) of h + g * s_stride + at. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
-    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
+    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end), skip = from - b * block;
+    const int64_t s_step = (int64_t)(j->plan->total / sizeof(float));
     const int n = (int)(to - from);
     const char *row[SANTA_BLOCK + SANTA__BEYOND];
-    const int64_t s_step = (int64_t)(j->plan->total / sizeof(float));
-    float *scores = SANTA__PART(float, j, scores) + (at += from - b * block);
     int64_t h, g, i;
     santa__point(&j->k, NULL, from, n, j->end - from, row);
-    santa__score_rows(j, span, row, n, 0, j->group, scores, s_step, s_stride);
+    santa__score_rows(j, span, row, n, 0, j->group, SANTA__PART(float, j, scores) + at + skip, s_step, s_stride);
     for (h = 0; h < span; h++) {
         float *s = SANTA__PART(float, &j[h], scores) + at;
-        santa__score_extras(&j[h], NULL, from, n, 0, j->group, s, s_stride);
-        for (g = 0; g < j->group && n < block; g++) {
-            for (i = b * block; i < from; i++) s[g * s_stride + i - from] = SANTA__MASKED;
-            for (i = to; i < (b + 1) * block; i++) s[g * s_stride + i - from] = SANTA__MASKED;
-        }
+        santa__score_extras(&j[h], NULL, from, n, 0, j->group, s + skip, s_stride);
+        for (g = 0; g < j->group && n < block; g++)
+            for (i = 0; i < block; i++) if (i < skip || i >= skip + n) s[g * s_stride + i] = SANTA__MASKED;
     }
 }
 
@@ -3817,46 +3814,34 @@ SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t b
     }
 }
 
-/* 32 features of rows and heads into their sums; the same in pairs of bf16; n blocks of q8_0 in integers. */
-SANTA__INLINE void SANTA__ISA(dot_floats)(santa_dtype t, const char *const *r, int64_t at, int rows, const char *q, int heads,
-                                          const char *coming, int64_t bytes, SANTA__V *acc) {
+#ifndef SANTA__DOT_BF16                      /* for the text below, never run */
+SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) { (void)k; (void)q; return x; }
+#endif
+
+/* 32 features of rows and heads into their sums, as floats or in pairs of bf16; n blocks of q8_0 in integers. */
+SANTA__INLINE void SANTA__ISA(dot_features)(santa_dtype t, int pairs, const char *const *r, int64_t at, int rows, const char *q,
+                                            int heads, const char *coming, int64_t bytes, SANTA__V *acc) {
+    const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES, head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS);
     SANTA__V x[8];
     int k, g, u;
     SANTA__UNROLL
-    for (u = 0; u < SANTA__PACK; u += SANTA__LANES) {
+    for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
         SANTA__UNROLL
-        for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vrow)(t, r[k] + at, u);
+        for (k = 0; k < rows; k++)
+            x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u)) : SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
-            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK + u);
-            SANTA__ISA(send)(t, coming, bytes, u / SANTA__LANES * heads + g, SANTA__PACK / SANTA__LANES * heads);
+            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
+            SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
             if (t == SANTA_F32) SANTA__KEEP_ORDER();
             SANTA__UNROLL
-            for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vfma)(x[k], y, acc[g * rows + k]);
+            for (k = 0; k < rows; k++) {
+                SANTA__V *sum = &acc[g * rows + k];
+                *sum = pairs ? SANTA__ISA(vpairs)(*sum, x[k], y) : SANTA__ISA(vfma)(x[k], y, *sum);
+            }
         }
     }
 }
-
-#ifdef SANTA__DOT_BF16
-SANTA__INLINE void SANTA__ISA(dot_pairs)(const char *const *r, int64_t at, int rows, const char *q, int heads,
-                                         const char *coming, int64_t bytes, SANTA__V *acc) {
-    enum { VECTORS = SANTA__PACK / (2 * SANTA__LANES) };
-    SANTA__V x[8];
-    int k, g, u;
-    SANTA__UNROLL
-    for (u = 0; u < VECTORS; u++, at += (int64_t)sizeof *x, q += sizeof *x) {
-        SANTA__UNROLL
-        for (k = 0; k < rows; k++) x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at));
-        SANTA__UNROLL
-        for (g = 0; g < heads; g++) {
-            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + g * (SANTA__PACKED / 2)));
-            SANTA__ISA(send)(SANTA_BF16, coming, bytes, u * heads + g, VECTORS * heads);
-            SANTA__UNROLL
-            for (k = 0; k < rows; k++) acc[g * rows + k] = SANTA__ISA(vpairs)(acc[g * rows + k], x[k], y);
-        }
-    }
-}
-#endif
 
 SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int rows, const char *q, int heads, int n,
                                           SANTA__V *acc) {
@@ -3918,10 +3903,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, const char *co
                 if (integers || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
                 if (c >= whole) continue;
                 if (integers) SANTA__ISA(dot_blocks)(r, at, rows, q + c % SANTA__PACK_Q8, heads, SANTA__BLOCKS, acc);
-#ifdef SANTA__DOT_BF16
-                else if (pairs) SANTA__ISA(dot_pairs)(r, at, rows, q, heads, p, bytes, acc);
-#endif
-                else SANTA__ISA(dot_floats)(t, r, at, rows, q, heads, p, bytes, acc);
+                else SANTA__ISA(dot_features)(t, pairs, r, at, rows, q, heads, p, bytes, acc);
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_block;
             }

@@ -759,15 +759,27 @@ static const char *isa_in_use(void) {
     return "unnamed";
 }
 
-static void machine(void) {
-    char line[256] = "model name: unknown CPU";
+/* What /proc/cpuinfo says of the first CPU under that name. */
+static void cpu_says(const char *what, char *value, size_t bytes) {
+    char line[256];
     FILE *info = fopen("/proc/cpuinfo", "r");
-    while (info && fgets(line, sizeof line, info) && strncmp(line, "model name", 10)) continue;
+    snprintf(value, bytes, "unknown");
+    while (info && fgets(line, sizeof line, info)) {
+        const char *is = strchr(line, ':');
+        if (!is || strncmp(line, what, strlen(what)) || !strchr("\t :", line[strlen(what)])) continue;
+        snprintf(value, bytes, "%.*s", (int)strcspn(is + 2, "\n"), is + 2);
+        break;
+    }
     if (info) fclose(info);
-    line[strcspn(line, "\n")] = 0;
-    const char *name = strstr(line, ": ");
-    printf("# %s, %ld processors, last-level cache %zu MB; compiler %s; instruction set %s%s\n", name ? name + 2 : "CPU unknown",
-           sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__, isa_in_use(),
+}
+
+static void machine(void) {
+    char name[128], family[16], model[16];
+    cpu_says("model name", name, sizeof name);                        /* may hide the generation: hence the numbers */
+    cpu_says("cpu family", family, sizeof family);
+    cpu_says("model\t", model, sizeof model);
+    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB; compiler %s; instruction set %s%s\n", name,
+           family, model, sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__, isa_in_use(),
            set.huge_pages ? "; 2 MB pages asked for" : "");
 }
 

@@ -356,8 +356,9 @@ def report(methods, effective, n, kind, layout, threads):
 def cpu_name():
     try:
         with open("/proc/cpuinfo") as f:
-            return next(line.split(": ", 1)[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
+            says = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in f)}
+        return f"CPU {says['model name']}, family {says.get('cpu family')}, model {says.get('model')}"
+    except (OSError, KeyError):
         return platform.processor() or platform.machine()
 
 
