@@ -145,8 +145,8 @@
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
    - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. Rows of
      1024 keys of capacity or more are shared by the threads if there are more threads than items, and where the cache
-     is token-major (NHD), which is faster read by whole tokens (not vAttention): then parallel_for is called twice for
-     each query row of up to 8 KV heads;
+     is token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks
+     of at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -892,7 +892,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    vocabulary of small vector operations:
    dot         scores of n <= SANTA_BLOCK rows, see santa__queries
    dot_q8      the same for rows of q8_0 and queries as santa__pack_q8 makes them, with integer products
-   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL: the CPU's type has no such product
+   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL where the instruction set
+               has no such products
    mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or 64. Head g has s at g * s_stride,
                max and sum at g * stride. A NaN or +inf among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
@@ -1655,6 +1656,16 @@ static int64_t santa__items(const santa_attention *a, const santa_options *o) {
 /* Whether a token's KV heads lie side by side. */
 static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
 
+/* Keys of a chunk of exact attention, see santa__state: of any long row there are some chunks for each of a few threads. */
+static int64_t santa__chunk(int64_t keys) {
+    int64_t chunk = 8 * SANTA_BLOCK;
+    while (keys > chunk * SANTA__CHUNKS) chunk *= 2;
+    return chunk;
+}
+
+/* Whether threads get even shares of so many chunks. */
+static int santa__even(int64_t chunks, int64_t threads) { return chunks >= 4 * threads; }
+
 /* Whether threads share the keys of a sequence: if they are more than the items, or if the cache is token-major, which is read as
    one stretch of memory only for all its heads together: with half the heads to each of two threads, each one's hardware prefetcher
    fetches the other's half. Rows must be long enough to pay for another round of the threads. vAttention reads what its sums so far
@@ -1662,7 +1673,8 @@ static int santa__token_major(const santa_attention *a) { return santa__abs(a->k
 static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
     const int64_t threads = santa__threads(o);
     if (threads == 1 || o->method == SANTA_VATTENTION || n < SANTA__TEAM_KEYS) return 0;
-    return santa__items(a, o) < threads || santa__token_major(a);
+    if (santa__items(a, o) < threads) return 1;
+    return santa__token_major(a) && (o->method != SANTA_DENSE || santa__even(n / santa__chunk(n), threads));
 }
 
 /* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all of them in
@@ -2449,15 +2461,8 @@ static santa__state santa__state_of(const santa__job *j, int64_t i) {
     return x;
 }
 
-/* Keys of a chunk: whatever the row's length, some chunks for each of a few threads. */
-static int64_t santa__chunk(const santa__job *j) {
-    int64_t chunk = 8 * SANTA_BLOCK;
-    while (j->end - j->begin > chunk * SANTA__CHUNKS) chunk *= 2;
-    return chunk;
-}
-
 static int64_t santa__row_chunks(const santa__job *j) {               /* SANTA__CHUNKS + 1 at most */
-    const int64_t chunk = santa__chunk(j);
+    const int64_t chunk = santa__chunk(j->end - j->begin);
     return (j->end - 1) / chunk + 1 - j->begin / chunk;
 }
 
@@ -2498,7 +2503,7 @@ static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
 
 /* The row's chunk c into state i, for a span of jobs: one pass over K and V. */
 static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int64_t i) {
-    const int64_t chunk = santa__chunk(j), first = (j->begin / chunk + c) * chunk;
+    const int64_t chunk = santa__chunk(j->end - j->begin), first = (j->begin / chunk + c) * chunk;
     const int64_t from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + chunk, j->end);
     int64_t b, h;
     for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], i));
@@ -2535,7 +2540,7 @@ static void santa__dense_end(const santa__job *j) {
         lse = santa__lse(x.m[g], x.total[g], santa__sink(j, g), &share);
         share *= (double)santa__v_scale(j->a);
         scale = x.total[g] > 0.0 ? share / x.total[g] : 0.0;
-        for (c = 0; c < dv; c++) row[c] = scale > 0.0 ? (float)((double)row[c] * scale) : 0.0f;
+        for (c = 0; c < dv; c++) row[c] = x.total[g] > 0.0 ? (float)((double)row[c] * scale) : 0.0f;
         santa__write_head(j, g, row, lse, 0.0f);
     }
     j->stats->k_rows_read += j->end - j->begin;
@@ -3331,7 +3336,7 @@ static void santa__run_team(const santa__call *call) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
             if (keys == 0) continue;
             team.together = santa__token_major(call->a) ? team.jobs : 1;
-            if (team.dense && santa__row_chunks(j) < 4 * call->threads) team.together = 1;      /* too few to share out evenly */
+            if (team.dense && !santa__even(santa__row_chunks(j), call->threads)) team.together = 1;
             if (team.dense || !santa__is_dense(call->o, keys)) santa__run_tasks(call->o, call->threads, santa__team_parts, &team);
             santa__run_tasks(call->o, call->threads, santa__team_heads, &team);
             santa__end_row(j, team.jobs);
