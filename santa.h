@@ -899,17 +899,19 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
-   SANTA__BEYOND more pointers follow the n, for prefetching. Sums over features run in the lanes of a vector, which are added
-   pairwise.
+   SANTA__BEYOND_K or _V more pointers follow the n, for prefetching. Sums over features run in the lanes of a vector, which are
+   added pairwise.
 
    How many rows ahead: of one KV head 32. Of the KV heads of token-major rows together 12, in the order of memory, if several
    threads run, since it is memory that they wait for, and it likes that order; one thread alone waits for its own loads, and is
    faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much slower: their lines share few
-   sets of the caches). */
+   sets of the caches). Of V 32, or the next block's where registers hold so few columns that 32 rows of them are added up before
+   memory answers (AVX2, NEON). */
 #define SANTA__AHEAD 32
 #define SANTA__AHEAD_TOKENS 12
 #define SANTA__AHEAD_HEADS 20
-#define SANTA__BEYOND (SANTA__AHEAD + 8)     /* pointers behind the n: kernels look ahead from each row of a tile of up to 8 */
+#define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: dot looks ahead from each row of a tile of up to 8 */
+#define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32                     /* parts of a row's keys whose exact sums are formed apart, see santa__state */
@@ -1769,9 +1771,10 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
-/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and to the ones behind them, i < known, for prefetching. */
-static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, const char **row) {
-    const int all = n + SANTA__BEYOND;
+/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and `beyond` more to those behind them, i < known, to prefetch. */
+static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, int beyond,
+                         const char **row) {
+    const int all = n + beyond;
     int i, more = (int)SANTA__MIN(known, (int64_t)all);
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
     if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
@@ -1946,7 +1949,7 @@ static int santa__keys_adjacent(const santa__rows *k, const char *const *row, in
 
 /* The same for such keys: a feature of n keys is a row of n numbers, the query's features are the weights to add them with. */
 static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
-    const char *column[SANTA_BLOCK + SANTA__BEYOND];
+    const char *column[SANTA_BLOCK + SANTA__BEYOND_V];
     float w[SANTA__SLICE * SANTA_BLOCK], one[SANTA__SLICE];
     int64_t g, h, c;
     int i, fill;
@@ -1958,7 +1961,7 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
         }
         for (c = 0; c < j->num_active; c += fill) {
             fill = (int)SANTA__MIN(j->num_active - c, (int64_t)SANTA_BLOCK);
-            for (i = 0; i < fill + SANTA__BEYOND; i++)
+            for (i = 0; i < fill + SANTA__BEYOND_V; i++)
                 column[i] = key + j->active[SANTA__MIN(c + i, j->num_active - 1)] * j->k.feature;
             for (h = 0; h < slice; h++)
                 for (i = 0; i < fill; i++) w[h * SANTA_BLOCK + i] = j->coef[(g0 + g + h) * j->plan->d_pad + j->active[c + i]];
@@ -2013,8 +2016,8 @@ static void santa__score_extras(const santa__job *j, const int32_t *index, int64
 /* Both. known: how many keys of that list will be wanted in all, for prefetching. */
 static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
                          float *s, int64_t s_stride) {
-    const char *row[SANTA_BLOCK + SANTA__BEYOND];
-    santa__point(&j->k, index, first, n, known, row);
+    const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
+    santa__point(&j->k, index, first, n, known, SANTA__BEYOND_K, row);
     santa__score_rows(j, 1, row, n, g0, heads, s, 0, s_stride);
     santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
 }
@@ -2025,9 +2028,9 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end), skip = from - b * block;
     const int64_t s_step = (int64_t)(j->plan->total / sizeof(float));
     const int n = (int)(to - from);
-    const char *row[SANTA_BLOCK + SANTA__BEYOND];
+    const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
     int64_t h, g, i;
-    santa__point(&j->k, NULL, from, n, j->end - from, row);
+    santa__point(&j->k, NULL, from, n, j->end - from, SANTA__BEYOND_K, row);
     santa__score_rows(j, span, row, n, 0, j->group, SANTA__PART(float, j, scores) + at + skip, s_step, s_stride);
     for (h = 0; h < span; h++) {
         float *s = SANTA__PART(float, &j[h], scores) + at;
@@ -2428,10 +2431,10 @@ static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
                               int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
                               float *acc, int64_t acc_stride) {
-    const char *row[SANTA_BLOCK + SANTA__BEYOND];
+    const char *row[SANTA_BLOCK + SANTA__BEYOND_V];
     int64_t g, c;
     int i;
-    santa__point(v, index, first, n, known, row);
+    santa__point(v, index, first, n, known, SANTA__BEYOND_V, row);
     if (santa__adjacent(v)) {
         kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
         return;
@@ -4037,6 +4040,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
                                                   const float *add, float *acc, int64_t acc_stride) {
     const int64_t next = c + vecs * SANTA__LANES, to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
     const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64, last = santa__bytes(t, to);      /* lines to prefetch */
+    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD;
     SANTA__V sum[SANTA__SUMS], x[8];
     int i, g, v;
     SANTA__UNROLL
@@ -4044,7 +4048,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
-        for (b = first; b < last; b += 64) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at + b);
+        for (b = first; b < last; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
         SANTA__UNROLL
         for (v = 0; v < vecs; v++) x[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
         SANTA__UNROLL
