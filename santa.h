@@ -988,7 +988,7 @@ static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *pac
     int64_t c;
     for (c = 0; c < d; c++) {
         const uint16_t half = (uint16_t)(santa__bits(q[c]) >> 16);
-        memcpy(packed + c / SANTA__PACK * heads * (SANTA__PACKED / 2) + c % SANTA__PACK * 2, &half, sizeof half);
+        memcpy(packed + c / SANTA__PACK * heads * santa__packed(SANTA__PAIRS) + c % SANTA__PACK * 2, &half, sizeof half);
     }
 }
 
@@ -1577,8 +1577,9 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
     uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             states, taken, part, keys, va, va_rows, total;
-    int shared;                          /* see santa__is_team                                                    */
+             states, taken, part, keys, va, va_rows, total, head_states;
+    int shared;                          /* see santa__is_team; head_states: bytes of the states of one head of an exact
+                                            team, behind the workspaces                                           */
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1615,6 +1616,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
     p->shared = shared;
     p->state = (12 * group + 63) / 64 * 64 + (group * dv + 15) / 16 * 64;     /* bytes of a santa__state */
+    if (streams && shared) p->head_states = santa__mul(SANTA__CHUNKS + 2, (uint64_t)p->state);
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
@@ -1681,17 +1683,11 @@ static int santa__is_team(const santa_attention *a, const santa_options *o, int6
 
 /* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all of them in
    each thread; sampled, each head has its place in one thread's workspace. */
-static int64_t santa__span(const santa_attention *a, const santa_options *o, int shared) {
+static int64_t santa__span(const santa_attention *a, const santa_options *o, const santa__plan *p) {
     const int64_t threads = santa__threads(o), all = SANTA__MIN(a->k.shape[2], (int64_t)SANTA__SPAN);
     if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
-    if (shared && o->method == SANTA_DENSE) return all;
+    if (p->head_states) return all;
     return SANTA__MAX(SANTA__MIN((santa__items(a, o) + threads - 1) / threads, all), 1);
-}
-
-/* Bytes behind the workspaces for the states of an exact team, and for one of its heads. */
-static uint64_t santa__head_states(const santa__plan *p) { return santa__mul(SANTA__CHUNKS + 2, (uint64_t)p->state); }
-static uint64_t santa__team_states(const santa__plan *p, const santa_options *o) {
-    return p->shared && o->method == SANTA_DENSE ? santa__mul(SANTA__SPAN, santa__head_states(p)) : 0;
 }
 
 /* Also used for its saturated total: anything past size_t is refused. */
@@ -1707,8 +1703,8 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
     santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__is_team(a, o, n));
-    jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o, p->shared));
-    *total = santa__add(santa__mul(p->total, jobs), santa__team_states(p, o));
+    jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o, p));
+    *total = santa__add(santa__mul(p->total, jobs), santa__mul(SANTA__SPAN, p->head_states));
     *total = santa__add(*total, 63);                                  /* the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -2519,16 +2515,12 @@ static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int
 /* State i joins the row's. */
 static void santa__dense_add(const santa__job *j, int64_t i) {
     const santa__state row = santa__state_of(j, 0), x = santa__state_of(j, i);
-    const float one = 1.0f;
-    santa__rows v;                                                    /* a head's numerator as a row of V */
-    int64_t g;
-    memset(&v, 0, sizeof v);
-    v.feature = sizeof(float); v.dim = j->v.dim; v.dtype = SANTA_F32;
+    const int64_t dv = j->v.dim;
+    int64_t g, c;
     for (g = 0; g < j->group; g++) {
         float keep, add;
         santa__dense_join(row, g, x.m[g], x.total[g], &keep, &add);
-        v.base = (const char *)(x.acc + g * v.dim);
-        santa__add_values(&v, j->kernel, NULL, 0, 1, 1, &one, 0, 1, &keep, &add, row.acc + g * v.dim, 0);
+        for (c = 0; c < dv; c++) row.acc[g * dv + c] = row.acc[g * dv + c] * keep + x.acc[g * dv + c] * add;
     }
 }
 
@@ -3334,7 +3326,7 @@ static void santa__run_team(const santa__call *call) {
     team.dense = call->o->method == SANTA_DENSE;
     for (i = call->first; i < to; i += team.jobs) {
         team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
-        for (h = 0; h < team.jobs && team.dense; h++) j[h].states = states + (uint64_t)h * santa__head_states(&call->plan);
+        for (h = 0; h < team.jobs && team.dense; h++) j[h].states = states + (uint64_t)h * call->plan.head_states;
         for (q = 0; q < call->a->q.shape[1]; q++) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
             if (keys == 0) continue;
@@ -3364,7 +3356,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.threads = santa__threads(o);
     call.first = o->item_begin;
     call.items = santa__items(a, o);
-    call.span = santa__span(a, o, call.plan.shared);
+    call.span = santa__span(a, o, &call.plan);
     for (t = 0; t < call.threads * call.span; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
     if (call.threads == 1) santa__run_task(&call, 0);
