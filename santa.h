@@ -143,10 +143,11 @@
    The library starts no thread and keeps no state between calls; calls may run concurrently on different workspaces.
    One call's work is batch x kv_heads independent items. Three ways to spread them:
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
-   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. Rows of
-     1024 keys of capacity or more are shared by the threads if there are more threads than items, and where the cache
-     is token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks
-     of at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
+   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. They take
+     work as they get through with it, so threads may differ in speed; no bit depends on who did what. Rows of 1024
+     keys of capacity or more are shared by the threads if there are more threads than items, and where the cache is
+     token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks of
+     at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
    The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
 
@@ -1770,12 +1771,17 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
 /* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and `beyond` more to those behind them, i < known, to prefetch. */
 static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, int beyond,
                          const char **row) {
-    const int all = n + beyond;
-    int i, more = (int)SANTA__MIN(known, (int64_t)all);
+    const santa__rows x = *r;                                         /* which row[] cannot alias */
+    const int all = n + beyond, more = (int)SANTA__MIN(known, (int64_t)all);
+    int i = 0;
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
-    if (index) for (i = 0; i < more; i++) row[i] = santa__row(r, index[i]);
-    else if (!r->table) for (i = 0; i < more; i++) row[i] = r->base + (first + i) * r->row;
-    else for (i = 0; i < more; i++) row[i] = santa__row(r, first + i);
+    if (index) for (; i < more; i++) row[i] = santa__row(&x, index[i]);
+    while (i < more) {                                                /* a page, or all */
+        const int64_t at = x.table ? (first + i) % x.page_size : 0, left = x.table ? x.page_size - at : more;
+        const int to = (int)SANTA__MIN((int64_t)more, i + left);
+        const char *p = santa__row(&x, first + i);
+        for (; i < to; i++, p += x.row) row[i] = p;
+    }
     for (; i < all; i++) row[i] = row[n - 1];
 }
 
@@ -2076,22 +2082,25 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
 
 /* Returns 1 if a block is marked. */
 static int santa__prefix(santa__mass *x) {
-    float share[SANTA_BLOCK];                                         /* exp(max[b] - m); 0 of a block without keys */
+    float share[SANTA_BLOCK], m = SANTA__MASKED;                      /* share: exp(max[b] - m); 0 of a block without keys */
+    double total = 0.0;
     int64_t b, i, n;
-    x->m = SANTA__MASKED;
-    x->prefix[0] = 0.0;
+    int bad = 0;
     for (b = 0; b < x->blocks; b++) {
-        if (santa__is_nan(x->sum[b])) return 1;
-        x->m = SANTA__MAX(x->m, x->max[b]);
+        bad |= santa__is_nan(x->sum[b]);
+        m = SANTA__MAX(m, x->max[b]);
     }
+    x->m = m;
+    if (bad) return 1;
     memset(share, 0, sizeof share);
+    x->prefix[0] = 0.0;
     for (b = 0; b < x->blocks; b += n) {
         n = SANTA__MIN(x->blocks - b, (int64_t)SANTA_BLOCK);
-        for (i = 0; i < n; i++) share[i] = x->max[b + i] - x->m;
+        for (i = 0; i < n; i++) share[i] = x->max[b + i] - m;
         x->kernel->exps(share);
-        for (i = 0; i < n; i++) x->prefix[b + i + 1] = x->prefix[b + i] + (double)share[i] * (double)x->sum[b + i];
+        for (i = 0; i < n; i++) x->prefix[b + i + 1] = total += (double)share[i] * (double)x->sum[b + i];
     }
-    x->total = x->prefix[x->blocks];
+    x->total = total;
     return 0;
 }
 
@@ -2111,8 +2120,8 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
 
 /* ---------------------------------------------------------------------------------------------- >>draw */
 
-/* A block of the prefix mass (-1: none yet) and its sums of u up to each group of lanes, so that a draw adds up one group, not
-   half a block. Where a draw falls is random: comparisons are counted, since branches would be guessed wrong. */
+/* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a block. Where a draw falls is
+   random: comparisons are counted, since branches would be guessed wrong. */
 enum { SANTA__GROUP = 8 };
 typedef struct santa__walk { int64_t block; double scale; float reached[SANTA_BLOCK / SANTA__GROUP + 1]; } santa__walk;
 
@@ -2131,40 +2140,37 @@ static void santa__sum_group(const float *u, float *p) {
 static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) {
     const float *u = x->u + block * x->block;
     const int groups = x->block / SANTA__GROUP;
+    float sum = 0.0f;
     int k;
     w->block = block;
     w->reached[0] = 0.0f;
     for (k = 0; k < groups; k++) {
         float p[SANTA__GROUP];
         santa__sum_group(u + k * SANTA__GROUP, p);
-        w->reached[k + 1] = w->reached[k] + p[SANTA__GROUP - 1];
+        sum += p[SANTA__GROUP - 1];
+        w->reached[k + 1] = sum;
     }
-    w->scale = (double)w->reached[groups] / (x->prefix[block + 1] - x->prefix[block]);    /* u, rounded or not, adds up to it */
+    w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);    /* u, rounded or not, adds up to it */
 }
 
-/* Number of the key that holds mass position t: the first with prefix > t, strictly, so that a key without mass is never
-   it. Positions ascend; blocks begin at first and end at last. Rounding can push t past the end: to the last key with mass. */
-static int32_t santa__walk_draw(santa__walk *w, const santa__mass *x, double t, int64_t first, int64_t last) {
+/* Number of the key in w's block that holds mass position t: the first with prefix > t, strictly, so that a key without mass is
+   never it. Rounding can push t past the end: to the last key with mass. */
+static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, double t) {
     const int groups = x->block / SANTA__GROUP;
     const float *u;
     float p[SANTA__GROUP], local, rest;
     int i, k = 0, lane;
-    int64_t b = SANTA__MAX(w->block, first);
-    while (b + 1 < last && !(t < x->prefix[b + 1])) b++;
-    while (b > 0 && !(x->prefix[b + 1] > x->prefix[b])) b--;
-    SANTA_ASSERT(b < last && x->prefix[b + 1] > x->prefix[b]);
-    if (b != w->block) santa__walk_to(w, x, b);
-    local = (float)((t - x->prefix[b]) * w->scale);
+    local = (float)((t - x->prefix[w->block]) * w->scale);
     if (!(local > 0.0f)) local = 0.0f;
     for (i = 1; i < groups; i++) k += w->reached[i] <= local;
     while (k > 0 && !(w->reached[k + 1] > w->reached[k])) k--;
-    u = x->u + b * x->block + k * SANTA__GROUP;
+    u = x->u + w->block * x->block + k * SANTA__GROUP;
     santa__sum_group(u, p);
     rest = local - w->reached[k];
     lane = (p[0] <= rest) + (p[1] <= rest) + (p[2] <= rest) + (p[3] <= rest)
            + (p[4] <= rest) + (p[5] <= rest) + (p[6] <= rest) + (p[7] <= rest);
     if (lane == SANTA__GROUP) for (lane--; lane > 0 && !(u[lane] > 0.0f);) lane--;
-    return (int32_t)((x->first + b) * x->block + k * SANTA__GROUP + lane);
+    return (int32_t)((x->first + w->block) * x->block + k * SANTA__GROUP + lane);
 }
 
 /* v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
@@ -2209,55 +2215,104 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
 }
 
-/* The draws in ascending order from the start: the words are sorted, not the keys, so that one walk serves them all. */
-static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
+/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, one in each stratum, or anywhere in the mass (step is all
+   of it), from sorted random words. */
+enum { SANTA__COMB, SANTA__STRATA, SANTA__ANYWHERE };
+typedef struct santa__marks { int kind; int64_t s; double u, step, per_step, shift; const int32_t *word; } santa__marks;
+
+static santa__marks santa__marks_make(int kind, int64_t s, double step, const int32_t *word, double u) {
+    santa__marks m;
+    m.kind = kind; m.s = s; m.step = step; m.per_step = 1.0 / step; m.word = word; m.u = u;
+    m.shift = kind == SANTA__COMB ? 1.0 - u : 0.0;
+    return m;
+}
+
+static double santa__mark_at(const santa__marks *m, int64_t i) {
+    uint32_t word;
+    if (m->kind == SANTA__COMB) return ((double)i + m->u) * m->step;
+    memcpy(&word, &m->word[i], sizeof word);
+    return ((m->kind == SANTA__STRATA ? (double)i : 0.0) + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0)) * m->step;
+}
+
+/* How many of them lie below mass position end; from: how many lie below an earlier one. */
+static int64_t santa__marks_below(const santa__marks *m, double end, int64_t from) {
+    const double x = end * m->per_step + m->shift;
+    int64_t n = m->kind == SANTA__ANYWHERE ? from : x < (double)m->s ? SANTA__MAX((int64_t)x, from) : m->s;
+    if (m->kind == SANTA__STRATA) n += n < m->s && santa__mark_at(m, n) < end;
+    while (n > from && !(santa__mark_at(m, n - 1) < end)) n--;        /* no step but for rounding, unless anywhere */
+    while (n < m->s && santa__mark_at(m, n) < end) n++;
+    return n;
+}
+
+/* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that marks fall in, some at a time, so that
+   their weights are on the way here while others are walked. */
+static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64_t from, int64_t to, int64_t first, int64_t last,
+                              santa__list *l) {
+    enum { AHEAD = 32 };
+    const int comb = m->kind == SANTA__COMB;
+    int64_t hit[AHEAD], until[AHEAD], b = first, below = from, n;
     santa__walk w;
+    int k, hits;
+    w.block = -1;
+    while (b < last && from < to) {
+        for (hits = 0; b < last && hits < AHEAD; b++) {
+            const double end = x->prefix[b + 1], guess = end * m->per_step + m->shift;
+            n = (int64_t)guess;                                       /* what marks_below would find, but near an integer */
+            if (!comb || !(fabs(guess - (double)n - 0.5) < 0.49999)) n = santa__marks_below(m, end, below);
+            n = SANTA__MIN(n, to);
+            hit[hits] = b;
+            until[hits] = n;
+            hits += n > below;
+            below = n;
+        }
+        for (k = 0; k < hits; k++)
+            for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x->u + hit[k] * x->block + n);
+        for (k = 0; k < hits; k++) {
+            santa__walk_to(&w, x, hit[k]);
+            for (; from < until[k]; from++) santa__list_add(l, santa__walk_draw(&w, x, santa__mark_at(m, from)));
+        }
+    }
+    if (from == to) return;
+    for (b = last - 1; b > 0 && !(x->prefix[b + 1] > x->prefix[b]);) b--;     /* past the end by rounding */
+    SANTA_ASSERT(x->prefix[b + 1] > x->prefix[b]);
+    if (b != w.block) santa__walk_to(&w, x, b);
+    for (; from < to; from++) santa__list_add(l, santa__walk_draw(&w, x, santa__mark_at(m, from)));
+}
+
+/* Words 0 .. s - 1 where the keys will be: the list grows at or before the entry that is drawn. Unsigned order as signed order. */
+static void santa__draw_words(santa__rng *rng, int64_t s, santa__list *l) {
     int64_t i;
     for (i = 0; i < s; i++) {
-        uint32_t word = santa__rng_word(rng, (uint32_t)i) ^ 0x80000000u;      /* unsigned order as signed order */
+        const uint32_t word = santa__rng_word(rng, (uint32_t)i) ^ 0x80000000u;
         memcpy(&l->index[i], &word, sizeof word);
     }
+}
+
+/* Not the keys are sorted but the words, so that one walk serves them all. */
+static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
+    const santa__marks m = santa__marks_make(SANTA__ANYWHERE, s, x->total, l->index, 0.0);
+    santa__draw_words(rng, s, l);
     santa__sort(l->index, s);
-    w.block = -1;
-    for (i = 0; i < s; i++) {                                         /* the list grows at or before entry i */
-        uint32_t word;
-        memcpy(&word, &l->index[i], sizeof word);
-        santa__list_add(l, santa__walk_draw(&w, x, (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0) * x->total, 0, x->blocks));
-    }
+    santa__draw_marks(x, &m, 0, s, 0, x->blocks, l);
 }
 
 static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
-    const double step = x->total / (double)s;
-    santa__walk w;
-    int64_t i;
-    w.block = -1;
-    for (i = 0; i < s; i++)
-        santa__list_add(l, santa__walk_draw(&w, x, ((double)i + santa__rng_uniform(rng, (uint32_t)i)) * step, 0, x->blocks));
-}
-
-/* How many of the comb's s thresholds (i + u) * step lie below mass position end. */
-static int64_t santa__comb_count(double u, double step, int64_t s, double end, double total) {
-    int64_t n;
-    if (end >= total) return s;
-    n = (int64_t)(end / step - u);                                    /* within rounding; the loops make it exact */
-    n = n < 0 ? 0 : SANTA__MIN(n, s);
-    while (n > 0 && !(((double)(n - 1) + u) * step < end)) n--;
-    while (n < s && ((double)n + u) * step < end) n++;
-    return n;
+    const santa__marks m = santa__marks_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
+    santa__draw_words(rng, s, l);
+    santa__draw_marks(x, &m, 0, s, 0, x->blocks, l);
 }
 
 /* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence. sys is one tile. */
 static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
-    const double u = santa__rng_uniform(rng, 0), step = x->total / (double)s;
+    const santa__marks m = santa__marks_make(SANTA__COMB, s, x->total / (double)s, NULL, santa__rng_uniform(rng, 0));
     int64_t b = 0, i = 0;
     while (b < x->blocks) {
         int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
-        santa__walk w;
         end = SANTA__MIN(end, x->blocks);
-        n = santa__comb_count(u, step, s, x->prefix[end], x->total);
+        n = x->prefix[end] < x->total ? santa__marks_below(&m, x->prefix[end], i) : s;
         if (tile) { stats->tiles++; stats->tiles_skipped += n == i; }
-        w.block = -1;
-        for (; i < n; i++) santa__list_add(l, santa__walk_draw(&w, x, ((double)i + u) * step, b, end));
+        santa__draw_marks(x, &m, i, n, b, end, l);
+        i = n;
         b = end;
     }
 }
@@ -2280,9 +2335,9 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_
     stats->tiles_skipped += t - tiles;
     for (b = 0; b < x->blocks; b = end) {
         santa__mass part = *x;
-        santa__walk w;
+        santa__marks m;
         int64_t n, from = l->rows;
-        double u, weight;
+        double weight;
         end = santa__tile_end(x, b, tile, &has);
         if (!has) continue;
         part.u += b * x->block; part.max += b; part.sum += b; part.first += b; part.blocks = end - b;
@@ -2290,11 +2345,10 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_
         n = s * (rank + 1) / tiles - s * rank / tiles;
         n = SANTA__MAX(n, 1);
         rank++;
-        u = santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile));
+        m = santa__marks_make(SANTA__COMB, n, part.total / (double)n, NULL,
+                              santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile)));
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
-        w.block = -1;
-        for (i = 0; i < n; i++)
-            santa__list_add(l, santa__walk_draw(&w, &part, ((double)i + u) * (part.total / (double)n), 0, part.blocks));
+        santa__draw_marks(&part, &m, 0, n, 0, part.blocks, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
@@ -3216,12 +3270,15 @@ static void santa__job_make(santa__job *j, const santa_attention *a, const santa
     j->active = SANTA__PART(int32_t, j, active);
 }
 
+typedef struct santa__queue { int taken; int64_t parts, threads; } santa__queue;
+
 typedef struct santa__call {
     const santa_attention *a;
     const santa_options *o;
     santa__plan plan;
     char *work;
     int64_t first, items, threads, span;
+    santa__queue queue;
 } santa__call;
 
 /* Where thread t keeps what job h of its span needs. */
@@ -3239,10 +3296,40 @@ static int64_t santa__call_jobs(const santa__call *call, santa__job *j, int64_t 
     return span;
 }
 
-static void santa__run_task(void *context, int64_t t) {
-    const santa__call *call = (const santa__call *)context;
-    const int64_t to = call->first + call->items * (t + 1) / call->threads;
-    int64_t i = call->first + call->items * t / call->threads, q, h, span;
+/* Threads take parts of the work as they get through with them, since some are slower than others: little cores, or a neighbour on
+   the same core. Many parts at first, fewer towards the end: where one's rows begin nothing is prefetched. Who had which part changes
+   no bit. Without atomic operations each has an equal share. */
+static santa__queue santa__queue_make(int64_t parts, int64_t threads) {
+    santa__queue q;
+    q.taken = 0;
+    q.parts = parts;
+    q.threads = threads;
+    return q;
+}
+
+/* The next parts *from .. *to - 1 for thread t; 0 if there are none left. *to is -1 at first. */
+static int santa__take(santa__queue *q, int64_t t, int64_t *from, int64_t *to) {
+#if defined(__GNUC__) || defined(__clang__)
+    const int64_t parts = q->parts, threads = q->threads, few = SANTA__MAX(parts / (16 * threads), 1);
+    const int turn = __atomic_fetch_add(&q->taken, 1, __ATOMIC_RELAXED);
+    int i;
+    (void)t;
+    for (i = 0, *to = 0; i <= turn && *to < parts; i++) {
+        const int64_t left = i < threads ? parts : parts - *to;
+        *from = *to;
+        *to = threads == 1 ? parts : SANTA__MIN(*to + SANTA__MAX(left / (2 * threads), few), parts);
+    }
+    return i > turn;
+#else
+    const int first = *to < 0;
+    *from = q->parts * t / q->threads;
+    *to = q->parts * (t + 1) / q->threads;
+    return first;
+#endif
+}
+
+static void santa__run_items(santa__call *call, int64_t t, int64_t i, int64_t to) {
+    int64_t q, h, span;
     for (; i < to; i += span) {
         santa__job j[SANTA__SPAN];
         span = santa__call_jobs(call, j, t, i, to, call->span);
@@ -3262,52 +3349,68 @@ static void santa__run_task(void *context, int64_t t) {
     }
 }
 
-/* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side. */
-typedef struct santa__team { const santa__call *call; santa__job *j; int64_t jobs, together; int dense; } santa__team;
+static void santa__run_task(void *context, int64_t t) {
+    santa__call *call = (santa__call *)context;
+    const int64_t end = call->first + call->items;
+    int64_t from, to = -1;
+    while (santa__take(&call->queue, t, &from, &to))   /* parts of a span of items each */
+        santa__run_items(call, t, call->first + from * call->span, SANTA__MIN(call->first + to * call->span, end));
+}
 
-/* The parts (blocks; chunks of dense) of all units, one after another, are shared out. */
+/* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side, each in so many parts
+   (blocks; chunks of dense). */
+typedef struct santa__team { santa__call *call; santa__job *j; int64_t jobs, together, parts; int dense; } santa__team;
+
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
-    const int64_t parts = team->dense ? santa__row_chunks(team->j) : santa__row_blocks(team->j), threads = team->call->threads;
-    const int64_t all = (team->jobs + team->together - 1) / team->together * parts, to = all * (t + 1) / threads;
-    int64_t i = all * t / threads, n;
-    for (; i < to; i += n) {
-        const int64_t h = i / parts * team->together, from = i % parts, span = SANTA__MIN(team->together, team->jobs - h);
-        n = team->dense ? 1 : SANTA__MIN(to - i, parts - from);
-        if (team->dense) {
-            santa__job mine[SANTA__SPAN];
-            int64_t k;
-            for (k = 0; k < span; k++) {
-                mine[k] = team->j[h + k];
-                mine[k].work = santa__call_work(team->call, t, k);    /* for its scores */
+    int64_t i, n, to = -1;
+    while (santa__take(&team->call->queue, t, &i, &to)) {
+        for (; i < to; i += n) {
+            const int64_t h = i / team->parts * team->together, from = i % team->parts;
+            const int64_t span = SANTA__MIN(team->together, team->jobs - h);
+            n = team->dense ? 1 : SANTA__MIN(to - i, team->parts - from);
+            if (team->dense) {
+                santa__job mine[SANTA__SPAN];
+                int64_t k;
+                for (k = 0; k < span; k++) {
+                    mine[k] = team->j[h + k];
+                    mine[k].work = santa__call_work(team->call, t, k);    /* for its scores */
+                }
+                santa__dense_chunk(mine, span, from, 1 + from);
+            } else {
+                santa__score_blocks(&team->j[h], span, from, from + n);
             }
-            santa__dense_chunk(mine, span, from, 1 + from);
-        } else {
-            santa__score_blocks(&team->j[h], span, from, from + n);
         }
+    }
+}
+
+static void santa__team_head(santa__job *j, int dense) {
+    int64_t c;
+    if (dense) {
+        santa__dense_begin(j, santa__state_of(j, 0));
+        for (c = 0; c < santa__row_chunks(j); c++) santa__dense_add(j, 1 + c);
+        santa__dense_end(j);
+    } else if (santa__is_dense(j->o, j->end - j->begin)) {
+        santa__run_dense(j, 1);
+    } else {
+        santa__sample_heads(j, 1);
     }
 }
 
 static void santa__team_heads(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
-    const int64_t to = team->jobs * (t + 1) / team->call->threads;
-    int64_t h, c;
-    for (h = team->jobs * t / team->call->threads; h < to; h++) {
-        santa__job *j = &team->j[h];
-        if (team->dense) {
-            santa__dense_begin(j, santa__state_of(j, 0));
-            for (c = 0; c < santa__row_chunks(j); c++) santa__dense_add(j, 1 + c);
-            santa__dense_end(j);
-        } else if (santa__is_dense(j->o, j->end - j->begin)) {
-            santa__run_dense(j, 1);
-        } else {
-            santa__sample_heads(j, 1);
-        }
-    }
+    int64_t h, to = -1;
+    while (santa__take(&team->call->queue, t, &h, &to))
+        for (; h < to; h++) santa__team_head(&team->j[h], team->dense);
 }
 
-static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task, void *context) {
+/* parts: of the work, for santa__take. */
+static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, void *context) {
+    const santa_options *o = call->o;
+    const int64_t n = call->threads;
     int64_t t;
+    call->queue = santa__queue_make(parts, n);
+    if (n == 1) { task(context, 0); return; }
     if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads((int)n)
@@ -3315,7 +3418,7 @@ static void santa__run_tasks(const santa_options *o, int64_t n, santa_task task,
     for (t = 0; t < n; t++) task(context, t);
 }
 
-static void santa__run_team(const santa__call *call) {
+static void santa__run_team(santa__call *call) {
     const int64_t to = call->first + call->items;
     char *states = call->work + (uint64_t)(call->threads * call->span) * call->plan.total;
     int64_t i, q, h;
@@ -3332,8 +3435,10 @@ static void santa__run_team(const santa__call *call) {
             if (keys == 0) continue;
             team.together = santa__token_major(call->a) ? team.jobs : 1;
             if (team.dense && !santa__even(santa__row_chunks(j), call->threads)) team.together = 1;
-            if (team.dense || !santa__is_dense(call->o, keys)) santa__run_tasks(call->o, call->threads, santa__team_parts, &team);
-            santa__run_tasks(call->o, call->threads, santa__team_heads, &team);
+            team.parts = team.dense ? santa__row_chunks(j) : santa__row_blocks(j);
+            if (team.dense || !santa__is_dense(call->o, keys))
+                santa__run_tasks(call, (team.jobs + team.together - 1) / team.together * team.parts, santa__team_parts, &team);
+            santa__run_tasks(call, team.jobs, santa__team_heads, &team);
             santa__end_row(j, team.jobs);
         }
     }
@@ -3359,9 +3464,8 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.span = santa__span(a, o, &call.plan);
     for (t = 0; t < call.threads * call.span; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
-    if (call.threads == 1) santa__run_task(&call, 0);
-    else if (call.plan.shared) santa__run_team(&call);
-    else santa__run_tasks(o, call.threads, santa__run_task, &call);
+    if (call.plan.shared) santa__run_team(&call);
+    else santa__run_tasks(&call, (call.items + call.span - 1) / call.span, santa__run_task, &call);
     if (stats) {
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
         int64_t sum[FIELDS] = {0}, one[FIELDS];

@@ -575,7 +575,12 @@ static void serial_for(void *user, int64_t count, santa_task task, void *context
     for (int64_t i = 0; i < count; i++) task(context, i);
 }
 
-/* The bytes of the workspace that a call on every key of the capacity writes, seen by poisoning it twice: the last of
+/* The first task may take all the work: *user says which one is first. */
+static void rotated_for(void *user, int64_t count, santa_task task, void *context) {
+    for (int64_t i = 0; i < count; i++) task(context, (i + *(const int *)user) % count);
+}
+
+/* The bytes of the workspace that calls on every key of the capacity write, seen by poisoning it twice: the last of
    them lies within 512 bytes of the end (alignment, and a few rows that not every option needs), none lies outside, and
    three quarters of it and more are used. */
 static void workspace_is_used_up(void) {
@@ -588,14 +593,18 @@ static void workspace_is_used_up(void) {
             p.kv_heads = together ? 12 : 1;
             p.heads    = 4 * p.kv_heads;
             santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
-            o.num_samples  = together ? 128 : 512;
-            o.num_threads  = threads;
-            o.parallel_for = serial_for;
+            o.num_samples = together ? 128 : 512;
+            int first       = 0;
+            o.num_threads   = threads;
+            o.parallel_for  = rotated_for;
+            o.parallel_user = &first;
             call c = make_call(p, o);
             unsigned char *w    = (unsigned char *)test_alloc(c.bytes + 2 * MARGIN);
             unsigned char *used = (unsigned char *)test_alloc(c.bytes);
             memset(used, 0, c.bytes);
-            for (int poison = 0; poison < 2; poison++) {
+            for (int run = 0; run < 2 * threads; run++) {
+                const int poison = run % 2;
+                first = run / 2;
                 memset(w, poison ? 0x5a : CANARY, c.bytes + 2 * MARGIN);
                 memset(w, CANARY, MARGIN);
                 memset(w + MARGIN + c.bytes, CANARY, MARGIN);
