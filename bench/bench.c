@@ -192,8 +192,8 @@ typedef struct cell {
     int repeat;                                      /* calls per timing                                                */
 } cell;
 
-typedef enum kind { READ_K, PLAIN_C, DECODE } kind;
-enum { TOKENS = 1, FEATURES = 2 };                   /* layouts: K stored token by token; feature by feature            */
+typedef enum kind { READ_K, READ_ROWS, PLAIN_C, DECODE } kind;
+enum { TOKENS = 1, FEATURES = 2, PAGES = 4 };        /* layouts: K stored token by token; feature by feature; in pages  */
 typedef struct method {
     const char *name;
     kind what;
@@ -243,17 +243,18 @@ static void eight_bits(santa_options *o, int64_t n) {
 }
 
 static const method methods[] = {
-    { "read K",     READ_K,  SANTA_DENSE,      TOKENS | FEATURES, 1, NULL        },
+    { "read K",     READ_K,  SANTA_DENSE,      TOKENS | FEATURES | PAGES, 1, NULL },
+    { "read 10 %",  READ_ROWS, SANTA_DENSE,    TOKENS,            0, NULL        },
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
-    { "dense",      DECODE,  SANTA_DENSE,      TOKENS | FEATURES, 1, NULL        },
-    { "sys",        DECODE,  SANTA_SYS,        TOKENS | FEATURES, 1, NULL        },
+    { "dense",      DECODE,  SANTA_DENSE,      TOKENS | FEATURES | PAGES, 1, NULL },
+    { "sys",        DECODE,  SANTA_SYS,        TOKENS | FEATURES | PAGES, 1, NULL },
     { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
     { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
     { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
     { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
-    { "vattention", DECODE,  SANTA_VATTENTION, TOKENS,            1, ten_percent },
+    { "vattention", DECODE,  SANTA_VATTENTION, TOKENS | PAGES,    1, ten_percent },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
     { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
     { "sys q8",     DECODE,  SANTA_SYS,        TOKENS,            1, eight_bits  },
@@ -272,6 +273,65 @@ static void read_once(const char *data, size_t bytes, int64_t threads) {
     r.parts = threads;
     if (threads > 1) run_tasks(NULL, threads, read_task, &r);
     else read_task(&r, 0);
+}
+
+/* A tenth of the rows of K and V, each KV head's own ones, ascending: what vattention would have to wait for at 10 %. */
+typedef struct row_reader {
+    const cell *c;
+    santa_tensor k, v;
+    const int32_t *index;                            /* [kv_heads, n / 10]                                              */
+    uint64_t sum[MAX_THREADS][8];
+} row_reader;
+
+static int32_t *tenth(const cell *c) {
+    const int64_t count = c->n / 10;
+    int32_t *index = (int32_t *)allocate((size_t)(count * c->kv_heads) * sizeof *index);
+    uint32_t x = 1;
+    for (int64_t i = 0; i < count * c->kv_heads; i++) {
+        x = x * 1664525u + 1013904223u;
+        index[i] = (int32_t)(i % count * 10 + (x >> 16) % 10);
+    }
+    return index;
+}
+
+static void read_rows_task(void *context, int64_t i) {
+    row_reader *r = (row_reader *)context;
+    const element *e = r->c->type;
+    const int64_t heads = r->c->kv_heads, threads = r->c->threads, count = r->c->n / 10;
+    for (int64_t h = heads * i / threads; h < heads * (i + 1) / threads; h++)
+        for (int v = 0; v < 2; v++) {
+            const santa_tensor *t = v ? &r->v : &r->k;
+            r->sum[i][0] += read_rows((const char *)t->data + bytes_of(e, h * t->stride[2]), r->index + h * count, count,
+                                      (size_t)bytes_of(e, t->stride[1]), (size_t)bytes_of(e, DIM));
+        }
+}
+
+static void read_tenth(const cell *c, const santa_attention *a, const int32_t *index) {
+    static row_reader r;
+    r.c = c;
+    r.k = a->k;
+    r.v = a->v;
+    r.index = index;
+    if (c->threads > 1) run_tasks(NULL, c->threads, read_rows_task, &r);
+    else read_rows_task(&r, 0);
+}
+
+/* Pages in no order, for every context its table. */
+static const int32_t *block_table(int64_t pages) {
+    static int32_t *table;
+    static int64_t made;
+    if (made == pages) return table;
+    free(table);
+    table = (int32_t *)allocate((size_t)pages * sizeof *table);
+    made = pages;
+    uint64_t x = 1;
+    for (int64_t i = 0; i < pages; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        const int64_t j = (int64_t)((x >> 33) % (uint64_t)(i + 1));
+        table[i] = table[j];
+        table[j] = (int32_t)i;
+    }
+    return table;
 }
 
 enum { MOST_HEADS = 64 };
@@ -305,6 +365,10 @@ static santa_attention attention(const cell *c, const char *window) {
     a.k = c->place->k(window, c->type->dtype, c->n, c->kv_heads);
     a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n, c->kv_heads);
     a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
+    if (c->place->k == view_paged) {
+        a.max_pages = c->n / PAGE;
+        a.block_table = block_table(a.max_pages);
+    }
     return a;
 }
 
@@ -315,6 +379,7 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
     r->m = m;
     r->samples = samples;
     if (m->what == PLAIN_C) r->workspace = allocate((size_t)c->n * sizeof(float));
+    if (m->what == READ_ROWS) r->workspace = tenth(c);
     if (m->what != DECODE) return SANTA_OK;
     r->o.method = m->method;
     r->o.num_samples = samples;
@@ -337,6 +402,7 @@ static double once(const cell *c, row *r) {
         santa_status s = SANTA_OK;
         switch (r->m->what) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
+            case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
             case PLAIN_C: plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
             case DECODE:  s = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, &r->stats); break;
         }
@@ -358,7 +424,7 @@ static void summarise(const cell *c, row *r) {
     r->low = r->t[r->runs / 10];
     r->high = r->t[r->runs - 1 - r->runs / 10];
     r->bytes = size * (r->m->what == READ_K ? all : r->m->what == PLAIN_C ? 2.0 * all
-                          : (double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
+                          : r->m->what == READ_ROWS ? 2.0 * (double)(c->n / 10 * c->kv_heads * DIM) : (double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
     free(r->workspace);
 }
 
@@ -446,7 +512,7 @@ static int plain_c_fits(const cell *c) {
 
 /* The rows of the cell that santa.h takes and --methods wants; what it refuses is said. */
 static int select_rows(const cell *c, row *rows, int64_t samples) {
-    const int wanted = c->place->k == view_hdn ? FEATURES : TOKENS;
+    const int wanted = c->place->k == view_hdn ? FEATURES : c->place->k == view_paged ? PAGES : TOKENS;
     int count = 0;
     for (int i = 0; i < METHODS; i++) {
         const method *m = methods + i;
@@ -475,10 +541,12 @@ static void run_table_cell(cell *c) {
     print(c, rows, count);
 }
 
-/* K stored feature by feature is for one method only, and slow for the others: one context, most threads. */
+/* K stored feature by feature is for one method only, and slow for the others; pages are like NHD but for the table: one context,
+   most threads. */
 static int in_table(int l, int n, int t) {
-    if (!(set.layouts >> l & 1)) return 0;
-    return layouts[l].k != view_hdn || (n == set.n_count / 2 && t == set.thread_count - 1);
+    if (!(set.layouts >> l & 1) || (layouts[l].k == view_paged && set.n[n] % PAGE)) return 0;
+    if (layouts[l].k == view_nhd || layouts[l].k == view_hnd) return 1;
+    return n == set.n_count / 2 && t == set.thread_count - 1;
 }
 
 static int table_cells(void) {
@@ -738,7 +806,7 @@ static void parse(int argc, char **argv) {
     snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld", online < 1 ? 1 : online);
     if (!types) types = set.sweep ? "f16" : set.quick ? "f32,f16,q8_0" : "f32,f16,bf16,e4m3,q8_0";
     set.types = NAMES_IN(types, elements, ELEMENTS);
-    set.layouts = NAMES_IN(places ? places : set.sweep || set.quick ? "NHD" : "NHD,HND,HDN", layouts, LAYOUTS);
+    set.layouts = NAMES_IN(places ? places : set.sweep || set.quick ? "NHD" : "NHD,HND,HDN,P16", layouts, LAYOUTS);
     set.methods = names ? NAMES_IN(names, methods, METHODS) : ~0u;
     set.n_count = numbers_in(n ? n : set.quick ? "4k,32k" : "1k,4k,16k,32k,128k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads ? threads : processors, MAX_THREADS, set.threads);
@@ -826,7 +894,8 @@ int main(int argc, char **argv) {
     printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method needs; GB/s: that over\n"
            "# the time; %% read: share of the rate at which K is read once in the same rounds by as many threads; /read K: time\n"
            "# over that read's; dense/x: times faster than dense. vattention: 10 %% of the keys per head (more below\n"
-           "# 64k), predictor without cost. bernoulli: sys, one draw per K feature and group.\n"
+           "# 64k), predictor without cost; read 10 %%: as many rows of K and V, as single rows can be read at best.\n"
+           "# bernoulli: sys, one draw per K feature and group. P16: pages of 16 tokens, in no order.\n"
            "# dense q8, sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types) * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
     progress.start = now();

@@ -45,7 +45,8 @@ static inline int64_t bytes_of(const element *e, int64_t count) { return count /
 
 /* ---------------------------------------------------------------------------------------------- layouts */
 
-/* HDN: K feature by feature, as santa_keys_feature_major makes it; V as in HND. */
+/* HDN: K feature by feature, as santa_keys_feature_major makes it; V as in HND. P16: pages of 16 tokens, each NHD. */
+enum { PAGE = 16 };
 static santa_tensor view_nhd(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
     return santa_view(p, t, 1, n, kv_heads, DIM);
 }
@@ -59,6 +60,10 @@ static santa_tensor view_hdn(const void *p, santa_dtype t, int64_t n, int64_t kv
     return k;
 }
 
+static santa_tensor view_paged(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
+    return santa_view(p, t, n / PAGE, PAGE, kv_heads, DIM);
+}
+
 typedef struct layout {
     const char *name;
     santa_tensor (*k)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
@@ -66,6 +71,7 @@ typedef struct layout {
 } layout;
 static const layout layouts[] = {
     { "NHD", view_nhd, view_nhd }, { "HND", view_hnd, view_hnd }, { "HDN", view_hdn, view_hnd },
+    { "P16", view_paged, view_paged },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -85,6 +91,19 @@ static uint64_t read_part(const void *data, size_t bytes, int64_t parts, int64_t
     }
     a += b + c + d;
     return a[0] + a[1];
+}
+
+/* What single rows cost at best: of the rows at data + index[i] * step, each `bytes` long, a sum. */
+static inline uint64_t read_rows(const char *data, const int32_t *index, int64_t count, size_t step, size_t bytes) {
+    enum { LINE = 64, AHEAD = 32 };
+    bench_vector sum = {0};
+    for (int64_t i = 0; i < count; i++) {
+        const char *row = data + step * (size_t)index[i];
+        const char *coming = data + step * (size_t)index[i + AHEAD < count ? i + AHEAD : i];
+        for (size_t b = 0; b < bytes; b += LINE) __builtin_prefetch(coming + b, 0, 2);
+        for (size_t b = 0; b + sizeof sum <= bytes; b += sizeof sum) sum += *(const bench_vector *)(row + b);
+    }
+    return sum[0] + sum[1];
 }
 
 #endif
