@@ -276,20 +276,23 @@ def ggml_methods(g, copies):
             for name in copies[0].graphs]
 
 
-def santa_methods(lib, kind, layout, n, copies, most_threads):
+def santa_methods(lib, kind, layout, n, copies, threads):
     methods = []
     kinds = [("santa dense", 0, 0), (f"santa sys {SAMPLES}", SAMPLES, 0)]
     if kind == "q8_0":
         kinds += [(f"{name}, 8-bit q", samples, 1) for name, samples, _ in kinds]
     for name, samples, q8 in kinds:
         out = np.empty((HEADS, DIM), np.float32)
-        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, most_threads, q8, 7, copies[0].q, copies[0].k,
+        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, 1, q8, 7, copies[0].q, copies[0].k,
                     copies[0].v, out.ctypes.data)
         refusal = lib.peer_check(case)
         if refusal:
             print(f"# {name}, {kind}: {refusal.decode()}")
             continue
-        workspace = np.empty(lib.peer_workspace_size(case), np.uint8)
+        sizes = []
+        for case.threads in threads:                                          # more threads may need less
+            sizes.append(lib.peer_workspace_size(case))
+        workspace = np.empty(max(sizes), np.uint8)
         case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
 
         def call(c, threads, case=case, workspace=workspace):                 # the default keeps the memory alive
@@ -310,7 +313,7 @@ def run_shape(lib, g, kind, layout, n, threads, rounds):
     kv_bytes = 2 * ROW[kind] * KV_HEADS * n
     copies = [Copy(g, kind, layout, n) for _ in range(-(-COLD_BYTES // kv_bytes))]
     methods = [Method("read K once", lambda c, t: lib.peer_read(c.k, kv_bytes // 2, t), None)]
-    methods += ggml_methods(g, copies) + santa_methods(lib, kind, layout, n, copies, max(threads))
+    methods += ggml_methods(g, copies) + santa_methods(lib, kind, layout, n, copies, threads)
     effective, where = {}, f"{n} {kind} {layout}"
     for name, make in (("peaked", peaked), ("gauss", gauss)):                 # the timed one last
         progress(f"{where}: {name} input and its float64 reference")
