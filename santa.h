@@ -207,8 +207,8 @@
                                                                         includes itself for each instruction set
    x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time without any flag; arm64: NEON.
    Other compilers and machines run the scalar code. Where q and k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs
-   with BF16 and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact,
-   sums f32, so give a bf16 model's q as bf16.
+   with BF16 (but Intel's, which are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
+   they are, two at once: products are exact, sums f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -903,11 +903,11 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
    SANTA__BEYOND_K or _V more pointers follow the n, for prefetching. Sums over features run in the lanes of a vector, which are
    added pairwise.
 
-   How many rows ahead: of one KV head 32. Of the KV heads of token-major rows together 12, in the order of memory, if several
-   threads run, since it is memory that they wait for, and it likes that order; one thread alone waits for its own loads, and is
-   faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much slower: their lines share few
-   sets of the caches). Of V 32, or the next block's where registers hold so few columns that 32 rows of them are added up before
-   memory answers (AVX2, NEON). */
+   How many rows ahead (Zen 4, Zen 5 and Emerald Rapids agree): of one KV head 32. Of the KV heads of token-major rows together 12,
+   in the order of memory, if several threads run, since it is memory that they wait for, and it likes that order; one thread alone
+   waits for its own loads, and is faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much slower:
+   their lines share few sets of the caches). Of V 32, or the next block's where registers hold so few columns that 32 rows of them
+   are added up before memory answers (AVX2, NEON). */
 #define SANTA__AHEAD 32
 #define SANTA__AHEAD_TOKENS 12
 #define SANTA__AHEAD_HEADS 20
@@ -1238,7 +1238,7 @@ SANTA__INLINE __m512 santa__vblocks_avx512(const char *k, const char *q, const c
 }
 #if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10        /* assemblers and __builtin_cpu_supports that know it */
 #define SANTA__DOT_BF16
-#define SANTA__CPU_BF16 __builtin_cpu_supports("avx512bf16")
+#define SANTA__CPU_BF16 (__builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel"))     /* converting is faster there */
 SANTA__INLINE __m512 santa__vpairs_avx512(__m512 x, __m512 k, __m512 q) {     /* its intrinsic would ask for a target of its own */
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(x) : "v"(k), "vm"(q));
     return x;
@@ -3314,7 +3314,7 @@ static int santa__take(santa__queue *q, int64_t t, int64_t *from, int64_t *to) {
     const int turn = __atomic_fetch_add(&q->taken, 1, __ATOMIC_RELAXED);
     int i;
     (void)t;
-    for (i = 0, *to = 0; i <= turn && *to < parts; i++) {
+    for (i = 0, *from = *to = 0; i <= turn && *to < parts; i++) {
         const int64_t left = i < threads ? parts : parts - *to;
         *from = *to;
         *to = threads == 1 ? parts : SANTA__MIN(*to + SANTA__MAX(left / (2 * threads), few), parts);
