@@ -145,7 +145,7 @@
    - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
    - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. They take
      work as they get through with it, so threads may differ in speed; no bit depends on who did what. Rows of 1024
-     keys of capacity or more are shared by the threads if there are more threads than items, and where the cache is
+     keys of capacity or more are shared by the threads if there are less than two items for each, and where the cache is
      token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks of
      at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
@@ -156,9 +156,10 @@
    No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
    it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
    Sampled methods need about 4 * group bytes per key of capacity (2.2 MB for 131072 keys, group 4) and 12 per draw of
-   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. Per thread, and where K is token-major (NHD)
-   for each of the up to 8 KV heads that a thread visits together. Exact attention whose keys threads share keeps up to
-   34 partial results of each head (0.6 MB for 8 KV heads, group 4, head_dim 128).
+   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. All that for each KV head that is worked on
+   at a time: one per thread; where K is token-major (NHD) a thread's share of them, up to 8; where threads share keys up
+   to 8 in all, and there exact attention keeps up to 34 partial results of each (0.6 MB for 8 KV heads, group 4, head_dim
+   128). More threads may need less: ask with the num_threads that you call with.
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
@@ -916,6 +917,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 #define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32                     /* parts of a row's keys whose exact sums are formed apart, see santa__state */
+#define SANTA__CHUNK  (8 * SANTA_BLOCK)      /* keys of such a part, at least */
 #define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
 
 /* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads begins at + h * k_step bytes
@@ -1578,9 +1580,10 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
     uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             states, taken, part, keys, va, va_rows, total, head_states;
-    int shared;                          /* see santa__is_team; head_states: bytes of the states of one head of an exact
-                                            team, behind the workspaces                                           */
+             states, taken, part, keys, va, va_rows, total, head_states, head_scores;
+    int shared;                          /* see santa__is_team. Behind the workspaces of an exact team lie head_states
+                                            bytes for each of its KV heads, then head_scores for each of a span of
+                                            each thread                                                           */
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1617,7 +1620,8 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
     p->shared = shared;
     p->state = (12 * group + 63) / 64 * 64 + (group * dv + 15) / 16 * 64;     /* bytes of a santa__state */
-    if (streams && shared) p->head_states = santa__mul(SANTA__CHUNKS + 2, (uint64_t)p->state);
+    if (streams && shared)                                            /* the row's, its chunks', and one more that a window cuts */
+        p->head_states = santa__mul((uint64_t)SANTA__MIN((n - 1) / SANTA__CHUNK + 1, SANTA__CHUNKS) + 2, (uint64_t)p->state);
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
@@ -1626,6 +1630,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
         default: p->list = s; break;
     }
     p->lists = santa__has_draws(o->method) ? SANTA__MIN(group, (int64_t)SANTA__SLICE) : 1;
+    if (p->head_states) p->head_scores = (uint64_t)group * SANTA_BLOCK * sizeof(float);
     p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
@@ -1663,7 +1668,7 @@ static int santa__token_major(const santa_attention *a) { return santa__abs(a->k
 
 /* Keys of a chunk of exact attention, see santa__state: of any long row there are some chunks for each of a few threads. */
 static int64_t santa__chunk(int64_t keys) {
-    int64_t chunk = 8 * SANTA_BLOCK;
+    int64_t chunk = SANTA__CHUNK;
     while (keys > chunk * SANTA__CHUNKS) chunk *= 2;
     return chunk;
 }
@@ -1671,14 +1676,14 @@ static int64_t santa__chunk(int64_t keys) {
 /* Whether threads get even shares of so many chunks. */
 static int santa__even(int64_t chunks, int64_t threads) { return chunks >= 4 * threads; }
 
-/* Whether threads share the keys of a sequence: if they are more than the items, or if the cache is token-major, which is read as
-   one stretch of memory only for all its heads together: with half the heads to each of two threads, each one's hardware prefetcher
-   fetches the other's half. Rows must be long enough to pay for another round of the threads. vAttention reads what its sums so far
-   tell it to. */
+/* Whether threads share the keys of a sequence: if there are so few items that some would wait, or if the cache is token-major,
+   which is read as one stretch of memory only for all its heads together: with half the heads to each of two threads, each one's
+   hardware prefetcher fetches the other's half. Rows must be long enough to pay for another round of the threads. vAttention reads
+   what its sums so far tell it to. */
 static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
     const int64_t threads = santa__threads(o);
     if (threads == 1 || o->method == SANTA_VATTENTION || n < SANTA__TEAM_KEYS) return 0;
-    if (santa__items(a, o) < threads) return 1;
+    if (santa__items(a, o) < 2 * threads) return 1;
     return santa__token_major(a) && (o->method != SANTA_DENSE || santa__even(n / santa__chunk(n), threads));
 }
 
@@ -1691,10 +1696,19 @@ static int64_t santa__span(const santa_attention *a, const santa_options *o, con
     return SANTA__MAX(SANTA__MIN((santa__items(a, o) + threads - 1) / threads, all), 1);
 }
 
+/* Jobs of a team: the KV heads of a sequence. */
+static int64_t santa__team_jobs(const santa_attention *a, const santa_options *o) {
+    return SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN);
+}
+
+/* Workspaces of a call. */
+static int64_t santa__works(const santa_attention *a, const santa_options *o, const santa__plan *p) {
+    return p->shared ? santa__team_jobs(a, o) : santa__threads(o) * santa__span(a, o, p);
+}
+
 /* Also used for its saturated total: anything past size_t is refused. */
 static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
     int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
-    uint64_t jobs;
     if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
         if (a->window < n - more) n = a->window + more;
@@ -1704,8 +1718,9 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
     santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__is_team(a, o, n));
-    jobs = santa__mul((uint64_t)santa__threads(o), (uint64_t)santa__span(a, o, p));
-    *total = santa__add(santa__mul(p->total, jobs), santa__mul(SANTA__SPAN, p->head_states));
+    *total = santa__mul(p->total, (uint64_t)santa__works(a, o, p));
+    *total = santa__add(*total, santa__mul(p->head_states, (uint64_t)santa__team_jobs(a, o)));
+    *total = santa__add(*total, santa__mul(p->head_scores, (uint64_t)(santa__threads(o) * santa__span(a, o, p))));
     *total = santa__add(*total, 63);                                  /* the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -1984,7 +1999,7 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         x.k_step = j[span > 1].k.at - j->k.at;
         x.q = j->packed + g0 * head;
         x.q_block = j->group * head;
-        x.q_step = (int64_t)j->plan->total;
+        x.q_step = j[span > 1].packed - j->packed;
         x.in_order = santa__threads(j->o) > 1;
         x.scale = j->scale;
         if (j->form == SANTA__INTEGERS) j->kernel->dot_q8(row, n, d, &x);
@@ -2028,7 +2043,7 @@ static void santa__score(const santa__job *j, const int32_t *index, int64_t firs
    job h in PART(scores) of h + g * s_stride + at. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end), skip = from - b * block;
-    const int64_t s_step = (int64_t)(j->plan->total / sizeof(float));
+    const int64_t s_step = SANTA__PART(float, &j[span > 1], scores) - SANTA__PART(float, j, scores);   /* jobs lie evenly */
     const int n = (int)(to - from);
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
     int64_t h, g, i;
@@ -3277,7 +3292,7 @@ typedef struct santa__call {
     const santa_options *o;
     santa__plan plan;
     char *work;
-    int64_t first, items, threads, span;
+    int64_t first, items, threads, span, works;
     santa__queue queue;
 } santa__call;
 
@@ -3358,11 +3373,12 @@ static void santa__run_task(void *context, int64_t t) {
 }
 
 /* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side, each in so many parts
-   (blocks; chunks of dense). */
-typedef struct santa__team { santa__call *call; santa__job *j; int64_t jobs, together, parts; int dense; } santa__team;
+   (blocks; chunks of dense, whose scores are each thread's own). */
+typedef struct santa__team { santa__call *call; santa__job *j; char *scores; int64_t jobs, together, parts; int dense; } santa__team;
 
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
+    const santa__plan *plan = &team->call->plan;
     int64_t i, n, to = -1;
     while (santa__take(&team->call->queue, t, &i, &to)) {
         for (; i < to; i += n) {
@@ -3374,7 +3390,7 @@ static void santa__team_parts(void *context, int64_t t) {
                 int64_t k;
                 for (k = 0; k < span; k++) {
                     mine[k] = team->j[h + k];
-                    mine[k].work = santa__call_work(team->call, t, k);    /* for its scores */
+                    mine[k].work = team->scores + (uint64_t)(t * team->call->span + k) * plan->head_scores - plan->scores;
                 }
                 santa__dense_chunk(mine, span, from, 1 + from);
             } else {
@@ -3420,13 +3436,15 @@ static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, 
 
 static void santa__run_team(santa__call *call) {
     const int64_t to = call->first + call->items;
-    char *states = call->work + (uint64_t)(call->threads * call->span) * call->plan.total;
+    char *states = call->work + (uint64_t)call->works * call->plan.total;
+    char *scores = states + (uint64_t)santa__team_jobs(call->a, call->o) * call->plan.head_states;
     int64_t i, q, h;
     santa__job j[SANTA__SPAN];
     santa__team team;
     team.call = call;
     team.j = j;
     team.dense = call->o->method == SANTA_DENSE;
+    team.scores = scores;
     for (i = call->first; i < to; i += team.jobs) {
         team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
         for (h = 0; h < team.jobs && team.dense; h++) j[h].states = states + (uint64_t)h * call->plan.head_states;
@@ -3462,7 +3480,8 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.first = o->item_begin;
     call.items = santa__items(a, o);
     call.span = santa__span(a, o, &call.plan);
-    for (t = 0; t < call.threads * call.span; t++)
+    call.works = santa__works(a, o, &call.plan);
+    for (t = 0; t < call.works; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
     if (call.plan.shared) santa__run_team(&call);
     else santa__run_tasks(&call, (call.items + call.span - 1) / call.span, santa__run_task, &call);
@@ -3470,7 +3489,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
         int64_t sum[FIELDS] = {0}, one[FIELDS];
         int f;
-        for (t = 0; t < call.threads * call.span; t++) {
+        for (t = 0; t < call.works; t++) {
             memcpy(one, call.work + (uint64_t)t * call.plan.total + call.plan.stats, sizeof one);
             for (f = 0; f < FIELDS; f++) sum[f] += one[f];
         }
