@@ -1795,7 +1795,8 @@ static void santa__point(const santa__rows *r, const int32_t *index, int64_t fir
         const int64_t at = x.table ? (first + i) % x.page_size : 0, left = x.table ? x.page_size - at : more;
         const int to = (int)SANTA__MIN((int64_t)more, i + left);
         const char *p = santa__row(&x, first + i);
-        for (; i < to; i++, p += x.row) row[i] = p;
+        int64_t step;
+        for (step = 0; i < to; i++, step += x.row) row[i] = p + step;
     }
     for (; i < all; i++) row[i] = row[n - 1];
 }
@@ -2230,8 +2231,8 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
 }
 
-/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, one in each stratum, or anywhere in the mass (step is all
-   of it), from sorted random words. */
+/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, one in each stratum, or anywhere in the mass (step is
+   all of it), from sorted random words. */
 enum { SANTA__COMB, SANTA__STRATA, SANTA__ANYWHERE };
 typedef struct santa__marks { int kind; int64_t s; double u, step, per_step, shift; const int32_t *word; } santa__marks;
 
@@ -3311,9 +3312,9 @@ static int64_t santa__call_jobs(const santa__call *call, santa__job *j, int64_t 
     return span;
 }
 
-/* Threads take parts of the work as they get through with them, since some are slower than others: little cores, or a neighbour on
-   the same core. Many parts at first, fewer towards the end: where one's rows begin nothing is prefetched. Who had which part changes
-   no bit. Without atomic operations each has an equal share. */
+/* Threads take parts of the work as they get through with them, since some are slower than others: little cores, or a neighbour
+   on the same core. Many parts at first, fewer towards the end: where one's rows begin nothing is prefetched. Who had which part
+   changes no bit. Without atomic operations each has an equal share. */
 static santa__queue santa__queue_make(int64_t parts, int64_t threads) {
     santa__queue q;
     q.taken = 0;
@@ -3368,13 +3369,19 @@ static void santa__run_task(void *context, int64_t t) {
     santa__call *call = (santa__call *)context;
     const int64_t end = call->first + call->items;
     int64_t from, to = -1;
-    while (santa__take(&call->queue, t, &from, &to))   /* parts of a span of items each */
+    while (santa__take(&call->queue, t, &from, &to))                  /* parts of a span of items each */
         santa__run_items(call, t, call->first + from * call->span, SANTA__MIN(call->first + to * call->span, end));
 }
 
 /* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side, each in so many parts
    (blocks; chunks of dense, whose scores are each thread's own). */
-typedef struct santa__team { santa__call *call; santa__job *j; char *scores; int64_t jobs, together, parts; int dense; } santa__team;
+typedef struct santa__team {
+    santa__call *call;
+    santa__job *j;
+    char *scores;
+    int64_t jobs, together, parts;
+    int dense;
+} santa__team;
 
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
