@@ -48,7 +48,8 @@ def cpu_points(rows):
     for row in table:
         name, n, us = row["method"], int(row["n"]), 1e3 * float(row["median_ms"])
         budget = f" {row['num_samples']}" if int(row["num_samples"]) else ""
-        line = {"read K": FLOOR, "plain C": ("plain C, 1 thread", "peer")}.get(name, (f"santa {name}{budget}", name))
+        known = {"read K": FLOOR, "read 10 %": ("10 % of rows read", "floor"), "plain C": ("plain C, 1 thread", "peer")}
+        line = known.get(name, (f"santa {name}{budget}", name))
         forced = "" if row["isa"] == "auto" else f", {row['isa']} only"
         for t in threads if name == "plain C" else [row["threads"]]:         # it runs on one thread whatever the others do
             yield f"CPU, {row['type']}, {row['layout']}, threads {t}{forced}", *line, n, us
