@@ -1580,10 +1580,9 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
     uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             states, taken, part, keys, va, va_rows, total, head_states, head_scores;
-    int shared;                          /* see santa__is_team. Behind the workspaces of an exact team lie head_states
-                                            bytes for each of its KV heads, then head_scores for each of a span of
-                                            each thread                                                           */
+             states, taken, part, keys, va, va_rows, total, team_scores;
+    int shared;                          /* see santa__is_team. Behind the workspaces of an exact team lie team_scores
+                                            bytes for each KV head of a span of each thread                       */
 } santa__plan;
 
 static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1605,8 +1604,8 @@ static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
-/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. */
-static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int shared) {
+/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. chunks: of such a row if a team shares it, or 0. */
+static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int64_t chunks) {
     int64_t s = santa__num_samples(o), heads, blocks;
     int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
     memset(p, 0, sizeof *p);
@@ -1618,10 +1617,8 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->dv = dv;
     p->words = n / 64 + 2;
     heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
-    p->shared = shared;
+    p->shared = chunks > 0;
     p->state = (12 * group + 63) / 64 * 64 + (group * dv + 15) / 16 * 64;     /* bytes of a santa__state */
-    if (streams && shared)                                            /* the row's, its chunks', and one more that a window cuts */
-        p->head_states = santa__mul((uint64_t)SANTA__MIN((n - 1) / SANTA__CHUNK + 1, SANTA__CHUNKS) + 2, (uint64_t)p->state);
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
@@ -1630,7 +1627,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
         default: p->list = s; break;
     }
     p->lists = santa__has_draws(o->method) ? SANTA__MIN(group, (int64_t)SANTA__SLICE) : 1;
-    if (p->head_states) p->head_scores = (uint64_t)group * SANTA_BLOCK * sizeof(float);
+    if (streams && p->shared) p->team_scores = (uint64_t)group * SANTA_BLOCK * sizeof(float);
     p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
     p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
     p->q = santa__plan_part(p, group * p->d_pad, 4);
@@ -1649,7 +1646,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->count = santa__plan_part(p, p->lists * p->list, 4);
     p->weight = santa__plan_part(p, p->lists * p->list, 4);
     p->acc = santa__plan_part(p, dv, 4);
-    p->states = santa__plan_part(p, (streams && !shared) || o->dense_below != 0 ? 2 : 0, (uint64_t)p->state);
+    p->states = santa__plan_part(p, streams && p->shared ? chunks + 1 : streams || o->dense_below != 0 ? 2 : 0, (uint64_t)p->state);
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->keys = santa__plan_part(p, vattention ? n : 0, 4);
@@ -1692,23 +1689,19 @@ static int santa__is_team(const santa_attention *a, const santa_options *o, int6
 static int64_t santa__span(const santa_attention *a, const santa_options *o, const santa__plan *p) {
     const int64_t threads = santa__threads(o), all = SANTA__MIN(a->k.shape[2], (int64_t)SANTA__SPAN);
     if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
-    if (p->head_states) return all;
+    if (p->team_scores) return all;
     return SANTA__MAX(SANTA__MIN((santa__items(a, o) + threads - 1) / threads, all), 1);
 }
 
-/* Jobs of a team: the KV heads of a sequence. */
-static int64_t santa__team_jobs(const santa_attention *a, const santa_options *o) {
-    return SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN);
-}
-
-/* Workspaces of a call. */
+/* Workspaces of a call: one for each KV head of a sequence that a team works on, or of each thread's span. */
 static int64_t santa__works(const santa_attention *a, const santa_options *o, const santa__plan *p) {
-    return p->shared ? santa__team_jobs(a, o) : santa__threads(o) * santa__span(a, o, p);
+    if (!p->shared) return santa__threads(o) * santa__span(a, o, p);
+    return SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN);
 }
 
 /* Also used for its saturated total: anything past size_t is refused. */
 static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
-    int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2];
+    int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2], chunks = 0;
     if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
         if (a->window < n - more) n = a->window + more;
@@ -1717,10 +1710,11 @@ static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a,
     if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3]))
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
-    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], santa__is_team(a, o, n));
+    if (santa__is_team(a, o, n))                                      /* a window may begin within a chunk */
+        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (a->window > 0);
+    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], chunks);
     *total = santa__mul(p->total, (uint64_t)santa__works(a, o, p));
-    *total = santa__add(*total, santa__mul(p->head_states, (uint64_t)santa__team_jobs(a, o)));
-    *total = santa__add(*total, santa__mul(p->head_scores, (uint64_t)(santa__threads(o) * santa__span(a, o, p))));
+    *total = santa__add(*total, santa__mul(p->team_scores, (uint64_t)(santa__threads(o) * santa__span(a, o, p))));
     *total = santa__add(*total, 63);                                  /* the caller's pointer need not be aligned */
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
@@ -2250,14 +2244,20 @@ static double santa__mark_at(const santa__marks *m, int64_t i) {
     return ((m->kind == SANTA__STRATA ? (double)i : 0.0) + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0)) * m->step;
 }
 
-/* How many of them lie below mass position end; from: how many lie below an earlier one. */
-static int64_t santa__marks_below(const santa__marks *m, double end, int64_t from) {
-    const double x = end * m->per_step + m->shift;
-    int64_t n = m->kind == SANTA__ANYWHERE ? from : x < (double)m->s ? SANTA__MAX((int64_t)x, from) : m->s;
+/* How many of them lie below mass position end; from: how many lie below an earlier one. n: a guess. */
+static int64_t santa__marks_search(const santa__marks *m, double end, int64_t n, int64_t from) {
+    n = m->kind == SANTA__ANYWHERE ? from : SANTA__MIN(SANTA__MAX(n, from), m->s);
     if (m->kind == SANTA__STRATA) n += n < m->s && santa__mark_at(m, n) < end;
     while (n > from && !(santa__mark_at(m, n - 1) < end)) n--;        /* no step but for rounding, unless anywhere */
     while (n < m->s && santa__mark_at(m, n) < end) n++;
     return n;
+}
+
+static int64_t santa__marks_below(const santa__marks *m, double end, int64_t from) {
+    const double x = end * m->per_step + m->shift;
+    const int64_t n = (int64_t)x;
+    if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;      /* rounding moves x less */
+    return santa__marks_search(m, end, n, from);
 }
 
 /* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that marks fall in, some at a time, so that
@@ -2265,17 +2265,12 @@ static int64_t santa__marks_below(const santa__marks *m, double end, int64_t fro
 static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64_t from, int64_t to, int64_t first, int64_t last,
                               santa__list *l) {
     enum { AHEAD = 32 };
-    const int comb = m->kind == SANTA__COMB;
     int64_t hit[AHEAD], until[AHEAD], b = first, below = from, n;
     santa__walk w;
     int k, hits;
-    w.block = -1;
     while (b < last && from < to) {
         for (hits = 0; b < last && hits < AHEAD; b++) {
-            const double end = x->prefix[b + 1], guess = end * m->per_step + m->shift;
-            n = (int64_t)guess;                                       /* what marks_below would find, but near an integer */
-            if (!comb || !(fabs(guess - (double)n - 0.5) < 0.49999)) n = santa__marks_below(m, end, below);
-            n = SANTA__MIN(n, to);
+            n = SANTA__MIN(santa__marks_below(m, x->prefix[b + 1], below), to);
             hit[hits] = b;
             until[hits] = n;
             hits += n > below;
@@ -2291,7 +2286,7 @@ static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64
     if (from == to) return;
     for (b = last - 1; b > 0 && !(x->prefix[b + 1] > x->prefix[b]);) b--;     /* past the end by rounding */
     SANTA_ASSERT(x->prefix[b + 1] > x->prefix[b]);
-    if (b != w.block) santa__walk_to(&w, x, b);
+    santa__walk_to(&w, x, b);
     for (; from < to; from++) santa__list_add(l, santa__walk_draw(&w, x, santa__mark_at(m, from)));
 }
 
@@ -3286,15 +3281,14 @@ static void santa__job_make(santa__job *j, const santa_attention *a, const santa
     j->active = SANTA__PART(int32_t, j, active);
 }
 
-typedef struct santa__queue { int taken; int64_t parts, threads; } santa__queue;
-
 typedef struct santa__call {
     const santa_attention *a;
     const santa_options *o;
     santa__plan plan;
     char *work;
     int64_t first, items, threads, span, works;
-    santa__queue queue;
+    int64_t parts;                       /* of the work that threads take, see santa__take                        */
+    int taken;
 } santa__call;
 
 /* Where thread t keeps what job h of its span needs. */
@@ -3315,19 +3309,11 @@ static int64_t santa__call_jobs(const santa__call *call, santa__job *j, int64_t 
 /* Threads take parts of the work as they get through with them, since some are slower than others: little cores, or a neighbour
    on the same core. Many parts at first, fewer towards the end: where one's rows begin nothing is prefetched. Who had which part
    changes no bit. Without atomic operations each has an equal share. */
-static santa__queue santa__queue_make(int64_t parts, int64_t threads) {
-    santa__queue q;
-    q.taken = 0;
-    q.parts = parts;
-    q.threads = threads;
-    return q;
-}
-
-/* The next parts *from .. *to - 1 for thread t; 0 if there are none left. *to is -1 at first. */
-static int santa__take(santa__queue *q, int64_t t, int64_t *from, int64_t *to) {
+static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to) {    /* 0: none left. *to is -1 at first */
+    const int64_t parts = call->parts, threads = call->threads;
 #if defined(__GNUC__) || defined(__clang__)
-    const int64_t parts = q->parts, threads = q->threads, few = SANTA__MAX(parts / (16 * threads), 1);
-    const int turn = __atomic_fetch_add(&q->taken, 1, __ATOMIC_RELAXED);
+    const int64_t few = SANTA__MAX(parts / (16 * threads), 1);
+    const int turn = __atomic_fetch_add(&call->taken, 1, __ATOMIC_RELAXED);
     int i;
     (void)t;
     for (i = 0, *from = *to = 0; i <= turn && *to < parts; i++) {
@@ -3338,8 +3324,8 @@ static int santa__take(santa__queue *q, int64_t t, int64_t *from, int64_t *to) {
     return i > turn;
 #else
     const int first = *to < 0;
-    *from = q->parts * t / q->threads;
-    *to = q->parts * (t + 1) / q->threads;
+    *from = parts * t / threads;
+    *to = parts * (t + 1) / threads;
     return first;
 #endif
 }
@@ -3369,40 +3355,36 @@ static void santa__run_task(void *context, int64_t t) {
     santa__call *call = (santa__call *)context;
     const int64_t end = call->first + call->items;
     int64_t from, to = -1;
-    while (santa__take(&call->queue, t, &from, &to))                  /* parts of a span of items each */
+    while (santa__take(call, t, &from, &to))                  /* parts of a span of items each */
         santa__run_items(call, t, call->first + from * call->span, SANTA__MIN(call->first + to * call->span, end));
 }
 
 /* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side, each in so many parts
    (blocks; chunks of dense, whose scores are each thread's own). */
-typedef struct santa__team {
-    santa__call *call;
-    santa__job *j;
-    char *scores;
-    int64_t jobs, together, parts;
-    int dense;
-} santa__team;
+typedef struct santa__team { santa__call *call; santa__job *j; int64_t jobs, together, parts; int dense; } santa__team;
+
+static void santa__team_chunk(const santa__team *team, int64_t t, const santa__job *j, int64_t span, int64_t c) {
+    const santa__call *call = team->call;
+    char *scores = call->work + (uint64_t)call->works * call->plan.total + (uint64_t)(t * call->span) * call->plan.team_scores;
+    santa__job mine[SANTA__SPAN];
+    int64_t h;
+    for (h = 0; h < span; h++) {
+        mine[h] = j[h];
+        mine[h].work = scores + (uint64_t)h * call->plan.team_scores - call->plan.scores;
+    }
+    santa__dense_chunk(mine, span, c, 1 + c);
+}
 
 static void santa__team_parts(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
-    const santa__plan *plan = &team->call->plan;
     int64_t i, n, to = -1;
-    while (santa__take(&team->call->queue, t, &i, &to)) {
+    while (santa__take(team->call, t, &i, &to)) {
         for (; i < to; i += n) {
             const int64_t h = i / team->parts * team->together, from = i % team->parts;
             const int64_t span = SANTA__MIN(team->together, team->jobs - h);
             n = team->dense ? 1 : SANTA__MIN(to - i, team->parts - from);
-            if (team->dense) {
-                santa__job mine[SANTA__SPAN];
-                int64_t k;
-                for (k = 0; k < span; k++) {
-                    mine[k] = team->j[h + k];
-                    mine[k].work = team->scores + (uint64_t)(t * team->call->span + k) * plan->head_scores - plan->scores;
-                }
-                santa__dense_chunk(mine, span, from, 1 + from);
-            } else {
-                santa__score_blocks(&team->j[h], span, from, from + n);
-            }
+            if (team->dense) santa__team_chunk(team, t, &team->j[h], span, from);
+            else santa__score_blocks(&team->j[h], span, from, from + n);
         }
     }
 }
@@ -3423,7 +3405,7 @@ static void santa__team_head(santa__job *j, int dense) {
 static void santa__team_heads(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
     int64_t h, to = -1;
-    while (santa__take(&team->call->queue, t, &h, &to))
+    while (santa__take(team->call, t, &h, &to))
         for (; h < to; h++) santa__team_head(&team->j[h], team->dense);
 }
 
@@ -3432,7 +3414,8 @@ static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, 
     const santa_options *o = call->o;
     const int64_t n = call->threads;
     int64_t t;
-    call->queue = santa__queue_make(parts, n);
+    call->parts = parts;
+    call->taken = 0;
     if (n == 1) { task(context, 0); return; }
     if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
 #ifdef _OPENMP
@@ -3443,18 +3426,14 @@ static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, 
 
 static void santa__run_team(santa__call *call) {
     const int64_t to = call->first + call->items;
-    char *states = call->work + (uint64_t)call->works * call->plan.total;
-    char *scores = states + (uint64_t)santa__team_jobs(call->a, call->o) * call->plan.head_states;
-    int64_t i, q, h;
+    int64_t i, q;
     santa__job j[SANTA__SPAN];
     santa__team team;
     team.call = call;
     team.j = j;
     team.dense = call->o->method == SANTA_DENSE;
-    team.scores = scores;
     for (i = call->first; i < to; i += team.jobs) {
         team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
-        for (h = 0; h < team.jobs && team.dense; h++) j[h].states = states + (uint64_t)h * call->plan.head_states;
         for (q = 0; q < call->a->q.shape[1]; q++) {
             const int64_t keys = santa__begin_row(j, team.jobs, q);
             if (keys == 0) continue;
