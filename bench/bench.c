@@ -193,12 +193,11 @@ typedef struct cell {
 } cell;
 
 typedef enum kind { READ_K, READ_ROWS, PLAIN_C, DECODE } kind;
-enum { TOKENS = 1, FEATURES = 2, PAGES = 4 };        /* layouts: K stored token by token; feature by feature; in pages  */
 typedef struct method {
     const char *name;
     kind what;
     santa_method method;
-    int layouts, quick;
+    int layouts, quick;                              /* layouts: how K may be stored                                    */
     void (*more)(santa_options *o, int64_t n);       /* further options, or NULL                                        */
 } method;
 
@@ -242,12 +241,13 @@ static void eight_bits(santa_options *o, int64_t n) {
     o->scores = SANTA_SCORES_Q8;
 }
 
+enum { EVERY = TOKENS | FEATURES | PAGES };
 static const method methods[] = {
-    { "read K",     READ_K,  SANTA_DENSE,      TOKENS | FEATURES | PAGES, 1, NULL },
+    { "read K",     READ_K,  SANTA_DENSE,      EVERY,             1, NULL        },
     { "read 10 %",  READ_ROWS, SANTA_DENSE,    TOKENS,            0, NULL        },
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
-    { "dense",      DECODE,  SANTA_DENSE,      TOKENS | FEATURES | PAGES, 1, NULL },
-    { "sys",        DECODE,  SANTA_SYS,        TOKENS | FEATURES | PAGES, 1, NULL },
+    { "dense",      DECODE,  SANTA_DENSE,      EVERY,             1, NULL        },
+    { "sys",        DECODE,  SANTA_SYS,        EVERY,             1, NULL        },
     { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
     { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
     { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
@@ -266,13 +266,17 @@ static void read_task(void *context, int64_t i) {
     reader *r = (reader *)context;
     r->sum[i][0] = read_part(r->data, r->bytes, r->parts, i);
 }
+static void on_threads(int64_t threads, santa_task task, void *context) {
+    if (threads > 1) run_tasks(NULL, threads, task, context);
+    else task(context, 0);
+}
+
 static void read_once(const char *data, size_t bytes, int64_t threads) {
     static reader r;
     r.data = data;
     r.bytes = bytes;
     r.parts = threads;
-    if (threads > 1) run_tasks(NULL, threads, read_task, &r);
-    else read_task(&r, 0);
+    on_threads(threads, read_task, &r);
 }
 
 /* A tenth of the rows of K and V, each KV head's own ones, ascending: what vattention would have to wait for at 10 %. */
@@ -283,8 +287,10 @@ typedef struct row_reader {
     uint64_t sum[MAX_THREADS][8];
 } row_reader;
 
+static int64_t tenth_of(const cell *c) { return c->n / 10; }         /* rows of a KV head */
+
 static int32_t *tenth(const cell *c) {
-    const int64_t count = c->n / 10;
+    const int64_t count = tenth_of(c);
     int32_t *index = (int32_t *)allocate((size_t)(count * c->kv_heads) * sizeof *index);
     uint32_t x = 1;
     for (int64_t i = 0; i < count * c->kv_heads; i++) {
@@ -297,7 +303,7 @@ static int32_t *tenth(const cell *c) {
 static void read_rows_task(void *context, int64_t i) {
     row_reader *r = (row_reader *)context;
     const element *e = r->c->type;
-    const int64_t heads = r->c->kv_heads, threads = r->c->threads, count = r->c->n / 10;
+    const int64_t heads = r->c->kv_heads, threads = r->c->threads, count = tenth_of(r->c);
     for (int64_t h = heads * i / threads; h < heads * (i + 1) / threads; h++)
         for (int v = 0; v < 2; v++) {
             const santa_tensor *t = v ? &r->v : &r->k;
@@ -312,8 +318,7 @@ static void read_tenth(const cell *c, const santa_attention *a, const int32_t *i
     r.k = a->k;
     r.v = a->v;
     r.index = index;
-    if (c->threads > 1) run_tasks(NULL, c->threads, read_rows_task, &r);
-    else read_rows_task(&r, 0);
+    on_threads(c->threads, read_rows_task, &r);
 }
 
 /* Pages in no order, for every context its table. */
@@ -365,7 +370,7 @@ static santa_attention attention(const cell *c, const char *window) {
     a.k = c->place->k(window, c->type->dtype, c->n, c->kv_heads);
     a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n, c->kv_heads);
     a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
-    if (c->place->k == view_paged) {
+    if (c->place->stored == PAGES) {
         a.max_pages = c->n / PAGE;
         a.block_table = block_table(a.max_pages);
     }
@@ -423,8 +428,12 @@ static void summarise(const cell *c, row *r) {
     r->median = r->t[r->runs / 2];
     r->low = r->t[r->runs / 10];
     r->high = r->t[r->runs - 1 - r->runs / 10];
-    r->bytes = size * (r->m->what == READ_K ? all : r->m->what == PLAIN_C ? 2.0 * all
-                          : r->m->what == READ_ROWS ? 2.0 * (double)(c->n / 10 * c->kv_heads * DIM) : (double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
+    switch (r->m->what) {
+        case READ_K:    r->bytes = size * all; break;
+        case READ_ROWS: r->bytes = size * 2.0 * (double)(tenth_of(c) * c->kv_heads * DIM); break;
+        case PLAIN_C:   r->bytes = size * 2.0 * all; break;
+        case DECODE:    r->bytes = size * ((double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM)); break;
+    }
     free(r->workspace);
 }
 
@@ -512,11 +521,10 @@ static int plain_c_fits(const cell *c) {
 
 /* The rows of the cell that santa.h takes and --methods wants; what it refuses is said. */
 static int select_rows(const cell *c, row *rows, int64_t samples) {
-    const int wanted = c->place->k == view_hdn ? FEATURES : c->place->k == view_paged ? PAGES : TOKENS;
     int count = 0;
     for (int i = 0; i < METHODS; i++) {
         const method *m = methods + i;
-        if (!(set.methods >> i & 1) || !(m->layouts & wanted) || (set.quick && !m->quick)) continue;
+        if (!(set.methods >> i & 1) || !(m->layouts & c->place->stored) || (set.quick && !m->quick)) continue;
         if (m->what == PLAIN_C && !plain_c_fits(c)) continue;
         if (m->more == eight_bits && c->type->dtype != SANTA_Q8_0) continue;
         const santa_status s = prepare(c, rows + count, m, has_budget(m) ? samples : 0);
@@ -544,9 +552,9 @@ static void run_table_cell(cell *c) {
 /* K stored feature by feature is for one method only, and slow for the others; pages are like NHD but for the table: one context,
    most threads. */
 static int in_table(int l, int n, int t) {
-    if (!(set.layouts >> l & 1) || (layouts[l].k == view_paged && set.n[n] % PAGE)) return 0;
-    if (layouts[l].k == view_nhd || layouts[l].k == view_hnd) return 1;
-    return n == set.n_count / 2 && t == set.thread_count - 1;
+    const int stored = layouts[l].stored;
+    if (!(set.layouts >> l & 1) || (stored == PAGES && set.n[n] % PAGE)) return 0;
+    return stored == TOKENS || (n == set.n_count / 2 && t == set.thread_count - 1);
 }
 
 static int table_cells(void) {

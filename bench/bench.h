@@ -64,14 +64,16 @@ static santa_tensor view_paged(const void *p, santa_dtype t, int64_t n, int64_t 
     return santa_view(p, t, n / PAGE, PAGE, kv_heads, DIM);
 }
 
+enum { TOKENS = 1, FEATURES = 2, PAGES = 4 };               /* K stored token by token; feature by feature; in pages */
 typedef struct layout {
     const char *name;
     santa_tensor (*k)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
     santa_tensor (*v)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
+    int stored;
 } layout;
 static const layout layouts[] = {
-    { "NHD", view_nhd, view_nhd }, { "HND", view_hnd, view_hnd }, { "HDN", view_hdn, view_hnd },
-    { "P16", view_paged, view_paged },
+    { "NHD", view_nhd, view_nhd, TOKENS }, { "HND", view_hnd, view_hnd, TOKENS }, { "HDN", view_hdn, view_hnd, FEATURES },
+    { "P16", view_paged, view_paged, PAGES },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 

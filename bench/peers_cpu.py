@@ -289,10 +289,11 @@ def santa_methods(lib, kind, layout, n, copies, threads):
         if refusal:
             print(f"# {name}, {kind}: {refusal.decode()}")
             continue
-        sizes = []
-        for case.threads in threads:                                          # more threads may need less
-            sizes.append(lib.peer_workspace_size(case))
-        workspace = np.empty(max(sizes), np.uint8)
+        size = 0
+        for case_threads in threads:                                          # more threads may need less
+            case.threads = case_threads
+            size = max(size, lib.peer_workspace_size(case))
+        workspace = np.empty(size, np.uint8)
         case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
 
         def call(c, threads, case=case, workspace=workspace):                 # the default keeps the memory alive
