@@ -28,8 +28,9 @@
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, q8_0
-     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa, check, scoring, mass,
-                       draw, select, run-dense, run-sampled, run-vattention, run, steps-code, measures-code)
+     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa, problem-code, plan, rows,
+                       query, scores, mass, draw, select, attend, dense, sampled, budgets-code, vattention, methods-code,
+                       run, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -321,6 +322,8 @@ extern "C" {
     X(ERR_DENSE_BELOW,           "dense_below is below SANTA_AUTO")                                                 \
     X(ERR_OUT_OVERLAP,           "elements of out share memory: a stride does not reach over what lies within it")    \
     X(ERR_COMBS,                 "num_combs is not in [0, 16], does not divide num_samples, or the method has none")  \
+    X(ERR_FIRST_KEY,             "first_key is negative or above 2^31 - 1")                                          \
+    X(ERR_CONTEXT_LEN,           "a context_lens entry is smaller than first_key + seq_len")                         \
     X(ERR_BACKEND_METHOD,        "this device has dense, iid, strat, sys, prop and flash only")                     \
     X(ERR_BACKEND_SCORES,        "this device has exact scores only")                                               \
     X(ERR_BACKEND_DTYPE,         "this device has no q8_0")                                                         \
@@ -348,8 +351,35 @@ typedef enum santa_isa {
     SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT
 } santa_isa;
 
+/* What a method is, see santa_method_traits. */
+enum {
+    SANTA_EXACT       = 1,                  /* all keys that the row sees                                       */
+    SANTA_DRAWS       = 2,                  /* at random from the softmax: num_samples, stash, dense_below      */
+    SANTA_INDEPENDENT = 4,                  /* draws are independent of each other                              */
+    SANTA_COMBS       = 8,                  /* num_combs                                                        */
+    SANTA_TILES       = 16,                 /* tile_size                                                        */
+    SANTA_TILES_APART = 32,                 /* each tile draws by itself, also tiles of 8, 16 or 32             */
+    SANTA_BIASED      = 64,                 /* its error is bias: no std_error                                  */
+    SANTA_ADAPTS      = 128                 /* decides by what it has read how much more it reads               */
+};
+
+/* One line for each method: the enum, names, traits and the library's own table come from here. The last four columns
+   are the library's: see santa__method. */
+#define SANTA_METHOD_LIST(X)                                                                                              \
+    X(DENSE,      "dense",      SANTA_EXACT,                                   all,     dense,      all,   dense)         \
+    X(IID,        "iid",        SANTA_DRAWS | SANTA_INDEPENDENT,               samples, masses,     iid,   sampled)       \
+    X(STRAT,      "strat",      SANTA_DRAWS,                                   samples, masses,     strat, sampled)       \
+    X(SYS,        "sys",        SANTA_DRAWS | SANTA_COMBS,                     samples, masses,     sys,   sampled)       \
+    X(PROP,       "prop",       SANTA_DRAWS | SANTA_COMBS | SANTA_TILES,       samples, masses,     prop,  sampled)       \
+    X(FLASH,      "flash",      SANTA_DRAWS | SANTA_COMBS | SANTA_TILES | SANTA_TILES_APART, tiles, masses, flash, sampled) \
+    X(TOP_K,      "top-k",      SANTA_BIASED,                                  top,     masses,     top_k, sampled)       \
+    X(TOP_P,      "top-p",      SANTA_BIASED,                                  all,     masses,     top_p, sampled)       \
+    X(VATTENTION, "vattention", SANTA_ADAPTS,                                  none,    vattention, none,  vattention)
+
 typedef enum santa_method {
-    SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION,
+#define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
+    SANTA_METHOD_LIST(SANTA__X)
+#undef SANTA__X
     SANTA_METHOD_COUNT
 } santa_method;
 
@@ -406,6 +436,12 @@ typedef struct santa_attention {
     int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i             */
     const float *sinks;            /* [heads] extra logit per head in the denominator, or NULL; -inf = none        */
     const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p)                                        */
+    int64_t      first_key;        /* where k and v hold a part of a longer context: the number there of their first
+                                      key. Causal, window and ALiBi count from the context's start, by p below;
+                                      sinks, local tokens, tiles and draws from first_key                          */
+    const int32_t *context_lens;   /* [batch] keys of the whole context, so that p = context_len - q_len + i; at least
+                                      first_key + seq_len. NULL = seq_len, this part is all there is (first_key is 0
+                                      for all purposes)                                                            */
 } santa_attention;
 
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to exp(-max_score). */
@@ -490,6 +526,16 @@ typedef struct santa_stats {
     int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below          */
 } santa_stats;
 
+/* a and o, checked, with every default written out: what a backend works from. heavy_tokens and base_samples are
+   SANTA_AUTO where they depend on the row's keys; NULL arrays stay NULL. The pointers are a's and o's. */
+typedef struct santa_problem {
+    santa_attention a;
+    santa_options   o;
+    int64_t batch, q_len, heads, kv_heads, group, head_dim, head_dim_v;
+    int64_t capacity;              /* keys that one sequence can hold                                              */
+    float   scale, v_scale;        /* sm_scale * k_scale; v_scale                                                  */
+} santa_problem;
+
 /* ---------------------------------------------------------------------------------------------- >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace: caller's scratch of at least
@@ -505,7 +551,9 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
 SANTADEF const char *santa_status_string(santa_status s);
-SANTADEF const char *santa_method_name(santa_method m);    /* "dense", "iid", ...                               */
+SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ...                          */
+SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none             */
+SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none           */
 
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
@@ -515,13 +563,16 @@ SANTADEF santa_isa   santa_best_isa(void);
 SANTADEF int         santa_isa_supported(santa_isa isa);
 SANTADEF const char *santa_isa_name(santa_isa isa);
 
-/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one out. */
+/* Checks shapes and options (not what pointers point to) and fills in the defaults. On an error problem is untouched. */
+SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o, santa_problem *problem);
+
+/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one
+   out. Its functions get the problem that santa_problem_make made. */
 typedef struct santa_backend {
     const char *name;
-    santa_status (*check)         (const santa_attention *a, const santa_options *o);   /* after the common checks          */
-    size_t       (*workspace_size)(const santa_attention *a, const santa_options *o);
-    santa_status (*decode)(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
-                           santa_stats *stats);
+    santa_status (*check)         (const santa_problem *problem);
+    size_t       (*workspace_size)(const santa_problem *problem);
+    santa_status (*decode)(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats);
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
 
@@ -700,6 +751,8 @@ static int santa__not_finite_d(double d) {
     memcpy(&u, &d, 8);
     return ((u >> 52) & 0x7ffu) == 0x7ffu;
 }
+
+static int santa__is_kv_only(santa_dtype t) { return t == SANTA_E4M3 || t == SANTA_Q8_0; }
 
 /* Bytes of n elements; of q8_0 whole blocks. */
 static int64_t santa__bytes(santa_dtype t, int64_t n) {
@@ -882,12 +935,6 @@ SANTADEF const char *santa_status_string(santa_status s) {
     return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
 }
 
-SANTADEF const char *santa_method_name(santa_method m) {
-    static const char *const name[SANTA_METHOD_COUNT] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p",
-                                                          "vattention" };
-    return (unsigned)m < (unsigned)SANTA_METHOD_COUNT ? name[m] : "not a santa_method";
-}
-
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) { return ((uint64_t)step << 16) + (uint64_t)layer; }
 
 SANTADEF santa_tensor santa_view(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
@@ -938,7 +985,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 #define SANTA__AHEAD_HEADS 20
 #define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: dot looks ahead from each row of a tile of up to 8 */
 #define SANTA__BEYOND_V SANTA_BLOCK
-#define SANTA__SLICE 8                       /* heads of a group at a time where their state is on the stack */
+#define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
+#define SANTA__QUERIES 16                    /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32                     /* parts of a row's keys whose exact sums are formed apart, see santa__state */
 #define SANTA__CHUNK  (8 * SANTA_BLOCK)      /* keys of such a part, at least */
@@ -1417,7 +1465,27 @@ static const santa__kernels *santa__kernels_of(santa_isa isa) {
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>check */
+/* ---------------------------------------------------------------------------------------------- >>problem-code */
+
+static const struct { const char *name; unsigned traits; } santa__method_info[SANTA_METHOD_COUNT] = {
+#define SANTA__X(method, name, traits, capacity, needs, draw, phases) { name, traits },
+    SANTA_METHOD_LIST(SANTA__X)
+#undef SANTA__X
+};
+
+static int santa__is_method(santa_method m) { return (unsigned)m < (unsigned)SANTA_METHOD_COUNT; }
+
+SANTADEF const char *santa_method_name(santa_method m) {
+    return santa__is_method(m) ? santa__method_info[m].name : "not a santa_method";
+}
+
+SANTADEF unsigned santa_method_traits(santa_method m) { return santa__is_method(m) ? santa__method_info[m].traits : 0u; }
+
+SANTADEF santa_method santa_method_from_name(const char *name) {
+    int m = 0;
+    while (m < SANTA_METHOD_COUNT && (!name || strcmp(name, santa__method_info[m].name) != 0)) m++;
+    return (santa_method)m;
+}
 
 /* Sizes saturate at UINT64_MAX, which no check lets through. */
 static uint64_t santa__mul(uint64_t a, uint64_t b) { return a && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
@@ -1430,8 +1498,10 @@ static santa_status santa__check_tensor(const santa_tensor *t) {
     if ((unsigned)t->dtype > (unsigned)SANTA_Q8_0) return SANTA_ERR_DTYPE;
     if ((unsigned)t->device >= (unsigned)SANTA_DEVICE_COUNT) return SANTA_ERR_DEVICE;
     for (i = 0; i < 4; i++) if (t->shape[i] <= 0) return SANTA_ERR_SHAPE;
-    for (i = 0; i < 4; i++) if (santa__mul(santa__abs(t->stride[i]), 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
-    for (i = 0; i < 4; i++) span = santa__add(span, santa__mul((uint64_t)t->shape[i] - 1, santa__abs(t->stride[i])));
+    for (i = 0; i < 4; i++)
+        if (santa__mul(santa__abs(t->stride[i]), 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
+    for (i = 0; i < 4; i++)
+        span = santa__add(span, santa__mul((uint64_t)t->shape[i] - 1, santa__abs(t->stride[i])));
     if (santa__mul(span, 4) > (uint64_t)PTRDIFF_MAX) return SANTA_ERR_OVERFLOW;
     if (t->dtype == SANTA_Q8_0) {
         if (t->shape[3] % 32 != 0 || t->stride[3] != 1) return SANTA_ERR_Q8_0;
@@ -1449,16 +1519,21 @@ static int64_t santa__seq_len(const santa_attention *a, int64_t b) {
     return a->seq_lens ? a->seq_lens[b] : santa__capacity(a);
 }
 
-/* Valid keys [begin, end) of query row i, and its position p. */
-static void santa__key_range(const santa_attention *a, int64_t len, int64_t i, int64_t *begin, int64_t *end, int64_t *p) {
-    *p = len - a->q.shape[1] + i;
-    *end = a->causal ? SANTA__MAX(*p + 1, 0) : len;
-    *begin = a->window > 0 && *p >= a->window ? *p - a->window + 1 : 0;
-    if (*begin > *end) *begin = *end;
+/* Keys [begin, end) that query row i sees, and its position, both counted from the first key here. */
+typedef struct santa__range { int64_t begin, end, position; } santa__range;
+
+static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
+    const int64_t len = santa__seq_len(a, b), all = a->context_lens ? a->context_lens[b] - a->first_key : len;
+    santa__range r;
+    r.position = all - a->q.shape[1] + i;
+    r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
+    r.begin = a->window > 0 && r.position >= a->window ? r.position - a->window + 1 : 0;
+    if (r.begin > r.end) r.begin = r.end;
+    return r;
 }
 
-/* Whether two elements share memory, as far as strides show it: from the smallest stride up, each must reach over all that
-   the smaller ones span. (Strides that mesh without that are refused, too.) */
+/* Whether two elements share memory, as far as strides show it: from the smallest stride up, each must reach over
+   all that the smaller ones span. (Strides that mesh without that are refused, too.) */
 static int santa__overlaps(const santa_tensor *t) {
     int order[4] = {0, 1, 2, 3}, i, k;
     uint64_t span = 0;
@@ -1482,7 +1557,7 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     santa_status s;
     t[0] = &a->q; t[1] = &a->k; t[2] = &a->v; t[3] = &a->out;
     for (i = 0; i < 4; i++) if ((s = santa__check_tensor(t[i])) != SANTA_OK) return s;
-    if (a->q.dtype >= SANTA_E4M3 || a->out.dtype >= SANTA_E4M3) return SANTA_ERR_DTYPE;
+    if (santa__is_kv_only(a->q.dtype) || santa__is_kv_only(a->out.dtype)) return SANTA_ERR_DTYPE;
     for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
     for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
     if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
@@ -1507,25 +1582,27 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
+    if (a->first_key < 0 || a->first_key > INT32_MAX) return SANTA_ERR_FIRST_KEY;
     return santa__overlaps(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 
-/* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to read. Of the block table the
-   pages that some query row may read: a sliding window frees the ones before it. */
+/* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to read. Of the block table
+   the pages that some query row may read: a sliding window frees the ones before it. */
 static santa_status santa__check_contents(const santa_attention *a) {
-    int64_t b, h, page, begin, end, p, stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages, size = a->k.shape[1];
+    int64_t b, h, page;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
     if (a->q.device != SANTA_CPU) return SANTA_OK;
     for (b = 0; a->seq_lens && b < a->q.shape[0]; b++)
         if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
+    for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
+        if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++) if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
     for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
         if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
     for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
         const int32_t *row = a->block_table + b * stride;
-        int64_t len = santa__seq_len(a, b), size = a->k.shape[1];
-        santa__key_range(a, len, 0, &begin, &end, &p);
-        for (page = begin / size; page * size < len; page++)
+        for (page = santa__key_range(a, b, 0).begin / size; page * size < santa__seq_len(a, b); page++)
             if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
     }
     return SANTA_OK;
@@ -1540,47 +1617,28 @@ static santa_status santa__check_extras(const santa_attention *a) {
     return a->window < 0 ? SANTA_ERR_WINDOW : SANTA_OK;
 }
 
-static int santa__has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
-static int64_t santa__num_samples(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
-static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
-
-static int64_t santa__num_combs(const santa_options *o) { return o->num_combs ? o->num_combs : 1; }
-
-/* Whether a row of so many keys is run dense. */
-static int santa__is_dense(const santa_options *o, int64_t keys) {
-    if (!santa__has_draws(o->method)) return o->method == SANTA_DENSE;
-    return keys < (o->dense_below == SANTA_AUTO ? 16 * santa__num_samples(o) : o->dense_below);
-}
-
-static double santa__top_p(const santa_options *o) { return o->top_p > 0.0 ? o->top_p : 0.9; }
-static int64_t santa__bernoulli_draws(const santa_options *o) { return o->bernoulli_draws ? o->bernoulli_draws : 4; }
-static double santa__epsilon(const santa_vattention_options *v) { return v->epsilon > 0.0 ? v->epsilon : 0.05; }
-static double santa__delta(const santa_vattention_options *v) { return v->delta > 0.0 ? v->delta : 0.05; }
-
-#define SANTA__DELTA_MIN 1e-290              /* below it erfc, and parts of it that a budget is split into, underflow */
-static int santa__bad_delta(double delta) { return santa__not_finite_d(delta) || !(delta >= SANTA__DELTA_MIN && delta < 1.0); }
-
-/* Keys per block of masses: tiles of flash below SANTA_BLOCK are blocks of their own. */
-static int santa__block_size(const santa_options *o) {
-    return o->method == SANTA_FLASH && santa__tile_size(o) < SANTA_BLOCK ? (int)santa__tile_size(o) : SANTA_BLOCK;
+#define SANTA__DELTA_MIN 1e-290              /* below it erfc, and the parts of it that a budget is split into, underflow */
+static int santa__bad_delta(double delta) {
+    return santa__not_finite_d(delta) || !(delta >= SANTA__DELTA_MIN && delta < 1.0);
 }
 
 /* What a sampler needs to know, with or without tensors. */
 static santa_status santa__check_sampler(const santa_options *o) {
-    if ((unsigned)o->method >= (unsigned)SANTA_METHOD_COUNT) return SANTA_ERR_METHOD;
-    if (o->num_samples < 0 || (santa__has_draws(o->method) && o->num_samples > SANTA_MAX_SAMPLES)) return SANTA_ERR_NUM_SAMPLES;
+    const unsigned traits = santa_method_traits(o->method);
+    const int64_t samples = o->num_samples ? o->num_samples : 128, combs = o->num_combs ? o->num_combs : 1;
+    if (!santa__is_method(o->method)) return SANTA_ERR_METHOD;
+    if (o->num_samples < 0 || ((traits & SANTA_DRAWS) && o->num_samples > SANTA_MAX_SAMPLES)) return SANTA_ERR_NUM_SAMPLES;
     if (o->tile_size != 0) {
-        int64_t t = o->tile_size;
-        int whole = t > 0 && t % SANTA_BLOCK == 0, small = o->method == SANTA_FLASH && (t == 8 || t == 16 || t == 32);
-        if ((o->method != SANTA_PROP && o->method != SANTA_FLASH) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
+        const int64_t t = o->tile_size;
+        const int whole = t > 0 && t % SANTA_BLOCK == 0, small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
+        if (!(traits & SANTA_TILES) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
-    if (o->num_combs < 0 || o->num_combs > SANTA_MAX_COMBS || santa__num_samples(o) % santa__num_combs(o) != 0)
-        return SANTA_ERR_COMBS;
-    if (o->num_combs > 1 && o->method != SANTA_SYS && o->method != SANTA_PROP && o->method != SANTA_FLASH) return SANTA_ERR_COMBS;
+    if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
+    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_COMBS;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
-    return SANTA_OK;
+    return santa_isa_supported(o->isa) ? SANTA_OK : SANTA_ERR_ISA;
 }
 
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
@@ -1594,11 +1652,11 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
         return SANTA_ERR_VATTENTION_TOKENS;
     if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
     if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
-    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || santa__bad_delta(santa__delta(v))) return SANTA_ERR_DELTA;
+    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || (v->delta > 0.0 && santa__bad_delta(v->delta)))
+        return SANTA_ERR_DELTA;
     if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
     if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
-    if (a->std_error && (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P)) return SANTA_ERR_STD_ERROR;
-    if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
+    if (a->std_error && (santa_method_traits(o->method) & SANTA_BIASED)) return SANTA_ERR_STD_ERROR;
     if (o->num_threads < 0 || o->num_threads > INT32_MAX) return SANTA_ERR_THREADS;
 #ifndef _OPENMP
     if (o->num_threads > 1 && !o->parallel_for) return SANTA_ERR_THREADS;
@@ -1607,6 +1665,62 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
         if (o->item_begin < 0 || o->item_end < o->item_begin) return SANTA_ERR_ITEMS;
         if ((uint64_t)o->item_end > santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2])) return SANTA_ERR_ITEMS;
     }
+    return SANTA_OK;
+}
+
+static int64_t santa__count_of(int64_t option, int64_t by_default) {
+    return option == SANTA_NONE ? 0 : option ? option : by_default;
+}
+
+/* The options with their defaults written out. */
+static santa_options santa__resolved(const santa_options *o) {
+    santa_options x = *o;
+    santa_vattention_options *v = &x.vattention;
+    const int draws = (santa_method_traits(x.method) & SANTA_DRAWS) != 0;
+    if (x.num_samples == 0) x.num_samples = 128;
+    if (!(x.top_p > 0.0)) x.top_p = 0.9;
+    if (x.tile_size == 0) x.tile_size = 256;
+    if (x.stash == SANTA_STASH_DEFAULT || !draws) x.stash = SANTA_STASH_F32;
+    if (x.num_combs == 0) x.num_combs = 1;
+    if (!draws) x.dense_below = 0;
+    else if (x.dense_below == SANTA_AUTO) x.dense_below = 16 * x.num_samples;
+    if (x.bernoulli_draws == 0) x.bernoulli_draws = 4;
+    v->sink_tokens = santa__count_of(v->sink_tokens, 128);
+    v->local_tokens = santa__count_of(v->local_tokens, 128);
+    v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
+    if (v->base_samples == 0) v->base_samples = SANTA_AUTO;
+    if (!(v->epsilon > 0.0)) v->epsilon = 0.05;
+    if (!(v->delta > 0.0)) v->delta = 0.05;
+    if (x.isa == SANTA_ISA_AUTO) x.isa = santa_best_isa();
+    if (x.num_threads == 0) x.num_threads = 1;
+    return x;
+}
+
+SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o, santa_problem *problem) {
+    santa_problem p;
+    santa_status s;
+    if (!a || !o || !problem) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
+    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
+    if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
+    memset(&p, 0, sizeof p);
+    p.a = *a;
+    p.o = santa__resolved(o);
+    p.batch = a->q.shape[0];
+    p.q_len = a->q.shape[1];
+    p.heads = a->q.shape[2];
+    p.kv_heads = a->k.shape[2];
+    p.group = p.heads / p.kv_heads;
+    p.head_dim = a->k.shape[3];
+    p.head_dim_v = a->v.shape[3];
+    p.capacity = santa__capacity(a);
+    p.scale = a->sm_scale;
+    if (!(p.scale > 0.0f || p.scale < 0.0f)) p.scale = (float)(1.0 / sqrt((double)p.head_dim));
+    if (a->k_scale > 0.0f) p.scale *= a->k_scale;
+    p.v_scale = a->v_scale > 0.0f ? a->v_scale : 1.0f;
+    if (a->block_table && a->block_table_stride == 0) p.a.block_table_stride = a->max_pages;
+    if (o->item_begin == 0 && o->item_end == 0) p.o.item_end = p.batch * p.kv_heads;
+    *problem = p;
     return SANTA_OK;
 }
 
@@ -1620,186 +1734,181 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
-/* vAttention, one head's sums over a set of keys, relative to exp(m): d = sum e, d2 = sum e^2, t = sum e^2 |v|^2. bad: NaN or
-   +inf seen. */
-typedef struct santa__sums { double d, d2, t; float m; int bad; } santa__sums;
+/* ---------------------------------------------------------------------------------------------- >>plan */
 
-enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
-typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
+/* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n = sum e v with e =
+   exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2 |v|^2, n2 = sum e^2 v. bad: NaN or +inf seen. */
+typedef struct santa__state { double d, d2, t; float *n, *n2, m; int bad; } santa__state;
 
-/* Workspace of one thread. Each field is the offset of a part, every part starts on 64 bytes. */
+/* The workspace of one job, that is of one KV head and its queries: offsets of its parts, each on 64 bytes. */
 typedef struct santa__plan {
-    int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
-    uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             states, combs, taken, part, keys, va, va_rows, total, team_scores;
-    int shared;                          /* see santa__is_team. Behind the workspaces of an exact team lie team_scores
-                                            bytes for each KV head of a span of each thread                       */
+    const santa_options *o;
+    int64_t rows, queries;               /* query rows of a job at most, and their heads: rows * group            */
+    int64_t n, blocks, block;            /* keys of a job, its blocks, keys per block                              */
+    int64_t d, dv, d_pad;                /* d = 0: sampling from given scores, no tensors                          */
+    int64_t capacity, num_lists;         /* picks of one query, queries that pick side by side                     */
+    int64_t score_stride, words;         /* floats from query to query; words of a bitmap of keys                  */
+    int64_t chunks, state_bytes;         /* chunks that threads share, or 0: each sums its own, see santa__dense    */
+    uint64_t stats, q, packed, coef, active, row_a, row_b, acc;                /* for all methods                  */
+    uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
+    uint64_t chosen, drawn, keys, va, va_rows;
+    uint64_t total, thread_scores;       /* bytes; thread_scores: of each thread and job where threads share chunks */
+    int is_shared;                       /* threads share the keys of a job                                        */
 } santa__plan;
 
-static uint64_t santa__plan_part(santa__plan *p, int64_t n, uint64_t size) {
+static uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
     uint64_t at = p->total;
     p->total = santa__add(p->total, santa__mul(santa__add(santa__mul((uint64_t)n, size), 63) / 64, 64));
     return at;
 }
 
-static int santa__grouped(const santa_options *o) {
+static int santa__is_grouped(const santa_options *o) {
     return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT;
 }
-static int santa__bernoulli(const santa_options *o) {
-    return santa__grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
+static int santa__is_bernoulli(const santa_options *o) {
+    return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-/* Bytes of one head's packed query. */
+static int santa__has_traits(const santa_options *o, unsigned traits) { return (santa_method_traits(o->method) & traits) != 0; }
+
+/* Bytes of one query's packed form. */
 static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     if (o->scores == SANTA_SCORES_Q8) return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8;
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
-/* n: keys one query row may see. d = 0: sampling from given scores, no tensors. chunks: of such a row if a team shares it, or 0. */
-static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t n, int64_t d, int64_t dv, int64_t chunks) {
-    int64_t s = santa__num_samples(o), heads, blocks;
-    int streams = o->method == SANTA_DENSE && d > 0, vattention = o->method == SANTA_VATTENTION;
+/* What all methods need. A method adds its own, see santa__method. */
+static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n, int64_t d,
+                              int64_t dv, int64_t chunks) {
     memset(p, 0, sizeof *p);
-    p->group = group;
+    p->o = o;
+    p->rows = rows;
+    p->queries = rows * group;
     p->n = n;
-    p->block = santa__block_size(o);
-    p->blocks = blocks = n / p->block + 2;                        /* a window may cut a block at either end */
-    p->d_pad = (d + 15) / 16 * 16;                                /* whole vectors of any instruction set */
+    p->d = d;
     p->dv = dv;
+    p->d_pad = (d + 15) / 16 * 16;                                /* whole vectors of any instruction set */
+    /* tiles of flash below SANTA_BLOCK are blocks of their own */
+    p->block = santa__has_traits(o, SANTA_TILES_APART) ? SANTA__MIN(o->tile_size, (int64_t)SANTA_BLOCK) : SANTA_BLOCK;
+    p->blocks = n / p->block + 2;                                 /* a window may cut a block at either end */
     p->words = n / 64 + 2;
-    heads = streams || vattention ? 0 : group;                    /* heads whose block masses are kept */
-    p->shared = chunks > 0;
-    p->state = (12 * group + 63) / 64 * 64 + (group * dv + 15) / 16 * 64;     /* bytes of a santa__state */
-    switch (o->method) {
-        case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
-        case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
-        case SANTA_FLASH: p->list = s + (n / santa__tile_size(o) + 2) * santa__num_combs(o); break;
-        case SANTA_VATTENTION: p->list = 0; break;
-        default: p->list = s; break;
-    }
-    p->lists = santa__has_draws(o->method) ? SANTA__MIN(group, (int64_t)SANTA__SLICE) : 1;
-    if (streams && p->shared) p->team_scores = (uint64_t)group * SANTA_BLOCK * sizeof(float);
-    p->score_stride = streams ? SANTA_BLOCK : SANTA__MAX(blocks * p->block, o->dense_below != 0 ? SANTA_BLOCK : 0);
-    p->stats = santa__plan_part(p, d > 0, sizeof(santa_stats));
-    p->q = santa__plan_part(p, group * p->d_pad, 4);
-    p->packed = santa__plan_part(p, d > 0 && !santa__bernoulli(o) ? group * santa__pack_size(o, d) : 0, 1);
-    p->coef = santa__plan_part(p, santa__bernoulli(o) ? group * p->d_pad : 0, 4);
-    p->active = santa__plan_part(p, p->d_pad, 4);
-    p->row_a = santa__plan_part(p, SANTA__MAX(d, dv), 4);
-    p->row_b = santa__plan_part(p, dv, 4);
-    p->scores = santa__plan_part(p, vattention && (o->vattention.heavy || o->vattention.heavy_tokens == SANTA_NONE)
-                                    ? 0 : group * p->score_stride, 4);
-    p->block_max = santa__plan_part(p, heads * blocks, 4);
-    p->block_sum = santa__plan_part(p, heads * blocks, 4);
-    p->prefix = santa__plan_part(p, heads ? blocks + 1 : 0, 8);
-    p->seen = santa__plan_part(p, d > 0 && heads ? p->words : 0, 8);
-    p->index = santa__plan_part(p, p->lists * p->list, 4);
-    p->count = santa__plan_part(p, p->lists * p->list, 4);
-    p->weight = santa__plan_part(p, p->lists * p->list, 4);
-    p->acc = santa__plan_part(p, dv, 4);
-    p->states = santa__plan_part(p, streams && p->shared ? chunks + 1 : streams || o->dense_below != 0 ? 2 : 0, (uint64_t)p->state);
-    p->combs = santa__plan_part(p, santa__num_combs(o) > 1 ? santa__num_combs(o) * dv : 0, sizeof(double));
-    p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
-    p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
-    p->keys = santa__plan_part(p, vattention ? n : 0, 4);
-    p->va = santa__plan_part(p, vattention ? group : 0, sizeof(santa__va_head));
-    p->va_rows = santa__plan_part(p, vattention ? 3 * group * dv : 0, 4);
+    p->num_lists = 1;
+    p->chunks = chunks;
+    p->is_shared = chunks > 0;
+    p->stats = santa__part(p, d > 0, sizeof(santa_stats));
+    p->q = santa__part(p, p->queries * p->d_pad, 4);
+    p->packed = santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
+    p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
+    p->active = santa__part(p, p->d_pad, 4);
 }
 
-static int64_t santa__threads(const santa_options *o) { return o->num_threads ? o->num_threads : 1; }
-
-static int64_t santa__items(const santa_attention *a, const santa_options *o) {
-    return o->item_begin || o->item_end ? o->item_end - o->item_begin : a->q.shape[0] * a->k.shape[2];
+/* The states of exact attention: the row's, and a chunk's or all of them. */
+static void santa__plan_states(santa__plan *p, int64_t chunks) {
+    p->state_bytes = (p->queries * (int64_t)sizeof(santa__state) + 63) / 64 * 64 + (p->queries * p->dv + 15) / 16 * 64;
+    p->states = santa__part(p, 1 + chunks, (uint64_t)p->state_bytes);
 }
+
+static void santa__needs_dense(santa__plan *p) {
+    if (p->is_shared) p->thread_scores = (uint64_t)p->queries * SANTA_BLOCK * sizeof(float);
+    p->score_stride = SANTA_BLOCK;
+    p->scores = santa__part(p, p->queries * p->score_stride, 4);
+    santa__plan_states(p, p->is_shared ? p->chunks : 1);
+}
+
+/* Scores of all keys, their masses by block, and lists of picks. */
+static void santa__needs_masses(santa__plan *p) {
+    const int may_be_dense = p->o->dense_below != 0;
+    if (santa__has_traits(p->o, SANTA_DRAWS)) p->num_lists = SANTA__MIN(p->queries, (int64_t)SANTA__SLICE);
+    p->score_stride = SANTA__MAX(p->blocks * p->block, may_be_dense ? SANTA_BLOCK : 0);
+    p->scores = santa__part(p, p->queries * p->score_stride, 4);
+    p->block_max = santa__part(p, p->queries * p->blocks, 4);
+    p->block_sum = santa__part(p, p->queries * p->blocks, 4);
+    p->prefix = santa__part(p, p->blocks + 1, 8);
+    p->seen = santa__part(p, p->d > 0 ? p->words : 0, 8);
+    p->index = santa__part(p, p->num_lists * p->capacity, 4);
+    p->count = santa__part(p, p->num_lists * p->capacity, 4);
+    p->weight = santa__part(p, p->num_lists * p->capacity, 4);
+    p->combs = santa__part(p, p->o->num_combs > 1 ? p->o->num_combs * p->dv : 0, sizeof(double));
+    if (may_be_dense) santa__plan_states(p, 1);
+}
+
+enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
+typedef struct santa__va_head { santa__state sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
+
+static void santa__needs_vattention(santa__plan *p) {
+    const santa_vattention_options *v = &p->o->vattention;
+    const int has_oracle = !v->heavy && v->heavy_tokens != 0;
+    p->score_stride = has_oracle ? p->blocks * p->block : 0;
+    p->scores = santa__part(p, p->queries * p->score_stride, 4);
+    p->chosen = santa__part(p, p->words, 8);
+    p->drawn = santa__part(p, p->words, 8);
+    p->keys = santa__part(p, p->n, 4);
+    p->va = santa__part(p, p->queries, sizeof(santa__va_head));
+    p->va_rows = santa__part(p, 3 * p->queries * p->dv, 4);
+}
+
+/* How many different keys one query may pick of n. */
+static int64_t santa__capacity_none(const santa_options *o, int64_t n) { (void)o; (void)n; return 0; }
+static int64_t santa__capacity_all(const santa_options *o, int64_t n) { (void)o; return n; }
+static int64_t santa__capacity_samples(const santa_options *o, int64_t n) { (void)n; return o->num_samples; }
+static int64_t santa__capacity_top(const santa_options *o, int64_t n) { return SANTA__MIN(o->num_samples, n); }
+static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
+    return o->num_samples + (n / o->tile_size + 2) * o->num_combs;
+}
+
+static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }
 
 /* Whether a token's KV heads lie side by side. */
-static int santa__token_major(const santa_attention *a) { return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]); }
+static int santa__is_token_major(const santa_attention *a) {
+    return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]);
+}
 
-/* Keys of a chunk of exact attention, see santa__state: of any long row there are some chunks for each of a few threads. */
+/* Keys of a chunk of exact attention, see santa__dense_chunk: any long row has some chunks for each of a few threads. */
 static int64_t santa__chunk(int64_t keys) {
     int64_t chunk = SANTA__CHUNK;
     while (keys > chunk * SANTA__CHUNKS) chunk *= 2;
     return chunk;
 }
 
-/* Whether threads get even shares of so many chunks. */
-static int santa__even(int64_t chunks, int64_t threads) { return chunks >= 4 * threads; }
+/* Whether threads get even shares of so many pieces. */
+static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 * threads; }
 
-/* Whether threads share the keys of a sequence: if there are so few items that some would wait, or if the cache is token-major,
-   which is read as one stretch of memory only for all its heads together: with half the heads to each of two threads, each one's
-   hardware prefetcher fetches the other's half. Rows must be long enough to pay for another round of the threads. vAttention reads
-   what its sums so far tell it to. */
-static int santa__is_team(const santa_attention *a, const santa_options *o, int64_t n) {
-    const int64_t threads = santa__threads(o);
-    if (threads == 1 || o->method == SANTA_VATTENTION || n < SANTA__TEAM_KEYS) return 0;
-    if (santa__items(a, o) < 2 * threads) return 1;
-    return santa__token_major(a) && (o->method != SANTA_DENSE || santa__even(n / santa__chunk(n), threads));
+/* Whether threads share the keys of a sequence: if there are so few items that some would wait, or if the cache is
+   token-major. Such a cache is read as one stretch of memory only for all its heads together: if two threads take half
+   the heads each, each core's prefetcher loads the other core's half. Rows must be long enough to pay for another round
+   of the threads. vAttention reads what its sums so far tell it to. */
+static int santa__is_team(const santa_problem *p, int64_t n) {
+    const int64_t threads = p->o.num_threads;
+    if (threads == 1 || santa__has_traits(&p->o, SANTA_ADAPTS) || n < SANTA__TEAM_KEYS) return 0;
+    if (santa__items(&p->o) < 2 * threads) return 1;
+    return santa__is_token_major(&p->a)
+           && (!santa__has_traits(&p->o, SANTA_EXACT) || santa__is_even(n / santa__chunk(n), threads));
 }
 
-/* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all of them in
-   each thread; sampled, each head has its place in one thread's workspace. */
-static int64_t santa__span(const santa_attention *a, const santa_options *o, const santa__plan *p) {
-    const int64_t threads = santa__threads(o), all = SANTA__MIN(a->k.shape[2], (int64_t)SANTA__SPAN);
-    if (!santa__token_major(a) || o->method == SANTA_VATTENTION) return 1;
-    if (p->team_scores) return all;
-    return SANTA__MAX(SANTA__MIN((santa__items(a, o) + threads - 1) / threads, all), 1);
+/* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all
+   of them in each thread; sampled, each head has its place in one thread's workspace. */
+static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
+    const int64_t threads = p->o.num_threads, all = SANTA__MIN(p->kv_heads, (int64_t)SANTA__SPAN);
+    if (!santa__is_token_major(&p->a) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (plan->thread_scores) return all;
+    return SANTA__MAX(SANTA__MIN((santa__items(&p->o) + threads - 1) / threads, all), 1);
 }
 
 /* Workspaces of a call: one for each KV head of a sequence that a team works on, or of each thread's span. */
-static int64_t santa__works(const santa_attention *a, const santa_options *o, const santa__plan *p) {
-    if (!p->shared) return santa__threads(o) * santa__span(a, o, p);
+static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan, int64_t span) {
+    if (!plan->is_shared) return p->o.num_threads * span;
     /* one for santa_scores, where the range of items is empty */
-    return SANTA__MAX(SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN), 1);
+    return SANTA__MAX(SANTA__MIN(SANTA__MIN(p->kv_heads, santa__items(&p->o)), (int64_t)SANTA__SPAN), 1);
 }
 
-/* Also used for its saturated total: anything past size_t is refused. */
-static santa_status santa__plan_decode(santa__plan *p, const santa_attention *a, const santa_options *o, uint64_t *total) {
-    int64_t n = santa__capacity(a), group = a->q.shape[2] / a->k.shape[2], chunks = 0;
-    if (a->window > 0) {                                              /* not causal: row 0 sees the later rows' keys as well */
-        const int64_t more = a->causal ? 0 : a->q.shape[1] - 1;
-        if (a->window < n - more) n = a->window + more;
-    }
-    /* the signed products of the plan stay far below 2^63 */
-    if (santa__mul((uint64_t)group, santa__add(santa__add((uint64_t)n, (uint64_t)a->q.shape[3]), (uint64_t)a->v.shape[3]))
-        > ((uint64_t)1 << 56))
-        return SANTA_ERR_OVERFLOW;
-    if (santa__is_team(a, o, n))                                      /* a window may begin within a chunk */
-        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (a->window > 0);
-    santa__plan_make(p, o, group, n, a->q.shape[3], a->v.shape[3], chunks);
-    *total = santa__mul(p->total, (uint64_t)santa__works(a, o, p));
-    *total = santa__add(*total, santa__mul(p->team_scores, (uint64_t)(santa__threads(o) * santa__span(a, o, p))));
-    *total = santa__add(*total, 63);                                  /* the caller's pointer need not be aligned */
-    return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+/* Query rows that one pass over K serves: while it lasts their heads fill a few registers' worth of queries. Bernoulli
+   scores read what each row's own draws tell them to, and so does vAttention. */
+static int64_t santa__rows_together(const santa_problem *p) {
+    if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
-/* Shapes and options: all that the workspace depends on. */
-static santa_status santa__check_form(const santa_attention *a, const santa_options *o, santa__plan *p, uint64_t *total) {
-    santa_status s;
-    if (!a || !o) return SANTA_ERR_NULL_ARGUMENT;
-    if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
-    if ((s = santa__check_extras(a)) != SANTA_OK) return s;
-    if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
-    if (a->q.device == SANTA_CPU) return santa__plan_decode(p, a, o, total);
-    return santa__backends[a->q.device] ? santa__backends[a->q.device]->check(a, o) : SANTA_ERR_NO_BACKEND;
-}
-
-SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
-    santa__plan p;
-    uint64_t total;
-    santa_status s = santa__check_form(a, o, &p, &total);
-    return s != SANTA_OK ? s : santa__check_contents(a);
-}
-
-SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
-    santa__plan p;
-    uint64_t total;
-    if (santa__check_form(a, o, &p, &total) != SANTA_OK) return 0;
-    return a->q.device == SANTA_CPU ? (size_t)total : santa__backends[a->q.device]->workspace_size(a, o);
-}
-
-static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
-
-/* ---------------------------------------------------------------------------------------------- >>scoring */
+/* ---------------------------------------------------------------------------------------------- >>rows */
 
 /* The rows of one sequence in K or V, at: where the KV head begins in a row. Strides in bytes. */
 typedef struct santa__rows {
@@ -1811,10 +1920,11 @@ typedef struct santa__rows {
 } santa__rows;
 
 static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t, int64_t batch, int64_t kv_head) {
+    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
     santa__rows r;
     r.base = (const char *)t->data + (a->block_table ? 0 : santa__bytes(t->dtype, batch * t->stride[0]));
     r.at = santa__bytes(t->dtype, kv_head * t->stride[2]);
-    r.table = a->block_table ? a->block_table + batch * (a->block_table_stride ? a->block_table_stride : a->max_pages) : NULL;
+    r.table = a->block_table ? a->block_table + batch * stride : NULL;
     r.page_size = t->shape[1];
     r.page = santa__bytes(t->dtype, t->stride[0]);
     r.row = santa__bytes(t->dtype, t->stride[1]);
@@ -1825,33 +1935,43 @@ static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor
     return r;
 }
 
-static const char *santa__row(const santa__rows *r, int64_t j) {      /* without at */
+static const char *santa__row(const santa__rows *r, int64_t j) {      /* without the KV head's offset */
     if (!r->table) return r->base + j * r->row;
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
-/* Pointers to n <= SANTA_BLOCK rows, keys index[i] or first + i, and `beyond` more to those behind them, i < known, to prefetch. */
-static void santa__point(const santa__rows *r, const int32_t *index, int64_t first, int n, int64_t known, int beyond,
-                         const char **row) {
+/* Which keys: index[0 ..], or those from first on if index is NULL. known: how many of them will be wanted in all, for
+   prefetching. */
+typedef struct santa__keys { const int32_t *index; int64_t first, known; } santa__keys;
+
+static santa__keys santa__keys_from(const int32_t *index, int64_t first, int64_t known) {
+    santa__keys k;
+    k.index = index; k.first = first; k.known = known;
+    return k;
+}
+
+/* Pointers to n <= SANTA_BLOCK rows and `beyond` more to those behind them, as far as known, to prefetch. */
+static void santa__point(const santa__rows *r, santa__keys keys, int n, int beyond, const char **row) {
     const santa__rows x = *r;                                         /* which row[] cannot alias */
-    const int all = n + beyond, more = (int)SANTA__MIN(known, (int64_t)all);
+    const int all = n + beyond, more = (int)SANTA__MIN(keys.known, (int64_t)all);
     int i = 0;
-    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= known);
-    if (index) for (; i < more; i++) row[i] = santa__row(&x, index[i]);
+    SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= keys.known);
+    if (keys.index) for (; i < more; i++) row[i] = santa__row(&x, keys.index[i]);
     while (i < more) {                                                /* a page, or all */
-        const int64_t at = x.table ? (first + i) % x.page_size : 0, left = x.table ? x.page_size - at : more;
+        const int64_t at = x.table ? (keys.first + i) % x.page_size : 0, left = x.table ? x.page_size - at : more;
         const int to = (int)SANTA__MIN((int64_t)more, i + left);
-        const char *p = santa__row(&x, first + i);
+        const char *p = santa__row(&x, keys.first + i);
         int64_t step;
         for (step = 0; i < to; i++, step += x.row) row[i] = p + step;
     }
     for (; i < all; i++) row[i] = row[n - 1];
 }
 
-static int santa__adjacent(const santa__rows *r) { return r->feature == santa__bytes(r->dtype, 1); }
+static int santa__is_adjacent(const santa__rows *r) { return r->feature == santa__bytes(r->dtype, 1); }
 
 static float santa__value(const santa__rows *r, const char *row, int64_t c) {
-    return santa__adjacent(r) ? santa__feature(r->dtype, row + r->at, c) : santa__load(r->dtype, row + r->at + c * r->feature);
+    return santa__is_adjacent(r) ? santa__feature(r->dtype, row + r->at, c)
+                                 : santa__load(r->dtype, row + r->at + c * r->feature);
 }
 
 static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
@@ -1860,43 +1980,53 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
 }
 
-/* One item's K, V, query and scratch: everything a method works on for one (batch, KV head, query row). */
+/* ---------------------------------------------------------------------------------------------- >>query */
+
+/* One KV head of one sequence, and some query rows of its group: what a method works on. Query x = row * group + g is
+   head g of the group in that row. */
 typedef struct santa__job {
-    const santa_attention *a;
+    const santa_problem *p;
+    const struct santa__method *method;  /* of these rows: dense where dense_below says so                         */
     const santa_options *o;
     const santa__kernels *kernel;
     const santa__plan *plan;
     santa_stats *stats;
     santa__rows k, v;
-    int64_t batch, kv_head, q_index, group, begin, end, position, k_before;
+    int64_t batch, kv_head, group;
+    int64_t q_index, rows, queries;      /* first query row, how many, times group                                */
+    int64_t begin, end;                  /* keys that some of the rows sees                                        */
+    santa__range range[SANTA__QUERIES];  /* of each row                                                            */
     uint64_t seed, offset, request_id;
-    float *q, *coef;                     /* [group, d_pad]: scaled query; its Bernoulli estimate                   */
-    char *packed;                        /* the query for the kernels, see santa__pack                            */
-    float scale;                         /* of scores from a query that is packed without it                      */
+    float *q, *coef, *scores;            /* [queries, d_pad]: scaled queries; their Bernoulli estimates           */
+    char *packed;                        /* the queries for the kernels, see santa__pack                          */
     int form;                            /* of packed                                                             */
-    int32_t *active;                     /* features some head's estimate holds                                   */
+    int is_shared;                       /* threads share the job's pieces                                        */
+    int32_t *active;                     /* features some query's estimate holds                                  */
     int64_t num_active;
-    char *work, *states;                 /* states: see santa__state                                              */
+    char *work;
 } santa__job;
 
 #define SANTA__PART(type, job, part) ((type *)(void *)((job)->work + (job)->plan->part))
 
-static santa__rng santa__job_rng(const santa__job *j, uint32_t stream, int64_t head) {
-    return santa__rng_make(j->seed, j->offset, j->request_id, stream, (uint32_t)head, (uint32_t)j->q_index);
+static const santa__range *santa__range_of(const santa__job *j, int64_t x) { return &j->range[x / j->group]; }
+static int64_t santa__head(const santa__job *j, int64_t x) { return j->kv_head * j->group + x % j->group; }
+static int64_t santa__row_of(const santa__job *j, int64_t x) { return j->q_index + x / j->group; }
+
+static santa__rng santa__job_rng(const santa__job *j, uint32_t stream, int64_t x) {
+    return santa__rng_make(j->seed, j->offset, j->request_id, stream, (uint32_t)santa__head(j, x),
+                           (uint32_t)santa__row_of(j, x));
 }
 
-static int64_t santa__head(const santa__job *j, int64_t g) { return j->kv_head * j->group + g; }
-
-/* Where results of head g go in lse, std_error and audit. */
-static int64_t santa__slot(const santa__job *j, int64_t g) {
-    return (j->batch * j->a->q.shape[1] + j->q_index) * j->a->q.shape[2] + santa__head(j, g);
+/* Where results of query x go in lse, std_error and audit. */
+static int64_t santa__slot(const santa__job *j, int64_t x) {
+    return (j->batch * j->p->q_len + santa__row_of(j, x)) * j->p->heads + santa__head(j, x);
 }
 
-static void santa__load_query(const santa__job *j, int64_t g, float *f) {
-    const santa_tensor *q = &j->a->q;
+static void santa__load_query(const santa__job *j, int64_t x, float *f) {
+    const santa_tensor *q = &j->p->a.q;
     int64_t size = santa__bytes(q->dtype, 1), c;
-    const char *p = (const char *)q->data + (j->batch * q->stride[0] + j->q_index * q->stride[1]
-                                             + santa__head(j, g) * q->stride[2]) * size;
+    const char *p = (const char *)q->data + (j->batch * q->stride[0] + santa__row_of(j, x) * q->stride[1]
+                                             + santa__head(j, x) * q->stride[2]) * size;
     for (c = 0; c < q->shape[3]; c++) f[c] = santa__load(q->dtype, p + c * q->stride[3] * size);
 }
 
@@ -1914,17 +2044,17 @@ static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, 
     return kept;
 }
 
-/* Replaces q by its estimate, plain: coef_i = sign(q_i) M/B count_i; mean group query: coef_hi = q_hi / qbar_i * M/B count_i
-   with M = max qbar, qbar the group's mean |q|. 0/0 is 0; a NaN query stays NaN. */
+/* Replaces q by its estimate, plain: coef_i = sign(q_i) M/B count_i; mean group query: coef_hi = q_hi / qbar_i * M/B
+   count_i with M = max qbar, qbar the group's mean |q|. 0/0 is 0; a NaN query stays NaN. The job has one query row. */
 static void santa__bernoulli_query(santa__job *j) {
-    const int64_t d = j->k.dim, pad = j->plan->d_pad, draws = santa__bernoulli_draws(j->o);
+    const int64_t d = j->k.dim, pad = j->plan->d_pad, draws = j->o->bernoulli_draws;
     const int stratified = j->o->scores == SANTA_SCORES_BERNOULLI_STRAT || j->o->scores == SANTA_SCORES_GROUP_STRAT;
-    const int grouped = santa__grouped(j->o);
+    const int grouped = santa__is_grouped(j->o);
     float *mean = SANTA__PART(float, j, row_a);
     int64_t g, i, used;
     memset(j->coef, 0, (size_t)(j->group * pad) * sizeof *j->coef);
     for (g = 0; g < j->group; g += grouped ? j->group : 1) {
-        santa__rng rng = santa__job_rng(j, SANTA__STREAM_BERNOULLI, santa__head(j, g));
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_BERNOULLI, g);
         int64_t last = grouped ? j->group : g + 1, h;
         float m = 0.0f;
         int bad = 0;
@@ -1957,154 +2087,161 @@ static void santa__bernoulli_query(santa__job *j) {
 
 static int santa__form(const santa__job *j) {
     if (j->o->scores == SANTA_SCORES_Q8) return SANTA__INTEGERS;
-    return j->a->q.dtype == SANTA_BF16 && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0 && !santa__bernoulli(j->o)
-           && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
+    return j->p->a.q.dtype == SANTA_BF16 && j->k.dtype == SANTA_BF16 && j->k.dim % SANTA__PACK == 0
+           && !santa__is_bernoulli(j->o) && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
 }
 
-static void santa__prepare_query(santa__job *j) {
-    float scale = j->a->sm_scale;
+static void santa__prepare_queries(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
-    int64_t g, i;
-    if (!(scale > 0.0f || scale < 0.0f)) scale = (float)(1.0 / sqrt((double)d));
-    if (j->a->k_scale > 0.0f) scale *= j->a->k_scale;
-    memset(j->q, 0, (size_t)(j->group * pad) * sizeof *j->q);
-    for (g = 0; g < j->group; g++) santa__load_query(j, g, j->q + g * pad);
-    j->scale = scale;
+    int64_t x, i;
+    memset(j->q, 0, (size_t)(j->queries * pad) * sizeof *j->q);
+    for (x = 0; x < j->queries; x++) santa__load_query(j, x, j->q + x * pad);
     j->form = santa__form(j);
-    for (g = 0; g < j->group && j->form == SANTA__PAIRS; g++)         /* as they are: the scale is left to the scores */
-        santa__pack_bf16(j->q + g * pad, d, j->group, j->packed + g * santa__packed(j->form));
-    for (i = 0; i < j->group * pad; i++) j->q[i] *= scale;
-    if (santa__bernoulli(j->o)) { santa__bernoulli_query(j); return; }
-    for (g = 0; g < j->group; g++) {
-        char *packed = j->packed + g * santa__packed(j->form);
-        if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + g * pad, d, j->group, packed);
-        if (j->form == SANTA__FLOATS) santa__pack(j->q + g * pad, d, j->group, packed);
+    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)       /* as they are: the scale is left to the scores */
+        santa__pack_bf16(j->q + x * pad, d, j->queries, j->packed + x * santa__packed(j->form));
+    for (i = 0; i < j->queries * pad; i++) j->q[i] *= j->p->scale;
+    if (santa__is_bernoulli(j->o)) { santa__bernoulli_query(j); return; }
+    for (x = 0; x < j->queries; x++) {
+        char *packed = j->packed + x * santa__packed(j->form);
+        if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + x * pad, d, j->queries, packed);
+        if (j->form == SANTA__FLOATS) santa__pack(j->q + x * pad, d, j->queries, packed);
     }
     j->coef = j->q;
     for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
     j->num_active = d;
 }
 
-/* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the features its draws left out). Keys
-   i < n <= SANTA_BLOCK. */
-static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t g0, int64_t heads, float *s,
+/* ---------------------------------------------------------------------------------------------- >>scores */
+
+/* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the features its draws left out).
+   Keys i < n <= SANTA_BLOCK. */
+static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t x0, int64_t queries, float *s,
                                 int64_t s_stride) {
     float f[SANTA_BLOCK] = {0.0f}, sum[SANTA_BLOCK];
-    int64_t g, c;
+    int64_t x, c;
     int i;
-    for (g = g0; g < g0 + heads; g++) {
-        const float *coef = j->coef + g * j->plan->d_pad;
+    for (x = x0; x < x0 + queries; x++) {
+        const float *coef = j->coef + x * j->plan->d_pad;
         memset(sum, 0, sizeof sum);
         for (c = 0; c < j->num_active; c++) {
             const int64_t at = j->active[c];
             for (i = 0; i < n; i++) f[i] = santa__value(&j->k, row[i], at);
             for (i = 0; i < SANTA_BLOCK; i++) sum[i] += coef[at] * f[i];
         }
-        memcpy(s + (g - g0) * s_stride, sum, (size_t)n * sizeof *s);
+        memcpy(s + (x - x0) * s_stride, sum, (size_t)n * sizeof *s);
     }
 }
 
 /* Whether the keys lie side by side, as in feature-major K. */
-static int santa__keys_adjacent(const santa__rows *k, const char *const *row, int n) {
+static int santa__is_columns(const santa__rows *k, const char *const *row, int n) {
     const int64_t size = santa__bytes(k->dtype, 1);
     int i = 1;
     while (i < n && row[i] - row[i - 1] == size) i++;
     return i == n && k->dtype != SANTA_Q8_0;
 }
 
-/* The same for such keys: a feature of n keys is a row of n numbers, the query's features are the weights to add them with. */
-static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t g0, int64_t heads, float *s, int64_t s_stride) {
+/* The same for keys side by side: a feature of n keys is a row of n numbers, the queries' features are the weights to
+   add them with. */
+static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t x0, int64_t queries, float *s,
+                               int64_t s_stride) {
     const char *column[SANTA_BLOCK + SANTA__BEYOND_V];
     float w[SANTA__SLICE * SANTA_BLOCK], one[SANTA__SLICE];
-    int64_t g, h, c;
+    int64_t x, h, c;
     int i, fill;
-    for (g = 0; g < heads; g += SANTA__SLICE) {
-        const int64_t slice = SANTA__MIN(heads - g, (int64_t)SANTA__SLICE);
+    for (x = 0; x < queries; x += SANTA__SLICE) {
+        const int64_t slice = SANTA__MIN(queries - x, (int64_t)SANTA__SLICE);
         for (h = 0; h < slice; h++) {
             one[h] = 1.0f;
-            memset(s + (g + h) * s_stride, 0, (size_t)n * sizeof *s);
+            memset(s + (x + h) * s_stride, 0, (size_t)n * sizeof *s);
         }
         for (c = 0; c < j->num_active; c += fill) {
             fill = (int)SANTA__MIN(j->num_active - c, (int64_t)SANTA_BLOCK);
             for (i = 0; i < fill + SANTA__BEYOND_V; i++)
                 column[i] = key + j->active[SANTA__MIN(c + i, j->num_active - 1)] * j->k.feature;
             for (h = 0; h < slice; h++)
-                for (i = 0; i < fill; i++) w[h * SANTA_BLOCK + i] = j->coef[(g0 + g + h) * j->plan->d_pad + j->active[c + i]];
-            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one, s + g * s_stride, s_stride);
+                for (i = 0; i < fill; i++)
+                    w[h * SANTA_BLOCK + i] = j->coef[(x0 + x + h) * j->plan->d_pad + j->active[c + i]];
+            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one, s + x * s_stride,
+                                  s_stride);
         }
     }
 }
 
-/* q . K for n <= SANTA_BLOCK rows and heads g0 .. g0 + heads - 1 of each job of a span: s[h * s_step + (g - g0) * s_stride + i]. */
-static void santa__score_rows(const santa__job *j, int64_t span, const char *const *row, int n, int64_t g0, int64_t heads,
-                              float *s, int64_t s_step, int64_t s_stride) {
+/* q . K for n <= SANTA_BLOCK rows and queries x0 .. x0 + queries - 1 of each job of a span: s[h * s_step +
+   (x - x0) * s_stride + i]. */
+static void santa__score_rows(const santa__job *j, int64_t span, const char *const *row, int n, int64_t x0,
+                              int64_t queries, float *s, int64_t s_step, int64_t s_stride) {
     int64_t h;
-    if (!santa__bernoulli(j->o) && santa__adjacent(&j->k)) {
-        const int64_t d = j->k.dim, head = santa__packed(j->form);
-        santa__queries x;                                             /* jobs of a span lie evenly, in K and in the workspace */
-        x.heads = span; x.group = heads; x.s = s; x.s_step = s_step; x.s_stride = s_stride;
+    if (!santa__is_bernoulli(j->o) && santa__is_adjacent(&j->k)) {
+        const int64_t d = j->k.dim, size = santa__packed(j->form);
+        santa__queries x;                      /* jobs of a span are equally spaced, in K and in the workspace */
+        x.heads = span; x.group = queries; x.s = s; x.s_step = s_step; x.s_stride = s_stride;
         x.at = j->k.at;
         x.k_step = j[span > 1].k.at - j->k.at;
-        x.q = j->packed + g0 * head;
-        x.q_block = j->group * head;
+        x.q = j->packed + x0 * size;
+        x.q_block = j->queries * size;
         x.q_step = j[span > 1].packed - j->packed;
-        x.in_order = santa__threads(j->o) > 1;
-        x.scale = j->scale;
+        x.in_order = j->o->num_threads > 1;
+        x.scale = j->p->scale;
         if (j->form == SANTA__INTEGERS) j->kernel->dot_q8(row, n, d, &x);
         else if (j->form == SANTA__PAIRS) j->kernel->dot_bf16(row, n, d, &x);
         else j->kernel->dot(j->k.dtype, row, n, d, &x);
         return;
     }
     for (h = 0; h < span; h++, j++, s += s_step) {
-        if (santa__keys_adjacent(&j->k, row, n)) santa__dot_columns(j, row[0] + j->k.at, n, g0, heads, s, s_stride);
-        else santa__dot_features(j, row, n, g0, heads, s, s_stride);
+        if (santa__is_columns(&j->k, row, n)) santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
+        else santa__dot_features(j, row, n, x0, queries, s, s_stride);
     }
 }
 
-/* What comes on top of q . K, in its documented order; keys index[i], or first + i if index is NULL. */
-static void santa__score_extras(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t g0, int64_t heads,
-                                float *s, int64_t s_stride) {
-    const santa_attention *a = j->a;
-    int64_t g;
+/* What comes on top of q . K, in its documented order. */
+static void santa__score_extras(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries, float *s,
+                                int64_t s_stride) {
+    const santa_attention *a = &j->p->a;
+    int64_t x;
     int i;
-    for (g = 0; g < heads; g++) {
-        float *x = s + g * s_stride;
+    for (x = 0; x < queries; x++, s += s_stride) {
         if (a->soft_cap > 0.0f)
-            for (i = 0; i < n; i++) x[i] = a->soft_cap * (float)tanh((double)(x[i] / a->soft_cap));
+            for (i = 0; i < n; i++) s[i] = a->soft_cap * (float)tanh((double)(s[i] / a->soft_cap));
         if (a->alibi_slopes) {
-            float slope = a->alibi_slopes[santa__head(j, g0 + g)];
-            for (i = 0; i < n; i++) x[i] += slope * (float)((index ? index[i] : first + i) - j->position);
+            const float slope = a->alibi_slopes[santa__head(j, x0 + x)];
+            const int64_t position = santa__range_of(j, x0 + x)->position;
+            for (i = 0; i < n; i++)
+                s[i] += slope * (float)((keys.index ? keys.index[i] : keys.first + i) - position);
         }
     }
 }
 
-/* Both. known: how many keys of that list will be wanted in all, for prefetching. */
-static void santa__score(const santa__job *j, const int32_t *index, int64_t first, int n, int64_t known, int64_t g0, int64_t heads,
-                         float *s, int64_t s_stride) {
+/* Scores of n <= SANTA_BLOCK keys for queries x0 .. x0 + queries - 1 of one job, unmasked. */
+static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries, float *s,
+                         int64_t s_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
-    santa__point(&j->k, index, first, n, known, SANTA__BEYOND_K, row);
-    santa__score_rows(j, 1, row, n, g0, heads, s, 0, s_stride);
-    santa__score_extras(j, index, first, n, g0, heads, s, s_stride);
+    santa__point(&j->k, keys, n, SANTA__BEYOND_K, row);
+    santa__score_rows(j, 1, row, n, x0, queries, s, 0, s_stride);
+    santa__score_extras(j, keys, n, x0, queries, s, s_stride);
 }
 
-/* Scores of block b (keys b * block ..) for all heads of a span of jobs, in their lanes, the rest of the block masked: head g of
-   job h in PART(scores) of h + g * s_stride + at. */
+/* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the rest of the block masked:
+   query x of job h in its scores + x * s_stride + at. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
-    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end), skip = from - b * block;
-    const int64_t s_step = SANTA__PART(float, &j[span > 1], scores) - SANTA__PART(float, j, scores);   /* jobs lie evenly */
+    const int64_t first = b * block, from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + block, j->end);
+    const int64_t s_step = j[span > 1].scores - j->scores;            /* jobs are equally spaced */
+    const santa__keys keys = santa__keys_from(NULL, from, j->end - from);
     const int n = (int)(to - from);
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
-    int64_t h, g, i;
-    santa__point(&j->k, NULL, from, n, j->end - from, SANTA__BEYOND_K, row);
-    santa__score_rows(j, span, row, n, 0, j->group, SANTA__PART(float, j, scores) + at + skip, s_step, s_stride);
+    int64_t h, x, i;
+    santa__point(&j->k, keys, n, SANTA__BEYOND_K, row);
+    santa__score_rows(j, span, row, n, 0, j->queries, j->scores + at + (from - first), s_step, s_stride);
     for (h = 0; h < span; h++) {
-        float *s = SANTA__PART(float, &j[h], scores) + at;
-        santa__score_extras(&j[h], NULL, from, n, 0, j->group, s + skip, s_stride);
-        for (g = 0; g < j->group && n < block; g++)
-            for (i = 0; i < block; i++) if (i < skip || i >= skip + n) s[g * s_stride + i] = SANTA__MASKED;
+        santa__score_extras(&j[h], keys, n, 0, j->queries, j[h].scores + at + (from - first), s_stride);
+        for (x = 0; x < j->queries; x++) {
+            const santa__range *r = santa__range_of(j, x);
+            float *s = j[h].scores + at + x * s_stride;
+            if (r->begin <= first && first + block <= r->end) continue;
+            for (i = 0; i < block; i++) if (first + i < r->begin || first + i >= r->end) s[i] = SANTA__MASKED;
+        }
     }
 }
-
 /* ---------------------------------------------------------------------------------------------- >>mass */
 
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s - max[b]). prefix[b] is the
@@ -2118,9 +2255,9 @@ typedef struct santa__mass {
     float m;
 } santa__mass;
 
-/* Rounds the block's u as options.stash says. 8 bits: integers 0 .. 255, dithered. first: number of the block's first key. */
-static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first, int n, float *u) {
-    int i;
+/* Rounds the u of a row as options.stash says. 8 bits: integers 0 .. 255, dithered. first: number of the row's first key. */
+static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first, int64_t n, float *u) {
+    int64_t i;
     if (stash == SANTA_STASH_F16) for (i = 0; i < n; i++) u[i] = santa_f16_to_f32(santa_f32_to_f16(u[i]));
     if (stash == SANTA_STASH_U8)
         for (i = 0; i < n; i++) {
@@ -2129,8 +2266,6 @@ static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first
             u[i] = (float)(int)(u[i] * 255.0f + (float)(word >> 16 * (key & 1u) & 0xffffu) * (1.0f / 65536.0f));
         }
 }
-
-static int santa__rounds(const santa_options *o) { return o->stash > SANTA_STASH_F32 && santa__has_draws(o->method); }
 
 /* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the old sums and the block's with. */
 static void santa__join_max(float *m, float max, float *keep, float *add) {
@@ -2143,9 +2278,9 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
     }
 }
 
-/* Returns 1 if a block is marked. */
+/* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. */
 static int santa__prefix(santa__mass *x) {
-    float share[SANTA_BLOCK], m = SANTA__MASKED;                      /* share: exp(max[b] - m); 0 of a block without keys */
+    float scale[SANTA_BLOCK], m = SANTA__MASKED;                      /* exp(max[b] - m); 0 of a block without keys */
     double total = 0.0;
     int64_t b, i, n;
     int bad = 0;
@@ -2155,13 +2290,13 @@ static int santa__prefix(santa__mass *x) {
     }
     x->m = m;
     if (bad) return 1;
-    memset(share, 0, sizeof share);
+    memset(scale, 0, sizeof scale);
     x->prefix[0] = 0.0;
     for (b = 0; b < x->blocks; b += n) {
         n = SANTA__MIN(x->blocks - b, (int64_t)SANTA_BLOCK);
-        for (i = 0; i < n; i++) share[i] = x->max[b + i] - m;
-        x->kernel->exps(share);
-        for (i = 0; i < n; i++) x->prefix[b + i + 1] = total += (double)share[i] * (double)x->sum[b + i];
+        for (i = 0; i < n; i++) scale[i] = x->max[b + i] - m;
+        x->kernel->exps(scale);
+        for (i = 0; i < n; i++) x->prefix[b + i + 1] = total += (double)scale[i] * (double)x->sum[b + i];
     }
     x->total = total;
     return 0;
@@ -2236,19 +2371,25 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
     return (int32_t)((x->first + w->block) * x->block + k * SANTA__GROUP + lane);
 }
 
-/* v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
-typedef struct santa__list { int32_t *index, *count; float *weight; int64_t rows, draws; const santa__rows *v; } santa__list;
+/* What one query picked: keys in ascending order, each once, how often it was drawn, and its weight. v: NULL, or the rows
+   that will be read, to be sent for as soon as they are drawn. */
+typedef struct santa__picks {
+    int32_t *index, *count;
+    float *weight;
+    int64_t rows, draws;
+    const santa__rows *v;
+} santa__picks;
 
-enum { SANTA__SEND_FOR = 128 };              /* rows of a head at most: a slice's are to be in the second-level cache together */
+enum { SANTA__SEND_FOR = 128 };              /* rows of a query at most, so that a slice's fit in the L2 cache together */
 
 static void santa__send_for(const santa__rows *v, int32_t key) {
     const char *p = santa__row(v, key) + v->at;
-    const int64_t bytes = santa__adjacent(v) ? santa__bytes(v->dtype, v->dim) : 0;
+    const int64_t bytes = santa__is_adjacent(v) ? santa__bytes(v->dtype, v->dim) : 0;
     int64_t b;
     for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(p + b);
 }
 
-static void santa__list_add(santa__list *l, int32_t key) {
+static void santa__picks_add(santa__picks *l, int32_t key) {
     SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
     if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
     else {
@@ -2282,23 +2423,23 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
    of comb i % combs, as their offsets are sorted), one in each stratum, or anywhere in the mass (step is all of it), from sorted
    random words. */
 enum { SANTA__COMB, SANTA__COMBS, SANTA__STRATA, SANTA__ANYWHERE };
-typedef struct santa__marks {
+typedef struct santa__positions {
     int kind;
     int64_t s, combs;
     double u, step, per_step, shift, comb[SANTA_MAX_COMBS];
     const int32_t *word;
-} santa__marks;
+} santa__positions;
 
-static santa__marks santa__marks_make(int kind, int64_t s, double step, const int32_t *word, double u) {
-    santa__marks m;
+static santa__positions santa__positions_make(int kind, int64_t s, double step, const int32_t *word, double u) {
+    santa__positions m;
     m.kind = kind; m.s = s; m.combs = 1; m.step = step; m.per_step = 1.0 / step; m.word = word; m.u = u;
     m.shift = kind == SANTA__COMB ? 1.0 - u : 0.0;
     return m;
 }
 
 /* s draws by combs over mass total, with the stream's numbers from index on. */
-static santa__marks santa__marks_combs(santa__rng *rng, uint64_t index, int64_t combs, int64_t s, double total) {
-    santa__marks m = santa__marks_make(combs > 1 ? SANTA__COMBS : SANTA__COMB, s, total / (double)(s / combs), NULL,
+static santa__positions santa__positions_combs(santa__rng *rng, uint64_t index, int64_t combs, int64_t s, double total) {
+    santa__positions m = santa__positions_make(combs > 1 ? SANTA__COMBS : SANTA__COMB, s, total / (double)(s / combs), NULL,
                                        santa__rng_uniform(rng, index));
     int64_t i, k;
     m.combs = combs;
@@ -2310,7 +2451,7 @@ static santa__marks santa__marks_combs(santa__rng *rng, uint64_t index, int64_t 
     return m;
 }
 
-static double santa__mark_at(const santa__marks *m, int64_t i) {
+static double santa__position_at(const santa__positions *m, int64_t i) {
     uint32_t word;
     if (m->kind == SANTA__COMB) return ((double)i + m->u) * m->step;
     if (m->kind == SANTA__COMBS) return ((double)(i / m->combs) + m->comb[i % m->combs]) * m->step;
@@ -2319,32 +2460,32 @@ static double santa__mark_at(const santa__marks *m, int64_t i) {
 }
 
 /* How many of them lie below mass position end; from: how many lie below an earlier one. n: a guess. */
-static int64_t santa__marks_search(const santa__marks *m, double end, int64_t n, int64_t from) {
+static int64_t santa__positions_search(const santa__positions *m, double end, int64_t n, int64_t from) {
     n = m->kind == SANTA__ANYWHERE ? from : SANTA__MIN(SANTA__MAX(n, from), m->s);
-    if (m->kind == SANTA__STRATA) n += n < m->s && santa__mark_at(m, n) < end;
-    while (n > from && !(santa__mark_at(m, n - 1) < end)) n--;        /* few steps, unless anywhere */
-    while (n < m->s && santa__mark_at(m, n) < end) n++;
+    if (m->kind == SANTA__STRATA) n += n < m->s && santa__position_at(m, n) < end;
+    while (n > from && !(santa__position_at(m, n - 1) < end)) n--;        /* few steps, unless anywhere */
+    while (n < m->s && santa__position_at(m, n) < end) n++;
     return n;
 }
 
-static int64_t santa__marks_below(const santa__marks *m, double end, int64_t from) {
+static int64_t santa__positions_below(const santa__positions *m, double end, int64_t from) {
     const double x = end * m->per_step + m->shift;
     const int64_t n = (int64_t)x;
     if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;      /* rounding moves x less */
-    return santa__marks_search(m, end, n * m->combs, from);
+    return santa__positions_search(m, end, n * m->combs, from);
 }
 
 /* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that marks fall in, some at a time, so that
    their weights are on the way here while others are walked. */
-static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64_t from, int64_t to, int64_t first, int64_t last,
-                              santa__list *l) {
+static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to, int64_t first, int64_t last,
+                              santa__picks *l) {
     enum { AHEAD = 32 };
     int64_t hit[AHEAD], until[AHEAD], b = first, below = from, n;
     santa__walk w;
     int k, hits;
     while (b < last && from < to) {
         for (hits = 0; b < last && hits < AHEAD; b++) {
-            n = SANTA__MIN(santa__marks_below(m, x->prefix[b + 1], below), to);
+            n = SANTA__MIN(santa__positions_below(m, x->prefix[b + 1], below), to);
             hit[hits] = b;
             until[hits] = n;
             hits += n > below;
@@ -2354,18 +2495,18 @@ static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64
             for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x->u + hit[k] * x->block + n);
         for (k = 0; k < hits; k++) {
             santa__walk_to(&w, x, hit[k]);
-            for (; from < until[k]; from++) santa__list_add(l, santa__walk_draw(&w, x, santa__mark_at(m, from)));
+            for (; from < until[k]; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
         }
     }
     if (from == to) return;
     for (b = last - 1; b > 0 && !(x->prefix[b + 1] > x->prefix[b]);) b--;     /* past the end by rounding */
     SANTA_ASSERT(x->prefix[b + 1] > x->prefix[b]);
     santa__walk_to(&w, x, b);
-    for (; from < to; from++) santa__list_add(l, santa__walk_draw(&w, x, santa__mark_at(m, from)));
+    for (; from < to; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
 }
 
 /* Words 0 .. s - 1 where the keys will be: the list grows at or before the entry that is drawn. Unsigned order as signed order. */
-static void santa__draw_words(santa__rng *rng, int64_t s, santa__list *l) {
+static void santa__draw_words(santa__rng *rng, int64_t s, santa__picks *l) {
     int64_t i;
     for (i = 0; i < s; i++) {
         const uint32_t word = santa__rng_word(rng, (uint64_t)i) ^ 0x80000000u;
@@ -2373,34 +2514,57 @@ static void santa__draw_words(santa__rng *rng, int64_t s, santa__list *l) {
     }
 }
 
-/* Not the keys are sorted but the words, so that one walk serves them all. */
-static void santa__draw_iid(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
-    const santa__marks m = santa__marks_make(SANTA__ANYWHERE, s, x->total, l->index, 0.0);
+static void santa__weigh_counts(santa__picks *l, int64_t s) {
+    int64_t i;
+    for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->count[i] / (double)s);
+}
+
+/* Samplers: rows and weights of one query from its masses. o is resolved; each is named in SANTA_METHOD_LIST. */
+
+/* Sort the random words, not the keys: then one walk finds all keys. */
+static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    const int64_t s = o->num_samples;
+    const santa__positions m = santa__positions_make(SANTA__ANYWHERE, s, x->total, l->index, 0.0);
     santa__draw_words(rng, s, l);
     santa__sort(l->index, s);
-    santa__draw_marks(x, &m, 0, s, 0, x->blocks, l);
+    (void)stats;
+    santa__draw_positions(x, &m, 0, s, 0, x->blocks, l);
+    santa__weigh_counts(l, s);
 }
 
-static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, santa__list *l) {
-    const santa__marks m = santa__marks_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
+static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    const int64_t s = o->num_samples;
+    const santa__positions m = santa__positions_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
+    (void)stats;
     santa__draw_words(rng, s, l);
-    santa__draw_marks(x, &m, 0, s, 0, x->blocks, l);
+    santa__draw_positions(x, &m, 0, s, 0, x->blocks, l);
+    santa__weigh_counts(l, s);
 }
 
-/* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence. sys is one tile. */
-static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t combs, int64_t s, int64_t tile, santa__list *l,
+/* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence; 0: not cut. */
+static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa__rng *rng, int64_t tile, santa__picks *l,
                              santa_stats *stats) {
-    const santa__marks m = santa__marks_combs(rng, 0, combs, s, x->total);
+    const int64_t s = o->num_samples;
+    const santa__positions m = santa__positions_combs(rng, 0, o->num_combs, s, x->total);
     int64_t b = 0, i = 0;
     while (b < x->blocks) {
         int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
         end = SANTA__MIN(end, x->blocks);
-        n = x->prefix[end] < x->total ? santa__marks_below(&m, x->prefix[end], i) : s;
+        n = x->prefix[end] < x->total ? santa__positions_below(&m, x->prefix[end], i) : s;
         if (tile) { stats->tiles++; stats->tiles_skipped += n == i; }
-        santa__draw_marks(x, &m, i, n, b, end, l);
+        santa__draw_positions(x, &m, i, n, b, end, l);
         i = n;
         b = end;
     }
+    santa__weigh_counts(l, s);
+}
+
+static void santa__draw_sys(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    santa__draw_comb(o, x, rng, 0, l, stats);
+}
+
+static void santa__draw_prop(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    santa__draw_comb(o, x, rng, o->tile_size / x->block, l, stats);
 }
 
 /* End of the tile that block b lies in; *mass: whether its largest score is near enough to the row's to have a share at all. */
@@ -2412,10 +2576,10 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
 
 /* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only tiles with mass have a share
    of the budget. A tile far below the others would drown in their prefix, so each has a prefix of its own. */
-static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t combs, int64_t s, int64_t tile, santa__list *l,
-                              santa_stats *stats) {
+static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
     const double total = x->total;
-    const int64_t each = s / combs;                                   /* draws of one comb in all tiles */
+    const int64_t tile = o->tile_size / x->block, combs = o->num_combs;
+    const int64_t each = o->num_samples / combs;                      /* draws of one comb in all tiles */
     int64_t b, end, i, t = 0, tiles = 0, rank = 0;
     int has;
     for (b = 0; b < x->blocks; b = end, t++) { end = santa__tile_end(x, b, tile, &has); tiles += has > 0; }
@@ -2423,7 +2587,7 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t combs, in
     stats->tiles_skipped += t - tiles;
     for (b = 0; b < x->blocks; b = end) {
         santa__mass part = *x;
-        santa__marks m;
+        santa__positions m;
         int64_t n, from = l->rows;
         double weight;
         end = santa__tile_end(x, b, tile, &has);
@@ -2433,9 +2597,9 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t combs, in
         n = each * (rank + 1) / tiles - each * rank / tiles;
         n = SANTA__MAX(n, 1) * combs;
         rank++;
-        m = santa__marks_combs(rng, (uint64_t)((x->first + b) / tile * combs), combs, n, part.total);
+        m = santa__positions_combs(rng, (uint64_t)((x->first + b) / tile * combs), combs, n, part.total);
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
-        santa__draw_marks(&part, &m, 0, n, 0, part.blocks, l);
+        santa__draw_positions(&part, &m, 0, n, 0, part.blocks, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
@@ -2490,220 +2654,344 @@ static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
 }
 
 /* Softmax over the selected scores; s[0] belongs to key first. */
-static void santa__take_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m,
-                                 santa__list *l) {
+static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m,
+                                 santa__picks *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
         if (!santa__selected(s[i], threshold, &ties)) continue;
         l->weight[l->rows] = (float)exp((double)s[i] - (double)m);
         total += (double)l->weight[l->rows];
-        santa__list_add(l, (int32_t)(first + i));
+        santa__picks_add(l, (int32_t)(first + i));
     }
     for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->weight[i] / total);
 }
 
-/* The sampler: rows and weights of one head from its masses (for top-k and top-p, u holds raw scores). */
-static void santa__draw(const santa_options *o, santa__mass *x, santa__rng *rng, santa__list *l, santa_stats *stats) {
-    const int64_t s = santa__num_samples(o), n = x->blocks * x->block, tile = santa__tile_size(o) / x->block;
-    const int64_t combs = santa__num_combs(o);
+static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
+    const int64_t n = x->blocks * x->block;
     uint32_t threshold;
-    int64_t i, b, ties;
-    l->rows = l->draws = 0;
-    switch (o->method) {
-        case SANTA_IID: santa__draw_iid(x, rng, s, l); break;
-        case SANTA_STRAT: santa__draw_strat(x, rng, s, l); break;
-        case SANTA_SYS: santa__draw_comb(x, rng, combs, s, 0, l, stats); break;
-        case SANTA_PROP: santa__draw_comb(x, rng, combs, s, tile, l, stats); break;
-        case SANTA_FLASH: santa__draw_flash(x, rng, combs, s, tile, l, stats); return;
-        case SANTA_TOP_K: case SANTA_TOP_P: {
-            int by_mass = o->method == SANTA_TOP_P;
-            santa__select(x->u, n, by_mass ? santa__top_p(o) * x->total : (double)s, by_mass, x->m, &threshold, &ties);
-            santa__take_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
-            return;
+    int64_t ties;
+    santa__select(x->u, n, want, by_mass, x->m, &threshold, &ties);
+    santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
+}
+
+static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    (void)rng; (void)stats;
+    santa__draw_top(x, (double)o->num_samples, 0, l);
+}
+
+static void santa__draw_top_p(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    (void)rng; (void)stats;
+    santa__draw_top(x, o->top_p * x->total, 1, l);
+}
+
+/* Every row with mass, for the steps: santa_decode sums exact attention block by block. */
+static void santa__draw_all(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+    int64_t b, i;
+    (void)o; (void)rng; (void)stats;
+    for (b = 0; b < x->blocks; b++) {
+        const double scale = exp((double)x->max[b] - (double)x->m) / x->total;
+        for (i = 0; i < x->block; i++) {
+            const float u = x->u[b * x->block + i];
+            if (!(u > 0.0f)) continue;
+            l->weight[l->rows] = (float)((double)u * scale);
+            santa__picks_add(l, (int32_t)((x->first + b) * x->block + i));
         }
-        default:                                                      /* dense: every row with mass */
-            for (b = 0; b < x->blocks; b++) {
-                double scale = exp((double)x->max[b] - (double)x->m) / x->total;
-                for (i = 0; i < x->block; i++) {
-                    float u = x->u[b * x->block + i];
-                    if (!(u > 0.0f)) continue;
-                    l->weight[l->rows] = (float)((double)u * scale);
-                    santa__list_add(l, (int32_t)((x->first + b) * x->block + i));
-                }
-            }
-            return;
     }
-    for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->count[i] / (double)s);
 }
 
-/* ---------------------------------------------------------------------------------------------- >>run-dense */
-
-static void santa__write_row(const santa__job *j, int64_t g, const float *f) {
-    const santa_tensor *t = &j->a->out;
-    int64_t size = santa__bytes(t->dtype, 1), c;
-    char *p = (char *)t->data + (j->batch * t->stride[0] + j->q_index * t->stride[1] + santa__head(j, g) * t->stride[2]) * size;
-    for (c = 0; c < t->shape[3]; c++) santa__store(t->dtype, p + c * t->stride[3] * size, f[c]);
+/* Weights and masses of one block of `queries` queries. Selection wants the scores to stay. */
+static void santa__block_mass(const santa__kernels *kernel, int keep_scores, float *u, int64_t stride, int64_t queries,
+                              int block, float *max, float *sum, int64_t mass_stride) {
+    float copy[SANTA_BLOCK];
+    int64_t x;
+    if (!keep_scores) { kernel->mass(u, stride, queries, block, max, sum, mass_stride); return; }
+    for (x = 0; x < queries; x++) {
+        memcpy(copy, u + x * stride, (size_t)block * sizeof *u);
+        kernel->mass(copy, 0, 1, block, max + x * mass_stride, sum + x * mass_stride, 0);
+    }
 }
 
-/* Results of one head. acc = NULL: the row is bad, everything is NaN. */
-static void santa__write_head(const santa__job *j, int64_t g, float *acc, float lse, float std_error) {
+typedef void (*santa__draw_function)(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                                     santa_stats *stats);
+
+/* One query's picks from its block masses: rounding of u, prefix, draw. Returns 1 if a score was NaN or +inf. */
+static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u, santa__rng *rng,
+                       santa__rng *dither, santa__picks *l, santa_stats *stats) {
+    l->rows = l->draws = 0;
+    if (o->stash > SANTA_STASH_F32) santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
+    x->u = u;
+    if (santa__prefix(x)) return 1;
+    if (x->total > 0.0) draw(o, x, rng, l, stats);
+    return 0;
+}
+
+/* Work on a job goes in phases. The pieces of a phase do not depend on each other; between phases threads meet. Threads
+   that share a job each run pieces from .. to - 1 of it; else one thread runs all pieces of all phases. A joint phase
+   takes a span of jobs at once. */
+typedef struct santa__phase {
+    int64_t (*pieces)(const santa__job *j);
+    void (*run)(santa__job *j, int64_t span, int64_t from, int64_t to);
+    int is_joint;
+} santa__phase;
+
+static int64_t santa__one_piece(const santa__job *j) { (void)j; return 1; }
+
+/* What makes a method, in the order of SANTA_METHOD_LIST. capacity: of one query's picks. needs: its parts of the
+   workspace. draw: from masses, or NULL. */
+enum { SANTA__PHASES = 2 };
+typedef struct santa__method {
+    int64_t (*capacity)(const santa_options *o, int64_t n);
+    void (*needs)(santa__plan *p);
+    santa__draw_function draw;
+    const santa__phase *phase;                                        /* [SANTA__PHASES], the last ones may be empty */
+} santa__method;
+
+/* ---------------------------------------------------------------------------------------------- >>attend */
+
+/* Results of one query. acc = NULL: the row is bad, everything is NaN. */
+static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, float std_error) {
+    const santa_tensor *t = &j->p->a.out;
+    const int64_t size = santa__bytes(t->dtype, 1);
+    char *p = (char *)t->data + (j->batch * t->stride[0] + santa__row_of(j, x) * t->stride[1]
+                                 + santa__head(j, x) * t->stride[2]) * size;
     int64_t c;
-    float *row = acc ? acc : SANTA__PART(float, j, row_a);
-    if (!acc) {
-        for (c = 0; c < j->v.dim; c++) row[c] = santa__nan();
-        lse = std_error = santa__nan();
-    }
-    santa__write_row(j, g, row);
-    if (j->a->lse) j->a->lse[santa__slot(j, g)] = lse;
-    if (j->a->std_error) j->a->std_error[santa__slot(j, g)] = std_error;
+    if (!acc) lse = std_error = santa__nan();
+    for (c = 0; c < t->shape[3]; c++) santa__store(t->dtype, p + c * t->stride[3] * size, acc ? acc[c] : santa__nan());
+    if (j->p->a.lse) j->p->a.lse[santa__slot(j, x)] = lse;
+    if (j->p->a.std_error) j->p->a.std_error[santa__slot(j, x)] = std_error;
 }
 
-static const float *santa__sink(const santa__job *j, int64_t g) {
-    return j->a->sinks ? j->a->sinks + santa__head(j, g) : NULL;
+static const float *santa__sink(const santa__job *j, int64_t x) {
+    return j->p->a.sinks ? j->p->a.sinks + santa__head(j, x) : NULL;
 }
 
-static float santa__v_scale(const santa_attention *a) { return a->v_scale > 0.0f ? a->v_scale : 1.0f; }
-
-/* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] V[key i], for n <= SANTA_BLOCK keys (as in santa__score). */
-static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, int64_t first, int n,
-                              int64_t known, const float *w, int64_t w_stride, int64_t group, const float *keep, const float *add,
-                              float *acc, int64_t acc_stride) {
+/* acc_x = acc_x * keep[x] + add[x] * sum_i w[x * w_stride + i] V[key i], for n <= SANTA_BLOCK keys. */
+static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, santa__keys keys, int n, const float *w,
+                              int64_t w_stride, int64_t queries, const float *keep, const float *add, float *acc,
+                              int64_t acc_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND_V];
-    int64_t g, c;
+    int64_t x, c;
     int i;
-    santa__point(v, index, first, n, known, SANTA__BEYOND_V, row);
-    if (santa__adjacent(v)) {
-        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, group, keep, add, acc, acc_stride);
+    santa__point(v, keys, n, SANTA__BEYOND_V, row);
+    if (santa__is_adjacent(v)) {
+        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, queries, keep, add, acc, acc_stride);
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
         float f[SANTA_BLOCK];
         for (i = 0; i < n; i++) f[i] = santa__value(v, row[i], c);
-        for (g = 0; g < group; g++) {
+        for (x = 0; x < queries; x++) {
             float sum = 0.0f;
-            for (i = 0; i < n; i++) sum += w[g * w_stride + i] * f[i];
-            acc[g * acc_stride + c] = acc[g * acc_stride + c] * keep[g] + add[g] * sum;
+            for (i = 0; i < n; i++) sum += w[x * w_stride + i] * f[i];
+            acc[x * acc_stride + c] = acc[x * acc_stride + c] * keep[x] + add[x] * sum;
         }
     }
 }
 
-/* Exact attention goes through the keys in chunks, each with sums of its own that join the row's in order: so the bits do not
-   depend on which thread had which chunk. State 0 is the row's, the others are chunks'. Running maximum m, f64
-   denominator (-1: a NaN was seen), f32 numerator. */
-typedef struct santa__state { double *total; float *m, *acc; } santa__state;
-
-static santa__state santa__state_of(const santa__job *j, int64_t i) {
-    char *p = j->states + i * j->plan->state;
-    santa__state x;
-    x.total = (double *)(void *)p;
-    x.m = (float *)(void *)(x.total + j->group);
-    x.acc = (float *)(void *)(p + j->plan->state) - (j->group * j->v.dim + 15) / 16 * 16;
-    return x;
+static void santa__state_begin(santa__state *s, float *n, float *n2, int64_t dv) {
+    memset(s, 0, sizeof *s);
+    s->m = SANTA__MASKED;
+    s->n = n;
+    s->n2 = n2;
+    memset(n, 0, (size_t)dv * sizeof *n);
+    if (n2) memset(n2, 0, (size_t)dv * sizeof *n2);
 }
 
-static int64_t santa__row_chunks(const santa__job *j) {               /* SANTA__CHUNKS + 1 at most */
-    const int64_t chunk = santa__chunk(j->end - j->begin);
+/* Mass sum relative to exp(max) joins the denominator: what to multiply the old numerator and the new one with. */
+static void santa__state_join(santa__state *s, float max, double sum, float *keep, float *add) {
+    *keep = 1.0f;
+    *add = 0.0f;
+    s->bad |= santa__not_finite_d(sum);
+    if (s->bad || max < SANTA__MASK_LIMIT) return;
+    santa__join_max(&s->m, max, keep, add);
+    s->d = s->d * (double)*keep + (double)*add * sum;
+}
+
+/* Another state over other keys joins this one, without moments. */
+static void santa__state_add(santa__state *s, const santa__state *other, int64_t dv) {
+    float keep, add;
+    int64_t c;
+    s->bad |= other->bad;
+    santa__state_join(s, other->m, other->d, &keep, &add);
+    for (c = 0; c < dv; c++) s->n[c] = s->n[c] * keep + other->n[c] * add;
+}
+
+static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
+    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
+    int64_t i;
+    for (i = 0; i + 4 <= n; i += 4) {
+        a += (double)f[i] * (double)f[i];
+        b += (double)f[i + 1] * (double)f[i + 1];
+        c += (double)f[i + 2] * (double)f[i + 2];
+        d += (double)f[i + 3] * (double)f[i + 3];
+    }
+    for (; i < n; i++) a += (double)f[i] * (double)f[i];
+    return (a + b) + (c + d);
+}
+
+static double santa__value_norm2(const santa__job *j, int32_t key) {
+    const float zero = 0.0f, one = 1.0f;
+    float *row = SANTA__PART(float, j, row_a);
+    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
+    santa__add_values(&j->v, j->kernel, santa__keys_from(&key, 0, 1), 1, &one, 0, 1, &zero, &one, row, 0);
+    return santa__square_sum(row, j->v.dim);
+}
+
+/* t and n2, after the weights u went into the other sums. */
+static void santa__add_squares(const santa__job *j, santa__keys keys, int n, int queries, float *u, float *keep, float *add,
+                               santa__state *const *s) {
+    double norm2[SANTA_BLOCK];
+    int x, i;
+    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, keys.index[i]);
+    for (x = 0; x < queries; x++) {
+        float *e = u + x * SANTA_BLOCK;
+        double sum = 0.0;
+        for (i = 0; i < n; i++) {
+            e[i] *= e[i];
+            sum += (double)e[i] * norm2[i];
+        }
+        keep[x] *= keep[x];
+        add[x] *= add[x];
+        s[x]->t = s[x]->t * (double)keep[x] + (double)add[x] * sum;
+    }
+    santa__add_values(&j->v, j->kernel, keys, n, u, SANTA_BLOCK, queries, keep, add, s[0]->n2, j->v.dim);
+}
+
+enum { SANTA__NO_MOMENTS, SANTA__SPREAD, SANTA__MOMENTS };           /* none; d2; also t and n2 */
+
+/* n <= SANTA_BLOCK keys join the states of up to SANTA__SLICE queries: u + x * SANTA_BLOCK holds a block of scores, those
+   of the keys from `skip` on and masked ones around them, and is used up. The states' numerators lie dv apart. */
+static void santa__attend(const santa__job *j, santa__keys keys, int n, int queries, float *u, int64_t skip,
+                          santa__state *const *s, int moments) {
+    float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
+    int x;
+    j->kernel->mass(u, SANTA_BLOCK, queries, SANTA_BLOCK, max, sum, 1);
+    for (x = 0; x < queries; x++) {
+        santa__state_join(s[x], max[x], (double)sum[x], &keep[x], &add[x]);
+        if (!(add[x] > 0.0f)) memset(u + x * SANTA_BLOCK, 0, SANTA_BLOCK * sizeof *u);
+        else if (moments)
+            s[x]->d2 = s[x]->d2 * (double)(keep[x] * keep[x])
+                       + (double)(add[x] * add[x]) * santa__square_sum(u + x * SANTA_BLOCK, SANTA_BLOCK);
+    }
+    santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n, j->v.dim);
+    if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
+}
+
+/* What turns sums into attention: 1 / d times the keys' share beside the sink. *lse: natural log of the whole. */
+static double santa__normalise(const santa__job *j, int64_t x, float m, double d, float *lse) {
+    double share;
+    *lse = santa__lse(m, d, santa__sink(j, x), &share);
+    return d > 0.0 ? share * (double)j->p->v_scale / d : 0.0;
+}
+
+/* A query that sees no key: zeros, and the sink's logit where there is one. */
+static void santa__write_empty(const santa__job *j, int64_t x) {
+    float *acc = SANTA__PART(float, j, acc), lse;
+    memset(acc, 0, (size_t)j->v.dim * sizeof *acc);
+    santa__normalise(j, x, SANTA__MASKED, 0.0, &lse);
+    santa__write(j, x, acc, lse, 0.0f);
+}
+
+/* ---------------------------------------------------------------------------------------------- >>dense */
+
+/* Exact attention goes through the keys in chunks, each with states of its own that join the row's in order: so the bits
+   do not depend on which thread had which chunk. States 0 are the rows', the others are chunks'. */
+static santa__state *santa__states(const santa__job *j, int64_t i) {
+    return (santa__state *)(void *)((j->work + j->plan->states) + i * j->plan->state_bytes);
+}
+
+static void santa__states_begin(const santa__job *j, int64_t i) {
+    santa__state *s = santa__states(j, i);
+    const int64_t dv = j->v.dim;
+    float *n = (float *)(void *)((char *)s + j->plan->state_bytes) - (j->plan->queries * dv + 15) / 16 * 16;
+    int64_t x;
+    for (x = 0; x < j->queries; x++) santa__state_begin(&s[x], n + x * dv, NULL, dv);
+}
+
+/* Keys of a chunk; that of all rows of a job, see santa__next_rows. */
+static int64_t santa__chunk_of(const santa__job *j) { return santa__chunk(j->range[0].end - j->range[0].begin); }
+
+static int64_t santa__num_chunks(const santa__job *j) {
+    const int64_t chunk = santa__chunk_of(j);
     return (j->end - 1) / chunk + 1 - j->begin / chunk;
 }
 
-static void santa__dense_begin(const santa__job *j, santa__state x) {
-    int64_t g;
-    memset(x.acc, 0, (size_t)(j->group * j->v.dim) * sizeof(float));
-    for (g = 0; g < j->group; g++) { x.m[g] = SANTA__MASKED; x.total[g] = 0.0; }
+/* One block for one job: weights, then V. Queries that see the same part of the block go together. */
+static void santa__dense_block(const santa__job *j, int64_t b, santa__state *s) {
+    const int64_t first = b * SANTA_BLOCK, last = first + SANTA_BLOCK;
+    int64_t x = 0, from, to;
+    while (x < j->queries) {
+        const santa__range *r = santa__range_of(j, x);
+        santa__state *group[SANTA__SLICE];
+        int queries = 0;
+        from = SANTA__MAX(first, r->begin);
+        to = SANTA__MIN(last, r->end);
+        do {
+            group[queries] = &s[x + queries];
+            queries++;
+            r = santa__range_of(j, SANTA__MIN(x + queries, j->queries - 1));
+        } while (x + queries < j->queries && queries < SANTA__SLICE
+                 && from == SANTA__MAX(first, r->begin) && to == SANTA__MIN(last, r->end));
+        if (from < to)
+            santa__attend(j, santa__keys_from(NULL, from, j->end - from), (int)(to - from), queries,
+                          j->scores + x * SANTA_BLOCK, from - first, group, SANTA__NO_MOMENTS);
+        x += queries;
+    }
 }
 
-/* Sums relative to exp(max) join head g's: what to multiply the old numerator and the new one with. */
-static void santa__dense_join(santa__state x, int64_t g, float max, double sum, float *keep, float *add) {
-    *keep = 1.0f;
-    *add = 0.0f;
-    if (santa__not_finite_d(sum) || sum < 0.0) x.total[g] = -1.0;
-    if (max < SANTA__MASK_LIMIT || x.total[g] < 0.0) return;
-    santa__join_max(&x.m[g], max, keep, add);
-    x.total[g] = x.total[g] * (double)*keep + (double)*add * sum;
-}
-
-/* One block for one job: weights, then V. */
-static void santa__dense_block(const santa__job *j, int64_t b, santa__state x) {
-    const int64_t block = SANTA_BLOCK, dv = j->v.dim;
-    const int64_t from = SANTA__MAX(b * block, j->begin), to = SANTA__MIN((b + 1) * block, j->end);
-    float *s = SANTA__PART(float, j, scores);
-    int64_t g, h;
-    for (g = 0; g < j->group; g += SANTA__SLICE) {
-        const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-        float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
-        j->kernel->mass(s + g * block, block, heads, (int)block, max, sum, 1);
-        for (h = 0; h < heads; h++) {
-            santa__dense_join(x, g + h, max[h], (double)sum[h], &keep[h], &add[h]);
-            if (!(add[h] > 0.0f)) memset(s + (g + h) * block, 0, SANTA_BLOCK * sizeof *s);
+/* The chunks from .. to - 1 of a span of jobs: one pass over K and V. */
+static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const int64_t chunk = santa__chunk_of(j);
+    int64_t c, b, h, x;
+    for (c = from; c < to; c++) {
+        const int64_t first = (j->begin / chunk + c) * chunk, state = j->is_shared ? 1 + c : 1;
+        for (h = 0; h < span; h++) {
+            if (!j->is_shared && c == 0) santa__states_begin(&j[h], 0);
+            santa__states_begin(&j[h], state);
         }
-        santa__add_values(&j->v, j->kernel, NULL, from, (int)(to - from), j->end - from, s + g * block + (from - b * block),
-                          block, heads, keep, add, x.acc + g * dv, dv);
+        for (b = SANTA__MAX(first, j->begin) / SANTA_BLOCK; b * SANTA_BLOCK < SANTA__MIN(first + chunk, j->end); b++) {
+            santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
+            for (h = 0; h < span; h++) santa__dense_block(&j[h], b, santa__states(&j[h], state));
+        }
+        for (h = 0; h < span && !j->is_shared; h++)
+            for (x = 0; x < j->queries; x++)
+                santa__state_add(&santa__states(&j[h], 0)[x], &santa__states(&j[h], 1)[x], j->v.dim);
     }
 }
 
-/* The row's chunk c into state i, for a span of jobs: one pass over K and V. */
-static void santa__dense_chunk(const santa__job *j, int64_t span, int64_t c, int64_t i) {
-    const int64_t chunk = santa__chunk(j->end - j->begin), first = (j->begin / chunk + c) * chunk;
-    const int64_t from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + chunk, j->end);
-    int64_t b, h;
-    for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], i));
-    for (b = from / SANTA_BLOCK; b * SANTA_BLOCK < to; b++) {
-        santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
-        for (h = 0; h < span; h++) santa__dense_block(&j[h], b, santa__state_of(&j[h], i));
+static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    int64_t x, c;
+    (void)span; (void)from; (void)to;
+    if (j->is_shared) {
+        santa__states_begin(j, 0);
+        for (c = 0; c < santa__num_chunks(j); c++)
+            for (x = 0; x < j->queries; x++)
+                santa__state_add(&santa__states(j, 0)[x], &santa__states(j, 1 + c)[x], j->v.dim);
+    }
+    for (x = 0; x < j->queries; x++) {
+        const santa__state *s = &santa__states(j, 0)[x];
+        const int64_t keys = santa__range_of(j, x)->end - santa__range_of(j, x)->begin;
+        float lse;
+        const double scale = santa__normalise(j, x, s->m, s->d, &lse);
+        for (c = 0; c < j->v.dim; c++) s->n[c] = s->d > 0.0 ? (float)((double)s->n[c] * scale) : 0.0f;
+        santa__write(j, x, s->bad ? NULL : s->n, lse, 0.0f);
+        j->stats->v_rows_head += keys;
+        if (x % j->group) continue;
+        j->stats->k_rows_read += keys;
+        j->stats->v_rows_read += keys;
     }
 }
 
-/* State i joins the row's. */
-static void santa__dense_add(const santa__job *j, int64_t i) {
-    const santa__state row = santa__state_of(j, 0), x = santa__state_of(j, i);
-    const int64_t dv = j->v.dim;
-    int64_t g, c;
-    for (g = 0; g < j->group; g++) {
-        float keep, add;
-        santa__dense_join(row, g, x.m[g], x.total[g], &keep, &add);
-        for (c = 0; c < dv; c++) row.acc[g * dv + c] = row.acc[g * dv + c] * keep + x.acc[g * dv + c] * add;
-    }
-}
+/* ---------------------------------------------------------------------------------------------- >>sampled */
 
-static void santa__dense_end(const santa__job *j) {
-    const int64_t dv = j->v.dim;
-    const santa__state x = santa__state_of(j, 0);
-    int64_t g, c;
-    for (g = 0; g < j->group; g++) {
-        double share, scale;
-        float *row = x.acc + g * dv, lse;
-        if (x.total[g] < 0.0) { santa__write_head(j, g, NULL, 0.0f, 0.0f); continue; }
-        lse = santa__lse(x.m[g], x.total[g], santa__sink(j, g), &share);
-        share *= (double)santa__v_scale(j->a);
-        scale = x.total[g] > 0.0 ? share / x.total[g] : 0.0;
-        for (c = 0; c < dv; c++) row[c] = x.total[g] > 0.0 ? (float)((double)row[c] * scale) : 0.0f;
-        santa__write_head(j, g, row, lse, 0.0f);
-    }
-    j->stats->k_rows_read += j->end - j->begin;
-    j->stats->v_rows_read += j->end - j->begin;
-    j->stats->v_rows_head += (j->end - j->begin) * j->group;
-}
-
-static void santa__run_dense(santa__job *j, int64_t span) {
-    int64_t c, h;
-    for (h = 0; h < span; h++) santa__dense_begin(&j[h], santa__state_of(&j[h], 0));
-    for (c = 0; c < santa__row_chunks(j); c++) {
-        santa__dense_chunk(j, span, c, 1);
-        for (h = 0; h < span; h++) santa__dense_add(&j[h], 1);
-    }
-    for (h = 0; h < span; h++) santa__dense_end(&j[h]);
-}
-
-/* ---------------------------------------------------------------------------------------------- >>run-sampled */
-
-static int64_t santa__mark(uint64_t *seen, int64_t bit) {             /* 1 the first time */
-    uint64_t mask = (uint64_t)1 << (bit & 63), old = seen[bit >> 6];
-    seen[bit >> 6] = old | mask;
+static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the first time */
+    const uint64_t mask = (uint64_t)1 << (bit & 63), old = bits[bit >> 6];
+    bits[bit >> 6] = old | mask;
     return (old & mask) == 0;
 }
 
-static int santa__has_bit(const uint64_t *seen, int64_t bit) { return (int)(seen[bit >> 6] >> (bit & 63) & 1u); }
+static int santa__has_bit(const uint64_t *bits, int64_t bit) { return (int)(bits[bit >> 6] >> (bit & 63) & 1u); }
 
 static void santa__gather(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, const float *weight,
                           int64_t rows, float scale, float *acc) {
@@ -2711,14 +2999,14 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, index + i, 0, (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), rows - i, weight + i, 0,
-                          1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, santa__keys_from(index + i, 0, rows - i), (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK),
+                          weight + i, 0, 1, &one, &scale, acc, 0);
 }
-
 /* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what their sum is off by, squared, on
    average. flash's tiles have combs of their own, whose squares add up. Draw k of such a list is of comb k % R. */
-static float santa__combs_error(const santa__job *j, const santa__list *l, double share) {
-    const int64_t combs = santa__num_combs(j->o), dv = j->v.dim, tile = j->o->method == SANTA_FLASH ? santa__tile_size(j->o) : 0;
+static float santa__combs_error(const santa__job *j, const santa__picks *l, double share) {
+    const int64_t combs = j->o->num_combs, dv = j->v.dim;
+    const int64_t tile = santa__has_traits(j->o, SANTA_TILES_APART) ? j->o->tile_size : 0;
     double *sum = SANTA__PART(double, j, combs), total = 0.0;
     float *row = SANTA__PART(float, j, row_a);
     int64_t i, r, c, at = 0, end;
@@ -2746,22 +3034,22 @@ static float santa__combs_error(const santa__job *j, const santa__list *l, doubl
 /* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Several combs: see above.
    Otherwise each draw's variance is taken as half the squared difference to its neighbour (no neighbour differs within a key
    drawn twice): too large where neighbours' means differ, too small where V keeps step with a comb. */
-static float santa__std_error(const santa__job *j, const santa__list *l, const float *mean, double share) {
+static float santa__std_error(const santa__job *j, const santa__picks *l, const float *mean, double share) {
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
     const double n = (double)l->draws;
     double total = 0.0, last = 0.0;
     int64_t i, c;
     if (l->draws < 2) return santa__inf();
-    if (santa__num_combs(j->o) > 1) return santa__combs_error(j, l, share);
+    if (j->o->num_combs > 1) return santa__combs_error(j, l, share);
     for (i = 0; i < l->rows; i++) {
         double dist = 0.0, w = (double)l->weight[i] / (double)l->count[i];
         santa__load_row(&j->v, l->index[i], row);
-        for (c = 0; (i > 0 || j->o->method == SANTA_IID) && c < j->v.dim; c++) {
+        for (c = 0; (i > 0 || santa__has_traits(j->o, SANTA_INDEPENDENT)) && c < j->v.dim; c++) {
             /* mean is the scaled output: share * average of the rows */
-            double to = j->o->method == SANTA_IID ? (double)mean[c] : (double)other[c] * share;
+            double to = santa__has_traits(j->o, SANTA_INDEPENDENT) ? (double)mean[c] : (double)other[c] * share;
             dist += ((double)row[c] * share - to) * ((double)row[c] * share - to);
         }
-        if (j->o->method == SANTA_IID) total += (double)l->count[i] * dist / (n * (n - 1.0));
+        if (santa__has_traits(j->o, SANTA_INDEPENDENT)) total += (double)l->count[i] * dist / (n * (n - 1.0));
         else if (i > 0) total += 0.25 * (w * w + last * last) * dist * n / (n - 1.0);
         last = w;
         swap = row; row = other; other = swap;
@@ -2769,96 +3057,84 @@ static float santa__std_error(const santa__job *j, const santa__list *l, const f
     return (float)sqrt(total);
 }
 
-static int santa__selects(const santa_options *o) { return o->method == SANTA_TOP_K || o->method == SANTA_TOP_P; }
 
-/* Weights and masses of the row's block i. */
-static void santa__sampled_block(const santa__job *j, int64_t i) {
-    const santa__plan *p = j->plan;
-    const int selects = santa__selects(j->o);                         /* the scores stay */
-    float *u = SANTA__PART(float, j, scores) + i * p->block, raw[SANTA_BLOCK];
-    float *max = SANTA__PART(float, j, block_max) + i, *sum = SANTA__PART(float, j, block_sum) + i;
-    int64_t g;
-    if (!selects) j->kernel->mass(u, p->score_stride, j->group, (int)p->block, max, sum, p->blocks);
-    for (g = 0; g < j->group && selects; g++) {
-        memcpy(raw, u + g * p->score_stride, (size_t)p->block * sizeof *u);
-        j->kernel->mass(raw, 0, 1, (int)p->block, max + g * p->blocks, sum + g * p->blocks, 0);
-    }
-}
-
-/* What a head has drawn. bad: a NaN was seen. */
-typedef struct santa__drawn { santa__list list; float lse; double share; int bad; } santa__drawn;
-
-/* Prefix and draws of head g. first: number of the row's first block. */
-static void santa__draw_head(const santa__job *j, int64_t g, int64_t first, int64_t blocks, santa__drawn *drawn) {
-    const santa__plan *p = j->plan;
-    const int64_t at = g % p->lists * p->list;
-    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, santa__head(j, g));
-    float *u = SANTA__PART(float, j, scores) + g * p->score_stride;
-    santa__list *l = &drawn->list;
-    santa__mass x;
-    x.u = u; x.max = SANTA__PART(float, j, block_max) + g * p->blocks; x.sum = SANTA__PART(float, j, block_sum) + g * p->blocks;
-    x.prefix = SANTA__PART(double, j, prefix);
-    x.kernel = j->kernel; x.first = first; x.blocks = blocks; x.block = (int)p->block;
-    if (santa__rounds(j->o)) {
-        santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, santa__head(j, g));
-        santa__round_stash(j->o->stash, &dither, first * p->block, (int)(blocks * p->block), u);
-    }
-    l->index = SANTA__PART(int32_t, j, index) + at;
-    l->count = SANTA__PART(int32_t, j, count) + at;
-    l->weight = SANTA__PART(float, j, weight) + at;
-    l->rows = l->draws = 0;
-    l->v = &j->v;
-    drawn->bad = santa__prefix(&x);
-    if (drawn->bad) return;
-    drawn->lse = santa__lse(x.m, x.total, santa__sink(j, g), &drawn->share);
-    drawn->share *= (double)santa__v_scale(j->a);
-    if (x.total > 0.0) santa__draw(j->o, &x, &rng, l, j->stats);
-}
-
-/* V's rows and the result of head g. */
-static void santa__gather_head(const santa__job *j, int64_t g, int64_t first, const santa__drawn *drawn) {
-    const santa__list *l = &drawn->list;
-    float *acc = SANTA__PART(float, j, acc);
-    int64_t i;
-    if (drawn->bad) { santa__write_head(j, g, NULL, 0.0f, 0.0f); return; }
-    santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)drawn->share, acc);
-    santa__write_head(j, g, acc, drawn->lse, j->a->std_error && l->rows ? santa__std_error(j, l, acc, drawn->share) : 0.0f);
-    for (i = 0; i < l->rows; i++)
-        j->stats->v_rows_read += santa__mark(SANTA__PART(uint64_t, j, seen), l->index[i] - first * j->plan->block);
-    j->stats->v_rows_head += l->rows;
-    if (santa__has_draws(j->o->method)) j->stats->draws += l->draws;
-}
-
-static int64_t santa__row_blocks(const santa__job *j) { return (j->end - 1) / j->plan->block + 1 - j->begin / j->plan->block; }
-
-/* Scores and masses of the row's blocks from .. to - 1 for all heads of the span: K once. */
+/* Weights and masses of the blocks from .. to - 1 of all queries of the span: K once. */
 static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
     const int64_t first = j->begin / p->block;
     int64_t i, h;
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
-        for (h = 0; h < span; h++) santa__sampled_block(&j[h], i);
+        for (h = 0; h < span; h++)
+            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block, p->score_stride,
+                              j->queries, (int)p->block, SANTA__PART(float, &j[h], block_max) + i,
+                              SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
     }
 }
 
-static void santa__sample_heads(santa__job *j, int64_t span) {
+static int64_t santa__num_blocks(const santa__job *j) {
+    return (j->end - 1) / j->plan->block + 1 - j->begin / j->plan->block;
+}
+
+/* What a query has picked. bad: a NaN was seen. */
+typedef struct santa__picked { santa__picks picks; float lse; double share; int bad; } santa__picked;
+
+static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *picked) {
     const santa__plan *p = j->plan;
-    const int64_t first = j->begin / p->block, blocks = santa__row_blocks(j);
-    santa__drawn drawn[SANTA__SLICE];
-    int64_t h, g, i;
-    for (h = 0; h < span; h++) {
-        memset(SANTA__PART(uint64_t, &j[h], seen), 0, (size_t)p->words * sizeof(uint64_t));
-        for (g = 0; g < j->group; g += p->lists) {                    /* V's rows of one head come in while the next one draws */
-            const int64_t to = SANTA__MIN(g + p->lists, j->group);
-            for (i = g; i < to; i++) santa__draw_head(&j[h], i, first, blocks, &drawn[i - g]);
-            for (i = g; i < to; i++) santa__gather_head(&j[h], i, first, &drawn[i - g]);
-        }
-        j[h].stats->k_rows_read += j->end - j->begin;
-    }
+    const santa__range *r = santa__range_of(j, x);
+    const int64_t list = x % p->num_lists * p->capacity, skip = r->begin / p->block - j->begin / p->block;
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x), dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
+    santa__picks *l = &picked->picks;
+    santa__mass mass;
+    mass.kernel = j->kernel;
+    mass.max = SANTA__PART(float, j, block_max) + x * p->blocks + skip;
+    mass.sum = SANTA__PART(float, j, block_sum) + x * p->blocks + skip;
+    mass.prefix = SANTA__PART(double, j, prefix);
+    mass.first = r->begin / p->block;
+    mass.blocks = (r->end - 1) / p->block + 1 - mass.first;
+    mass.block = (int)p->block;
+    mass.total = 0.0;
+    l->index = SANTA__PART(int32_t, j, index) + list;
+    l->count = SANTA__PART(int32_t, j, count) + list;
+    l->weight = SANTA__PART(float, j, weight) + list;
+    l->v = &j->v;
+    picked->bad = santa__pick(j->o, j->method->draw, &mass, j->scores + x * p->score_stride + skip * p->block, &rng, &dither, l,
+                              j->stats);
+    if (picked->bad) return;
+    picked->lse = santa__lse(mass.m, mass.total, santa__sink(j, x), &picked->share);
+    picked->share *= (double)j->p->v_scale;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>run-vattention */
+/* V's rows and the result of query x. */
+static void santa__gather_query(const santa__job *j, int64_t x, const santa__picked *picked) {
+    const santa__picks *l = &picked->picks;
+    const int64_t first = j->begin / j->plan->block * j->plan->block;
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    float *acc = SANTA__PART(float, j, acc), error = 0.0f;
+    int64_t i;
+    if (picked->bad) { santa__write(j, x, NULL, 0.0f, 0.0f); return; }
+    santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)picked->share, acc);
+    if (j->p->a.std_error && l->rows) error = santa__std_error(j, l, acc, picked->share);
+    santa__write(j, x, acc, picked->lse, error);
+    if (x % j->group == 0) memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+    for (i = 0; i < l->rows; i++) j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first);
+    j->stats->v_rows_head += l->rows;
+    if (santa__has_traits(j->o, SANTA_DRAWS)) j->stats->draws += l->draws;
+}
+
+/* All queries of a job, a slice at a time: V's rows of one come in while the next one draws. */
+static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__picked picked[SANTA__SLICE];
+    int64_t x, i;
+    (void)span; (void)from; (void)to;
+    for (x = 0; x < j->queries; x += j->plan->num_lists) {
+        const int64_t last = SANTA__MIN(x + j->plan->num_lists, j->queries);
+        for (i = x; i < last; i++) santa__pick_query(j, i, &picked[i - x]);
+        for (i = x; i < last; i++) santa__gather_query(j, i, &picked[i - x]);
+    }
+    for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
+}
+/* ---------------------------------------------------------------------------------------------- >>budgets-code */
 
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then Newton on erfc; where that
    would underflow, fixed-point steps on the tail's series log q = -z^2/2 - log(z sqrt(2 pi)) + log(1 - 1/z^2 + 3/z^4 - ..). */
@@ -2968,6 +3244,8 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
+/* ---------------------------------------------------------------------------------------------- >>vattention */
+
 /* One query row of a group. Its heads read the same keys, since a row that is fetched for one of them serves all: the fixed
    set holds what was predicted for any of them, and the sample is as large as the most demanding of them asks. So every
    head keeps its (epsilon, delta), and K and V rows are read once for the group. */
@@ -2976,110 +3254,52 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
 typedef struct santa__va {
     const santa__job *j;
     santa__va_head *head;                                             /* [group]                                  */
-    float *n[SANTA__SETS], *n2;                                       /* [group, dv]: sum e v; sum e^2 v (sample) */
-    uint64_t *taken, *part;                                           /* bits of the middle: keys taken, being drawn */
+    uint64_t *chosen, *drawn;                                         /* bits of the middle: keys chosen, being drawn */
     int32_t *list;                                                    /* keys to add, ascending                   */
     int64_t lo, mid, residual;                                        /* the middle, between sinks and local: lo .. */
-    int moments;                                                      /* t and n2 are wanted                      */
+    int moments;                                                      /* of the sample                            */
 } santa__va;
 
 static santa__va santa__va_make(const santa__job *j) {
-    const int64_t rows = j->group * j->v.dim;
+    const int64_t dv = j->v.dim;
+    float *rows = SANTA__PART(float, j, va_rows);
     santa__va x;
     int64_t g;
     memset(&x, 0, sizeof x);
     x.j = j;
     x.head = SANTA__PART(santa__va_head, j, va);
-    x.n[SANTA__FIXED] = SANTA__PART(float, j, va_rows);
-    x.n[SANTA__SAMPLE] = x.n[SANTA__FIXED] + rows;
-    x.n2 = x.n[SANTA__SAMPLE] + rows;
-    x.taken = SANTA__PART(uint64_t, j, taken);
-    x.part = SANTA__PART(uint64_t, j, part);
+    x.chosen = SANTA__PART(uint64_t, j, chosen);
+    x.drawn = SANTA__PART(uint64_t, j, drawn);
     x.list = SANTA__PART(int32_t, j, keys);
-    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->a->std_error;
+    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->p->a.std_error ? SANTA__MOMENTS : SANTA__SPREAD;
     memset(x.head, 0, (size_t)j->group * sizeof *x.head);
-    memset(x.n[0], 0, (size_t)rows * 3 * sizeof *x.n[0]);
-    for (g = 0; g < j->group; g++) x.head[g].sums[SANTA__FIXED].m = x.head[g].sums[SANTA__SAMPLE].m = SANTA__MASKED;
+    for (g = 0; g < j->group; g++, rows += dv) {
+        santa__state_begin(&x.head[g].sums[SANTA__FIXED], rows, NULL, dv);
+        santa__state_begin(&x.head[g].sums[SANTA__SAMPLE], rows + j->group * dv, rows + 2 * j->group * dv, dv);
+    }
     return x;
 }
 
-static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
-    double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
-    int64_t i;
-    for (i = 0; i + 4 <= n; i += 4) {
-        a += (double)f[i] * (double)f[i];
-        b += (double)f[i + 1] * (double)f[i + 1];
-        c += (double)f[i + 2] * (double)f[i + 2];
-        d += (double)f[i + 3] * (double)f[i + 3];
-    }
-    for (; i < n; i++) a += (double)f[i] * (double)f[i];
-    return (a + b) + (c + d);
-}
-
-/* Scores u of a block become weights relative to their maximum and go into the sums. Numerators follow as
-   keep * old + add * new. */
-static void santa__sums_add(santa__sums *s, const santa__kernels *kernel, float *u, float *keep, float *add) {
-    float max, sum;
-    *keep = 1.0f;
-    *add = 0.0f;
-    kernel->mass(u, 0, 1, SANTA_BLOCK, &max, &sum, 0);
-    s->bad |= santa__is_nan(sum);
-    if (s->bad) memset(u, 0, SANTA_BLOCK * sizeof *u);
-    if (s->bad || max < SANTA__MASK_LIMIT) return;
-    santa__join_max(&s->m, max, keep, add);
-    s->d = s->d * (double)*keep + (double)*add * (double)sum;
-    s->d2 = s->d2 * (double)(*keep * *keep) + (double)(*add * *add) * santa__square_sum(u, SANTA_BLOCK);
-}
-
-static double santa__value_norm2(const santa__job *j, int32_t key) {
-    const float zero = 0.0f, one = 1.0f;
-    float *row = SANTA__PART(float, j, row_a);
-    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
-    santa__add_values(&j->v, j->kernel, &key, 0, 1, 1, &one, 0, 1, &zero, &one, row, 0);
-    return santa__square_sum(row, j->v.dim);
-}
-
-/* t and n2 of the sample, after the weights u went into the other sums of the heads g0 .. g0 + heads - 1. */
-static void santa__va_add_squares(santa__va *x, const int32_t *index, int n, int64_t known, int64_t g0, int heads, float *u,
-                                  float *keep, float *add) {
-    const santa__job *j = x->j;
-    double norm2[SANTA_BLOCK];
-    int g, i;
-    for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, index[i]);
-    for (g = 0; g < heads; g++) {
-        float *e = u + g * SANTA_BLOCK;
-        double *t = &x->head[g0 + g].sums[SANTA__SAMPLE].t, sum = 0.0;
-        for (i = 0; i < n; i++) {
-            e[i] *= e[i];
-            sum += (double)e[i] * norm2[i];
-        }
-        keep[g] *= keep[g];
-        add[g] *= add[g];
-        *t = *t * (double)keep[g] + (double)add[g] * sum;
-    }
-    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n2 + g0 * j->v.dim, j->v.dim);
-}
-
-/* Adds n <= SANTA_BLOCK keys to a set of the heads g0 .. g0 + heads - 1. known: how many keys the list holds from here. */
-static void santa__va_add(santa__va *x, int set, const int32_t *index, int n, int64_t known, int64_t g0, int heads) {
-    const santa__job *j = x->j;
-    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE];
-    int g, i;
-    santa__score(j, index, 0, n, known, g0, heads, u, SANTA_BLOCK);
-    for (g = 0; g < heads; g++) {
-        for (i = n; i < SANTA_BLOCK; i++) u[g * SANTA_BLOCK + i] = SANTA__MASKED;
-        santa__sums_add(&x->head[g0 + g].sums[set], j->kernel, u + g * SANTA_BLOCK, &keep[g], &add[g]);
-    }
-    santa__add_values(&j->v, j->kernel, index, 0, n, known, u, SANTA_BLOCK, heads, keep, add, x->n[set] + g0 * j->v.dim, j->v.dim);
-    if (x->moments && set == SANTA__SAMPLE) santa__va_add_squares(x, index, n, known, g0, heads, u, keep, add);
-}
-
+/* The list's keys join a set of all heads. */
 static void santa__va_add_list(santa__va *x, int set, int64_t count) {
-    int64_t i, g;
-    for (i = 0; i < count; i += SANTA_BLOCK)
-        for (g = 0; g < x->j->group; g += SANTA__SLICE)
-            santa__va_add(x, set, x->list + i, (int)SANTA__MIN(count - i, (int64_t)SANTA_BLOCK), count - i, g,
-                          (int)SANTA__MIN(x->j->group - g, (int64_t)SANTA__SLICE));
+    const santa__job *j = x->j;
+    float u[SANTA__SLICE * SANTA_BLOCK];
+    santa__state *s[SANTA__SLICE];
+    int64_t at, g;
+    int h, i;
+    for (at = 0; at < count; at += SANTA_BLOCK) {
+        const santa__keys keys = santa__keys_from(x->list + at, 0, count - at);
+        const int n = (int)SANTA__MIN(count - at, (int64_t)SANTA_BLOCK);
+        for (g = 0; g < j->group; g += SANTA__SLICE) {
+            const int heads = (int)SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+            santa__score(j, keys, n, g, heads, u, SANTA_BLOCK);
+            for (h = 0; h < heads; h++) {
+                s[h] = &x->head[g + h].sums[set];
+                for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
+            }
+            santa__attend(j, keys, n, heads, u, 0, s, set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
+        }
+    }
 }
 
 static int64_t santa__list_range(int32_t *list, int64_t count, int64_t from, int64_t to) {
@@ -3109,7 +3329,7 @@ static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_
 }
 
 static void santa__va_add_rest(santa__va *x) {
-    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->taken, ~(uint64_t)0));
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->chosen, ~(uint64_t)0));
 }
 
 /* count more of the `left` free positions of the middle, uniform without replacement. Redraws on a hit; a word that would
@@ -3120,21 +3340,21 @@ static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, in
     const int64_t words = x->mid / 64 + 1;
     const int complement = count > left - count;
     int64_t draws = complement ? left - count : count, i;
-    memset(x->part, 0, (size_t)words * sizeof *x->part);
+    memset(x->drawn, 0, (size_t)words * sizeof *x->drawn);
     while (draws > 0) {
         const uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
         const int64_t position = (int64_t)(wide >> 32);
-        if ((uint32_t)wide < uneven || santa__has_bit(x->taken, position)) continue;
-        draws -= santa__mark(x->part, position);
+        if ((uint32_t)wide < uneven || santa__has_bit(x->chosen, position)) continue;
+        draws -= santa__set_bit(x->drawn, position);
     }
     for (i = 0; i < words; i++) {
-        if (complement) x->part[i] = ~(x->part[i] | x->taken[i]);
-        x->taken[i] |= x->part[i];
+        if (complement) x->drawn[i] = ~(x->drawn[i] | x->chosen[i]);
+        x->chosen[i] |= x->drawn[i];
     }
-    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->part, 0));
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->drawn, 0));
 }
 
-/* Marks head g's heavy keys in taken; returns how many are new. */
+/* Sets head g's heavy keys in chosen; returns how many are new. */
 static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     const santa__job *j = x->j;
     const santa_vattention_options *v = &j->o->vattention;
@@ -3142,20 +3362,20 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     int64_t i, count, marked = 0;
     santa__load_query(j, g, q);
     memset(x->list, 0xff, (size_t)want * sizeof *x->list);            /* -1, no key: it may return more than it writes */
-    count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
+    count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
     for (i = 0; i < SANTA__MIN(count, want); i++)
-        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__mark(x->taken, x->list[i] - x->lo);
+        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__set_bit(x->chosen, x->list[i] - x->lo);
     return marked;
 }
 
 /* The same by the exact oracle, from the scores of the middle. */
 static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
-    const float *s = SANTA__PART(float, x->j, scores) + g * x->j->plan->score_stride;
+    const float *s = x->j->scores + g * x->j->plan->score_stride;
     uint32_t threshold;
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
     santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < x->mid; i++) if (santa__selected(s[i], threshold, &ties)) marked += santa__mark(x->taken, i);
+    for (i = 0; i < x->mid; i++) if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
     return marked;
 }
 
@@ -3164,18 +3384,18 @@ static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy;
     int64_t g, i, count = j->end - j->begin - x->mid;
-    memset(x->taken, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->taken);
+    memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
     for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
-        santa__score(j, NULL, x->lo + i, (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), x->mid - i, 0, j->group,
-                     SANTA__PART(float, j, scores) + i, j->plan->score_stride);
+        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i), (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0,
+                     j->group, j->scores + i, j->plan->score_stride);
     for (g = 0; heavy > 0 && g < j->group; g++) count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
     i = santa__list_range(x->list, 0, j->begin, x->lo);
-    i = santa__list_bits(x, i, x->taken, 0);
+    i = santa__list_bits(x, i, x->chosen, 0);
     santa__va_add_list(x, SANTA__FIXED, santa__list_range(x->list, i, x->lo + x->mid, j->end));
     return count;
 }
 
-static double santa__rescale(const santa__sums *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
+static double santa__rescale(const santa__state *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
 
 static double santa__norm(const float *a, double x, const float *b, double y, int64_t n) {
     double sum = 0.0;
@@ -3195,7 +3415,7 @@ static double santa__sink_mass(const float *sink, double m) {
 /* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of its audit. */
 static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     const santa_vattention_options *v = &x->j->o->vattention;
-    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
     santa_audit *audit = &x->head[g].audit;
     const double nb = (double)base, w = (double)x->residual / nb, m = (double)SANTA__MAX(fixed->m, sample->m);
     const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m);
@@ -3203,15 +3423,15 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     santa_status s;
     int64_t budget = 0;
     memset(&in, 0, sizeof in);
-    in.epsilon = santa__epsilon(v);
-    in.delta = santa__delta(v);
+    in.epsilon = v->epsilon;
+    in.delta = v->delta;
     in.bound = v->bound;
     in.population = x->residual;
     in.sigma = es * sqrt(SANTA__MAX((sample->d2 - sample->d * sample->d / nb) / (nb - 1.0), 0.0));
     in.denominator = ef * fixed->d + w * es * sample->d + santa__sink_mass(santa__sink(x->j, g), m);
     if (v->guarantee == SANTA_GUARANTEE_FULL) {
         const int64_t dv = x->j->v.dim;
-        const float *nf = x->n[SANTA__FIXED] + g * dv, *ns = x->n[SANTA__SAMPLE] + g * dv;
+        const float *nf = fixed->n, *ns = sample->n;
         const double mean = santa__norm(ns, es / nb, ns, 0.0, dv), n = (double)x->residual;
         in.trace = SANTA__MAX((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
         /* the sample's own noise makes its sum longer on average: taken off, so that a small |N| is not mistaken for a large one */
@@ -3232,7 +3452,7 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
 
 /* Base sample, the heads' budgets from it, and as many more keys as the largest asks for. Returns the keys read. */
 static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
-    santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, santa__head(x->j, 0));
+    santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, 0);
     uint64_t at = 0;
     int64_t g, budget = base;
     santa__va_add_sample(x, &rng, &at, base, x->residual);
@@ -3251,9 +3471,9 @@ static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
 /* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). total: D relative to
    the sample's maximum. */
 static float santa__va_std_error(const santa__va *x, int64_t g, const float *out, double total, double b) {
-    const santa__sums *s = &x->head[g].sums[SANTA__SAMPLE];
+    const santa__state *s = &x->head[g].sums[SANTA__SAMPLE];
     const int64_t dv = x->j->v.dim;
-    const float *n = x->n[SANTA__SAMPLE] + g * dv, *n2 = x->n2 + g * dv;
+    const float *n = s->n, *n2 = s->n2;
     const double ns = (double)x->residual;
     double cross = 0.0, square = 0.0, mean2 = 0.0, spread;
     int64_t c;
@@ -3270,11 +3490,11 @@ static float santa__va_std_error(const santa__va *x, int64_t g, const float *out
 /* Ratio of the sums, fixed + residual / budget * sample, and the rest of the audit. */
 static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     const santa__job *j = x->j;
-    const santa__sums *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
-    const float *nf = x->n[SANTA__FIXED] + g * j->v.dim, *ns = x->n[SANTA__SAMPLE] + g * j->v.dim;
+    const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    const float *nf = fixed->n, *ns = sample->n;
     const double m = (double)SANTA__MAX(fixed->m, sample->m), w = budget > 0 ? (double)x->residual / (double)budget : 1.0;
     const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m), total = ef * fixed->d + w * es * sample->d;
-    const float v_scale = santa__v_scale(j->a);
+    const float v_scale = j->p->v_scale;
     santa_audit *audit = &x->head[g].audit;
     float *acc = SANTA__PART(float, j, acc), lse, std_error = 0.0f;
     double share;
@@ -3298,29 +3518,26 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
         acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->a->std_error && !audit->exact && total > 0.0)
+    if (j->p->a.std_error && !audit->exact && total > 0.0)
         std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
                                         (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
-    santa__write_head(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
+    santa__write(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
 
-static int64_t santa__va_count(int64_t option, int64_t by_default, int64_t at_most) {
-    int64_t n = option == SANTA_NONE ? 0 : option ? option : by_default;
-    return SANTA__MIN(n, at_most);
-}
-
-static void santa__run_vattention(santa__job *j) {
+/* All of one query row, see santa__phase. */
+static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa_vattention_options *v = &j->o->vattention;
     const int64_t n = j->end - j->begin;
-    const int64_t sinks = santa__va_count(v->sink_tokens, 128, n), local = santa__va_count(v->local_tokens, 128, n - sinks);
+    const int64_t sinks = SANTA__MIN(v->sink_tokens, n), local = SANTA__MIN(v->local_tokens, n - sinks);
     santa__va x = santa__va_make(j);
     int64_t g, heavy, base, budget, read;
+    (void)span; (void)from; (void)to;
     x.lo = j->begin + sinks;
     x.mid = n - sinks - local;
-    heavy = santa__va_count(v->heavy_tokens, (n + 39) / 40, x.mid);
+    heavy = SANTA__MIN(v->heavy_tokens == SANTA_AUTO ? (n + 39) / 40 : v->heavy_tokens, x.mid);
     x.residual = n - santa__va_add_fixed(&x, heavy);
-    base = v->base_samples ? v->base_samples : SANTA__MAX((x.residual + 39) / 40, 32);
+    base = v->base_samples == SANTA_AUTO ? SANTA__MAX((x.residual + 39) / 40, 32) : v->base_samples;
     if (base < x.residual) {
         budget = santa__va_sample_residual(&x, base);
     } else {
@@ -3336,209 +3553,218 @@ static void santa__run_vattention(santa__job *j) {
     j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
+/* ---------------------------------------------------------------------------------------------- >>methods-code */
+
+static const santa__phase santa__phases_dense[SANTA__PHASES] = {
+    { santa__num_chunks, santa__dense_chunks, 1 }, { santa__one_piece, santa__dense_end, 0 }
+};
+static const santa__phase santa__phases_sampled[SANTA__PHASES] = {
+    { santa__num_blocks, santa__score_blocks, 1 }, { santa__one_piece, santa__pick_and_gather, 0 }
+};
+static const santa__phase santa__phases_vattention[SANTA__PHASES] = {
+    { santa__one_piece, santa__vattention, 0 }, { NULL, NULL, 0 }
+};
+#define santa__draw_none NULL
+
+static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
+#define SANTA__X(method, name, traits, capacity, needs, draw, phases) \
+    { santa__capacity_##capacity, santa__needs_##needs, santa__draw_##draw, santa__phases_##phases },
+    SANTA_METHOD_LIST(SANTA__X)
+#undef SANTA__X
+};
+
+static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n, int64_t d,
+                             int64_t dv, int64_t chunks) {
+    santa__plan_begin(p, o, group, rows, n, d, dv, chunks);
+    p->capacity = santa__methods[o->method].capacity(o, n);
+    /* given scores, every method works as those that draw from masses do */
+    if (d > 0) santa__methods[o->method].needs(p);
+    else santa__needs_masses(p);
+    p->row_a = santa__part(p, SANTA__MAX(d, dv), 4);
+    p->row_b = santa__part(p, dv, 4);
+    p->acc = santa__part(p, dv, 4);
+}
+
+/* The plan of a call, and the bytes of its workspace; anything past size_t is refused. */
+static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
+    const int64_t rows = santa__rows_together(p), window = p->a.window;
+    int64_t n = p->capacity, chunks = 0, span;
+    if (window > 0) {                      /* not causal: row 0 sees the later rows' keys as well */
+        const int64_t more = p->a.causal ? rows - 1 : p->q_len - 1;
+        if (window < n - more) n = window + more;
+    }
+    /* the signed products of the plan stay far below 2^63 */
+    if (santa__mul((uint64_t)(rows * p->group), santa__add(santa__add((uint64_t)n, (uint64_t)p->head_dim), (uint64_t)p->head_dim_v))
+        > ((uint64_t)1 << 56))
+        return SANTA_ERR_OVERFLOW;
+    if (santa__is_team(p, n))              /* a window may begin within a chunk, and another one in the next */
+        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0) + (window > 0 && rows > 1);
+    santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks);
+    span = santa__span(p, plan);
+    *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
+    *total = santa__add(*total, santa__mul(plan->thread_scores, (uint64_t)(p->o.num_threads * span)));
+    *total = santa__add(*total, 63);       /* the caller's pointer need not be aligned */
+    return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
 /* ---------------------------------------------------------------------------------------------- >>run */
 
-static int64_t santa__active_of_head(const santa__job *j, int64_t g) {
-    int64_t c, n = 0;
-    if (!santa__bernoulli(j->o)) return j->k.dim;
-    for (c = 0; c < j->num_active; c++) n += santa__bits(j->coef[g * j->plan->d_pad + j->active[c]]) << 1 != 0;
-    return n;
+typedef struct santa__call {
+    santa_problem p;
+    santa__plan plan;
+    uint64_t bytes;                      /* of workspace                                                          */
+    char *work;
+    int64_t span, works;                 /* see santa__span, santa__num_works                                     */
+    int64_t pieces;                      /* of the work that threads take, see santa__take                        */
+    int next_piece;
+} santa__call;
+
+/* All that does not depend on data. */
+static santa_status santa__call_make(santa__call *call, const santa_attention *a, const santa_options *o) {
+    const santa_status s = santa_problem_make(a, o, &call->p);
+    const santa_backend *backend;
+    if (s != SANTA_OK) return s;
+    if (a->q.device == SANTA_CPU) return santa__plan_call(&call->plan, &call->p, &call->bytes);
+    backend = santa__backends[a->q.device];
+    return backend ? backend->check(&call->p) : SANTA_ERR_NO_BACKEND;
 }
 
-static void santa__run_empty(const santa__job *j) {                  /* no key: zeros, or the sink's share of nothing */
-    int64_t g;
-    memset(SANTA__PART(float, j, acc), 0, (size_t)j->v.dim * sizeof(float));
-    for (g = 0; g < j->group; g++) {
-        double share;
-        float lse = santa__lse(SANTA__MASKED, 0.0, santa__sink(j, g), &share);
-        santa__write_head(j, g, SANTA__PART(float, j, acc), lse, 0.0f);
-        if (j->o->method == SANTA_VATTENTION && j->o->vattention.audit)
-            memset(j->o->vattention.audit + santa__slot(j, g), 0, sizeof(santa_audit));
-    }
+SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
+    santa__call call;
+    const santa_status s = santa__call_make(&call, a, o);
+    return s != SANTA_OK ? s : santa__check_contents(a);
 }
 
-/* Key ranges and queries for one query row of a span of KV heads of one sequence; how many keys it sees. */
-static int64_t santa__begin_row(santa__job *j, int64_t span, int64_t q_index) {
-    int64_t h;
-    for (h = 0; h < span; h++) {
-        j[h].q_index = q_index;
-        j[h].coef = SANTA__PART(float, &j[h], coef);                  /* exact scores let it alias q */
-        santa__key_range(j->a, santa__seq_len(j->a, j->batch), q_index, &j[h].begin, &j[h].end, &j[h].position);
-        j[h].k_before = j[h].stats->k_rows_read;
-        j[h].stats->rows += j->group;
-        j[h].stats->keys += j->end - j->begin;
-        if (j->begin < j->end) santa__prepare_query(&j[h]);
-        else santa__run_empty(&j[h]);
-    }
-    return j->end - j->begin;
+SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
+    santa__call call;
+    if (santa__call_make(&call, a, o) != SANTA_OK) return 0;
+    return a->q.device == SANTA_CPU ? (size_t)call.bytes : santa__backends[a->q.device]->workspace_size(&call.p);
 }
 
-static void santa__end_row(santa__job *j, int64_t span) {
-    int64_t h, g;
-    for (h = 0; h < span; h++) {
-        const int64_t rows = j[h].stats->k_rows_read - j[h].k_before;
-        if (santa__is_dense(j->o, j->end - j->begin) && j->o->method != SANTA_DENSE) j[h].stats->dense_rows += j->group;
-        j[h].stats->k_features_read += rows * j[h].num_active;
-        for (g = 0; g < j->group; g++) j[h].stats->k_features_head += rows * santa__active_of_head(&j[h], g);
-    }
-}
+static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
 
-static void santa__job_make(santa__job *j, const santa_attention *a, const santa_options *o, const santa__plan *p, char *work,
-                            int64_t batch, int64_t kv_head) {
+static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch, int64_t kv_head) {
+    const santa_options *o = &call->p.o;
     memset(j, 0, sizeof *j);
-    j->a = a; j->o = o; j->plan = p; j->work = work;
-    j->states = work + p->states;
+    j->p = &call->p; j->o = o; j->plan = &call->plan; j->work = work;
+    j->method = &santa__methods[o->method];
     j->kernel = santa__kernels_of(o->isa);
     j->stats = SANTA__PART(santa_stats, j, stats);
     j->batch = batch;
     j->kv_head = kv_head;
-    j->group = p->group;
-    j->k = santa__rows_make(a, &a->k, batch, kv_head);
-    j->v = santa__rows_make(a, &a->v, batch, kv_head);
+    j->group = call->p.group;
+    j->k = santa__rows_make(&call->p.a, &call->p.a.k, batch, kv_head);
+    j->v = santa__rows_make(&call->p.a, &call->p.a.v, batch, kv_head);
     j->seed = o->seeds ? o->seeds[batch] : o->seed;
     j->offset = o->offsets ? o->offsets[batch] : o->offset;
     j->request_id = o->request_ids ? o->request_ids[batch] : (uint64_t)batch;
     j->q = SANTA__PART(float, j, q);
     j->packed = SANTA__PART(char, j, packed);
-    j->coef = SANTA__PART(float, j, coef);
     j->active = SANTA__PART(int32_t, j, active);
+    j->scores = SANTA__PART(float, j, scores);
 }
 
-typedef struct santa__call {
-    const santa_attention *a;
-    const santa_options *o;
-    santa__plan plan;
-    char *work;
-    int64_t first, items, threads, span, works;
-    int64_t parts;                       /* of the work that threads take, see santa__take                        */
-    int taken;
-} santa__call;
-
-/* Where thread t keeps what job h of its span needs. */
-static char *santa__call_work(const santa__call *call, int64_t t, int64_t h) {
-    return call->work + (uint64_t)(t * call->span + h) * call->plan.total;
+/* Query rows q .. q + rows - 1, whose key ranges are in j. */
+static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
+    j->q_index = q;
+    j->rows = rows;
+    j->queries = rows * j->group;
+    j->begin = j->range[0].begin;
+    j->end = j->range[rows - 1].end;
+    j->coef = SANTA__PART(float, j, coef);                            /* exact scores let it alias q */
+    if (j->begin < j->end) santa__prepare_queries(j);
 }
 
-/* Jobs for the items from i on that one sequence has, span at most; how many. */
-static int64_t santa__call_jobs(const santa__call *call, santa__job *j, int64_t t, int64_t i, int64_t to, int64_t span) {
-    const int64_t kv_heads = call->a->k.shape[2];
+static int64_t santa__keys_of(santa__range r) { return r.end - r.begin; }
+
+/* The query rows from q on that go together, for a span of KV heads of one sequence: they see keys, and exact ones have
+   chunks of one size. A row without keys is written at once. Returns how many rows. */
+static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
+    const santa_attention *a = &j->p->a;
+    const santa__range first = santa__key_range(a, j->batch, q);
+    const int64_t keys = santa__keys_of(first), most = SANTA__MIN(j->plan->rows, j->p->q_len - q);
+    const int dense = santa__has_traits(j->o, SANTA_EXACT) || keys < j->o->dense_below;
+    int64_t rows, h, x;
+    j->range[0] = first;
+    for (rows = 1; keys > 0 && rows < most; rows++) {
+        const santa__range r = santa__key_range(a, j->batch, q + rows);
+        const int64_t n = santa__keys_of(r);
+        if (n == 0 || dense != (santa__has_traits(j->o, SANTA_EXACT) || n < j->o->dense_below)) break;
+        if (dense && santa__chunk(n) != santa__chunk(keys)) break;
+        j->range[rows] = r;
+    }
+    for (h = 0; h < span; h++) {
+        memcpy(j[h].range, j->range, sizeof j->range);
+        j[h].method = &santa__methods[dense ? SANTA_DENSE : j->o->method];
+        santa__job_rows(&j[h], q, rows);
+        j[h].stats->rows += j[h].queries;
+        for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
+        if (dense && keys > 0 && !santa__has_traits(j->o, SANTA_EXACT)) j[h].stats->dense_rows += j[h].queries;
+        for (x = 0; x < j->queries && keys == 0; x++) {
+            santa__write_empty(&j[h], x);
+            if (j->o->vattention.audit && santa__has_traits(j->o, SANTA_ADAPTS))
+                memset(j->o->vattention.audit + santa__slot(&j[h], x), 0, sizeof(santa_audit));
+        }
+    }
+    return rows;
+}
+
+static int64_t santa__active_of_head(const santa__job *j, int64_t g) {
+    int64_t c, n = 0;
+    if (!santa__is_bernoulli(j->o)) return j->k.dim;
+    for (c = 0; c < j->num_active; c++) n += santa__bits(j->coef[g * j->plan->d_pad + j->active[c]]) << 1 != 0;
+    return n;
+}
+
+/* Features of the rows of K that were read. */
+static void santa__count_features(santa__job *j, int64_t k_rows) {
+    int64_t g;
+    j->stats->k_features_read += k_rows * j->num_active;
+    for (g = 0; g < j->group; g++) j->stats->k_features_head += k_rows * santa__active_of_head(j, g);
+}
+
+/* All phases of a span of jobs on one thread. */
+static void santa__run_alone(santa__job *j, int64_t span) {
     int64_t h;
-    span = SANTA__MIN(SANTA__MIN(span, to - i), kv_heads - i % kv_heads);
-    for (h = 0; h < span; h++)
-        santa__job_make(&j[h], call->a, call->o, &call->plan, santa__call_work(call, t, h), i / kv_heads, i % kv_heads + h);
-    return span;
+    int i;
+    for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
+        const santa__phase *phase = &j->method->phase[i];
+        if (phase->is_joint) phase->run(j, span, 0, phase->pieces(j));
+        else for (h = 0; h < span; h++) phase->run(&j[h], 1, 0, phase->pieces(&j[h]));
+    }
 }
 
-/* Threads take parts of the work as they get through with them, since some are slower than others: little cores, or a neighbour
-   on the same core. Many parts at first, fewer towards the end: where one's rows begin nothing is prefetched. Who had which part
-   changes no bit. Without atomic operations each has an equal share. */
-static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to) {    /* 0: none left. *to is -1 at first */
-    const int64_t parts = call->parts, threads = call->threads;
+/* Threads take pieces of the work as they get through with them, since some are slower than others: little cores, or a
+   neighbour on the same core. Many pieces at first, fewer towards the end: where one's rows begin nothing is prefetched.
+   Who had which piece changes no bit. Without atomic operations each has an equal share. Returns 0 when none is left;
+   *to is -1 at first. */
+static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to) {
+    const int64_t pieces = call->pieces, threads = call->p.o.num_threads;
 #if defined(__GNUC__) || defined(__clang__)
-    const int64_t few = SANTA__MAX(parts / (16 * threads), 1);
-    const int turn = __atomic_fetch_add(&call->taken, 1, __ATOMIC_RELAXED);
+    const int64_t few = SANTA__MAX(pieces / (16 * threads), 1);
+    const int turn = __atomic_fetch_add(&call->next_piece, 1, __ATOMIC_RELAXED);
     int i;
     (void)t;
-    for (i = 0, *from = *to = 0; i <= turn && *to < parts; i++) {
-        const int64_t left = i < threads ? parts : parts - *to;
+    for (i = 0, *from = *to = 0; i <= turn && *to < pieces; i++) {
+        const int64_t left = i < threads ? pieces : pieces - *to;
         *from = *to;
-        *to = threads == 1 ? parts : SANTA__MIN(*to + SANTA__MAX(left / (2 * threads), few), parts);
+        *to = threads == 1 ? pieces : SANTA__MIN(*to + SANTA__MAX(left / (2 * threads), few), pieces);
     }
     return i > turn;
 #else
     const int first = *to < 0;
-    *from = parts * t / threads;
-    *to = parts * (t + 1) / threads;
+    *from = pieces * t / threads;
+    *to = pieces * (t + 1) / threads;
     return first;
 #endif
 }
 
-static void santa__run_items(santa__call *call, int64_t t, int64_t i, int64_t to) {
-    int64_t q, h, span;
-    for (; i < to; i += span) {
-        santa__job j[SANTA__SPAN];
-        span = santa__call_jobs(call, j, t, i, to, call->span);
-        for (q = 0; q < call->a->q.shape[1]; q++) {
-            const int64_t keys = santa__begin_row(j, span, q);
-            if (keys == 0) continue;
-            if (santa__is_dense(j->o, keys)) {
-                santa__run_dense(j, span);
-            } else if (j->o->method == SANTA_VATTENTION) {
-                for (h = 0; h < span; h++) santa__run_vattention(&j[h]);
-            } else {
-                santa__score_blocks(j, span, 0, santa__row_blocks(j));
-                santa__sample_heads(j, span);
-            }
-            santa__end_row(j, span);
-        }
-    }
-}
-
-static void santa__run_task(void *context, int64_t t) {
-    santa__call *call = (santa__call *)context;
-    const int64_t end = call->first + call->items;
-    int64_t from, to = -1;
-    while (santa__take(call, t, &from, &to))                  /* parts of a span of items each */
-        santa__run_items(call, t, call->first + from * call->span, SANTA__MIN(call->first + to * call->span, end));
-}
-
-/* One row of a sequence on all threads: its jobs in units of `together` that are worked on side by side, each in so many parts
-   (blocks; chunks of dense, whose scores are each thread's own). */
-typedef struct santa__team { santa__call *call; santa__job *j; int64_t jobs, together, parts; int dense; } santa__team;
-
-static void santa__team_chunk(const santa__team *team, int64_t t, const santa__job *j, int64_t span, int64_t c) {
-    const santa__call *call = team->call;
-    char *scores = call->work + (uint64_t)call->works * call->plan.total + (uint64_t)(t * call->span) * call->plan.team_scores;
-    santa__job mine[SANTA__SPAN];
-    int64_t h;
-    for (h = 0; h < span; h++) {
-        mine[h] = j[h];
-        mine[h].work = scores + (uint64_t)h * call->plan.team_scores - call->plan.scores;
-    }
-    santa__dense_chunk(mine, span, c, 1 + c);
-}
-
-static void santa__team_parts(void *context, int64_t t) {
-    const santa__team *team = (const santa__team *)context;
-    int64_t i, n, to = -1;
-    while (santa__take(team->call, t, &i, &to)) {
-        for (; i < to; i += n) {
-            const int64_t h = i / team->parts * team->together, from = i % team->parts;
-            const int64_t span = SANTA__MIN(team->together, team->jobs - h);
-            n = team->dense ? 1 : SANTA__MIN(to - i, team->parts - from);
-            if (team->dense) santa__team_chunk(team, t, &team->j[h], span, from);
-            else santa__score_blocks(&team->j[h], span, from, from + n);
-        }
-    }
-}
-
-static void santa__team_head(santa__job *j, int dense) {
-    int64_t c;
-    if (dense) {
-        santa__dense_begin(j, santa__state_of(j, 0));
-        for (c = 0; c < santa__row_chunks(j); c++) santa__dense_add(j, 1 + c);
-        santa__dense_end(j);
-    } else if (santa__is_dense(j->o, j->end - j->begin)) {
-        santa__run_dense(j, 1);
-    } else {
-        santa__sample_heads(j, 1);
-    }
-}
-
-static void santa__team_heads(void *context, int64_t t) {
-    const santa__team *team = (const santa__team *)context;
-    int64_t h, to = -1;
-    while (santa__take(team->call, t, &h, &to))
-        for (; h < to; h++) santa__team_head(&team->j[h], team->dense);
-}
-
-/* parts: of the work, for santa__take. */
-static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, void *context) {
-    const santa_options *o = call->o;
-    const int64_t n = call->threads;
+static void santa__run_tasks(santa__call *call, int64_t pieces, santa_task task, void *context) {
+    const santa_options *o = &call->p.o;
+    const int64_t n = o->num_threads;
     int64_t t;
-    call->parts = parts;
-    call->taken = 0;
+    call->pieces = pieces;
+    call->next_piece = 0;
     if (n == 1) { task(context, 0); return; }
     if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
 #ifdef _OPENMP
@@ -3547,63 +3773,130 @@ static void santa__run_tasks(santa__call *call, int64_t parts, santa_task task, 
     for (t = 0; t < n; t++) task(context, t);
 }
 
-static void santa__run_team(santa__call *call) {
-    const int64_t to = call->first + call->items;
-    int64_t i, q;
-    santa__job j[SANTA__SPAN];
-    santa__team team;
-    team.call = call;
-    team.j = j;
-    team.dense = call->o->method == SANTA_DENSE;
-    for (i = call->first; i < to; i += team.jobs) {
-        team.jobs = santa__call_jobs(call, j, 0, i, to, SANTA__SPAN); /* no more than there are workspaces */
-        for (q = 0; q < call->a->q.shape[1]; q++) {
-            const int64_t keys = santa__begin_row(j, team.jobs, q);
-            if (keys == 0) continue;
-            team.together = santa__token_major(call->a) ? team.jobs : 1;
-            if (team.dense && !santa__even(santa__row_chunks(j), call->threads)) team.together = 1;
-            team.parts = team.dense ? santa__row_chunks(j) : santa__row_blocks(j);
-            if (team.dense || !santa__is_dense(call->o, keys))
-                santa__run_tasks(call, (team.jobs + team.together - 1) / team.together * team.parts, santa__team_parts, &team);
-            santa__run_tasks(call, team.jobs, santa__team_heads, &team);
-            santa__end_row(j, team.jobs);
+/* Jobs for the items from i on that one sequence has, span at most, in the workspaces from `work` on; how many. */
+static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *work, int64_t i, int64_t to, int64_t span) {
+    const int64_t kv_heads = call->p.kv_heads;
+    int64_t h;
+    span = SANTA__MIN(SANTA__MIN(span, to - i), kv_heads - i % kv_heads);
+    for (h = 0; h < span; h++)
+        santa__job_make(&j[h], call, work + (uint64_t)h * call->plan.total, i / kv_heads, i % kv_heads + h);
+    return span;
+}
+
+/* A team of threads at one phase of some jobs, in units of `together` that are worked on side by side. */
+typedef struct santa__team {
+    santa__call *call;
+    santa__job *j;
+    const santa__phase *phase;           /* NULL: all phases of each job, on one thread                           */
+    int64_t jobs, together, pieces;
+} santa__team;
+
+static void santa__team_task(void *context, int64_t t) {
+    const santa__team *team = (const santa__team *)context;
+    const santa__call *call = team->call;
+    float *scores = (float *)(void *)(call->work + (uint64_t)call->works * call->plan.total
+                                      + (uint64_t)(t * call->span) * call->plan.thread_scores);
+    int64_t i, n, s, to = -1;
+    while (santa__take(team->call, t, &i, &to)) {
+        for (; i < to; i += n) {
+            const int64_t h = i / team->pieces * team->together, from = i % team->pieces;
+            const int64_t span = SANTA__MIN(team->together, team->jobs - h);
+            santa__job mine[SANTA__SPAN], *j = &team->j[h];
+            n = SANTA__MIN(to - i, team->pieces - from);
+            if (!team->phase) { santa__run_alone(j, 1); continue; }
+            for (s = 0; s < span && call->plan.thread_scores; s++) {  /* scores are each thread's own */
+                mine[s] = j[s];
+                mine[s].scores = scores + (uint64_t)s * call->plan.thread_scores / sizeof *scores;
+            }
+            team->phase->run(call->plan.thread_scores ? mine : j, span, from, from + n);
         }
     }
+}
+
+static void santa__run_team(santa__team *team) {
+    santa__job *j = team->j;
+    const santa__call *call = team->call;
+    int64_t h;
+    int i;
+    team->phase = NULL;
+    team->together = team->pieces = 1;
+    if (j->method != &santa__methods[j->o->method]) {                 /* dense_below: there is no room for chunks */
+        santa__run_tasks(team->call, team->jobs, santa__team_task, team);
+        return;
+    }
+    for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
+    for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
+        team->phase = &j->method->phase[i];
+        team->pieces = team->phase->pieces(j);
+        team->together = team->phase->is_joint && santa__is_token_major(&call->p.a)
+                         && santa__is_even(team->pieces, call->p.o.num_threads) ? team->jobs : 1;
+        santa__run_tasks(team->call, (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
+                         team);
+    }
+}
+
+/* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose threads share each job. */
+static void santa__run_items(const santa__call *call, char *work, int64_t i, int64_t to, int64_t span, santa__team *team) {
+    santa__job j[SANTA__SPAN];
+    int64_t q, h, jobs, rows;
+    for (; i < to; i += jobs) {
+        jobs = santa__call_jobs(call, j, work, i, to, span);
+        for (q = 0; q < call->p.q_len; q += rows) {
+            int64_t before[SANTA__SPAN];
+            for (h = 0; h < jobs; h++) before[h] = j[h].stats->k_rows_read;
+            rows = santa__next_rows(j, jobs, q);
+            if (j->begin == j->end) continue;
+            if (team) { team->j = j; team->jobs = jobs; santa__run_team(team); }
+            else santa__run_alone(j, jobs);
+            for (h = 0; h < jobs; h++) santa__count_features(&j[h], j[h].stats->k_rows_read - before[h]);
+        }
+    }
+}
+
+static void santa__run_task(void *context, int64_t t) {
+    santa__call *call = (santa__call *)context;
+    const santa_options *o = &call->p.o;
+    int64_t from, to = -1;
+    while (santa__take(call, t, &from, &to))                          /* pieces of a span of items each */
+        santa__run_items(call, call->work + (uint64_t)(t * call->span) * call->plan.total, o->item_begin + from * call->span,
+                         SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
+}
+
+static void santa__add_stats(const santa__call *call, santa_stats *stats) {
+    enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
+    int64_t sum[FIELDS] = {0}, one[FIELDS], t;
+    int f;
+    for (t = 0; t < call->works; t++) {
+        memcpy(one, call->work + (uint64_t)t * call->plan.total + call->plan.stats, sizeof one);
+        for (f = 0; f < FIELDS; f++) sum[f] += one[f];
+    }
+    memcpy(stats, sum, sizeof sum);
 }
 
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
                                    santa_stats *stats) {
     santa__call call;
-    uint64_t total;
     int64_t t;
-    santa_status s = santa__check_form(a, o, &call.plan, &total);
+    santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
     if ((s = santa__check_contents(a)) != SANTA_OK) return s;
-    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->decode(a, o, workspace, workspace_bytes, stats);
+    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->decode(&call.p, workspace, workspace_bytes, stats);
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    if (workspace_bytes < total) return SANTA_ERR_WORKSPACE_SIZE;
-    call.a = a;
-    call.o = o;
+    if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
     call.work = santa__align(workspace);
-    call.threads = santa__threads(o);
-    call.first = o->item_begin;
-    call.items = santa__items(a, o);
-    call.span = santa__span(a, o, &call.plan);
-    call.works = santa__works(a, o, &call.plan);
+    call.span = santa__span(&call.p, &call.plan);
+    call.works = santa__num_works(&call.p, &call.plan, call.span);
     for (t = 0; t < call.works; t++)
         memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
-    if (call.plan.shared) santa__run_team(&call);
-    else santa__run_tasks(&call, (call.items + call.span - 1) / call.span, santa__run_task, &call);
-    if (stats) {
-        enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
-        int64_t sum[FIELDS] = {0}, one[FIELDS];
-        int f;
-        for (t = 0; t < call.works; t++) {
-            memcpy(one, call.work + (uint64_t)t * call.plan.total + call.plan.stats, sizeof one);
-            for (f = 0; f < FIELDS; f++) sum[f] += one[f];
-        }
-        memcpy(stats, sum, sizeof sum);
+    if (call.plan.is_shared) {
+        santa__team team;
+        memset(&team, 0, sizeof team);
+        team.call = &call;
+        santa__run_items(&call, call.work, call.p.o.item_begin, call.p.o.item_end, SANTA__SPAN, &team);
+    } else {
+        santa__run_tasks(&call, (santa__items(&call.p.o) + call.span - 1) / call.span, santa__run_task, &call);
     }
+    if (stats) santa__add_stats(&call, stats);
     return SANTA_OK;
 }
 
@@ -3619,72 +3912,74 @@ static santa_status santa__check_step(const santa_attention *a, int64_t batch, i
 SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch, int64_t q_index,
                                    int64_t kv_head, float *scores, int64_t scores_stride,
                                    void *workspace, size_t workspace_bytes) {
-    santa__plan p;
+    santa__call call;
     santa__job j;
-    uint64_t total;
     int64_t len, g, i, b;
-    santa_status s = santa_check(a, o);
+    santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
+    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
     if (!scores) return SANTA_ERR_NULL_ARGUMENT;
     if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
     len = santa__seq_len(a, batch);
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
-    if ((s = santa__plan_decode(&p, a, o, &total)) != SANTA_OK) return s;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    if (workspace_bytes < total) return SANTA_ERR_WORKSPACE_SIZE;
-    santa__job_make(&j, a, o, &p, santa__align(workspace), batch, kv_head);
-    j.q_index = q_index;
-    santa__key_range(a, len, q_index, &j.begin, &j.end, &j.position);
-    santa__prepare_query(&j);
+    if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
+    santa__job_make(&j, &call, santa__align(workspace), batch, kv_head);
+    j.range[0] = santa__key_range(a, batch, q_index);
+    santa__job_rows(&j, q_index, 1);
     for (g = 0; g < j.group; g++)
         for (i = 0; i < len; i++)
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
     for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
-        santa__score(&j, NULL, from, (int)(to - from), j.end - from, 0, j.group, scores + from, scores_stride);
+        santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group, scores + from, scores_stride);
     }
     return SANTA_OK;
 }
 
-static santa_status santa__check_sample(int64_t n, const santa_options *o, santa__plan *p) {
+/* o: resolved. */
+static santa_status santa__plan_sample(santa__plan *p, const santa_options *given, santa_options *o, int64_t n) {
     santa_status s;
-    if (!o) return SANTA_ERR_NULL_ARGUMENT;
+    if (!given) return SANTA_ERR_NULL_ARGUMENT;
     if (n <= 0) return SANTA_ERR_SHAPE;
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
-    if ((s = santa__check_sampler(o)) != SANTA_OK) return s;
-    if (o->method == SANTA_VATTENTION) return SANTA_ERR_METHOD;       /* it does not start from scores */
-    if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
-    santa__plan_make(p, o, 1, n, 0, 0, 0);
+    if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
+    if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
+    *o = santa__resolved(given);
+    o->dense_below = 0;
+    santa__plan_make(p, o, 1, 1, n, 0, 0, 0);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
     santa__plan p;
-    return santa__check_sample(n, o, &p) == SANTA_OK ? SANTA__MIN(p.list, n) : 0;        /* rows are distinct */
+    santa_options x;
+    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? SANTA__MIN(p.capacity, n) : 0;       /* rows are distinct */
 }
 
 SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
     santa__plan p;
-    return santa__check_sample(n, o, &p) == SANTA_OK ? (size_t)p.total + 63 : 0;
+    santa_options x;
+    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? (size_t)p.total + 63 : 0;
 }
 
-SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
+SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *given, santa_stream_id id,
                                    santa_draws *draws, void *workspace, size_t workspace_bytes) {
-    const santa__kernels *kernel;
+    santa_options o;
     santa__plan p;
     santa__mass x;
-    santa__list l;
-    santa__rng rng;
+    santa__picks l;
+    santa__rng rng, dither;
     santa_stats stats;
     float *u, *max, *sum;
+    double share;
     char *work;
     int64_t b, i;
-    int select;
-    santa_status s = santa__check_sample(n, o, &p);
+    santa_status s = santa__plan_sample(&p, given, &o, n);
     if (s != SANTA_OK) return s;
     if (!scores || !draws || !draws->index || !draws->weight) return SANTA_ERR_NULL_ARGUMENT;
     if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX) return SANTA_ERR_INDEX;
-    if (draws->capacity < SANTA__MIN(p.list, n)) return SANTA_ERR_CAPACITY;
+    if (draws->capacity < SANTA__MIN(p.capacity, n)) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
     for (i = 0; i < n; i++) if (santa__nan_or_plus_inf(scores[i])) return SANTA_ERR_NAN;
@@ -3692,42 +3987,30 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     u = (float *)(void *)(work + p.scores);
     max = (float *)(void *)(work + p.block_max);
     sum = (float *)(void *)(work + p.block_sum);
-    kernel = santa__kernels_of(o->isa);
-    select = o->method == SANTA_TOP_K || o->method == SANTA_TOP_P;
     memset(&x, 0, sizeof x);
-    x.kernel = kernel;
+    x.kernel = santa__kernels_of(o.isa);
     x.block = (int)p.block;
     x.blocks = (n + p.block - 1) / p.block;
     x.prefix = (double *)(void *)(work + p.prefix);
-    x.u = u; x.max = max; x.sum = sum;
+    x.max = max; x.sum = sum;
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
-    for (b = 0; b < x.blocks; b++) {
-        float tmp[SANTA_BLOCK], *at = u + b * p.block;
-        if (select) { memcpy(tmp, at, (size_t)p.block * sizeof *tmp); at = tmp; }
-        kernel->mass(at, 0, 1, (int)p.block, max + b, sum + b, 0);
-    }
-    if (santa__rounds(o)) {
-        rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
-        santa__round_stash(o->stash, &rng, 0, (int)(x.blocks * p.block), u);
-    }
-    santa__prefix(&x);
+    for (b = 0; b < x.blocks; b++)
+        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block, max + b, sum + b, 0);
     l.index = (int32_t *)(void *)(work + p.index);                    /* a sampler may use more entries than rows on its way */
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
-    l.rows = l.draws = 0;
     l.v = NULL;
     memset(&stats, 0, sizeof stats);
-    if (x.total > 0.0) {
-        rng = santa__rng_make(o->seed, o->offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
-        santa__draw(o, &x, &rng, &l, &stats);
-    }
+    rng = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
+    dither = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
+    santa__pick(&o, santa__methods[o.method].draw, &x, u, &rng, &dither, &l, &stats);
     memcpy(draws->index, l.index, (size_t)l.rows * sizeof *l.index);
     memcpy(draws->weight, l.weight, (size_t)l.rows * sizeof *l.weight);
     if (draws->count) memcpy(draws->count, l.count, (size_t)l.rows * sizeof *l.count);
     draws->rows = l.rows;
     draws->draws = l.draws;
-    draws->lse = x.total > 0.0 ? (float)((double)x.m + log(x.total)) : santa__neg_inf();
+    draws->lse = santa__lse(x.m, x.total, NULL, &share);
     return SANTA_OK;
 }
 
@@ -3744,7 +4027,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_contents(a)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++) if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);
-    santa__gather(&v, santa__kernels_of(SANTA_ISA_AUTO), index, weight, rows, santa__v_scale(a), out);
+    santa__gather(&v, santa__kernels_of(santa_best_isa()), index, weight, rows, a->v_scale > 0.0f ? a->v_scale : 1.0f, out);
     return SANTA_OK;
 }
 

@@ -432,6 +432,87 @@ static void merge_splits(void) {
         }
 }
 
+/* The parts of a context that is cut in three, each told where it lies, merge to the whole: what a query row sees and
+   ALiBi's distances are counted in the context, whatever the part. */
+static void shards(void) {
+    enum { LEN = 230, ROWS = 5 * 4 };
+    static const int64_t windows[] = {0, 1, 70, 150}, cuts[] = {0, 100, 226, LEN};       /* the last is below q_len */
+    static const int32_t context = LEN;
+    for (int turn = 0; turn < 4 * 4; turn++) {
+        ref_spec s = ref_spec_make(4, 2, LEN, 16);
+        s.q_len  = 5;
+        s.causal = turn & 1;
+        s.alibi  = turn >> 1 & 1;
+        s.window = windows[turn / 4];
+        ref_problem p;
+        ref_build(&p, &s);
+        const santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        const santa_attention whole = p.a;
+        float out[ROWS * 16] = {0.0f}, lse[ROWS];
+        for (int i = 0; i < ROWS; i++) lse[i] = -INFINITY;
+        p.a.context_lens = &context;
+        for (int part = 0; part < 3; part++) {
+            p.a.first_key = cuts[part];
+            p.a.k.shape[1] = p.a.v.shape[1] = cuts[part + 1] - cuts[part];
+            p.a.k.data = (char *)whole.k.data + 4 * cuts[part] * whole.k.stride[1];
+            p.a.v.data = (char *)whole.v.data + 4 * cuts[part] * whole.v.stride[1];
+            if (!ref_run(&p, &o, NULL)) break;
+            CHECK_STATUS(santa_merge(ROWS, 16, out, lse, (const float *)p.a.out.data, p.lse), SANTA_OK);
+        }
+        p.a = whole;
+        if (ref_run(&p, &o, NULL))
+            for (int i = 0; i < ROWS; i++) {
+                CHECK_NEAR(lse[i], p.lse[i], 2e-5, 1e-6);
+                for (int c = 0; c < 16; c++) CHECK_NEAR(out[i * 16 + c], ref_get(&p.a.out, 0, i / 4, i % 4, c), 2e-5, 0.0);
+            }
+        ref_free(&p);
+    }
+}
+
+/* Rows of one call share a pass over K; each must be what it is alone, to the bit (the random methods draw alike only for
+   row 0). NaN in a V row that only later query rows see must not reach the earlier ones. */
+static void rows_together(void) {
+    for (int turn = 0; turn < 3 * SANTA_METHOD_COUNT; turn++) {
+        const santa_method method = (santa_method)(turn % SANTA_METHOD_COUNT);
+        const int random = (santa_method_traits(method) & (SANTA_DRAWS | SANTA_ADAPTS)) != 0;
+        ref_spec s = ref_spec_make(turn < SANTA_METHOD_COUNT ? 6 : 2, 2, turn < 2 * SANTA_METHOD_COUNT ? 700 : 520, 16);
+        s.q_len  = 11;
+        s.causal = 1;
+        s.window = turn < 2 * SANTA_METHOD_COUNT ? 0 : 200;
+        ref_problem p;
+        ref_build(&p, &s);
+        ref_set(&p.a.v, 0, s.len - 4, 1, 3, (double)test_nan());
+        santa_options o = ref_options(method, 8, 3);
+        if (method == SANTA_SYS) o.dense_below = 695;        /* some rows are dense, some not */
+        o.vattention.sink_tokens = o.vattention.local_tokens = 16;
+        p.a.std_error = NULL;
+        const int64_t row = s.heads * 16;
+        float one[6 * 16];
+        const int ran = ref_run(&p, &o, NULL);
+        for (int64_t i = 0; i < s.q_len && ran; i++) {
+            const float *together = (const float *)p.a.out.data + i * row;
+            int32_t len = (int32_t)(s.len - s.q_len + i + 1);
+            santa_attention a = p.a;
+            for (int64_t c = 0; c < row && i < s.q_len - 4; c++)
+                CHECK_MSG(!test_is_nan(together[c]), "%s, turn %d: row %d has a later row's NaN",
+                          santa_method_name(method), turn, (int)i);
+            if (random && i > 0) continue;
+            a.q.data = (char *)a.q.data + 4 * i * a.q.stride[1];
+            a.q.shape[1] = 1;
+            a.out = santa_view(one, SANTA_F32, 1, 1, s.heads, 16);
+            a.seq_lens = &len;
+            a.lse = NULL;
+            const size_t bytes = santa_workspace_size(&a, &o);
+            void *workspace = test_alloc(bytes);
+            if (CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, NULL), SANTA_OK))
+                CHECK_MSG(!memcmp(one, together, (size_t)row * sizeof *one), "%s, turn %d: row %d differs",
+                          santa_method_name(method), turn, (int)i);
+            free(workspace);
+        }
+        ref_free(&p);
+    }
+}
+
 static void merge_edges(void) {
     const float inf = INFINITY, nan = test_nan();
     float out[5 * 2] = {1, 2, 0, 0, 0, 0, 1, 2, 3, 4}, lse[5] = {0, -inf, -inf, nan, 1e4f};
@@ -479,5 +560,7 @@ const test_case suite_dense[] = {
     {"feature-major K", feature_major},
     {"merge of a split context", merge_splits},
     {"merge: empty sides, NaN", merge_edges},
+    {"parts of a longer context", shards},
+    {"query rows that share a pass", rows_together},
     {0, 0},
 };

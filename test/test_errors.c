@@ -339,6 +339,58 @@ static void score_extras(void) {
     BAD(ERR_ALIBI, slopes[HEADS - 1] = positive_infinity());
     BAD(ERR_ALIBI, slopes[1] = -positive_infinity());
     GOOD(slopes[1] = -0.25f);
+    static int32_t context[BATCH];
+    context[0] = 60;
+    context[1] = LEN + 10;
+    BAD(ERR_FIRST_KEY, a.first_key = -1);
+    BAD(ERR_FIRST_KEY, a.first_key = (int64_t)1 << 31);
+    BAD(ERR_CONTEXT_LEN, a.first_key = 11; a.context_lens = context);            /* 50 keys from 11 on are 61 */
+    GOOD(a.first_key = 10; a.context_lens = context);
+    BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
+    GOOD(a.first_key = INT32_MAX);
+}
+
+/* Every method has a name of its own that leads back to it, and a problem has no zero that means something else. */
+static void methods_and_problems(void) {
+    santa_problem p;
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        CHECK_INT(santa_method_from_name(santa_method_name((santa_method)m)), m);
+        CHECK(santa_method_traits((santa_method)m) != 0);
+    }
+    CHECK_INT(santa_method_from_name("topk"), SANTA_METHOD_COUNT);
+    CHECK_INT(santa_method_from_name(""), SANTA_METHOD_COUNT);
+    CHECK_INT(santa_method_from_name(NULL), SANTA_METHOD_COUNT);
+    CHECK(!strcmp(santa_method_name(SANTA_METHOD_COUNT), "not a santa_method"));
+    CHECK_INT(santa_method_traits(SANTA_METHOD_COUNT), 0);
+    CHECK(!strcmp(santa_method_name(SANTA_TOP_K), "top-k") && santa_method_traits(SANTA_DENSE) == SANTA_EXACT);
+    reset();
+    o.num_samples = 0;
+    CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK);
+    CHECK(p.batch == BATCH && p.q_len == ROWS && p.heads == HEADS && p.kv_heads == KV_HEADS && p.group == HEADS / KV_HEADS);
+    CHECK(p.head_dim == DIM && p.head_dim_v == DIM_V && p.capacity == LEN);
+    CHECK(p.o.num_samples == 128 && p.o.tile_size == 256 && p.o.num_combs == 1 && p.o.bernoulli_draws == 4);
+    CHECK(p.o.stash == SANTA_STASH_F32 && p.o.isa == santa_best_isa() && p.o.num_threads == 1 && p.o.dense_below == 0);
+    CHECK(p.o.item_begin == 0 && p.o.item_end == BATCH * KV_HEADS);
+    CHECK(p.o.vattention.sink_tokens == 128 && p.o.vattention.heavy_tokens == SANTA_AUTO);
+    CHECK(p.o.vattention.base_samples == SANTA_AUTO);
+    CHECK_NEAR(p.o.vattention.epsilon, 0.05, 0.0, 0.0);
+    CHECK_NEAR(p.scale, 1.0 / sqrt((double)DIM), 0.0, 1e-7);
+    CHECK_NEAR(p.v_scale, 1.0, 0.0, 0.0);
+    o.dense_below = SANTA_AUTO;
+    o.vattention.sink_tokens = SANTA_NONE;
+    a.sm_scale = 0.5f; a.k_scale = 4.0f; a.v_scale = 3.0f;
+    CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK);
+    CHECK(p.o.dense_below == 16 * 128 && p.o.vattention.sink_tokens == 0);
+    CHECK_NEAR(p.scale, 2.0, 0.0, 0.0);
+    CHECK_NEAR(p.v_scale, 3.0, 0.0, 0.0);
+    memset(&p, 0x5a, sizeof p);
+    const santa_problem before = p;
+    o.num_samples = -1;
+    CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_ERR_NUM_SAMPLES);
+    CHECK(!memcmp(&p, &before, sizeof p));
+    CHECK_STATUS(santa_problem_make(&a, &o, NULL), SANTA_ERR_NULL_ARGUMENT);
+    CHECK_STATUS(santa_problem_make(NULL, &o, &p), SANTA_ERR_NULL_ARGUMENT);
+    CHECK_STATUS(santa_problem_make(&a, NULL, &p), SANTA_ERR_NULL_ARGUMENT);
 }
 
 static void method_options(void) {
@@ -712,33 +764,28 @@ static void measures(void) {
 
 /* A backend that writes down what reaches it, and refuses 17 samples. */
 static struct {
-    int                    decodes;
-    const santa_attention *a;
-    const santa_options   *o;
-    void                  *workspace;
-    size_t                 bytes;
+    int           decodes;
+    santa_problem problem;
+    void         *workspace;
+    size_t        bytes;
 } seen;
 
-static santa_status fake_check(const santa_attention *at, const santa_options *op) {
-    (void)at;
-    return op->method == SANTA_VATTENTION ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+static santa_status fake_check(const santa_problem *problem) {
+    return problem->o.method == SANTA_VATTENTION ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
 }
 
-static size_t fake_workspace_size(const santa_attention *call, const santa_options *options) {
-    (void)call;
-    (void)options;
+static size_t fake_workspace_size(const santa_problem *problem) {
+    (void)problem;
     return 4711;
 }
 
-static santa_status fake_decode(const santa_attention *call, const santa_options *options, void *workspace,
-                                size_t bytes, santa_stats *stats) {
+static santa_status fake_decode(const santa_problem *problem, void *workspace, size_t bytes, santa_stats *stats) {
     seen.decodes++;
-    seen.a         = call;
-    seen.o         = options;
+    seen.problem   = *problem;
     seen.workspace = workspace;
     seen.bytes     = bytes;
     if (stats) stats->draws = 42;
-    return options->num_samples == 17 ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+    return problem->o.num_samples == 17 ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
 }
 
 static void move_to(santa_device device) { a.q.device = a.k.device = a.v.device = a.out.device = device; }
@@ -774,7 +821,8 @@ static void backend(void) {
     o.method = method;
     CHECK_INT(santa_workspace_size(&a, &o), 4711);
     EXPECT(OK, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
-    CHECK(seen.decodes == 1 && seen.a == &a && seen.o == &o && seen.workspace == got.workspace && seen.bytes == 4711);
+    CHECK(seen.decodes == 1 && seen.workspace == got.workspace && seen.bytes == 4711);
+    CHECK(seen.problem.a.q.data == a.q.data && seen.problem.o.num_samples == 16 && seen.problem.group == HEADS / KV_HEADS);
     CHECK_INT(got.stats.draws, 42);
     o.num_samples = 17;
     CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);    /* its own answer */
@@ -828,6 +876,7 @@ const test_case suite_errors[] = {
     {"seq_lens and block_table", sequences},
     {"score extras", score_extras},
     {"method options", method_options},
+    {"names and traits of methods, problems", methods_and_problems},
     {"threads and items", threads_and_items},
     {"vattention options", vattention_options},
     {"workspace", workspaces},

@@ -60,6 +60,8 @@ static void attend(void) {
     a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM_V);
     EXPECT(santa_view_hnd(k, SANTA_F32, 1, N, KV_HEADS, DIM).stride[2] == (int64_t)N * DIM);
     EXPECT(santa_check(&a, &o) == SANTA_OK);
+    santa_problem problem;
+    EXPECT(santa_problem_make(&a, &o, &problem) == SANTA_OK && problem.group == GROUP);
     EXPECT(santa_workspace_size(&a, &o) > 0 && santa_workspace_size(&a, &o) <= SCRATCH);
     EXPECT(decode(&a, &o, NULL) == SANTA_OK);
     for (int h = 0; h < HEADS; h++) {                         /* dense against the formula */
@@ -79,7 +81,7 @@ static void attend(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         o.method = (santa_method)m;
         o.num_samples = 4096;                                 /* many draws: every method is near dense, top-k equal */
-        EXPECT(*santa_method_name(o.method) != 0);
+        EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method && santa_method_traits(o.method) != 0);
         EXPECT(decode(&a, &o, NULL) == SANTA_OK);
         EXPECT(decode(&a, &o, &stats) == SANTA_OK);
         EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
