@@ -113,8 +113,9 @@ void *test_alloc(size_t bytes) {
 }
 
 static void usage(void) {
-    printf("santa_test [--list] [--quick] [--seed N] [substring ...]\n"
-           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu\n");
+    printf("santa_test [--list] [--quick] [--fail-fast] [--seed N] [substring ...]\n"
+           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu;\n"
+           "--fail-fast: ends with the first case that fails\n");
 }
 
 static int matches(const char *name, int filters, char **filter) {
@@ -124,10 +125,11 @@ static int matches(const char *name, int filters, char **filter) {
 }
 
 int main(int argc, char **argv) {
-    int list = 0, filters = 0, passed = 0, failed = 0, skips = 0;
+    int list = 0, fail_fast = 0, filters = 0, passed = 0, failed = 0, skips = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) list = 1;
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
+        else if (!strcmp(argv[i], "--fail-fast")) fail_fast = 1;
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
         else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
         else argv[1 + filters++] = argv[i];
@@ -136,7 +138,7 @@ int main(int argc, char **argv) {
     if (!list) printf("santa %d.%d.%d, %s, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
                       santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "");
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
-        for (const test_case *c = suites[s].cases; c->name; c++) {
+        for (const test_case *c = suites[s].cases; c->name && !(fail_fast && failed); c++) {
             char name[160];
             snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
             if (!matches(name, filters, argv + 1)) continue;
