@@ -1,4 +1,4 @@
-/* santa.h - v0.1.0 - sampled sparse attention for C and C++ - MIT or public domain, see the end
+/* santa.h - v0.2.0 - sampled sparse attention for C and C++ - MIT or public domain, see the end
 
    Decoding with a long context is memory-bound: each new token reads every key and every value. This file
    computes the exact scores and then *samples* a few V rows from the softmax: an unbiased estimate of attention
@@ -76,7 +76,8 @@
    - it is a decode method. With many query rows (prefill) the union of the sampled rows tends to
      num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
    - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where attention
-     is flat. Ask for std_error to see it. Heads that look at few tokens are almost exact at 64 draws.
+     is flat. Ask for std_error to see it (with num_combs = 4 for sys, prop and flash). Heads that look at
+     few tokens are almost exact at 64 draws.
    vAttention and Bernoulli also avoid reading all of K, but without an unbiased result; see methods.
 
    >>methods
@@ -90,7 +91,8 @@
    SANTA_SYS         one offset u for a comb of S equidistant thresholds (m + u)/S (section 2.1). Unbiased. Key j is
                      drawn floor(S p_j) or ceil(S p_j) times. There is NO theorem that the variance is below
                      iid's: V rows that alternate in step with the comb make it up to S times worse. On real
-                     attention it does like strat.
+                     attention it does like strat. num_combs = R > 1 averages R combs of S/R thresholds with
+                     offsets of their own: a little more error, and a std_error that is right for any V.
    SANTA_PROP        the same comb, cut at tile borders so that tiles can be drawn independently (section 3.2).
                      Returns the same rows as SANTA_SYS for the same seed and offset, whatever tile_size is. (The
                      paper rounds the tiles' budgets; a rounding that depends on the scores alone makes the
@@ -107,7 +109,11 @@
                      unbiased. With SANTA_GUARANTEE_DENOMINATOR only the softmax denominator carries the
                      guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest on the CLT or
                      a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
-                     predictor nor the base sample saw is not covered.
+                     predictor nor the base sample saw is not covered. The base sample also counts in the sums, and
+                     one that happens to be flat asks for few more keys: that lowers the denominator on average, by
+                     .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1. With SANTA_GUARANTEE_FULL
+                     and the CLT the numerator is given a delta of .215 at most, as its bound on a vector's norm
+                     does not hold above; the denominator has the rest.
                      The heads of a group read the same keys: what is predicted for one of them is exact for all, and
                      the sample is as large as the most demanding head asks (santa_audit.needed, .budget). With a
                      predictor no row is read twice; every head keeps its promise; the errors of a group's heads are
@@ -120,7 +126,7 @@
                      softmax of unbiased scores is NOT unbiased. STRAT has error like 1/B, IID like 1/sqrt(B).
    SANTA_SCORES_Q8               q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each 32 features, and
                      multiplied in integers, as ggml does: faster where the CPU can (AVX-512), and each feature of q off by
-                     up to 1/254 of its block's largest. Scores of Gaussian data are off by 0.4 % of their spread (RMS).
+                     up to 1/254 of its block's largest. Scores of Gaussian data are off by .5 to .65 % of their spread (RMS).
    SANTA_SCORES_GROUP_*          one set of draws for the whole group, from its mean |q| (appendix C.2): fewer features.
    K stored token by token is read in whole cache lines anyway; to save memory traffic give K feature-major
    (see santa_keys_feature_major): the same view with another stride.
@@ -149,7 +155,9 @@
      token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks of
      at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
    - num_threads = t when this file is compiled with -fopenmp.
-   The only process-wide datum is the table of backends, written by santa_register_backend at start-up.
+   parallel_for must run every task exactly once: a task that is dropped is made up for by the others only where the
+   compiler has atomic operations (gcc, clang). The only process-wide datum is the table of backends, a pointer per device,
+   written by santa_register_backend at start-up.
 
    >>memory
 
@@ -162,7 +170,8 @@
    128). More threads may need less: ask with the num_threads that you call with.
    K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
    in 2 MB pages (madvise on Linux) 10 to 25 % faster.
-   All pointers stay yours. out, lse, std_error must not overlap the inputs or each other.
+   All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and out not itself: its strides,
+   by size, each reach over what the smaller ones span.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never read.
    Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
 
@@ -170,7 +179,8 @@
 
    Every argument is checked before the first byte is written; on any status but SANTA_OK, out, lse, std_error and
    stats are as they were. SANTA_STATUS_LIST below has all statuses with their texts.
-   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0 and lse = -inf. A NaN or +inf score among
+   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and lse = -inf, or the sink's logit
+   where there is one. Scores below -1e38 count as -inf. A NaN or +inf score among
    the keys a row reads gives NaN in all of that row's out and lse, never a plausible number. A NaN in a V row
    shows when the row is read; rows not drawn are not looked at.
 
@@ -181,9 +191,11 @@
        row key  = first 2 words of philox(counter = {offset.lo, offset.hi, request.lo, request.hi}, key = seed)
        word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
        uniform  = word * 2^-32                                            in [0, 1), exact in double
-   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, 0 for sys and prop,
-   the tile for flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for vAttention (head = first of the
-   group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size >> 32 each. Known answer:
+   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, the comb for sys
+   and prop, tile * num_combs + comb for flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for
+   vAttention (head = first of the group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size
+   >> 32 each: of keys to take, or of keys to leave out where more than half of the free ones are to be taken. From index 2^34 on, stream + (index >> 34 << 8)
+   stands for stream. Known answer:
        santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
    The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
@@ -195,7 +207,8 @@
    is memory written and read; fewer bits are for engines that are short of it. Masses of blocks, lse and the draws per block
    are exact in every case; rounding only shifts mass between the keys of one block of 64:
    SANTA_STASH_F32   nothing is rounded.
-   SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same way.
+   SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same way; below 2^-14 of the block's
+                     largest by up to 2^-25 of that one, and below 2^-25 of it a key is never drawn.
    SANTA_STASH_U8    u * 255 plus a uniform in [0, 1) from 16 bits of stream 3, rounded down: right on average, but for
                      the normalisation within the block. Adds a little variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
@@ -218,7 +231,7 @@
 #include <stdint.h>
 
 #define SANTA_VERSION_MAJOR 0
-#define SANTA_VERSION_MINOR 1
+#define SANTA_VERSION_MINOR 2
 #define SANTA_VERSION_PATCH 0
 #define SANTA_VERSION       (SANTA_VERSION_MAJOR * 10000 + SANTA_VERSION_MINOR * 100 + SANTA_VERSION_PATCH)
 
@@ -242,6 +255,7 @@ extern "C" {
 
 #define SANTA_BLOCK       64                /* keys per block of the fixed summation order            */
 #define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods             */
+#define SANTA_MAX_COMBS   16                /* largest num_combs                                      */
 #define SANTA_NONE        (-1)              /* "none" where zero means a default                      */
 #define SANTA_AUTO        (-1)              /* "you choose" where zero means none                     */
 
@@ -284,7 +298,7 @@ extern "C" {
     X(ERR_VATTENTION_TOKENS,     "sink_tokens, local_tokens or heavy_tokens is below SANTA_NONE")                   \
     X(ERR_BASE_SAMPLES,          "base_samples is 1 or negative: a spread needs at least 2")                        \
     X(ERR_EPSILON,               "epsilon is not in (0, 1)")                                                        \
-    X(ERR_DELTA,                 "delta is not in (0, 1)")                                                          \
+    X(ERR_DELTA,                 "delta is not in [1e-290, 1)")                                                     \
     X(ERR_DELTA_VECTOR,          "delta above 0.215: the CLT bound on a vector's norm does not hold there")         \
     X(ERR_BOUND,                 "bound is not a santa_bound")                                                      \
     X(ERR_GUARANTEE,             "guarantee is not a santa_guarantee")                                              \
@@ -305,6 +319,8 @@ extern "C" {
     X(ERR_SCORES_Q8,             "SANTA_SCORES_Q8 is for K of q8_0")                                                 \
     X(ERR_Q8_0,                  "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side") \
     X(ERR_DENSE_BELOW,           "dense_below is below SANTA_AUTO")                                                 \
+    X(ERR_OUT_OVERLAP,           "elements of out share memory: a stride does not reach over what lies within it")    \
+    X(ERR_COMBS,                 "num_combs is not in [0, 16], does not divide num_samples, or the method has none")  \
     X(ERR_BACKEND_METHOD,        "this device has dense, iid, strat, sys, prop and flash only")                     \
     X(ERR_BACKEND_SCORES,        "this device has exact scores only")                                               \
     X(ERR_BACKEND_DTYPE,         "this device has no q8_0")                                                         \
@@ -313,6 +329,7 @@ extern "C" {
     X(ERR_BACKEND_ITEMS,         "this device runs all items: item_begin and item_end must be 0")                   \
     X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
     X(ERR_HOST_POINTER,          "a pointer is to host memory that the device cannot reach")                        \
+    X(ERR_BACKEND_COMBS,         "this device has one comb only")                                                   \
     X(ERR_CUDA,                  "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -370,10 +387,14 @@ typedef struct santa_attention {
     float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of exp(score), sinks included. Exact
                                       for every method but vAttention, where it is the log of the estimate       */
     float       *std_error;        /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws.
-                                      0 for dense; iid: closed form from the drawn rows; strat, sys, prop, flash:
-                                      successive differences (conservative on average); vAttention: the ratio's
-                                      linearisation. Not for top-k, top-p: their error is bias, not spread.
-                                      Score noise (Bernoulli) is not in it. Infinity when there are too few draws  */
+                                      Its square is unbiased for iid (closed form) and for num_combs > 1 (spread of the
+                                      combs). One comb of sys, prop, flash: successive differences, which see nothing of
+                                      V that keeps step with the comb (0 where V alternates and the output is off by 1):
+                                      ask several combs where V may have such an order. strat: the same, too large on
+                                      average but for half of what the first and last stratum hold. vAttention: the
+                                      ratio's linearisation, as blind as its base sample. 0 for dense. Not for top-k, top-p:
+                                      their error is bias, not spread. Score noise (Bernoulli) is not in it. Infinity when
+                                      there are too few draws                                                      */
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of max_pages * page_size)        */
     const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or NULL: not paged        */
     int64_t      max_pages;        /* columns of block_table                                                       */
@@ -437,6 +458,8 @@ typedef struct santa_options {
     double       top_p;            /* 0 = 0.9                                                                      */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
     santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
+    int64_t      num_combs;        /* sys, prop, flash: the draws are those of so many independent combs (flash: per tile) of
+                                      num_samples / num_combs each, at most 16, 0 = 1. From 2 on std_error is unbiased */
     int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling would cost more. 0 = never;
                                       SANTA_AUTO = 16 * num_samples, see >>when. stats.dense_rows counts           */
     santa_scores_method scores;    /* 0 = exact                                                                    */
@@ -562,7 +585,7 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
 /* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which a uniform sample without
    replacement is taken. Results carry the finite-population correction b0 / (1 + b0 / n_s) and lie in [0, n_s]. */
 typedef struct santa_budget {
-    double  epsilon, delta;        /* both in (0, 1)                                                               */
+    double  epsilon, delta;        /* in (0, 1) and [1e-290, 1)                                                    */
     santa_bound bound;             /* CLT: z = quantile(1 - delta/2). Hoeffding (sub-Gaussian): z = sqrt(2 ln(2/delta)) */
     int64_t population;            /* n_s                                                                          */
     double  sigma, denominator;    /* std of exp(s) in the population; D, the whole denominator                    */
@@ -656,7 +679,7 @@ extern "C" {
 
 /* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below the limit is masked. */
 #define SANTA__MASKED       (-3.0e38f)
-#define SANTA__MASK_LIMIT   (-1.0e30f)
+#define SANTA__MASK_LIMIT   (-1.0e38f)
 #define SANTA__EXP_UNDERFLOW (-87.0f)       /* exp below this is 0: a key without mass must not be drawn */
 
 #define SANTA__MIN(a, b) ((a) < (b) ? (a) : (b))
@@ -811,7 +834,7 @@ SANTADEF void santa_philox(const uint32_t counter[4], const uint32_t key[2], uin
 
 /* One stream of >>random. The last Philox block is kept: neighbours in index share it. */
 enum { SANTA__STREAM_DRAWS, SANTA__STREAM_BERNOULLI, SANTA__STREAM_VATTENTION, SANTA__STREAM_STASH };
-typedef struct santa__rng { uint32_t key[2], head, q_index, stream, block, word[4]; int filled; } santa__rng;
+typedef struct santa__rng { uint64_t block; uint32_t key[2], head, q_index, stream, word[4]; int filled; } santa__rng;
 
 static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
                                   uint32_t q_index) {
@@ -827,10 +850,11 @@ static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t reque
     return r;
 }
 
-static uint32_t santa__rng_word(santa__rng *r, uint32_t index) {
+static uint32_t santa__rng_word(santa__rng *r, uint64_t index) {
     if (!r->filled || r->block != index / 4) {
         uint32_t counter[4];
-        counter[0] = index / 4; counter[1] = r->head; counter[2] = r->q_index; counter[3] = r->stream;
+        counter[0] = (uint32_t)(index / 4); counter[1] = r->head; counter[2] = r->q_index;
+        counter[3] = r->stream + ((uint32_t)(index >> 34) << 8);
         santa_philox(counter, r->key, r->word);
         r->block = index / 4;
         r->filled = 1;
@@ -838,7 +862,7 @@ static uint32_t santa__rng_word(santa__rng *r, uint32_t index) {
     return r->word[index % 4];
 }
 
-static double santa__rng_uniform(santa__rng *r, uint32_t index) {
+static double santa__rng_uniform(santa__rng *r, uint64_t index) {
     return (double)santa__rng_word(r, index) * (1.0 / 4294967296.0);
 }
 
@@ -1433,6 +1457,25 @@ static void santa__key_range(const santa_attention *a, int64_t len, int64_t i, i
     if (*begin > *end) *begin = *end;
 }
 
+/* Whether two elements share memory, as far as strides show it: from the smallest stride up, each must reach over all that
+   the smaller ones span. (Strides that mesh without that are refused, too.) */
+static int santa__overlaps(const santa_tensor *t) {
+    int order[4] = {0, 1, 2, 3}, i, k;
+    uint64_t span = 0;
+    for (i = 1; i < 4; i++)
+        for (k = i; k > 0 && santa__abs(t->stride[order[k]]) < santa__abs(t->stride[order[k - 1]]); k--) {
+            const int swap = order[k];
+            order[k] = order[k - 1];
+            order[k - 1] = swap;
+        }
+    for (i = 0; i < 4; i++) {
+        const uint64_t stride = santa__abs(t->stride[order[i]]), size = (uint64_t)t->shape[order[i]];
+        if (size > 1 && stride <= span) return 1;
+        span += (size - 1) * stride;
+    }
+    return 0;
+}
+
 static santa_status santa__check_shapes(const santa_attention *a) {
     const santa_tensor *t[4];
     int i;
@@ -1464,7 +1507,7 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
-    return SANTA_OK;
+    return santa__overlaps(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to read. Of the block table the
@@ -1501,16 +1544,21 @@ static int santa__has_draws(santa_method m) { return m >= SANTA_IID && m <= SANT
 static int64_t santa__num_samples(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
 static int64_t santa__tile_size(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
 
+static int64_t santa__num_combs(const santa_options *o) { return o->num_combs ? o->num_combs : 1; }
+
 /* Whether a row of so many keys is run dense. */
 static int santa__is_dense(const santa_options *o, int64_t keys) {
-    const int64_t below = o->dense_below == SANTA_AUTO ? 16 * santa__num_samples(o) : o->dense_below;
-    return o->method == SANTA_DENSE || (santa__has_draws(o->method) && keys < below);
+    if (!santa__has_draws(o->method)) return o->method == SANTA_DENSE;
+    return keys < (o->dense_below == SANTA_AUTO ? 16 * santa__num_samples(o) : o->dense_below);
 }
 
 static double santa__top_p(const santa_options *o) { return o->top_p > 0.0 ? o->top_p : 0.9; }
 static int64_t santa__bernoulli_draws(const santa_options *o) { return o->bernoulli_draws ? o->bernoulli_draws : 4; }
 static double santa__epsilon(const santa_vattention_options *v) { return v->epsilon > 0.0 ? v->epsilon : 0.05; }
 static double santa__delta(const santa_vattention_options *v) { return v->delta > 0.0 ? v->delta : 0.05; }
+
+#define SANTA__DELTA_MIN 1e-290              /* below it erfc, and parts of it that a budget is split into, underflow */
+static int santa__bad_delta(double delta) { return santa__not_finite_d(delta) || !(delta >= SANTA__DELTA_MIN && delta < 1.0); }
 
 /* Keys per block of masses: tiles of flash below SANTA_BLOCK are blocks of their own. */
 static int santa__block_size(const santa_options *o) {
@@ -1526,6 +1574,9 @@ static santa_status santa__check_sampler(const santa_options *o) {
         int whole = t > 0 && t % SANTA_BLOCK == 0, small = o->method == SANTA_FLASH && (t == 8 || t == 16 || t == 32);
         if ((o->method != SANTA_PROP && o->method != SANTA_FLASH) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
+    if (o->num_combs < 0 || o->num_combs > SANTA_MAX_COMBS || santa__num_samples(o) % santa__num_combs(o) != 0)
+        return SANTA_ERR_COMBS;
+    if (o->num_combs > 1 && o->method != SANTA_SYS && o->method != SANTA_PROP && o->method != SANTA_FLASH) return SANTA_ERR_COMBS;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
@@ -1543,7 +1594,7 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
         return SANTA_ERR_VATTENTION_TOKENS;
     if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
     if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
-    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || v->delta >= 1.0) return SANTA_ERR_DELTA;
+    if (santa__not_finite_d(v->delta) || v->delta < 0.0 || santa__bad_delta(santa__delta(v))) return SANTA_ERR_DELTA;
     if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
     if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (a->std_error && (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P)) return SANTA_ERR_STD_ERROR;
@@ -1580,7 +1631,7 @@ typedef struct santa__va_head { santa__sums sums[SANTA__SETS]; santa_audit audit
 typedef struct santa__plan {
     int64_t group, n, blocks, block, list, lists, d_pad, dv, score_stride, words, state;
     uint64_t stats, q, packed, coef, active, row_a, row_b, scores, block_max, block_sum, prefix, seen, index, count, weight, acc,
-             states, taken, part, keys, va, va_rows, total, team_scores;
+             states, combs, taken, part, keys, va, va_rows, total, team_scores;
     int shared;                          /* see santa__is_team. Behind the workspaces of an exact team lie team_scores
                                             bytes for each KV head of a span of each thread                       */
 } santa__plan;
@@ -1622,7 +1673,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     switch (o->method) {
         case SANTA_DENSE: case SANTA_TOP_P: p->list = streams ? 0 : n; break;
         case SANTA_TOP_K: p->list = SANTA__MIN(s, n); break;
-        case SANTA_FLASH: p->list = s + n / santa__tile_size(o) + 2; break;
+        case SANTA_FLASH: p->list = s + (n / santa__tile_size(o) + 2) * santa__num_combs(o); break;
         case SANTA_VATTENTION: p->list = 0; break;
         default: p->list = s; break;
     }
@@ -1647,6 +1698,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->weight = santa__plan_part(p, p->lists * p->list, 4);
     p->acc = santa__plan_part(p, dv, 4);
     p->states = santa__plan_part(p, streams && p->shared ? chunks + 1 : streams || o->dense_below != 0 ? 2 : 0, (uint64_t)p->state);
+    p->combs = santa__plan_part(p, santa__num_combs(o) > 1 ? santa__num_combs(o) * dv : 0, sizeof(double));
     p->taken = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->part = santa__plan_part(p, vattention ? p->words : 0, 8);
     p->keys = santa__plan_part(p, vattention ? n : 0, 4);
@@ -1696,7 +1748,8 @@ static int64_t santa__span(const santa_attention *a, const santa_options *o, con
 /* Workspaces of a call: one for each KV head of a sequence that a team works on, or of each thread's span. */
 static int64_t santa__works(const santa_attention *a, const santa_options *o, const santa__plan *p) {
     if (!p->shared) return santa__threads(o) * santa__span(a, o, p);
-    return SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN);
+    /* one for santa_scores, where the range of items is empty */
+    return SANTA__MAX(SANTA__MIN(SANTA__MIN(a->k.shape[2], santa__items(a, o)), (int64_t)SANTA__SPAN), 1);
 }
 
 /* Also used for its saturated total: anything past size_t is refused. */
@@ -1855,9 +1908,9 @@ static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, 
         double x = p * (double)draws;
         b = (int64_t)x;
         if (b >= draws) return draws;
-        return b + (santa__rng_uniform(rng, (uint32_t)(feature * draws + b)) < x - (double)b);
+        return b + (santa__rng_uniform(rng, (uint64_t)(feature * draws + b)) < x - (double)b);
     }
-    for (b = 0; b < draws; b++) kept += santa__rng_uniform(rng, (uint32_t)(feature * draws + b)) < p;
+    for (b = 0; b < draws; b++) kept += santa__rng_uniform(rng, (uint64_t)(feature * draws + b)) < p;
     return kept;
 }
 
@@ -2225,21 +2278,42 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
 }
 
-/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, one in each stratum, or anywhere in the mass (step is
-   all of it), from sorted random words. */
-enum { SANTA__COMB, SANTA__STRATA, SANTA__ANYWHERE };
-typedef struct santa__marks { int kind; int64_t s; double u, step, per_step, shift; const int32_t *word; } santa__marks;
+/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, those of several combs of the same step (the i-th is
+   of comb i % combs, as their offsets are sorted), one in each stratum, or anywhere in the mass (step is all of it), from sorted
+   random words. */
+enum { SANTA__COMB, SANTA__COMBS, SANTA__STRATA, SANTA__ANYWHERE };
+typedef struct santa__marks {
+    int kind;
+    int64_t s, combs;
+    double u, step, per_step, shift, comb[SANTA_MAX_COMBS];
+    const int32_t *word;
+} santa__marks;
 
 static santa__marks santa__marks_make(int kind, int64_t s, double step, const int32_t *word, double u) {
     santa__marks m;
-    m.kind = kind; m.s = s; m.step = step; m.per_step = 1.0 / step; m.word = word; m.u = u;
+    m.kind = kind; m.s = s; m.combs = 1; m.step = step; m.per_step = 1.0 / step; m.word = word; m.u = u;
     m.shift = kind == SANTA__COMB ? 1.0 - u : 0.0;
+    return m;
+}
+
+/* s draws by combs over mass total, with the stream's numbers from index on. */
+static santa__marks santa__marks_combs(santa__rng *rng, uint64_t index, int64_t combs, int64_t s, double total) {
+    santa__marks m = santa__marks_make(combs > 1 ? SANTA__COMBS : SANTA__COMB, s, total / (double)(s / combs), NULL,
+                                       santa__rng_uniform(rng, index));
+    int64_t i, k;
+    m.combs = combs;
+    for (i = 0; i < combs; i++) {
+        const double u = santa__rng_uniform(rng, index + (uint64_t)i);
+        for (k = i; k > 0 && m.comb[k - 1] > u; k--) m.comb[k] = m.comb[k - 1];
+        m.comb[k] = u;
+    }
     return m;
 }
 
 static double santa__mark_at(const santa__marks *m, int64_t i) {
     uint32_t word;
     if (m->kind == SANTA__COMB) return ((double)i + m->u) * m->step;
+    if (m->kind == SANTA__COMBS) return ((double)(i / m->combs) + m->comb[i % m->combs]) * m->step;
     memcpy(&word, &m->word[i], sizeof word);
     return ((m->kind == SANTA__STRATA ? (double)i : 0.0) + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0)) * m->step;
 }
@@ -2248,7 +2322,7 @@ static double santa__mark_at(const santa__marks *m, int64_t i) {
 static int64_t santa__marks_search(const santa__marks *m, double end, int64_t n, int64_t from) {
     n = m->kind == SANTA__ANYWHERE ? from : SANTA__MIN(SANTA__MAX(n, from), m->s);
     if (m->kind == SANTA__STRATA) n += n < m->s && santa__mark_at(m, n) < end;
-    while (n > from && !(santa__mark_at(m, n - 1) < end)) n--;        /* no step but for rounding, unless anywhere */
+    while (n > from && !(santa__mark_at(m, n - 1) < end)) n--;        /* few steps, unless anywhere */
     while (n < m->s && santa__mark_at(m, n) < end) n++;
     return n;
 }
@@ -2257,7 +2331,7 @@ static int64_t santa__marks_below(const santa__marks *m, double end, int64_t fro
     const double x = end * m->per_step + m->shift;
     const int64_t n = (int64_t)x;
     if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;      /* rounding moves x less */
-    return santa__marks_search(m, end, n, from);
+    return santa__marks_search(m, end, n * m->combs, from);
 }
 
 /* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that marks fall in, some at a time, so that
@@ -2294,7 +2368,7 @@ static void santa__draw_marks(const santa__mass *x, const santa__marks *m, int64
 static void santa__draw_words(santa__rng *rng, int64_t s, santa__list *l) {
     int64_t i;
     for (i = 0; i < s; i++) {
-        const uint32_t word = santa__rng_word(rng, (uint32_t)i) ^ 0x80000000u;
+        const uint32_t word = santa__rng_word(rng, (uint64_t)i) ^ 0x80000000u;
         memcpy(&l->index[i], &word, sizeof word);
     }
 }
@@ -2314,8 +2388,9 @@ static void santa__draw_strat(const santa__mass *x, santa__rng *rng, int64_t s, 
 }
 
 /* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence. sys is one tile. */
-static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
-    const santa__marks m = santa__marks_make(SANTA__COMB, s, x->total / (double)s, NULL, santa__rng_uniform(rng, 0));
+static void santa__draw_comb(const santa__mass *x, santa__rng *rng, int64_t combs, int64_t s, int64_t tile, santa__list *l,
+                             santa_stats *stats) {
+    const santa__marks m = santa__marks_combs(rng, 0, combs, s, x->total);
     int64_t b = 0, i = 0;
     while (b < x->blocks) {
         int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
@@ -2337,8 +2412,10 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
 
 /* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only tiles with mass have a share
    of the budget. A tile far below the others would drown in their prefix, so each has a prefix of its own. */
-static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_t tile, santa__list *l, santa_stats *stats) {
+static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t combs, int64_t s, int64_t tile, santa__list *l,
+                              santa_stats *stats) {
     const double total = x->total;
+    const int64_t each = s / combs;                                   /* draws of one comb in all tiles */
     int64_t b, end, i, t = 0, tiles = 0, rank = 0;
     int has;
     for (b = 0; b < x->blocks; b = end, t++) { end = santa__tile_end(x, b, tile, &has); tiles += has > 0; }
@@ -2353,11 +2430,10 @@ static void santa__draw_flash(santa__mass *x, santa__rng *rng, int64_t s, int64_
         if (!has) continue;
         part.u += b * x->block; part.max += b; part.sum += b; part.first += b; part.blocks = end - b;
         santa__prefix(&part);                                         /* overwrites x's, which is not needed any more */
-        n = s * (rank + 1) / tiles - s * rank / tiles;
-        n = SANTA__MAX(n, 1);
+        n = each * (rank + 1) / tiles - each * rank / tiles;
+        n = SANTA__MAX(n, 1) * combs;
         rank++;
-        m = santa__marks_make(SANTA__COMB, n, part.total / (double)n, NULL,
-                              santa__rng_uniform(rng, (uint32_t)((x->first + b) / tile)));
+        m = santa__marks_combs(rng, (uint64_t)((x->first + b) / tile * combs), combs, n, part.total);
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
         santa__draw_marks(&part, &m, 0, n, 0, part.blocks, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
@@ -2430,15 +2506,16 @@ static void santa__take_selected(const float *s, int64_t n, int64_t first, uint3
 /* The sampler: rows and weights of one head from its masses (for top-k and top-p, u holds raw scores). */
 static void santa__draw(const santa_options *o, santa__mass *x, santa__rng *rng, santa__list *l, santa_stats *stats) {
     const int64_t s = santa__num_samples(o), n = x->blocks * x->block, tile = santa__tile_size(o) / x->block;
+    const int64_t combs = santa__num_combs(o);
     uint32_t threshold;
     int64_t i, b, ties;
     l->rows = l->draws = 0;
     switch (o->method) {
         case SANTA_IID: santa__draw_iid(x, rng, s, l); break;
         case SANTA_STRAT: santa__draw_strat(x, rng, s, l); break;
-        case SANTA_SYS: santa__draw_comb(x, rng, s, 0, l, stats); break;
-        case SANTA_PROP: santa__draw_comb(x, rng, s, tile, l, stats); break;
-        case SANTA_FLASH: santa__draw_flash(x, rng, s, tile, l, stats); return;
+        case SANTA_SYS: santa__draw_comb(x, rng, combs, s, 0, l, stats); break;
+        case SANTA_PROP: santa__draw_comb(x, rng, combs, s, tile, l, stats); break;
+        case SANTA_FLASH: santa__draw_flash(x, rng, combs, s, tile, l, stats); return;
         case SANTA_TOP_K: case SANTA_TOP_P: {
             int by_mass = o->method == SANTA_TOP_P;
             santa__select(x->u, n, by_mass ? santa__top_p(o) * x->total : (double)s, by_mass, x->m, &threshold, &ties);
@@ -2626,6 +2703,8 @@ static int64_t santa__mark(uint64_t *seen, int64_t bit) {             /* 1 the f
     return (old & mask) == 0;
 }
 
+static int santa__has_bit(const uint64_t *seen, int64_t bit) { return (int)(seen[bit >> 6] >> (bit & 63) & 1u); }
+
 static void santa__gather(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, const float *weight,
                           int64_t rows, float scale, float *acc) {
     const float one = 1.0f;
@@ -2636,15 +2715,44 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
                           1, &one, &scale, acc, 0);
 }
 
-/* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Otherwise each draw's
-   variance is taken as half the squared difference to its neighbour (no neighbour differs within a key drawn twice);
-   strata whose means differ make it too large, not too small. */
+/* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what their sum is off by, squared, on
+   average. flash's tiles have combs of their own, whose squares add up. Draw k of such a list is of comb k % R. */
+static float santa__combs_error(const santa__job *j, const santa__list *l, double share) {
+    const int64_t combs = santa__num_combs(j->o), dv = j->v.dim, tile = j->o->method == SANTA_FLASH ? santa__tile_size(j->o) : 0;
+    double *sum = SANTA__PART(double, j, combs), total = 0.0;
+    float *row = SANTA__PART(float, j, row_a);
+    int64_t i, r, c, at = 0, end;
+    for (i = 0; i < l->rows; i = end) {
+        memset(sum, 0, (size_t)(combs * dv) * sizeof *sum);
+        for (end = i; end < l->rows && (tile == 0 || l->index[end] / tile == l->index[i] / tile); end++) {
+            const int64_t whole = l->count[end] / combs, more = l->count[end] % combs;
+            const double w = (double)l->weight[end] / (double)l->count[end] * share;
+            santa__load_row(&j->v, l->index[end], row);
+            for (r = 0; r < combs; r++) {
+                const double times = (double)(whole + ((r - at % combs + combs) % combs < more)) * w;
+                for (c = 0; c < dv && times > 0.0; c++) sum[r * dv + c] += times * (double)row[c];
+            }
+            at += l->count[end];
+        }
+        for (c = 0; c < dv; c++) {
+            double mean = 0.0;
+            for (r = 0; r < combs; r++) mean += sum[r * dv + c] / (double)combs;
+            for (r = 0; r < combs; r++) total += (sum[r * dv + c] - mean) * (sum[r * dv + c] - mean);
+        }
+    }
+    return (float)sqrt(total * (double)combs / (double)(combs - 1));
+}
+
+/* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Several combs: see above.
+   Otherwise each draw's variance is taken as half the squared difference to its neighbour (no neighbour differs within a key
+   drawn twice): too large where neighbours' means differ, too small where V keeps step with a comb. */
 static float santa__std_error(const santa__job *j, const santa__list *l, const float *mean, double share) {
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
     const double n = (double)l->draws;
     double total = 0.0, last = 0.0;
     int64_t i, c;
     if (l->draws < 2) return santa__inf();
+    if (santa__num_combs(j->o) > 1) return santa__combs_error(j, l, share);
     for (i = 0; i < l->rows; i++) {
         double dist = 0.0, w = (double)l->weight[i] / (double)l->count[i];
         santa__load_row(&j->v, l->index[i], row);
@@ -2752,10 +2860,16 @@ static void santa__sample_heads(santa__job *j, int64_t span) {
 
 /* ---------------------------------------------------------------------------------------------- >>run-vattention */
 
-/* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then Newton on erfc. */
+/* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then Newton on erfc; where that
+   would underflow, fixed-point steps on the tail's series log q = -z^2/2 - log(z sqrt(2 pi)) + log(1 - 1/z^2 + 3/z^4 - ..). */
 static double santa__upper_quantile(double q) {
-    double t = sqrt(-2.0 * log(q)), z;
+    double t = sqrt(-2.0 * log(q)), z = t;
     int i;
+    for (i = 0; q < SANTA__DELTA_MIN && i < 8; i++) {
+        const double y = 1.0 / (z * z);
+        z = sqrt(-2.0 * (log(q) + log(z * 2.50662827463100050242 / (1.0 - y * (1.0 - y * (3.0 - 15.0 * y))))));
+    }
+    if (q < SANTA__DELTA_MIN) return z;
     z = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
     for (i = 0; i < 4; i++) {
         double density = exp(-0.5 * z * z) * 0.39894228040143267794;
@@ -2781,7 +2895,7 @@ static int santa__bad_amount(double x) { return santa__not_finite_d(x) || x < 0.
 static santa_status santa__check_budget(const santa_budget *in, const int64_t *budget, int denominator, int numerator) {
     if (!in || !budget) return SANTA_ERR_NULL_ARGUMENT;
     if (santa__not_finite_d(in->epsilon) || !(in->epsilon > 0.0 && in->epsilon < 1.0)) return SANTA_ERR_EPSILON;
-    if (santa__not_finite_d(in->delta) || !(in->delta > 0.0 && in->delta < 1.0)) return SANTA_ERR_DELTA;
+    if (santa__bad_delta(in->delta)) return SANTA_ERR_DELTA;
     if ((unsigned)in->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (in->population < 0) return SANTA_ERR_BUDGET_INPUT;
     if (denominator && (santa__bad_amount(in->sigma) || santa__bad_amount(in->denominator))) return SANTA_ERR_BUDGET_INPUT;
@@ -2998,16 +3112,24 @@ static void santa__va_add_rest(santa__va *x) {
     santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->taken, ~(uint64_t)0));
 }
 
-/* count more positions of the middle, uniform without replacement. Redraws on a hit; a word that would favour small
-   positions is redrawn too (Lemire's bound). */
-static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint32_t *at, int64_t count) {
+/* count more of the `left` free positions of the middle, uniform without replacement. Redraws on a hit; a word that would
+   favour small positions is redrawn too (Lemire's bound). When more than half of them are wanted, those that stay out are
+   drawn instead: else the last ones would take most of the words. */
+static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, int64_t count, int64_t left) {
     const uint32_t size = (uint32_t)x->mid, uneven = (0u - size) % size;
-    memset(x->part, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->part);
-    while (count > 0) {
-        uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
-        if ((uint32_t)wide < uneven || !santa__mark(x->taken, (int64_t)(wide >> 32))) continue;
-        santa__mark(x->part, (int64_t)(wide >> 32));
-        count--;
+    const int64_t words = x->mid / 64 + 1;
+    const int complement = count > left - count;
+    int64_t draws = complement ? left - count : count, i;
+    memset(x->part, 0, (size_t)words * sizeof *x->part);
+    while (draws > 0) {
+        const uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
+        const int64_t position = (int64_t)(wide >> 32);
+        if ((uint32_t)wide < uneven || santa__has_bit(x->taken, position)) continue;
+        draws -= santa__mark(x->part, position);
+    }
+    for (i = 0; i < words; i++) {
+        if (complement) x->part[i] = ~(x->part[i] | x->taken[i]);
+        x->taken[i] |= x->part[i];
     }
     santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->part, 0));
 }
@@ -3019,6 +3141,7 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     float *q = SANTA__PART(float, j, row_a);
     int64_t i, count, marked = 0;
     santa__load_query(j, g, q);
+    memset(x->list, 0xff, (size_t)want * sizeof *x->list);            /* -1, no key: it may return more than it writes */
     count = v->heavy(v->heavy_user, j->batch, j->q_index, santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
     for (i = 0; i < SANTA__MIN(count, want); i++)
         if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__mark(x->taken, x->list[i] - x->lo);
@@ -3110,9 +3233,9 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
 /* Base sample, the heads' budgets from it, and as many more keys as the largest asks for. Returns the keys read. */
 static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
     santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, santa__head(x->j, 0));
-    uint32_t at = 0;
+    uint64_t at = 0;
     int64_t g, budget = base;
-    santa__va_add_sample(x, &rng, &at, base);
+    santa__va_add_sample(x, &rng, &at, base, x->residual);
     for (g = 0; g < x->j->group; g++) {
         santa__va_head *head = &x->head[g];
         const int bad = head->sums[SANTA__FIXED].bad || head->sums[SANTA__SAMPLE].bad;
@@ -3120,7 +3243,7 @@ static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
         head->audit.needed = bad ? base : santa__va_needed(x, g, base);
         budget = SANTA__MAX(budget, head->audit.needed);
     }
-    if (budget < x->residual) santa__va_add_sample(x, &rng, &at, budget - base);
+    if (budget < x->residual) santa__va_add_sample(x, &rng, &at, budget - base, x->residual - base);
     else santa__va_add_rest(x);
     return budget;
 }
@@ -3175,7 +3298,7 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
         acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->a->std_error && !audit->exact)
+    if (j->a->std_error && !audit->exact && total > 0.0)
         std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
                                         (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
@@ -3698,6 +3821,8 @@ static santa_status santa__check_variance(const float *p, int64_t n, const float
     if (!v || !variance) return SANTA_ERR_NULL_ARGUMENT;
     if (dv <= 0 || stride < 0) return SANTA_ERR_SHAPE;
     if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
+    if (santa__mul(santa__add(santa__mul((uint64_t)n - 1, (uint64_t)stride), (uint64_t)dv), sizeof *v) > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
     if (!santa_variance_workspace_size(n, dv)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     return workspace_bytes < santa_variance_workspace_size(n, dv) ? SANTA_ERR_WORKSPACE_SIZE : SANTA_OK;
@@ -4254,6 +4379,9 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #endif /* SANTA__ISA */
 
 /* >>history
+   0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be sampled (the ones left out are
+                    drawn). All others are those of 0.1.0. New: num_combs. Scores from -1e38 to -1e30 count (they were -inf);
+                    out that overlaps itself and delta below 1e-290 are refused.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores; f32, f16, bf16,
                     e4m3, q8_0; AVX2, AVX-512, NEON at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
 

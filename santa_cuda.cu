@@ -1,4 +1,4 @@
-/* santa_cuda.cu - v0.1.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+/* santa_cuda.cu - v0.2.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
@@ -32,7 +32,7 @@ enum { RUN = 8 };                                   /* tiles per such thread who
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
 #define MASKED (-3.0e38f)
-#define MASK_LIMIT (-1.0e30f)
+#define MASK_LIMIT (-1.44269504e38f)                /* santa.h's, in base 2 */
 
 typedef unsigned long long u64;
 typedef long long i64;
@@ -1600,6 +1600,7 @@ santa_status check(const santa_attention *a, const santa_options *o) {
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (o->dense_below && o->method != SANTA_DENSE) return SANTA_ERR_BACKEND_DENSE_BELOW;
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
     if (a->q.shape[0] > 65535 || a->q.shape[2] > 65535) return SANTA_ERR_OVERFLOW;         /* grid y and z */

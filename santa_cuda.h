@@ -13,7 +13,7 @@
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no synchronisation, no read-back. It may be captured
                        in a CUDA graph; with seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a multiple of 64 keys. Exact scores. The
-                       others, std_error, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for
+                       others, std_error, num_combs, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for
                        and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits
                        with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. Everything

@@ -228,6 +228,38 @@ static void wide_scores(void) {
     ref_free(&p);
 }
 
+/* Finite scores count however low they are, down to the limit that the manual names; below it they are -inf. */
+static void low_scores(void) {
+    enum { KEYS = 200, BEST = 77 };
+    static const double tops[] = {-2e30, -1e35, -0.9e38, -1.1e38};
+    ref_spec s = ref_spec_make(2, 1, KEYS, 1);
+    s.head_dim_v = 3;
+    s.sm_scale   = 1.0f;
+    for (int i = 0; i < 4; i++) {
+        ref_problem p;
+        ref_build(&p, &s);
+        p.q[0] = p.q[1] = 1.0;
+        for (int j = 0; j < KEYS; j++) p.k[j] = (double)(float)(tops[i] * (j == BEST ? 1.0 : 1.5 + 0.001 * j));
+        ref_write(&p);
+        for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+            FOR_EACH_ISA (isa) {
+                santa_options o = ref_options((santa_method)m, 8, 1);
+                o.isa = isa;
+                o.vattention.sink_tokens = o.vattention.local_tokens = 5;
+                p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
+                if (!ref_run(&p, &o, NULL)) break;
+                for (int h = 0; h < 2; h++)
+                    for (int c = 0; c < 3; c++) {
+                        const double want = i < 3 ? p.v[BEST * 3 + c] : 0.0, got = ref_get(&p.a.out, 0, 0, h, c);
+                        CHECK_MSG(fabs(got - want) < 1e-6 && (i < 3 ? p.lse[h] == (float)p.k[BEST] : p.lse[h] == -INFINITY),
+                                  "%s, %s, best score %g: out %g, want %g, lse %g", santa_method_name(o.method),
+                                  santa_isa_name(isa), tops[i], got, want, (double)p.lse[h]);
+                    }
+            }
+        ref_free(&p);
+    }
+}
+
 static void strided_zero(void) {
     /* One K/V row shown as many, and one KV head shown as two: views with stride 0 are inputs like any other. */
     ref_spec s = ref_spec_make(4, 2, 90, 12);
@@ -439,6 +471,7 @@ const test_case suite_dense[] = {
     {"window and causal edges", mask_edges},
     {"scores up to 2^100", large_scores},
     {"scores from 0 to -200", wide_scores},
+    {"scores far below zero, every method", low_scores},
     {"views with stride 0", strided_zero},
     {"a NaN or +inf score spoils its row and no other", broken_scores},
     {"no key: zero and -inf, every method", no_keys},

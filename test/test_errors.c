@@ -245,6 +245,13 @@ static void shapes(void) {
     BAD(ERR_OUT_STRIDE, a.out.stride[1] = 0);
     BAD(ERR_OUT_STRIDE, a.out.stride[2] = 0);
     BAD(ERR_OUT_STRIDE, a.out.stride[3] = 0);
+    BAD(ERR_OUT_OVERLAP, a.out.stride[2] = DIM_V - 1);                           /* a head's row ends in the next one's */
+    BAD(ERR_OUT_OVERLAP, a.out.stride[2] = -(DIM_V - 1));
+    BAD(ERR_OUT_OVERLAP, a.out.stride[1] = DIM_V * HEADS - 1);
+    BAD(ERR_OUT_OVERLAP, a.out.stride[0] = a.out.stride[1]);
+    BAD(ERR_OUT_OVERLAP, a.out.stride[3] = DIM_V; a.out.stride[2] = DIM_V);
+    GOOD(a.out.stride[3] = HEADS; a.out.stride[2] = 1);                          /* heads within features: each has its own */
+    GOOD(a.out.data = got.wide; a.out.stride[2] = DIM_V + 1; a.out.stride[1] = WIDE; a.out.stride[0] = 2 * WIDE);
     GOOD(a.q.stride[2] = a.k.stride[1] = a.v.stride[0] = 0);                     /* inputs may repeat themselves */
 }
 
@@ -271,8 +278,8 @@ static void overflows(void) {
                       a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 40;
                       a.q.shape[1] = a.out.shape[1] = (int64_t)1 << 40; a.seq_lens = NULL);
     /* tensors that overlap themselves fit in memory where the workspace of so many heads and keys cannot */
-    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0; a.out.stride[2] = 1;
-                      a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0;
+    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0; a.out.stride[2] = DIM_V;
+                      a.out.stride[1] = (int64_t)1 << 36; a.out.stride[0] = (int64_t)1 << 38; a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0;
                       a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL);
     BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = (int64_t)1 << 31; a.k.stride[1] = a.v.stride[1] = 0);
     BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = INT64_MAX;        a.k.stride[1] = a.v.stride[1] = 0);
@@ -386,10 +393,23 @@ static void method_options(void) {
     }
     CHECK(!santa_isa_supported(SANTA_ISA_AVX512) || santa_isa_supported(SANTA_ISA_AVX2));
     CHECK(!santa_isa_supported(SANTA_ISA_NEON) || !santa_isa_supported(SANTA_ISA_AVX2));
+    BAD(ERR_COMBS, o.method = SANTA_SYS; o.num_combs = -1);
+    BAD(ERR_COMBS, o.method = SANTA_SYS; o.num_combs = SANTA_MAX_COMBS + 1; o.num_samples = 17 * 16);
+    BAD(ERR_COMBS, o.method = SANTA_SYS; o.num_combs = 3);                       /* of 16 draws */
+    BAD(ERR_COMBS, o.method = SANTA_FLASH; o.num_combs = 16; o.num_samples = 8);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_FLASH;
+        if (has) GOOD(o.method = (santa_method)m; o.num_combs = SANTA_MAX_COMBS);
+        else     BAD(ERR_COMBS, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
+        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 1);
+    }
+    GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4);              /* the default, 128, divides */
     BAD(ERR_DENSE_BELOW, o.dense_below = SANTA_AUTO - 1);
     BAD(ERR_DENSE_BELOW, o.dense_below = INT64_MIN);
     GOOD(o.dense_below = SANTA_AUTO);
     GOOD(o.dense_below = INT64_MAX);
+    for (int m = SANTA_TOP_K; m <= SANTA_VATTENTION; m++)                        /* 16 * num_samples would overflow */
+        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.dense_below = SANTA_AUTO; o.num_samples = INT64_MAX);
 }
 
 static void serial_for(void *user, int64_t count, santa_task task, void *context) {
@@ -435,6 +455,9 @@ static void vattention_options(void) {
     BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = nan_d());
     BAD_VATTENTION(ERR_EPSILON, o.vattention.epsilon = infinity_d());
     BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = -infinity_d());
+    BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = 4.9e-324);
+    BAD_VATTENTION(ERR_DELTA,   o.vattention.delta   = 0.99e-290);
+    GOOD_VATTENTION(o.vattention.delta = 1e-290);
     BAD_VATTENTION(ERR_BOUND,     set_enum(&o.vattention.bound, 2));
     BAD_VATTENTION(ERR_BOUND,     set_enum(&o.vattention.bound, -1));
     BAD_VATTENTION(ERR_GUARANTEE, set_enum(&o.vattention.guarantee, 2));
@@ -599,6 +622,8 @@ static void budgets(void) {
         BAD_BUDGET(ERR_DELTA, in.delta = 0.0);
         BAD_BUDGET(ERR_DELTA, in.delta = 1.0);
         BAD_BUDGET(ERR_DELTA, in.delta = nan_d());
+        BAD_BUDGET(ERR_DELTA, in.delta = 4.9e-324);
+        BAD_BUDGET(ERR_DELTA, in.delta = 0.99e-290);
         BAD_BUDGET(ERR_BOUND, set_enum(&in.bound, 2));
         BAD_BUDGET(ERR_BUDGET_INPUT, in.population = -1);
         if (f != 1) {                                                            /* the denominator's share */
@@ -662,6 +687,11 @@ static void measures(void) {
         CHECK(result >= 0.0);
         result = -7.0;
 #undef VARIANCE
+        /* rows beyond the address space: only sizes show it, so nothing may be read */
+        static const int64_t strides[] = {(int64_t)1 << 62, INT64_MAX, PTRDIFF_MAX / 4 / (LEN - 1) + 1};
+        for (int i = 0; i < 3; i++)
+            EXPECT(ERR_OVERFLOW, functions[f](p, LEN, v, strides[i], DIM_V, 8, &result, got.workspace, bytes));
+        CHECK_MSG(result == -7.0, "an error wrote a variance");
     }
     for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
     EXPECT(OK,                santa_expected_distinct(SANTA_IID, p, LEN, 8, &result));

@@ -781,6 +781,32 @@ static void poison(void) {
         }
 }
 
+static void one_after_another(void *user, int64_t count, santa_task task, void *context) {
+    (void)user;
+    for (int64_t i = 0; i < count; i++) task(context, i);
+}
+
+/* A call of no items has a workspace, too: santa_scores works in it, though santa_decode would not. */
+static void scores_of_an_empty_range(void) {
+    problem p = small_problem();
+    p.capacity = p.len[0] = 1024;
+    p.kv_layout = HND;
+    call c = make_call(p, options_of(SANTA_SYS, SANTA_SCORES_EXACT, SANTA_ISA_AUTO));
+    c.o.num_threads  = 2;
+    c.o.parallel_for = one_after_another;
+    c.o.item_begin = c.o.item_end = 1;
+    const size_t bytes = santa_workspace_size(&c.a, &c.o);
+    float *scores = (float *)test_alloc(3 * 1024 * sizeof *scores);
+    unsigned char *workspace = (unsigned char *)test_alloc(bytes + (1 << 20));
+    memset(workspace, 0xa5, bytes + (1 << 20));
+    CHECK_STATUS(santa_scores(&c.a, &c.o, 0, 0, 1, scores, 1024, workspace, bytes), SANTA_OK);
+    CHECK(is_canary(workspace + bytes, 1 << 20));
+    CHECK_STATUS(santa_decode(&c.a, &c.o, workspace, bytes, NULL), SANTA_OK);
+    CHECK(is_canary(workspace + bytes, 1 << 20));
+    free(scores); free(workspace);
+    free_call(&c);
+}
+
 const test_case suite_memory[] = {
     {"guard pages around every shape", guard_shapes},
     {"guard pages around every method and score", guard_methods},
@@ -793,5 +819,6 @@ const test_case suite_memory[] = {
     {"workspace is used up and not overrun", workspace_is_used_up},
     {"workspace of a window", workspace_of_a_window},
     {"workspace of 131072 keys", workspace_size_of_a_long_context},
+    {"santa_scores where the range of items is empty", scores_of_an_empty_range},
     {0, 0}
 };

@@ -147,6 +147,22 @@ static void unbiased_sys(void)   { unbiased(SANTA_SYS); }
 static void unbiased_prop(void)  { unbiased(SANTA_PROP); }
 static void unbiased_flash(void) { unbiased(SANTA_FLASH); }
 
+static void unbiased_combs(void) {
+    const int64_t draws = test_quick ? 1000 : 6000;
+    for (int m = 2; m < 5; m++) {
+        const ref_spec s = ref_spec_make(2, 2, 300, 8);
+        santa_options o = ref_options(sampled(m), 16, 0);
+        experiment e[2];
+        o.num_combs = 4;
+        if (m > 2) o.tile_size = 64;                         /* flash: 5 tiles, so a comb has fewer draws than tiles */
+        if (!many_draws(&s, o, draws, e)) return;
+        for (int i = 0; i < 2; i++) {
+            CHECK_MSG(bias_z(&e[i]) <= 5.0, "%s, head %d: z = %.1f", santa_method_name(o.method), i, bias_z(&e[i]));
+            end(&e[i]);
+        }
+    }
+}
+
 /* A sampler to be caught: counts of a biased scheme, from exact probabilities and a good uniform. */
 typedef void (*bad_sampler)(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight);
 
@@ -547,6 +563,97 @@ static void standard_error_edges(void) {
     ref_free(&p);
 }
 
+/* V in step with a comb: waves of that many keys, or in no order for 0. All scores are equal then. */
+static void make_waves(ref_problem *p, int period) {
+    const int64_t dv = p->spec.head_dim_v;
+    for (int64_t i = 0; i < p->spec.len * p->spec.kv_heads * dv && period; i++)
+        p->v[i] = (double)(float)cos(6.283185307179586 * (double)(i / dv / p->spec.kv_heads) / period);
+    for (int64_t i = 0; i < p->spec.heads * p->spec.head_dim && period; i++) p->q[i] = 0.0;
+    ref_write(p);
+}
+
+/* std_error^2 - |out - exact|^2 over many draws, per head added up. */
+static int error_of_estimate(const santa_options *o, int period, int64_t draws, tally *difference, tally *error2) {
+    ref_spec s = ref_spec_make(3, 1, 128, 8);
+    ref_problem p;
+    double exact[3][8], out[8];
+    s.gain = 2.0;
+    s.sinks = period == 0;
+    ref_build(&p, &s);
+    make_waves(&p, period);
+    for (int h = 0; h < 3; h++) ref_dense(&p, 0, 0, h, exact[h], NULL);
+    ref_replicate(&p, draws);
+    const int good = ref_run(&p, o, NULL);
+    memset(difference, 0, sizeof *difference);
+    memset(error2, 0, sizeof *error2);
+    for (int64_t b = 0; b < draws && good; b++)
+        for (int h = 0; h < 3; h++) {
+            double e = 0.0;
+            ref_out(&p, b, 0, h, out);
+            for (int c = 0; c < 8; c++) e += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
+            add(difference, pow((double)p.std_error[b * 3 + h], 2.0) - e);
+            add(error2, e);
+        }
+    ref_free(&p);
+    return good;
+}
+
+/* Several combs: std_error^2 is the squared error on average, whatever V looks like. One comb is blind to V that keeps
+   step with it: the same check must fail there. */
+static void combs_know_their_error(void) {
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_FLASH};
+    static const int periods[] = {0, 2, 4, 16, 64};
+    const int64_t draws = test_quick ? 150 : 500;
+    tally difference, error2;
+    for (int m = 0; m < 3; m++)
+        for (int combs = 2; combs <= 16; combs *= 2)
+            for (int i = 0; i < 5; i++) {
+                santa_options o = ref_options(methods[m], i % 2 ? 16 : 64, 12);
+                o.num_combs = combs;
+                if (m > 0) o.tile_size = m == 1 || i % 2 ? 64 : 16;      /* flash: fewer draws of a comb than tiles, too */
+                if (!error_of_estimate(&o, periods[i], draws, &difference, &error2)) return;
+                if (mean(&error2) < 1e-12 && fabs(mean(&difference)) < 1e-12) continue;      /* the waves fit: exact */
+                if (!CHECK_MEAN_Z("std_error^2 - error^2", difference.sum, difference.squares, difference.count, 0.0, 5.0))
+                    CHECK_MSG(0, "that was %s, %d combs, waves of %d, mean error^2 %g", santa_method_name(o.method), combs,
+                              periods[i], mean(&error2));
+            }
+    santa_options o = ref_options(SANTA_SYS, 64, 12);
+    if (!error_of_estimate(&o, 2, draws, &difference, &error2)) return;
+    CHECK_NEAR(mean(&error2), 8.0, 1e-5, 0.0);               /* out = +-1 in 8 columns, exact 0 ... */
+    CHECK_NEAR(mean(&difference), -8.0, 1e-5, 0.0);          /* ... and std_error 0 */
+}
+
+/* The draws of several combs are those of each comb with its own number of the stream, so they are unbiased, too. */
+static void combs_are_combs(void) {
+    enum { N = 700, S = 60 };
+    float   scores[N];
+    double  wide[N], p[N];
+    int32_t one[N], want[N];
+    test_rng r = test_rng_make(23);
+    int64_t off = 0;
+    for (int j = 0; j < N; j++) wide[j] = (double)(scores[j] = (float)(2.0 * test_normal(&r)));
+    ref_softmax(wide, N, -REF_INF, p);
+    for (int i = 0; i < 60; i++) {
+        santa_options o = ref_options(i % 2 ? SANTA_SYS : SANTA_PROP, S, test_seed);
+        const santa_stream_id id = ref_stream((uint64_t)i, i % 7, 0);
+        o.num_combs = 1 + i % 6;
+        memset(want, 0, sizeof want);
+        for (int64_t c = 0; c < o.num_combs; c++) {
+            ref_comb(p, N, ref_random(&o, id, c), S / o.num_combs, one);
+            for (int j = 0; j < N; j++) want[j] += one[j];
+        }
+        ref_drawn d = ref_sample(scores, N, &o, id);
+        if (!CHECK_STATUS(d.status, SANTA_OK)) { ref_drawn_free(&d); return; }
+        CHECK_INT(d.d.draws, S);
+        for (int64_t k = 0, j = 0; j < N; j++) {
+            const int32_t got = k < d.d.rows && d.index[k] == j ? d.count[k++] : 0;
+            off += labs((long)(got - want[j]));
+        }
+        ref_drawn_free(&d);
+    }
+    CHECK_MSG(off <= 4, "%d counts differ from the combs'", (int)off);       /* a threshold at a boundary may move */
+}
+
 const test_case suite_statistics[] = {
     {"the bias check catches biased samplers", negative_controls},
     {"iid is unbiased", unbiased_iid},
@@ -554,6 +661,7 @@ const test_case suite_statistics[] = {
     {"sys is unbiased", unbiased_sys},
     {"prop is unbiased", unbiased_prop},
     {"flash is unbiased, also with fewer draws than tiles", unbiased_flash},
+    {"several combs are unbiased", unbiased_combs},
     {"each key's mean weight is its probability", inclusion},
     {"variance of iid, strat, sys and prop is the closed form", closed_forms},
     {"V alternating with the comb: sys is S times worse than iid", alternating_values},
@@ -562,5 +670,7 @@ const test_case suite_statistics[] = {
     {"heads, rows and requests draw independently", independent_draws},
     {"std_error against the true error", standard_errors},
     {"std_error: too few draws, sinks, nothing to estimate", standard_error_edges},
+    {"several combs: std_error is unbiased, where one comb's is 0", combs_know_their_error},
+    {"several combs are combs of their own", combs_are_combs},
     {0, 0},
 };

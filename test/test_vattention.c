@@ -19,6 +19,14 @@ static void quantile(void) {
     CHECK_NEAR(santa_normal_quantile(0.975), 1.959963984540054, 1e-11, 0.0);
     CHECK_NEAR(santa_normal_quantile(0.9), 1.2815515655446004, 1e-11, 0.0);
     CHECK_NEAR(santa_normal_quantile(0.001), -3.090232306167813, 1e-11, 0.0);
+    /* far tails, down to the smallest number there is: log Q(z) by its continued fraction, which needs no exp */
+    for (double p = 1e-12; p > 0.0; p *= 1e-3) {
+        const double z = -santa_normal_quantile(p);
+        double fraction = z;
+        for (int i = 60; i > 0; i--) fraction = z + (double)i / fraction;
+        CHECK_NEAR(-0.5 * z * z - log(fraction * 2.5066282746310002), log(p), 0.0, 1e-10);
+        CHECK(z < 39.0);
+    }
     const double none[] = {0.0, 1.0, -0.1, 1.1, (double)test_nan()};
     for (int i = 0; i < 5; i++) CHECK(test_is_nan((float)santa_normal_quantile(none[i])));
 }
@@ -113,6 +121,20 @@ static void full_budget(void) {
     CHECK_INT(b, -1);
     in.bound = SANTA_BOUND_HOEFFDING;
     CHECK_STATUS(santa_budget_numerator(&in, &b), SANTA_OK);
+    in = random_input(&r);                                   /* the smallest delta that is taken: nothing underflows */
+    in.population = INT64_C(1) << 40;
+    in.denominator = in.norm = 1e3 * (double)in.population;
+    in.sigma = in.trace = 1.0;
+    in.epsilon = 0.01;
+    for (int bound = 0; bound < 2; bound++) {
+        int64_t last = 0;
+        in.bound = (santa_bound)bound;
+        for (in.delta = 0.1; in.delta >= 1e-290; in.delta = in.delta > 1e-280 ? in.delta * 1e-9 : in.delta * 0.1) {
+            CHECK_STATUS(santa_budget_full(&in, &b), SANTA_OK);
+            CHECK_MSG(b > last && b < 6000, "delta %g: budget %lld, %lld before", in.delta, (long long)b, (long long)last);
+            last = b;
+        }
+    }
 }
 
 /* 2 ln(2/delta) / z^2 = 2.8 times more draws for Hoeffding than for the CLT at delta = 0.2. */
@@ -827,6 +849,130 @@ static void masks(void) {
     ref_free(&p);
 }
 
+/* Every score is -inf, by ALiBi: no mass, so zeros and no error, as with the other methods. */
+static void no_mass(void) {
+    ref_spec s = ref_spec_make(2, 1, 600, 8);
+    ref_problem p;
+    santa_audit audit[2];
+    ref_build(&p, &s);
+    for (int64_t i = 0; i < 2 * 8; i++) p.q[i] = 1e30;
+    for (int64_t i = 0; i < 600 * 8; i++) p.k[i] = -1e30;
+    ref_write(&p);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        santa_options o = ref_options((santa_method)m, 16, 1);
+        if (m == SANTA_VATTENTION) {
+            o.vattention.audit = audit;
+            o.vattention.base_samples = 20;
+            o.vattention.heavy_tokens = SANTA_NONE;
+        }
+        p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
+        p.std_error[0] = p.std_error[1] = test_nan();
+        if (!ref_run(&p, &o, NULL)) break;
+        for (int h = 0; h < 2; h++) {
+            CHECK_MSG(p.lse[h] == -INFINITY, "%s: lse %g", santa_method_name(o.method), (double)p.lse[h]);
+            if (p.a.std_error)
+                CHECK_MSG(p.std_error[h] == 0.0f, "%s: std_error %g", santa_method_name(o.method), (double)p.std_error[h]);
+            for (int c = 0; c < 8; c++) CHECK(ref_get(&p.a.out, 0, 0, h, c) == 0.0);
+        }
+    }
+    ref_free(&p);
+}
+
+/* Nearly all of a long row is wanted: drawing until each was hit would take 16 words a key, and for the longest rows more
+   than there are indices of 32 bits. The keys left out must be uniform. */
+static void nearly_all(void) {
+    enum { LONG = 20000, OUT = 40 };
+    const int64_t draws = test_quick ? 100 : 400;
+    float *q = ref_floats(1), *k = ref_floats(LONG), *v = ref_floats(LONG), out = 0.0f;
+    double sum = 0.0, squares = 0.0;
+    for (int j = 0; j < LONG; j++) { k[j] = 0.0f; v[j] = (float)(j < LONG / 2); }
+    q[0] = 1.0f;
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, SANTA_F32, 1, 1, 1, 1);
+    a.k = santa_view(k, SANTA_F32, 1, LONG, 1, 1);
+    a.v = santa_view(v, SANTA_F32, 1, LONG, 1, 1);
+    a.out = santa_view(&out, SANTA_F32, 1, 1, 1, 1);
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 3);
+    o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.base_samples = LONG - OUT;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    void *workspace = test_alloc(bytes);
+    santa_stats stats;
+    for (int64_t i = 0; i < draws; i++) {
+        o.offset = (uint64_t)i;
+        if (!CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, &stats), SANTA_OK)) break;
+        CHECK_INT(stats.v_rows_read, LONG - OUT);
+        const double left_out = (double)LONG / 2.0 - (double)out * (LONG - OUT);       /* of the first half */
+        sum += left_out;
+        squares += left_out * left_out;
+    }
+    CHECK_MEAN_Z("keys of the first half left out", sum, squares, draws, OUT / 2.0, 5.0);
+    CHECK_NEAR(squares / (double)draws - pow(sum / (double)draws, 2.0), OUT / 4.0, 0.0, 0.5);   /* hypergeometric */
+    free(q); free(k); free(v); free(workspace);
+}
+
+/* A predictor that says it wrote more than it did: what lay there before must not count. */
+static int64_t boast(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
+                     int64_t count, int32_t *index) {
+    (void)user; (void)batch; (void)q_index; (void)head; (void)q; (void)end;
+    index[0] = (int32_t)begin;
+    return count;
+}
+
+static void boasting_predictor(void) {
+    ref_spec s = open_spec(1, 1);
+    ref_problem p;
+    santa_audit audit[2];
+    float out[2][N];
+    ref_build(&p, &s);
+    open_up(&p);
+    santa_options o = open_options(4);
+    o.vattention.heavy = boast;
+    const size_t bytes = santa_workspace_size(&p.a, &o);
+    char *workspace = (char *)test_alloc(bytes);
+    for (int i = 0; i < 2; i++) {
+        int32_t *old = (int32_t *)(void *)workspace;
+        for (size_t w = 0; w < bytes / sizeof *old; w++) old[w] = (int32_t)(i ? 50 + w % 300 : 0);
+        o.vattention.audit = &audit[i];
+        CHECK_STATUS(santa_decode(&p.a, &o, workspace, bytes, NULL), SANTA_OK);
+        for (int c = 0; c < N; c++) out[i][c] = (float)ref_get(&p.a.out, 0, 0, 0, c);
+    }
+    CHECK_INT(audit[0].num_fixed, 10 + 20 + 1);
+    CHECK(!memcmp(&audit[0], &audit[1], sizeof audit[0]) && !memcmp(out[0], out[1], sizeof out[0]));
+    free(workspace);
+    ref_free(&p);
+}
+
+/* The base sample sets the budget and counts in the sums: one that happens to be flat asks for few more keys and then
+   weighs much. The manual says how much that lowers D on average. */
+static void reuse_bias(void) {
+    const int64_t draws = test_quick ? 1000 : 10000;
+    ref_spec s = ref_spec_make(1, 1, 2000, 4);
+    s.head_dim_v = 1;
+    ref_problem p;
+    double exact, sum = 0.0, squares = 0.0;
+    ref_build(&p, &s);
+    stand_out(&p, 2000, 1, 0.0);                             /* scores are N(0, 1) */
+    ref_write(&p);
+    const double lse = ref_dense(&p, 0, 0, 0, &exact, NULL);
+    ref_replicate(&p, draws);
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 9);
+    o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.base_samples = 40;
+    o.vattention.epsilon = o.vattention.delta = 0.1;
+    if (ref_run(&p, &o, NULL)) {
+        for (int64_t b = 0; b < draws; b++) {
+            const double x = exp((double)p.lse[b] - lse) - 1.0;
+            sum += x;
+            squares += x * x;
+        }
+        const double bias = sum / (double)draws, noise = sqrt(squares / (double)draws / (double)draws);
+        CHECK_MSG(bias < 5.0 * noise - 0.001 && bias > -0.012 - 5.0 * noise, "D is off by %.4f +- %.4f", bias, noise);
+    }
+    ref_free(&p);
+}
+
 const test_case suite_vattention[] = {
     {"normal quantile", quantile},
     {"budgets of denominator and numerator", single_budgets},
@@ -845,5 +991,9 @@ const test_case suite_vattention[] = {
     {"no spread: the base sample is enough", no_spread},
     {"defaults", defaults},
     {"causal and window", masks},
+    {"all scores -inf", no_mass},
+    {"nearly all of a long row", nearly_all},
+    {"a predictor that returns more than it wrote", boasting_predictor},
+    {"the reused base sample lowers D by less than it says", reuse_bias},
     {0, 0},
 };

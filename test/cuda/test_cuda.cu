@@ -936,6 +936,7 @@ static void errors(void) {
     with("bernoulli", SANTA_ERR_BACKEND_SCORES,
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
+    with("combs", SANTA_ERR_BACKEND_COMBS, [](santa_attention *, santa_options *o) { o->method = SANTA_SYS; o->num_combs = 2; });
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
