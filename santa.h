@@ -3298,9 +3298,8 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
         acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->a->std_error && !audit->exact && total > 0.0)
-        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
-                                        (double)budget);
+    if (j->a->std_error && !audit->exact && total > 0.0 && share > 0.0)      /* 0: a sink far above all keys */
+        std_error = santa__va_std_error(x, g, acc, total / share * exp(m - (double)sample->m), (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
     santa__write_head(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
