@@ -387,6 +387,43 @@ static void under_values(void) {
     }
 }
 
+/* Index feature * B + draw from 2^34 on, where the stream's word takes what index / 4 has beyond 32 bits: B = 2^16,
+   features from 2^18 on. They want half a draw more than a whole number, which the random number gives them or not.
+   Keys are one row of a single 1, a feature further on for each key. */
+static void large_indices(void) {
+    enum { KEYS = 64, FIRST = 1 << 18, LARGE = FIRST + KEYS };
+    const int64_t draws = 65536, whole = draws / 2;
+    float *q = (float *)test_alloc(LARGE * sizeof *q), *k = (float *)test_alloc((LARGE + KEYS) * sizeof *k);
+    float v[KEYS] = {0}, out[1], scores[KEYS];
+    for (int i = 0; i < LARGE; i++) q[i] = i ? ((float)whole + 0.5f) / (float)draws : 1.0f;
+    for (int i = 0; i < LARGE + KEYS; i++) k[i] = i == LARGE - 1 ? 1.0f : 0.0f;
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, SANTA_F32, 1, 1, 1, LARGE);
+    a.k = santa_view(k, SANTA_F32, 1, KEYS, 1, LARGE);
+    a.k.stride[1] = 1;
+    a.v = santa_view(v, SANTA_F32, 1, KEYS, 1, 1);
+    a.out = santa_view(out, SANTA_F32, 1, 1, 1, 1);
+    a.sm_scale = 1.0f;
+    santa_options o = options(SANTA_SCORES_BERNOULLI_STRAT, draws, 5);
+    const size_t bytes = santa_workspace_size(&a, &o);
+    void *workspace = test_alloc(bytes);
+    CHECK_STATUS(santa_scores(&a, &o, 0, 0, 0, scores, KEYS, workspace, bytes), SANTA_OK);
+    const uint32_t seed[2] = {5, 0}, first[4] = {(uint32_t)o.offset, (uint32_t)(o.offset >> 32), 0, 0};
+    uint32_t row[4], word[4];
+    santa_philox(first, seed, row);
+    for (int j = 0; j < KEYS; j++) {
+        const uint64_t feature = LARGE - 1 - (uint64_t)j, index = feature * (uint64_t)draws + (uint64_t)whole;
+        const uint32_t counter[4] = {(uint32_t)(index / 4), 0, 0, 1 + ((uint32_t)(index >> 34) << 8)};
+        santa_philox(counter, row, word);
+        const int more = word[index % 4] < 0x80000000u;
+        CHECK_NEAR(scores[j] * (float)draws, whole + more, 1e-2, 0.0);
+    }
+    free(workspace);
+    free(k);
+    free(q);
+}
+
 const test_case suite_bernoulli[] = {
     {"mean, variance and values of every element's estimate", moments},
     {"GROUP shares its draws over the group", shared_draws},
@@ -397,5 +434,6 @@ const test_case suite_bernoulli[] = {
     {"feature-major, strided, paged K", layouts},
     {"relative error 1.13/sqrt(B) and 1.16/B", relative_error},
     {"every value method on estimated scores", under_values},
+    {"random numbers of large indices", large_indices},
     {0, 0},
 };

@@ -743,6 +743,31 @@ static void workspace_size_of_a_long_context(void) {
             }
 }
 
+/* Rows too short for threads to share: a thread's share of the KV heads each, up to 8, where they are token-major, else one. */
+static void workspace_of_short_rows(void) {
+    static float nothing[1];
+    for (int kv_heads = 1; kv_heads <= 16; kv_heads++)
+        for (int threads = 1; threads <= 9; threads++) {
+            santa_options o = options_of(SANTA_SYS, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
+            santa_attention a;
+            memset(&a, 0, sizeof a);
+            a.q   = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
+            a.v   = santa_view_hnd(nothing, SANTA_BF16, 1, 1000, kv_heads, 128);
+            a.out = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
+            a.k   = a.v;
+            const double one = (double)santa_workspace_size(&a, &o);
+            o.num_threads  = threads;
+            o.parallel_for = serial_for;
+            for (int nhd = 0; nhd <= (kv_heads > 1); nhd++) {
+                const int    share = nhd ? (kv_heads + threads - 1) / threads : 1, jobs = threads * (share < 8 ? share : 8);
+                if (nhd) a.k = santa_view(nothing, SANTA_BF16, 1, 1000, kv_heads, 128);
+                const double bytes = (double)santa_workspace_size(&a, &o);
+                CHECK_MSG(bytes <= jobs * one && bytes > (jobs - 0.5) * one,
+                          "%d KV heads, NHD %d, %d threads: %.0f bytes, %d times %.0f expected", kv_heads, nhd, threads, bytes, jobs, one);
+            }
+        }
+}
+
 /* The same bits whatever the workspace held before and wherever it begins, and with every pointer at an address that is
    a multiple of its element size only. */
 static void alignment_and_dirt(void) {
@@ -885,6 +910,7 @@ const test_case suite_memory[] = {
     {"workspace of the steps to the byte, at every address", step_workspaces_to_the_byte},
     {"workspace of a window", workspace_of_a_window},
     {"workspace of 131072 keys", workspace_size_of_a_long_context},
+    {"workspace of short rows", workspace_of_short_rows},
     {"santa_scores where the range of items is empty", scores_of_an_empty_range},
     {0, 0}
 };

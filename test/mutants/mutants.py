@@ -445,6 +445,7 @@ class Builder:
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             self.objects = list(pool.map(build, unit.objects))
         self.seconds, self.object = {}, None
+        self.sane, self.lock = {}, threading.Lock()
 
     def build(self, text, directory, sanitize=False):
         """Object file's bytes, or None if the compiler refuses it."""
@@ -480,7 +481,7 @@ class Builder:
             self.seconds[name] = time.time() - start
         self.suites = sorted(self.unit.suites, key=lambda s: self.seconds[s[0]])
 
-    def verdict(self, mutant, text, directory):
+    def verdict(self, mutant, text, directory, sanitize):
         """(verdict, by what)"""
         temporary.directory = directory
         changed = text[:mutant.start] + mutant.new + text[mutant.end:]
@@ -495,14 +496,28 @@ class Builder:
             code = run([os.path.join(directory, "changed")] + arguments, ROOT, 10 + 10 * self.seconds[name], environment, log)
             if code != 0:
                 return "killed", name + self.reason(code, log)
-        if self.unit.sanitize and self.build(changed, directory, True) is not None:
+        if sanitize and self.unit.sanitize and self.build(changed, directory, True) is not None:
             self.link(directory, True)
-            for name, arguments, environment in self.suites:
+            for suite in self.suites:
+                name, arguments, environment = suite
                 if self.seconds[name] < 3.0:
                     code = run([os.path.join(directory, "changed")] + arguments, ROOT, 60 + 60 * self.seconds[name], environment, log)
-                    if code is not None and code != 0:
+                    if code and self.is_sane(suite, text):
                         return "killed", "sanitizers, " + name + self.reason(code, log)
         return "survived", ""
+
+    def is_sane(self, suite, text):
+        """The sanitizers find nothing in the unchanged code; asked only where they say that a mutant is killed."""
+        directory = os.path.join(self.directory, "sanitized")
+        program   = os.path.join(directory, "changed")
+        with self.lock:
+            if not self.sane:
+                if self.build(text, directory, True) is None:
+                    return False
+                self.link(directory, True)
+            if suite[0] not in self.sane:
+                self.sane[suite[0]] = run([program] + suite[1], ROOT, 600, suite[2]) == 0
+            return self.sane[suite[0]]
 
     @staticmethod
     def reason(code, log):
@@ -534,6 +549,7 @@ def arguments():
     p.add_argument("--shard", help="I/N: every N-th of the sample; today/N: another one each day")
     p.add_argument("--minutes", type=float, help="starts no mutant after that time; the rest is skipped")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--quick", action="store_true", help="no sanitizers for those that survive")
     p.add_argument("--list", action="store_true", help="shows the sample and ends")
     p.add_argument("--retry", action="store_true", help="only what survived when it was last run here")
     p.add_argument("--survivors", action="store_true", help="at the end shows them as entries of equivalent.txt")
@@ -602,7 +618,7 @@ def main():
         directory = directories.get()
         try:
             start  = time.time()
-            result = builders[m.unit].verdict(m, texts[m.unit.source], directory)
+            result = builders[m.unit].verdict(m, texts[m.unit.source], directory, not options.quick)
         finally:
             directories.put(directory)
         with lock:
