@@ -387,6 +387,19 @@ static void under_values(void) {
     }
 }
 
+/* Exact scores read every feature for every head, those included where q is 0. */
+static void features_of_exact_scores(void) {
+    ref_problem p;
+    santa_stats stats;
+    identity_problem(&p, SANTA_F32);
+    santa_options o = ref_options(SANTA_DENSE, 0, 1);
+    if (ref_run(&p, &o, &stats)) {
+        CHECK_INT(stats.k_features_read, DIM * DIM);
+        CHECK_INT(stats.k_features_head, GROUP * DIM * DIM);
+    }
+    ref_free(&p);
+}
+
 /* Index feature * B + draw from 2^34 on, where the stream's word takes what index / 4 has beyond 32 bits: B = 2^16,
    features from 2^18 on. They want half a draw more than a whole number, which the random number gives them or not.
    Keys are one row of a single 1, a feature further on for each key. */
@@ -435,5 +448,6 @@ const test_case suite_bernoulli[] = {
     {"relative error 1.13/sqrt(B) and 1.16/B", relative_error},
     {"every value method on estimated scores", under_values},
     {"random numbers of large indices", large_indices},
+    {"exact scores read every feature", features_of_exact_scores},
     {0, 0},
 };
