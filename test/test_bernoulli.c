@@ -112,6 +112,47 @@ static void moments(void) {
         }
 }
 
+/* Every element's count of draws that kept it, recomputed: draw b of feature i has word i * B + b of stream 1, of the query head
+   or, for GROUP, the group's first; it keeps the feature if below |q| / max |q|. Stratified, draw b has [b/B, (b + 1)/B) to itself:
+   only the stratum in which the feature's share ends is random, by the word of that b. */
+static void known_draws(void) {
+    static const int64_t budgets[] = {1, 3, 4, 16};
+    for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
+        for (int b = 0; b < 4; b++)
+            for (uint64_t seed = 0; seed < 25; seed++) {
+                const santa_scores_method m = (santa_scores_method)method;
+                const int64_t draws = budgets[b];
+                float scores[GROUP * DIM];
+                ref_problem p;
+                identity_problem(&p, SANTA_F32);
+                santa_options o = options(m, draws, seed);
+                o.offset = seed << 33;
+                const size_t bytes = santa_workspace_size(&p.a, &o);
+                void *workspace = test_alloc(bytes);
+                if (CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, DIM, workspace, bytes), SANTA_OK))
+                    for (int h = 0; h < GROUP; h++) {
+                        double size[DIM];
+                        const double max = sampled_query(&p, m, h, size);
+                        for (int64_t i = 0; i < DIM; i++) {
+                            const double share = (double)draws * size[i] / max;
+                            int64_t kept = 0;
+                            for (int64_t d = 0; d < draws; d++) {
+                                const double u = ldexp((double)santa_random(o.seed, o.offset, 0, 1, is_group(m) ? 0 : (uint32_t)h,
+                                                                            0, (uint32_t)(i * draws + d)), -32);
+                                kept += is_strat(m) ? (double)d + u < share : u * (double)draws < share;
+                            }
+                            const double q = p.q[h * DIM + i];
+                            const double want = size[i] > 0.0 ? q / size[i] * max * (double)kept / (double)draws : 0.0;
+                            CHECK_MSG(fabs((double)scores[h * DIM + i] - want) < 1e-5,
+                                      "scores %d, B = %d, seed %d, head %d, element %d: %g, want %g", method, (int)draws,
+                                      (int)seed, h, (int)i, (double)scores[h * DIM + i], want);
+                        }
+                    }
+                free(workspace);
+                ref_free(&p);
+            }
+}
+
 /* One set of draws for the group: the heads' estimates stand in the ratio of their queries. Own draws otherwise. */
 static void shared_draws(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++) {
@@ -439,6 +480,7 @@ static void large_indices(void) {
 
 const test_case suite_bernoulli[] = {
     {"mean, variance and values of every element's estimate", moments},
+    {"draws: known answers", known_draws},
     {"GROUP shares its draws over the group", shared_draws},
     {"scores are unbiased; cap, ALiBi and mask after them", unbiased_scores},
     {"features read, per head and per group", access_fractions},
