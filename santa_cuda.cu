@@ -1,7 +1,7 @@
 /* santa_cuda.cu - v0.1.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
-   CONTENTS   params, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
+   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
@@ -84,6 +84,66 @@ struct params {
     int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
     int shares, arrivals;
     i64 *stats;
+};
+
+/* ---------------------------------------------------------------------------------------------- >>shared-memory */
+
+/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask for it, both by these. */
+
+constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
+
+struct any { };                                     /* K of any type and stride, by plain loads */
+struct e4m3 { unsigned char x; };
+
+/* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
+template <typename K, int C> struct ring {
+    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
+    enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp, or 8 */
+    enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
+    static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
+    static_assert((int)BYTES <= LEAST_SHARED, "the ring of k_scores does not fit on every card");
+};
+
+/* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
+template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
+
+/* k_dense: the ring, where at the end the warps' sums lie, and beside it their weights. */
+template <int GS> struct alignas(16) dense_weights {
+    float weight[SCORE_WARPS][TILE * GS];
+    float factor[SCORE_WARPS][GS];
+};
+constexpr int DENSE_BYTES = SCORE_WARPS * 24 * 512 + (int)sizeof(dense_weights<8>); /* above LEAST_SHARED */
+template <typename K, int C, int GS> struct dense_memory {
+    enum { LANES = 2 * ring<K, C>::LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
+    enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
+    static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
+    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
+};
+
+/* k_dense_plain: its own, small enough to be declared. */
+template <int GS, int COLUMNS> struct alignas(16) plain_memory {
+    float weight[DENSE_WARPS][TILE * GS];
+    float factor[DENSE_WARPS][GS];
+    warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
+};
+
+/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+template <int CH, bool FLASH> struct gather_memory {
+    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, which flash
+       tiles have mass */
+    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];
+    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head */
+    /* sums up to and with a thread, from the start of its warp; before, where its threshold lies
+       within its stratum */
+    double ends[SHARE];
+    double totals[GATHER_WARPS], scratch[GATHER_WARPS];
+    u64 key;                                        /* flash: row_key */
+    float tops[GATHER_WARPS];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
+        alignas(16) float sum[128 * CH];            /* then the sums of its rows */
+    } warps[GATHER_WARPS];
+    int last_one;
 };
 
 /* ---------------------------------------------------------------------------------------------- >>device-base */
@@ -232,9 +292,6 @@ __device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-
-struct any { };                                     /* K of any type and stride, by plain loads */
-struct e4m3 { unsigned char x; };
 
 template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
 template <> struct compute<e4m3> { typedef __half type; };
@@ -561,12 +618,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
    cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
    is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
    multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
-template <typename K, int C> struct ring {
-    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows                  */
-    enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp                                   */
-    enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
-};
-
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
@@ -823,23 +874,6 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
         }
     }
 }
-
-/* What a share of a head needs of shared memory. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
-template <int CH, bool FLASH> struct gather_memory {
-    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];             /* sums up to and with a tile, from the start of its
-                                                       thread's tiles; flash: as int, which flash tiles have mass         */
-    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head                                         */
-    double ends[SHARE];                             /* sums up to and with a thread, from the start of its warp; before,
-                                                       where its threshold lies within its stratum                        */
-    double totals[GATHER_WARPS], scratch[GATHER_WARPS];
-    u64 key;                                        /* flash: row_key                                                     */
-    float tops[GATHER_WARPS];
-    union {
-        struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight                  */
-        alignas(16) float sum[128 * CH];            /* then the sums of its rows                                          */
-    } warps[GATHER_WARPS];
-    int last_one;
-};
 
 /* The sums of a head's tiles, beginning with the first one that has keys: a copy in shared memory if there is one. */
 struct tile_sums {
@@ -1209,27 +1243,26 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
 }
 
-/* The warps' maxima and denominators beside their sums in merge[WARPS][GS][COLUMNS + 4], then all of it as this split's partial
-   result. */
+/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this split's partial result. */
 template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, float *merge, const float top[2], const float den[2], int b, int head,
-                                            int heads, int split, int column) {
+__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge, const float top[2],
+                                            const float den[2], int b, int head, int heads, int split, int column) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
             if (2 * c + e < GS) {
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS] = top[e];
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS + 1] = den[e];
+                merge[warp].head[2 * c + e][COLUMNS] = top[e];
+                merge[warp].head[2 * c + e][COLUMNS + 1] = den[e];
             }
     __syncthreads();
     for (int i = threadIdx.x; i < heads * COLUMNS; i += WARPS * 32) {
         const int g = i / COLUMNS, k = i % COLUMNS;
         float m = MASKED, sum = 0.0f, d = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[(w * GS + g) * (COLUMNS + 4) + COLUMNS]);
+        for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[w].head[g][COLUMNS]);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
+            const float *mw = merge[w].head[g];
             const float mass = mw[COLUMNS + 1], e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
             d += e * mass;
@@ -1248,9 +1281,7 @@ __device__ __forceinline__ void write_split(const params &p, float *merge, const
 template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CV };
-    __shared__ float weight[DENSE_WARPS][TILE * GS];
-    __shared__ float factor[DENSE_WARPS][GS];
-    __shared__ float merge[DENSE_WARPS * GS * (COLUMNS + 4)];
+    __shared__ plain_memory<GS, COLUMNS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
@@ -1274,7 +1305,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
         tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
-        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
+        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = half; i < TILE; i += 2) {
             const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
@@ -1290,7 +1321,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
             float w[GS];
 #pragma unroll
             for (int g = 0; g < GS; g += 4) {
-                float4 y = *(const float4 *)&weight[warp][i * GS + g];
+                float4 y = *(const float4 *)&shared.weight[warp][i * GS + g];
                 w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
             }
 #pragma unroll
@@ -1309,9 +1340,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
-                if (half == 0) merge[(warp * GS + g) * (COLUMNS + 4) + 128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
+                if (half == 0) shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
             }
-    write_split<DENSE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, column);
+    write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
 }
 
 /* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
@@ -1334,10 +1365,10 @@ template <typename K, int C, int GS, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
-    enum { LANES = 2 * LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
-    extern __shared__ uint4 slots[];
-    __shared__ float weight[SCORE_WARPS][TILE * GS];
-    __shared__ float factor[SCORE_WARPS][GS];
+    typedef dense_memory<K, C, GS> memory;
+    enum { LANES = memory::LANES, PER = memory::PER, COLUMNS = memory::COLUMNS };
+    extern __shared__ uint4 slots[];                /* memory::BYTES */
+    __shared__ dense_weights<GS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
@@ -1379,7 +1410,7 @@ k_dense(const __grid_constant__ params p) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
         tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
-        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
+        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             advance();
@@ -1388,7 +1419,7 @@ k_dense(const __grid_constant__ params p) {
             for (int l = 0; l < LOADS; l++) {
                 float v[PER];
                 unpack16<K>(mine[(slot * LOADS + l) * 32 + lane], v);
-                const float *w = &weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
+                const float *w = &shared.weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
 #pragma unroll
                 for (int g = 0; g < GS; g += 4) {
                     const float4 y = *(const float4 *)(w + g);
@@ -1407,16 +1438,16 @@ k_dense(const __grid_constant__ params p) {
     /* the lanes of a column, then the warps; the ring is free now */
     copy_wait<0>();
     __syncthreads();
-    float *merge = (float *)slots;                  /* [warp][GS][COLUMNS + 4] */
+    warp_sums<GS, COLUMNS> *merge = (warp_sums<GS, COLUMNS> *)slots;
 #pragma unroll
     for (int g = 0; g < GS; g++)
 #pragma unroll
         for (int k = 0; k < PER; k++) {
 #pragma unroll
             for (int o = LANES; o < 32; o <<= 1) acc[g][k] += __shfl_xor_sync(FULL, acc[g][k], o);
-            if (sub == 0) merge[(warp * GS + g) * (COLUMNS + 4) + PER * (lane % LANES) + k] = acc[g][k];
+            if (sub == 0) merge[warp].head[g][PER * (lane % LANES) + k] = acc[g][k];
         }
-    write_split<SCORE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, 0);
+    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
 /* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
@@ -1635,9 +1666,6 @@ template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int
     return launch(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
 }
 
-/* What dense needs of shared memory per CTA: ring, weights and their factors. More than sm_86, sm_89 and sm_120 have. */
-enum { DENSE_BYTES = SCORE_WARPS * (24 * 512 + (TILE + 1) * 8 * 4) };
-
 struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
 
 santa_status read_device(device *card) {
@@ -1657,16 +1685,18 @@ divisor divide_by(unsigned d) {
     return x;
 }
 
+template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
+    const int bytes = dense_memory<K, C, GS>::BYTES;
+    return p.table ? launch_ring(k_dense<K, C, GS, true>, grid, bytes, stream, p)
+                   : launch_ring(k_dense<K, C, GS, false>, grid, bytes, stream, p);
+}
+
 template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t stream, const device &card, bool dense) {
-    const int bytes = ring<K, C>::BYTES;
     if (dense) {
         const bool eight = sizeof(K) == 2 && p.group > 4;
         p.slices = (p.group + (eight ? 7 : 3)) / (eight ? 8 : 4);
         const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices), (unsigned)p.batch);
-        if (eight) return p.table ? launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, true>, grid, bytes, stream, p)
-                                  : launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, false>, grid, bytes, stream, p);
-        return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p)
-                       : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
+        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream) : launch_dense<K, C, 4>(p, grid, stream);
     }
     const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;
     const i64 stash = (i64)p.batch * p.heads * p.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
@@ -1678,8 +1708,8 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
     const dim3 grid(steps < most ? steps : most);
     p.run = steps / grid.x;
     p.longer = steps % grid.x;
-    return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p)
-                   : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
+    return p.table ? launch_ring(k_scores<K, C, true>, grid, ring<K, C>::BYTES, stream, p)
+                   : launch_ring(k_scores<K, C, false>, grid, ring<K, C>::BYTES, stream, p);
 }
 
 template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream, const device &card, bool dense) {

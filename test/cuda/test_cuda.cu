@@ -390,6 +390,21 @@ static void groups(void) {
         }
 }
 
+/* Wide heads in large groups, where at its end dense's merge needs more shared memory than its ring. */
+static void wide_groups(void) {
+    NEED_DEVICE();
+    totals none = {0, 0, 0};
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16})
+        for (int64_t dim : {160, 192, 256})
+            for (int64_t group : {5, 8})
+                for (int64_t page : {0, 16}) {
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 130 : 1500, dim, type);
+                    s.page_size = page;
+                    problem p(s);
+                    compare(p, options(SANTA_DENSE, 0), &none);
+                }
+}
+
 static void lengths(void) {
     NEED_DEVICE();
     ref_spec s = spec16(8, 2, 700, 64);
@@ -1030,7 +1045,7 @@ static void second_device(void) {
 
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
-    {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
+    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
     {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {0, 0}
 };
