@@ -71,7 +71,7 @@ struct params {
     u64 seed, offset;
     double per_sample;                              /* 1 / samples */
     const u64 *seeds, *offsets, *ids;
-    int method, samples, flash_blocks, flash_tiles, stash_type;
+    int method, samples, flash_blocks, stash_type;
     float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
     char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
     double *prefix;                                 /* [batch, heads, prefix_pitch] when it does not fit in shared memory */
@@ -82,7 +82,8 @@ struct params {
     float *part;                                    /* dense: [batch, heads, splits, dv + 2]: sums, max, denominator; sampled:
                                                        [batch, heads, column blocks, shares, columns]: sums of 256 draws  */
     int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
-    int shares, arrivals;
+    int shares;
+    i64 arrivals;                                   /* counters in arrived: scores sets them to 0 */
     i64 *stats;
 };
 
@@ -583,9 +584,9 @@ __device__ __forceinline__ void wait_for_previous() {
 
 /* The gather kernel's counters, before its CTAs can count (they wait for this whole grid). */
 __device__ __forceinline__ void zero_arrivals(const params &p) {
+    const i64 step = (i64)gridDim.x * blockDim.x;
 #pragma unroll 1
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (unsigned)p.arrivals; i += gridDim.x * blockDim.x)
-        p.arrived[i] = 0;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
 __device__ __forceinline__ void launch_dependents() {
@@ -1554,6 +1555,73 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
+/* n / size, rounded up; n is at least 1 and may be any int64. */
+i64 blocks_of(i64 n, i64 size) { return (n - 1) / size + 1; }
+
+/* A grid before it is known to be one. */
+struct extent { i64 x, y, z; };
+bool fits(extent e) { return e.x <= INT32_MAX && e.y <= 65535 && e.z <= 65535; }
+dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z); }
+
+/* All that a call is sized by. check refuses what does not fit, decode launches from the same
+   numbers. Nothing is narrower than 64 bits until geometry_of has said that it may be. */
+struct geometry {
+    i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
+    i64 tiles, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
+    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head */
+    i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
+    i64 work;                                       /* warps of a scores kernel */
+    extent scores, gather, dense, dense_plain, combine, stats;
+};
+
+santa_stash stash_of(const santa_options *o) { return o->stash ? o->stash : SANTA_STASH_F32; }
+i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
+
+santa_status geometry_of(const santa_attention *a, const santa_options *o, geometry *g) {
+    const bool dense = o->method == SANTA_DENSE, flash = o->method == SANTA_FLASH;
+    memset(g, 0, sizeof *g);
+    g->batch = a->q.shape[0];
+    g->heads = a->q.shape[2];
+    g->kv_heads = a->k.shape[2];
+    g->group = g->heads / g->kv_heads;
+    g->d = a->k.shape[3];
+    g->dv = a->v.shape[3];
+    g->keys = a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    /* the last tile ends within int */
+    if (g->keys > INT32_MAX - (TILE - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
+    if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    /* from here on no product leaves int64 */
+    g->tiles = blocks_of(g->keys, TILE);
+    g->splits = blocks_of(g->keys, SPLIT);
+    g->columns = blocks_of(g->dv, 256);
+    g->stats = { g->kv_heads, g->batch, 1 };
+    if (dense) {
+        g->dense_slices = blocks_of(g->group, a->k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+        g->plain_slices = blocks_of(g->group, 4);
+        g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
+        g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+        g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
+        /* alignment and the card decide later which of the two dense kernels runs */
+        const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
+        return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    }
+    g->samples = o->num_samples ? o->num_samples : 128;
+    g->flash_blocks = flash ? tile_size_of(o) / TILE : 1;
+    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
+    g->draws = flash ? blocks_of(g->tiles, g->flash_blocks) : 0;
+    if (g->draws < g->samples) g->draws = g->samples;
+    g->shares = blocks_of(g->draws, SHARE);
+    g->slices = blocks_of(g->group, SLOTS);
+    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
+    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
+    g->gather = { g->heads, g->batch, g->shares * g->columns };
+    /* work: see divisor */
+    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+/* Where the parts of a workspace begin, and its size. */
 struct layout { size_t tile, stash, prefix, keys, draws, part, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -1566,12 +1634,6 @@ size_t add_part(layout *l, size_t n, size_t size) {
     return at;
 }
 
-santa_stash stash_of(const santa_options *o) { return o->stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : o->stash; }
-int stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
-i64 samples_of(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
-i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
-i64 capacity_of(const santa_attention *a) { return a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1]; }
-
 /* Prefixes of a head in global memory: a power of two for each of SHARE threads. */
 size_t prefix_pitch(size_t tiles) {
     size_t n = SHARE;
@@ -1579,26 +1641,22 @@ size_t prefix_pitch(size_t tiles) {
     return n;
 }
 
-layout layout_of(const santa_attention *a, const santa_options *o) {
+layout layout_of(const geometry &g, const santa_options *o) {
     layout l;
     memset(&l, 0, sizeof l);
-    const size_t tiles = (size_t)((capacity_of(a) + TILE - 1) / TILE), batch = (size_t)a->q.shape[0], heads = (size_t)a->q.shape[2];
-    const size_t rows = saturating(batch, heads);
+    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
     if (o->method == SANTA_DENSE) {
-        const size_t splits = (size_t)((capacity_of(a) + SPLIT - 1) / SPLIT);
-        l.part = add_part(&l, saturating(rows, splits), saturating((size_t)a->v.shape[3] + 2, 4));
+        l.part = add_part(&l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
         return l;
     }
-    const size_t flash_tiles = o->method == SANTA_FLASH ? (size_t)((capacity_of(a) + tile_size_of(o) - 1) / tile_size_of(o)) : 0;
-    const size_t draws = (size_t)samples_of(o) > flash_tiles ? (size_t)samples_of(o) : flash_tiles;
+    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
     l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
-    l.stash = add_part(&l, saturating(rows, tiles), (size_t)TILE * (size_t)stash_bytes(stash_of(o)));
+    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash_of(o))));
     l.prefix = add_part(&l, tiles > RUN * SHARE ? saturating(rows, prefix_pitch(tiles)) : 0, sizeof(double));
     l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
     l.draws = add_part(&l, rows, sizeof(int));
-    const size_t shares = (draws + SHARE - 1) / SHARE, columns = (size_t)(a->v.shape[3] + 255) / 256;
-    l.part = add_part(&l, shares > 1 ? saturating(saturating(rows, columns), shares) : 0, 256 * sizeof(float));
-    l.arrived = add_part(&l, shares > 1 ? saturating(rows, columns) : 0, sizeof(int));
+    l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
+    l.arrived = add_part(&l, columns, sizeof(int));
     return l;
 }
 
@@ -1633,21 +1691,22 @@ santa_status check(const santa_attention *a, const santa_options *o) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
-    if (a->q.shape[0] > 65535 || a->q.shape[2] > 65535) return SANTA_ERR_OVERFLOW;         /* grid y and z */
-    return layout_of(a, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+    geometry g;
+    const santa_status s = geometry_of(a, o, &g);
+    if (s != SANTA_OK) return s;
+    return layout_of(g, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 size_t workspace_size(const santa_attention *a, const santa_options *o) {
-    return layout_of(a, o).total + 255;
+    geometry g;
+    return geometry_of(a, o, &g) == SANTA_OK ? layout_of(g, o).total + 255 : 0;
 }
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
 template <typename Kernel>
 cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
-    cudaLaunchConfig_t config;
-    cudaLaunchAttribute attribute;
-    memset(&config, 0, sizeof config);
-    memset(&attribute, 0, sizeof attribute);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
@@ -1691,15 +1750,16 @@ template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, d
                    : launch_ring(k_dense<K, C, GS, false>, grid, bytes, stream, p);
 }
 
-template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t stream, const device &card, bool dense) {
-    if (dense) {
-        const bool eight = sizeof(K) == 2 && p.group > 4;
-        p.slices = (p.group + (eight ? 7 : 3)) / (eight ? 8 : 4);
-        const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices), (unsigned)p.batch);
-        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream) : launch_dense<K, C, 4>(p, grid, stream);
+template <typename K, int C>
+cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const device &card) {
+    if (p.method == SANTA_DENSE) {
+        const dim3 grid = grid_of(g.dense);
+        const bool eight = sizeof(K) == 2 && g.group > 4;
+        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream)
+                     : launch_dense<K, C, 4>(p, grid, stream);
     }
-    const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;
-    const i64 stash = (i64)p.batch * p.heads * p.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
+    const unsigned steps = (unsigned)g.scores.x;
+    const i64 stash = g.batch * g.heads * g.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query too often. */
     const unsigned resident = 2 * (unsigned)card.multiprocessors;
     const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
@@ -1712,27 +1772,26 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
                    : launch_ring(k_scores<K, C, false>, grid, ring<K, C>::BYTES, stream, p);
 }
 
-template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream, const device &card, bool dense) {
-    if (p.d <= 64 && (!dense || p.dv <= 64)) return launch_fast<K, 2>(p, stream, card, dense);
-    if (p.d <= 128 && (!dense || p.dv <= 128)) return launch_fast<K, 4>(p, stream, card, dense);
-    return launch_fast<K, 8>(p, stream, card, dense);
+/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
+   and a q of another type. */
+template <typename K, int C>
+cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
+    const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
+    if (p.method != SANTA_DENSE)
+        return launch(k_scores_plain<K, C, true, true>, scores, SCORE_WARPS * 32, 0, stream, false, p);
+    if (p.dv > 128)
+        return launch(k_dense_plain<K, C, true, true, 4, 2>, dense, DENSE_WARPS * 32, 0, stream, false, p);
+    return launch(k_dense_plain<K, C, true, true, 4, 1>, dense, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
-/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi and a q of another type. */
-template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
-    if (!dense) {
-        const dim3 grid((p.work + SCORE_WARPS - 1) / SCORE_WARPS);
-        return launch(k_scores_plain<K, C, true, true>, grid, SCORE_WARPS * 32, 0, stream, false, p);
-    }
-    p.slices = (p.group + 3) / 4;
-    const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
-    const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices * blocks), (unsigned)p.batch);
-    return wide ? launch(k_dense_plain<K, C, true, true, 4, 2>, grid, DENSE_WARPS * 32, 0, stream, false, p)
-                : launch(k_dense_plain<K, C, true, true, 4, 1>, grid, DENSE_WARPS * 32, 0, stream, false, p);
-}
-
-template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t stream, bool dense) {
-    return p.d <= 128 ? launch_plain<K, 4>(p, stream, dense) : launch_plain<K, 8>(p, stream, dense);
+/* The scores kernel, or dense's first one, for K on tensor cores. */
+template <typename K>
+cudaError_t launch_cores(params &p, const geometry &g, cudaStream_t stream, const device &card, bool fast) {
+    if (!fast) return p.d <= 128 ? launch_plain<K, 4>(p, g, stream) : launch_plain<K, 8>(p, g, stream);
+    const int widest = p.method == SANTA_DENSE && p.dv > p.d ? p.dv : p.d;
+    if (widest <= 64) return launch_fast<K, 2>(p, g, stream, card);
+    if (widest <= 128) return launch_fast<K, 4>(p, g, stream, card);
+    return launch_fast<K, 8>(p, g, stream, card);
 }
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more than its part of the
@@ -1746,8 +1805,9 @@ cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const
     return e != cudaSuccess ? e : launch(kernel, grid, SHARE, pad > 0 ? (size_t)pad : 0, stream, card.major >= 9, p);
 }
 
-template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, const device &card) {
-    const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
+template <typename V>
+cudaError_t launch_gather(const params &p, const geometry &g, cudaStream_t stream, const device &card) {
+    const dim3 grid = grid_of(g.gather);
     if (p.method == SANTA_FLASH) return p.dv > 128 ? launch_spread<V, 2, true>(p, grid, stream, card)
                                                    : launch_spread<V, 1, true>(p, grid, stream, card);
     return p.dv > 128 ? launch_spread<V, 2, false>(p, grid, stream, card)
@@ -1757,9 +1817,12 @@ template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t st
 santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
     const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
     cudaStream_t stream = (cudaStream_t)o->stream;
+    const bool dense = o->method == SANTA_DENSE;
     santa_status s;                                 /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    const layout l = layout_of(a, o);
+    geometry g;
+    if ((s = geometry_of(a, o, &g)) != SANTA_OK) return s;
+    const layout l = layout_of(g, o);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
     const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds,
@@ -1780,23 +1843,23 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.eights = p.page_size % 8 == 0;
     for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
     p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
-    p.batch = (int)a->q.shape[0]; p.q_len = (int)a->q.shape[1]; p.heads = (int)a->q.shape[2];
-    p.kv_heads = (int)a->k.shape[2]; p.group = p.heads / p.kv_heads;
-    p.slices = (p.group + SLOTS - 1) / SLOTS;
-    p.d = (int)a->k.shape[3]; p.dv = (int)a->v.shape[3];
-    p.capacity = (int)capacity_of(a);
-    p.tiles = (p.capacity + TILE - 1) / TILE;
-    p.splits = (p.capacity + SPLIT - 1) / SPLIT;
+    p.batch = (int)g.batch; p.q_len = (int)a->q.shape[1]; p.heads = (int)g.heads;
+    p.kv_heads = (int)g.kv_heads; p.group = (int)g.group;
+    p.d = (int)g.d; p.dv = (int)g.dv;
+    p.capacity = (int)g.keys;
+    p.tiles = (int)g.tiles;
+    p.splits = (int)g.splits;
     p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
     p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
     p.scale = (a->sm_scale != 0.0f ? a->sm_scale : 1.0f / sqrtf((float)p.d)) * (a->k_scale != 0.0f ? a->k_scale : 1.0f);
     p.v_scale = a->v_scale != 0.0f ? a->v_scale : 1.0f;
     p.seed = o->seed; p.offset = o->offset;
     p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.samples = (int)samples_of(o); p.per_sample = 1.0 / (double)p.samples; p.stash_type = stash_of(o);
-    p.flash_blocks = (int)(tile_size_of(o) / TILE);
-    p.flash_tiles = o->method == SANTA_FLASH ? (p.capacity + (int)tile_size_of(o) - 1) / (int)tile_size_of(o) : 0;
-    p.max_draws = p.samples > p.flash_tiles ? p.samples : p.flash_tiles;
+    p.method = o->method; p.stash_type = stash_of(o);
+    p.samples = (int)g.samples;
+    p.per_sample = dense ? 0.0 : 1.0 / (double)g.samples;
+    p.flash_blocks = (int)g.flash_blocks;
+    p.max_draws = g.draws;
     p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
     p.vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p.vector_v = vectors(&a->v);
@@ -1804,55 +1867,45 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.tile = (float2 *)(base + l.tile);
     p.stash = base + l.stash;
     p.prefix = (double *)(base + l.prefix);
-    p.prefix_pitch = (i64)prefix_pitch((size_t)p.tiles);
+    p.prefix_pitch = (i64)prefix_pitch((size_t)g.tiles);
     p.part = (float *)(base + l.part);
     p.arrived = (int *)(base + l.arrived);
-    p.shares = (int)((p.max_draws + SHARE - 1) / SHARE);
-    p.arrivals = o->method == SANTA_DENSE || p.shares == 1 ? 0 : p.batch * p.heads * ((p.dv + 255) / 256);
+    p.shares = (int)g.shares;
+    p.arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
     if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = (i64 *)stats; }
 
     device card = { 0, 0, 0, 0 };
     if ((s = read_device(&card)) != SANTA_OK) return s;
 
     /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
-    const bool dense = o->method == SANTA_DENSE, eight_bits = a->k.dtype == SANTA_E4M3;
+    const bool eight_bits = a->k.dtype == SANTA_E4M3;
     const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
     p.k_row = (int)p.k_stride[1];
     const bool stream_q = eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype;
     const bool stream_v = a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0;
     const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
                       && (!dense || (stream_v && card.shared >= DENSE_BYTES));
-    const int slices = p.slices;
-    if (!dense && (i64)p.shares * ((p.dv + 255) / 256) > 65535) return SANTA_ERR_OVERFLOW;
-    if (dense && (i64)p.kv_heads * p.group * ((p.dv + 127) / 128) > 65535) return SANTA_ERR_OVERFLOW;
-    if ((i64)p.batch * p.kv_heads * p.slices * p.tiles >= INT32_MAX) return SANTA_ERR_OVERFLOW;
-    p.work = (unsigned)(p.batch * p.kv_heads * p.slices * p.tiles);
+    p.slices = (int)(!dense ? g.slices : fast ? g.dense_slices : g.plain_slices);
+    p.work = (unsigned)g.work;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e;
-        p.slices = slices;
-        if (a->k.dtype == SANTA_BF16 && cores)
-            e = fast ? launch_features<__nv_bfloat16>(p, stream, card, dense)
-                     : launch_plain_features<__nv_bfloat16>(p, stream, dense);
-        else if (a->k.dtype == SANTA_F16 && cores)
-            e = fast ? launch_features<__half>(p, stream, card, dense) : launch_plain_features<__half>(p, stream, dense);
-        else if (cores)
-            e = fast ? launch_features<e4m3>(p, stream, card, dense) : launch_plain_features<e4m3>(p, stream, dense);
-        else
-            e = launch_plain<any, 2>(p, stream, dense);
+        if (cores && a->k.dtype == SANTA_BF16) e = launch_cores<__nv_bfloat16>(p, g, stream, card, fast);
+        else if (cores && a->k.dtype == SANTA_F16) e = launch_cores<__half>(p, g, stream, card, fast);
+        else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
+        else e = launch_plain<any, 2>(p, g, stream);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream,
-                              card.major >= 9, p);
-        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, card);
-        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, card);
-        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, card);
-        else e = launch_gather<__nv_fp8_e4m3>(p, stream, card);
+        if (dense) e = launch(k_combine, grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
+        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
+        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, g, stream, card);
+        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, g, stream, card);
+        else e = launch_gather<__nv_fp8_e4m3>(p, g, stream, card);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
-            e = launch(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);
+            e = launch(k_stats, grid_of(g.stats), 256, 0, stream, false, p);
             if (e != cudaSuccess) return cuda_status(e);
         }
     }
