@@ -27,7 +27,7 @@ enum { SLOTS = 8 };                                 /* query heads per pass: the
 enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
-enum { RUN = 8 };                                   /* tiles per such thread whose prefix fits in shared memory: 131072 keys */
+enum { RUN = 8 };                                   /* tiles per such thread whose sums are kept: 131072 keys */
 
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
@@ -74,8 +74,6 @@ struct params {
     int method, samples, flash_blocks, stash_type;
     float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
     char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
-    double *prefix;                                 /* [batch, heads, prefix_pitch] when it does not fit in shared memory */
-    i64 prefix_pitch;
     int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
     int *draws;                                     /* [batch, heads]: how many                                           */
     i64 max_draws;
@@ -130,8 +128,8 @@ template <int GS, int COLUMNS> struct alignas(16) plain_memory {
 
 /* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
 template <int CH, bool FLASH> struct gather_memory {
-    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, which flash
-       tiles have mass */
+    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, flash tiles
+       that have mass */
     double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];
     float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head */
     /* sums up to and with a thread, from the start of its warp; before, where its threshold lies
@@ -973,10 +971,30 @@ template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, co
     return key_with_mass(sum, stash, at.tile, found & (MASSLESS - 1));
 }
 
+/* The tile among a thread's `have` ones where mass position t falls, and the sum before it: for more
+   than RUN, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
+struct found_tile { int k; double below; };
+__device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, float m, double t) {
+    found_tile at = { 0, 0.0 };
+#pragma unroll 1
+    for (int k = 0; k < have; k += RUN) {
+        float2 x[RUN];
+#pragma unroll
+        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? tiles[k + i] : make_float2(MASKED, 0.0f);
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const double end = at.below + tile_mass(x[i], m);
+            if (t < end || at.k == have) return at;
+            at.below = end;
+            at.k++;
+        }
+    }
+    return at;
+}
+
 /* The tile of mass position t (relative to 2^m). */
 template <int CH>
-__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, const double *prefix, float m,
-                                            double t) {
+__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, float m, double t) {
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -993,25 +1011,37 @@ __device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<C
     }
     t -= below;
     below = 0.0;
+    const int per = 1 << sum.shift, from = thread << sum.shift;
+    if (per > RUN) {
+        const found_tile at = walk_tiles(sum.all + from, min(per - 1, sum.count - from), m, t);
+        k = at.k;
+        below = at.below;
+    } else {
 #pragma unroll 1
-    for (int o = 1 << sum.shift >> 1; o; o >>= 1) {
-        const double end = prefix[(k + o - 1) * SHARE + thread];
-        if (t >= end) { k += o; below = end; }
+        for (int o = per >> 1; o; o >>= 1) {
+            const double end = s.prefix[(k + o - 1) * SHARE + thread];
+            if (t >= end) { k += o; below = end; }
+        }
     }
-    const int tile = min((thread << sum.shift) + k, sum.count - 1);
+    const int tile = min(from + k, sum.count - 1);
     return { tile, t - below, m, sum[tile], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
 
-/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws; tile_of lists them. */
-__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, int groups, i64 draw, u64 key,
-                                             int head, int first, float m, double total) {
-    /* the r-th of them has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T */
-    const i64 s = p.samples, r = s >= groups ? ratio((draw + 1) * groups + s - 1, s) - 1 : draw;
+/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws. The r-th of T has draws
+   [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a draw is. */
+__device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
+    return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
+}
+
+/* tile_of lists the tiles that have mass from the one of rank `from` on. */
+__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, i64 from, int groups,
+                                             i64 draw, u64 key, int head, int first, float m, double total) {
+    const i64 s = p.samples, r = flash_rank(p, groups, draw);
     const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
-    const int f = tile_of[r], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
+    const int f = tile_of[r - from], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
     const double count = (double)(hi_draw - lo_draw);
     double mine = 0.0;
     float top = MASKED;
@@ -1029,8 +1059,10 @@ __device__ __forceinline__ place flash_place(const params &p, tile_sums sum, con
     return { tile, t, top, sum[tile], (float)(mine * (double)pow2(top - m) * (double)s / (total * count)) };
 }
 
-/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order; returns how many. */
-__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, int first, float m, double *scratch) {
+/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order, from the one
+   of rank `from` on as many as the list can hold; returns how many there are in all. */
+__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, i64 from, int first, float m,
+                                          double *scratch) {
     const int count = sum.count ? (first + sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
@@ -1040,7 +1072,8 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
         for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, sum.count); t++)
             has |= sum[t].x - m > -87.0f * LOG2E;
         double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
-        if (has) tile_of[groups + (int)rank - 1] = f;
+        const i64 at = groups + (int)rank - 1 - from;
+        if (has && at >= 0 && at < RUN * SHARE) tile_of[at] = f;
         groups += (int)found;
     }
     __syncthreads();
@@ -1048,7 +1081,7 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
 }
 
 /* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefixes in shared memory (in global memory above RUN * 256 tiles)
+   1 scan     all tile sums of the head in f64, prefixes in shared memory (above RUN * 256 tiles of threads only)
    2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one share: the CTA that finishes last adds the shares in order
@@ -1067,7 +1100,6 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
     const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
     const bool fits = per <= RUN;
-    double *prefix = fits ? s.prefix : p.prefix + row * p.prefix_pitch;      /* there the head's other CTAs write the same values */
     const tile_sums sum = { p.tile + row * p.tiles + first, FLASH && fits ? s.sums : nullptr, tiles, shift };
     const float2 *mine = sum.all + tid * per;       /* this thread's tiles */
     const int have = min(per, tiles - tid * per);
@@ -1110,7 +1142,7 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
         for (int i = 0; i < RUN; i++) {
             if (k + i >= per) break;
             mass += tile_mass(x[i], m);
-            if (!FLASH) prefix[(k + i) * SHARE + tid] = mass;
+            if (!FLASH && fits) s.prefix[(k + i) * SHARE + tid] = mass;
             if (FLASH && fits) s.sums[i * SHARE + tid] = x[i];
         }
     }
@@ -1127,9 +1159,14 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
     const bool bad = !(total == total) || isinf(total);
 
-    int *tile_of = (int *)prefix, groups = 0;
+    int *tile_of = (int *)s.prefix, groups = 0;
+    i64 from = fits ? 0 : share_of * SHARE;         /* all fit, or this share's when each has one draw */
     if (FLASH) {
-        groups = flash_list(p, sum, tile_of, first, m, s.scratch);
+        groups = flash_list(p, sum, tile_of, from, first, m, s.scratch);
+        if (!fits && p.samples >= groups) {
+            from = flash_rank(p, groups, share_of * SHARE);
+            flash_list(p, sum, tile_of, from, first, m, s.scratch);
+        }
         draws = max(draws, groups);
         n = max(min(draws - share_of * SHARE, (int)SHARE), 0);
         each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
@@ -1146,8 +1183,8 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) {
-            if constexpr (FLASH) at = flash_place(p, sum, tile_of, groups, draw, s.key, head, first, m, total);
-            else at = comb_place<CH>(sum, s, prefix, m,
+            if constexpr (FLASH) at = flash_place(p, sum, tile_of, from, groups, draw, s.key, head, first, m, total);
+            else at = comb_place<CH>(sum, s, m,
                                      p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
         }
         /* lanes past the end repeat the last draw, without weight */
@@ -1622,7 +1659,7 @@ santa_status geometry_of(const santa_attention *a, const santa_options *o, geome
 }
 
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t tile, stash, prefix, keys, draws, part, arrived, total; };
+struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -1632,13 +1669,6 @@ size_t add_part(layout *l, size_t n, size_t size) {
     if (bytes > SIZE_MAX / 4 || at > SIZE_MAX / 4) { l->total = SIZE_MAX / 2; return at; }
     l->total += (bytes + 255) / 256 * 256;
     return at;
-}
-
-/* Prefixes of a head in global memory: a power of two for each of SHARE threads. */
-size_t prefix_pitch(size_t tiles) {
-    size_t n = SHARE;
-    while (n < tiles) n *= 2;
-    return n;
 }
 
 layout layout_of(const geometry &g, const santa_options *o) {
@@ -1652,7 +1682,6 @@ layout layout_of(const geometry &g, const santa_options *o) {
     const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
     l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
     l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash_of(o))));
-    l.prefix = add_part(&l, tiles > RUN * SHARE ? saturating(rows, prefix_pitch(tiles)) : 0, sizeof(double));
     l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
     l.draws = add_part(&l, rows, sizeof(int));
     l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
@@ -1866,8 +1895,6 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     p.tile = (float2 *)(base + l.tile);
     p.stash = base + l.stash;
-    p.prefix = (double *)(base + l.prefix);
-    p.prefix_pitch = (i64)prefix_pitch((size_t)g.tiles);
     p.part = (float *)(base + l.part);
     p.arrived = (int *)(base + l.arrived);
     p.shares = (int)g.shares;

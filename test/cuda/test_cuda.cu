@@ -517,6 +517,18 @@ static void long_context(void) {
     compare_all(spec16(4, 1, 200000, 64), 256, "long_context");
     ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* more tiles than shared memory holds */
     compare_all(s, 64, "long_context f32");
+
+    /* the same with several shares of draws, and flash with fewer draws than tiles and with more */
+    problem p(s);
+    totals t = {0, 0, 0};
+    for (santa_method m : {SANTA_IID, SANTA_STRAT, SANTA_PROP}) compare(p, options(m, 600), &t);
+    static const int64_t flash[][2] = {{100, 64}, {5000, 64}, {1000, 1024}};
+    for (const int64_t *x : flash) {
+        santa_options o = options(SANTA_FLASH, x[0]);
+        o.tile_size = x[1];
+        compare(p, o, &t);
+    }
+    check_totals(t, "long_context, shares");
 }
 
 /* ------------------------------------------------------------------------------------------------- moved draws */
