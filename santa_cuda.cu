@@ -29,6 +29,10 @@ enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
 enum { RUN = 8 };                                   /* tiles per such thread whose sums are kept: 131072 keys */
 
+static_assert(TILE == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
+static_assert(SPLIT % TILE == 0, "a split of dense is whole tiles");
+static_assert((RUN & (RUN - 1)) == 0, "a thread has a power of two of tiles");
+
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
 #define MASKED (-3.0e38f)
@@ -82,7 +86,7 @@ struct params {
     int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
     int shares;
     i64 arrivals;                                   /* counters in arrived: scores sets them to 0 */
-    i64 *stats;
+    santa_stats *stats;
 };
 
 /* ---------------------------------------------------------------------------------------------- >>shared-memory */
@@ -116,6 +120,7 @@ template <typename K, int C, int GS> struct dense_memory {
     enum { LANES = 2 * ring<K, C>::LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
     enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
+    static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
     static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
 };
 
@@ -143,7 +148,11 @@ template <int CH, bool FLASH> struct gather_memory {
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
     } warps[GATHER_WARPS];
     int last_one;
+    static_assert(128 * CH <= SHARE, "a thread adds up a column");
+    static_assert(SHARE == GATHER_WARPS * 32, "a lane has one draw");
 };
+static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
+              "declared shared memory ends at 48 KB");
 
 /* ---------------------------------------------------------------------------------------------- >>device-base */
 
@@ -1575,18 +1584,19 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             by_group += !before;
         }
     }
-    atomicAdd((u64 *)&p.stats[6], (u64)by_head);
-    atomicAdd((u64 *)&p.stats[5], (u64)by_group);
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->v_rows_head, by_head);
+    add(&p.stats->v_rows_read, by_group);
     if (threadIdx.x) return;
-    atomicAdd((u64 *)&p.stats[0], (u64)p.group);
-    atomicAdd((u64 *)&p.stats[1], (u64)keys);
-    atomicAdd((u64 *)&p.stats[2], (u64)keys);
-    atomicAdd((u64 *)&p.stats[3], (u64)(keys * p.d));
-    atomicAdd((u64 *)&p.stats[4], (u64)(keys * p.d * p.group));
-    atomicAdd((u64 *)&p.stats[7], (u64)draws);
+    add(&p.stats->rows, p.group);
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, keys);
+    add(&p.stats->k_features_read, keys * p.d);
+    add(&p.stats->k_features_head, keys * p.d * p.group);
+    add(&p.stats->draws, draws);
     if (!sampled) {
-        atomicAdd((u64 *)&p.stats[5], (u64)keys);
-        atomicAdd((u64 *)&p.stats[6], (u64)(keys * p.group));
+        add(&p.stats->v_rows_read, keys);
+        add(&p.stats->v_rows_head, keys * p.group);
     }
 }
 
@@ -1899,7 +1909,7 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.arrived = (int *)(base + l.arrived);
     p.shares = (int)g.shares;
     p.arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
-    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = (i64 *)stats; }
+    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = stats; }
 
     device card = { 0, 0, 0, 0 };
     if ((s = read_device(&card)) != SANTA_OK) return s;
