@@ -17,6 +17,7 @@
 #include <cuda_runtime.h>
 #include <float.h>
 #include <string.h>
+#include <initializer_list>
 
 /* ---------------------------------------------------------------------------------------------- >>params */
 
@@ -1701,17 +1702,17 @@ layout layout_of(const geometry &g, const santa_options *o) {
 
 santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
 
+i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+
 void byte_strides(const santa_tensor *t, i64 *s) {
-    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
-    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size;
+    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size_of(t->dtype);
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
 bool vectors(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
-    return s[3] == size && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -1730,6 +1731,8 @@ santa_status check(const santa_attention *a, const santa_options *o) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
+    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
+        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     geometry g;
     const santa_status s = geometry_of(a, o, &g);
     if (s != SANTA_OK) return s;

@@ -967,6 +967,14 @@ static void errors(void) {
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
     with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
+    with("too many keys", SANTA_ERR_BACKEND_TOO_LONG,
+         [](santa_attention *a, santa_options *) { a->k.shape[1] = a->v.shape[1] = INT32_MAX - 62; });
+    with("a wide head", SANTA_ERR_BACKEND_SIZE, [](santa_attention *a, santa_options *) {
+        a->q.shape[3] = a->k.shape[3] = ((int64_t)1 << 32) + 64;
+        a->q.stride[3] = a->k.stride[3] = 0;
+    });
+    with("k at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *) { a->k.data = (char *)a->k.data + 1; });
     for (int64_t tile : {8, 16, 32}) {
         santa_options o = g.o;
         o.method    = SANTA_FLASH;
