@@ -8,6 +8,8 @@ EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(wildcard test/*.c))
 
 accuracy_options = $(if $(N),--bodies $(N)) $(if $(LENGTH),--length $(LENGTH)) $(if $(TABLES),--tables $(TABLES))
+mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD)) $(if $(MINUTES),--minutes $(MINUTES)) \
+                   $(if $(SECTION),--section $(SECTION))
 
 help:
 	@echo "make test       the whole suite that this machine can run; last line: N passed, N failed, N skipped"
@@ -16,6 +18,7 @@ help:
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
+	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
 	@echo "make clean      remove $(BUILD)/"
@@ -25,6 +28,10 @@ test:
 
 sanitize:
 	@BUILD="$(BUILD)" sh test/sanitize.sh
+
+mutants:
+	@if command -v python3 >/dev/null; then CC="$(CC)" BUILD="$(BUILD)" python3 test/mutants/mutants.py $(mutants_options); \
+	 else echo "skipped the mutation test: no python3"; echo "0 passed, 0 failed, 1 skipped"; fi
 
 demo: $(BUILD)/decode
 	$(BUILD)/decode --demo
@@ -43,7 +50,7 @@ clean:
 $(BUILD)/santa_test: $(TESTS)
 	$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDLIBS)
 
-$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h examples/*.h bench/accuracy/*.h) santa.h
+$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -90,4 +97,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: help test sanitize demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: help test sanitize mutants demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean

@@ -333,6 +333,9 @@ extern "C" {
     X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
     X(ERR_HOST_POINTER,          "a pointer is to host memory that the device cannot reach")                        \
     X(ERR_BACKEND_COMBS,         "this device has one comb only")                                                   \
+    X(ERR_BACKEND_TOO_LONG,      "this device has at most 2^31 - 64 keys in one sequence")                          \
+    X(ERR_BACKEND_SIZE,          "a size is above this device's limit: LIMITS in santa_cuda.h has them")            \
+    X(ERR_BACKEND_ALIGNMENT,     "this device wants q, k, v and out aligned to the size of a number")               \
     X(ERR_CUDA,                  "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -3518,9 +3521,8 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
         acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->p->a.std_error && !audit->exact && total > 0.0)
-        std_error = santa__va_std_error(x, g, acc, total / (share > 0.0 ? share : 1.0) * exp(m - (double)sample->m),
-                                        (double)budget);
+    if (j->p->a.std_error && !audit->exact && total > 0.0 && share > 0.0)      /* 0: a sink far above all keys */
+        std_error = santa__va_std_error(x, g, acc, total / share * exp(m - (double)sample->m), (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
     santa__write(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }

@@ -4,6 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#if defined(__unix__) || defined(__APPLE__)
+#include <signal.h>
+#include <unistd.h>
+#define HAVE_ALARM 1
+#endif
+
+/* Never ends; run by --hang alone, for examples.sh to see that the watchdog ends it. */
+static void hang(void) {
+    volatile int forever = 1;
+    while (forever) {}
+}
+static const test_case suite_hang[] = {{"a case that hangs", hang}, {0, 0}};
 
 static const struct { const char *name; const test_case *cases; } suites[] = {
 #ifdef TEST_SUITES                           /* cuda/test_cuda.cu includes this file with a list of its own */
@@ -28,6 +40,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"budget tool", suite_budget_tool},
     {"accuracy",    suite_accuracy},
 #endif
+    {"watchdog",    suite_hang},                 /* the last one: see --hang */
 };
 
 enum { MAX_MESSAGES = 8 };                   /* printed per case; further failures are only counted */
@@ -112,9 +125,32 @@ void *test_alloc(size_t bytes) {
     return p;
 }
 
+/* A case that takes longer than --timeout seconds ends the program, so that one that hangs is named and the run fails. What is to
+   be printed then is ready before the case runs: a signal handler may do little. */
+static char watchdog_text[320];
+
+#ifdef HAVE_ALARM
+static void on_alarm(int signal_number) {
+    (void)signal_number;
+    const char *p = watchdog_text;
+    for (size_t left = strlen(p); left > 0;) {
+        const ssize_t n = write(STDOUT_FILENO, p, left);
+        if (n <= 0) break;
+        p    += n;
+        left -= (size_t)n;
+    }
+    _exit(3);
+}
+static void watch(unsigned seconds) { signal(SIGALRM, on_alarm); alarm(seconds); }
+#else
+static void watch(unsigned seconds) { (void)seconds; }       /* no such signal here */
+#endif
+
 static void usage(void) {
-    printf("santa_test [--list] [--quick] [--seed N] [substring ...]\n"
-           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu\n");
+    printf("santa_test [--list] [--quick] [--fail-fast] [--seed N] [--timeout N] [substring ...]\n"
+           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu;\n"
+           "--fail-fast: ends with the first case that fails;\n"
+           "--timeout: seconds after which a case counts as one that hangs, 0 for none, default 300\n");
 }
 
 static int matches(const char *name, int filters, char **filter) {
@@ -124,10 +160,14 @@ static int matches(const char *name, int filters, char **filter) {
 }
 
 int main(int argc, char **argv) {
-    int list = 0, filters = 0, passed = 0, failed = 0, skips = 0;
+    int list = 0, hangs = 0, fail_fast = 0, filters = 0, passed = 0, failed = 0, skips = 0;
+    unsigned timeout = 300;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) list = 1;
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
+        else if (!strcmp(argv[i], "--fail-fast")) fail_fast = 1;
+        else if (!strcmp(argv[i], "--hang")) hangs = 1;
+        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc) timeout = (unsigned)strtoul(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
         else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
         else argv[1 + filters++] = argv[i];
@@ -136,15 +176,19 @@ int main(int argc, char **argv) {
     if (!list) printf("santa %d.%d.%d, %s, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
                       santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "");
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
-        for (const test_case *c = suites[s].cases; c->name; c++) {
+        for (const test_case *c = suites[s].cases; c->name && !(fail_fast && failed); c++) {
             char name[160];
             snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
-            if (!matches(name, filters, argv + 1)) continue;
+            if (hangs != (suites[s].cases == suite_hang) || !matches(name, filters, argv + 1)) continue;
             if (list) { printf("%s\n", name); continue; }
             failures = 0;
             skipped  = NULL;
+            snprintf(watchdog_text, sizeof watchdog_text,
+                     "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name, timeout, passed, failed + 1, skips);
             const clock_t start = clock();
+            watch(timeout);
             c->run();
+            watch(0);
             const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
             if (failures)     { failed++; printf("FAILED  %s: %d failed checks\n", name, failures); }
             else if (skipped) { skips++;  printf("skipped %s: %s\n", name, skipped); }

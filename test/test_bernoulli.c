@@ -112,6 +112,47 @@ static void moments(void) {
         }
 }
 
+/* Every element's count of draws that kept it, recomputed: draw b of feature i has word i * B + b of stream 1, of the query head
+   or, for GROUP, the group's first; it keeps the feature if below |q| / max |q|. Stratified, draw b has [b/B, (b + 1)/B) to itself:
+   only the stratum in which the feature's share ends is random, by the word of that b. */
+static void known_draws(void) {
+    static const int64_t budgets[] = {1, 3, 4, 16};
+    for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
+        for (int b = 0; b < 4; b++)
+            for (uint64_t seed = 0; seed < 25; seed++) {
+                const santa_scores_method m = (santa_scores_method)method;
+                const int64_t draws = budgets[b];
+                float scores[GROUP * DIM];
+                ref_problem p;
+                identity_problem(&p, SANTA_F32);
+                santa_options o = options(m, draws, seed);
+                o.offset = seed << 33;
+                const size_t bytes = santa_workspace_size(&p.a, &o);
+                void *workspace = test_alloc(bytes);
+                if (CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, DIM, workspace, bytes), SANTA_OK))
+                    for (int h = 0; h < GROUP; h++) {
+                        double size[DIM];
+                        const double max = sampled_query(&p, m, h, size);
+                        for (int64_t i = 0; i < DIM; i++) {
+                            const double share = (double)draws * size[i] / max;
+                            int64_t kept = 0;
+                            for (int64_t d = 0; d < draws; d++) {
+                                const double u = ldexp((double)santa_random(o.seed, o.offset, 0, 1, is_group(m) ? 0 : (uint32_t)h,
+                                                                            0, (uint32_t)(i * draws + d)), -32);
+                                kept += is_strat(m) ? (double)d + u < share : u * (double)draws < share;
+                            }
+                            const double q = p.q[h * DIM + i];
+                            const double want = size[i] > 0.0 ? q / size[i] * max * (double)kept / (double)draws : 0.0;
+                            CHECK_MSG(fabs((double)scores[h * DIM + i] - want) < 1e-5,
+                                      "scores %d, B = %d, seed %d, head %d, element %d: %g, want %g", method, (int)draws,
+                                      (int)seed, h, (int)i, (double)scores[h * DIM + i], want);
+                        }
+                    }
+                free(workspace);
+                ref_free(&p);
+            }
+}
+
 /* One set of draws for the group: the heads' estimates stand in the ratio of their queries. Own draws otherwise. */
 static void shared_draws(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++) {
@@ -387,8 +428,59 @@ static void under_values(void) {
     }
 }
 
+/* Exact scores read every feature for every head, those included where q is 0. */
+static void features_of_exact_scores(void) {
+    ref_problem p;
+    santa_stats stats;
+    identity_problem(&p, SANTA_F32);
+    santa_options o = ref_options(SANTA_DENSE, 0, 1);
+    if (ref_run(&p, &o, &stats)) {
+        CHECK_INT(stats.k_features_read, DIM * DIM);
+        CHECK_INT(stats.k_features_head, GROUP * DIM * DIM);
+    }
+    ref_free(&p);
+}
+
+/* Index feature * B + draw from 2^34 on, where the stream's word takes what index / 4 has beyond 32 bits: B = 2^16,
+   features from 2^18 on. They want half a draw more than a whole number, which the random number gives them or not.
+   Keys are one row of a single 1, a feature further on for each key. */
+static void large_indices(void) {
+    enum { KEYS = 64, FIRST = 1 << 18, LARGE = FIRST + KEYS };
+    const int64_t draws = 65536, whole = draws / 2;
+    float *q = (float *)test_alloc(LARGE * sizeof *q), *k = (float *)test_alloc((LARGE + KEYS) * sizeof *k);
+    float v[KEYS] = {0}, out[1], scores[KEYS];
+    for (int i = 0; i < LARGE; i++) q[i] = i ? ((float)whole + 0.5f) / (float)draws : 1.0f;
+    for (int i = 0; i < LARGE + KEYS; i++) k[i] = i == LARGE - 1 ? 1.0f : 0.0f;
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, SANTA_F32, 1, 1, 1, LARGE);
+    a.k = santa_view(k, SANTA_F32, 1, KEYS, 1, LARGE);
+    a.k.stride[1] = 1;
+    a.v = santa_view(v, SANTA_F32, 1, KEYS, 1, 1);
+    a.out = santa_view(out, SANTA_F32, 1, 1, 1, 1);
+    a.sm_scale = 1.0f;
+    santa_options o = options(SANTA_SCORES_BERNOULLI_STRAT, draws, 5);
+    const size_t bytes = santa_workspace_size(&a, &o);
+    void *workspace = test_alloc(bytes);
+    CHECK_STATUS(santa_scores(&a, &o, 0, 0, 0, scores, KEYS, workspace, bytes), SANTA_OK);
+    const uint32_t seed[2] = {5, 0}, first[4] = {(uint32_t)o.offset, (uint32_t)(o.offset >> 32), 0, 0};
+    uint32_t row[4], word[4];
+    santa_philox(first, seed, row);
+    for (int j = 0; j < KEYS; j++) {
+        const uint64_t feature = LARGE - 1 - (uint64_t)j, index = feature * (uint64_t)draws + (uint64_t)whole;
+        const uint32_t counter[4] = {(uint32_t)(index / 4), 0, 0, 1 + ((uint32_t)(index >> 34) << 8)};
+        santa_philox(counter, row, word);
+        const int more = word[index % 4] < 0x80000000u;
+        CHECK_NEAR(scores[j] * (float)draws, whole + more, 1e-2, 0.0);
+    }
+    free(workspace);
+    free(k);
+    free(q);
+}
+
 const test_case suite_bernoulli[] = {
     {"mean, variance and values of every element's estimate", moments},
+    {"draws: known answers", known_draws},
     {"GROUP shares its draws over the group", shared_draws},
     {"scores are unbiased; cap, ALiBi and mask after them", unbiased_scores},
     {"features read, per head and per group", access_fractions},
@@ -397,5 +489,7 @@ const test_case suite_bernoulli[] = {
     {"feature-major, strided, paged K", layouts},
     {"relative error 1.13/sqrt(B) and 1.16/B", relative_error},
     {"every value method on estimated scores", under_values},
+    {"random numbers of large indices", large_indices},
+    {"exact scores read every feature", features_of_exact_scores},
     {0, 0},
 };

@@ -349,6 +349,43 @@ static void no_keys(void) {
         }
 }
 
+/* A sink of logit 0 is a sink: it takes its share of every method's row, and the whole of a row without a key. */
+static void zero_sinks(void) {
+    static const float zeros[2] = {0.0f, -0.0f};
+    for (int method = 0; method < SANTA_METHOD_COUNT; method++)
+        for (int64_t n = 1; n <= 130; n = n * 3 + 2) {
+            ref_spec s = ref_spec_make(2, 1, n, 8);
+            ref_problem p;
+            float   out[2 * 8], lse[2];
+            int32_t none = 0;
+            ref_build(&p, &s);
+            santa_options o = ref_options((santa_method)method, 16, 3);
+            p.a.std_error = NULL;
+            o.vattention.base_samples = 1000;                /* all keys */
+            if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+            memcpy(out, p.a.out.data, sizeof out);
+            memcpy(lse, p.lse, sizeof lse);
+            p.a.sinks = zeros;
+            if (ref_run(&p, &o, NULL))
+                for (int h = 0; h < 2; h++) {
+                    const double keys = exp((double)lse[h]), share = keys / (keys + 1.0);
+                    CHECK_MSG(fabs((double)p.lse[h] - log(keys + 1.0)) < 1e-6, "%s, %d keys: lse %.9g, want %.9g",
+                              santa_method_name(o.method), (int)n, (double)p.lse[h], log(keys + 1.0));
+                    for (int c = 0; c < 8; c++)
+                        CHECK_MSG(fabs(ref_get(&p.a.out, 0, 0, h, c) - share * (double)out[h * 8 + c]) < 2e-6,
+                                  "%s, %d keys: out %.9g, want %.9g", santa_method_name(o.method), (int)n,
+                                  ref_get(&p.a.out, 0, 0, h, c), share * (double)out[h * 8 + c]);
+                }
+            p.a.seq_lens = &none;
+            if (ref_run(&p, &o, NULL))
+                for (int h = 0; h < 2; h++) {
+                    CHECK(p.lse[h] == 0.0f);
+                    for (int c = 0; c < 8; c++) CHECK(ref_get(&p.a.out, 0, 0, h, c) == 0.0);
+                }
+            ref_free(&p);
+        }
+}
+
 /* A NaN in a V row with no mass is multiplied by nothing only if the row is masked; a masked row is not read. */
 static void masked_rows_unread(void) {
     for (int method = 0; method < SANTA_METHOD_COUNT; method++) {
@@ -374,10 +411,11 @@ static void masked_rows_unread(void) {
     }
 }
 
-/* K feature-major, by the library's own copy: same result within rounding. */
+/* K feature-major, by the library's own copy: same result within rounding, also in a group of which eight heads are worked
+   on at a time. */
 static void feature_major(void) {
     for (int type = 0; type < 3; type++) {
-        ref_spec s = ref_spec_make(6, 2, 210, 33);
+        ref_spec s = ref_spec_make(type == 2 ? 22 : 6, 2, 210, 33);
         s.batch  = 2;
         s.k_type = (santa_dtype)type;
         s.layout = type == 1 ? REF_PADDED : REF_NHD;
@@ -542,6 +580,29 @@ static void merge_edges(void) {
     CHECK(test_is_nan(nothing[0]) && test_is_nan(nothing_lse[0]));
 }
 
+/* A NaN lse on either side, of either sign, quiet or not, spoils its row and no other, whatever the other side's lse is. */
+static void merge_nan(void) {
+    static const uint32_t nans[] = {0x7fc00001u, 0xffc00000u, 0x7f800001u, 0xff812345u};
+    const float other[] = {-INFINITY, 0.0f, -3.5f, 1e30f, -1e30f, INFINITY, test_nan()};
+    enum { DV = 5 };
+    for (int n = 0; n < 4; n++)
+        for (int i = 0; i < 7; i++)
+            for (int side = 0; side < 2; side++) {
+                float x[3 * DV], y[3 * DV], x_lse[3] = {1.0f, 1.0f, 1.0f}, y_lse[3] = {1.0f, 1.0f, 1.0f};
+                for (int c = 0; c < 3 * DV; c++) { x[c] = 2.0f; y[c] = 4.0f; }
+                memcpy(side ? &y_lse[1] : &x_lse[1], &nans[n], sizeof(float));
+                (side ? x_lse : y_lse)[1] = other[i];
+                CHECK_STATUS(santa_merge(3, DV, x, x_lse, y, y_lse), SANTA_OK);
+                for (int c = 0; c < DV; c++)
+                    CHECK_MSG(test_is_nan(x[DV + c]) && x[c] == 3.0f && x[2 * DV + c] == 3.0f,
+                              "NaN %08x on side %d, other lse %g: %g %g %g", (unsigned)nans[n], side, (double)other[i],
+                              (double)x[c], (double)x[DV + c], (double)x[2 * DV + c]);
+                CHECK(test_is_nan(x_lse[1]));
+                CHECK_NEAR(x_lse[0], 1.0 + log(2.0), 1e-6, 0.0);
+                CHECK_NEAR(x_lse[2], 1.0 + log(2.0), 1e-6, 0.0);
+            }
+}
+
 const test_case suite_dense[] = {
     {"types of q, k, v, out: all 81", types},
     {"head_dim, head_dim_v", head_dims},
@@ -556,11 +617,13 @@ const test_case suite_dense[] = {
     {"views with stride 0", strided_zero},
     {"a NaN or +inf score spoils its row and no other", broken_scores},
     {"no key: zero and -inf, every method", no_keys},
+    {"a sink of logit 0, every method", zero_sinks},
     {"rows outside the window are not read, every method", masked_rows_unread},
     {"feature-major K", feature_major},
     {"merge of a split context", merge_splits},
     {"merge: empty sides, NaN", merge_edges},
     {"parts of a longer context", shards},
     {"query rows that share a pass", rows_together},
+    {"merge: a NaN lse beside any other", merge_nan},
     {0, 0},
 };

@@ -390,6 +390,46 @@ static void shared_keys(void) {
     }
 }
 
+/* A window that begins within a chunk of exact attention lies in one chunk more than its length needs: each has its place. */
+static void shared_windows(void) {
+    static const int64_t windows[] = {1024, 1025, 1087, 1300, 1536, 1537, 1800, 2047, 2048};
+    int turn = 0;
+    for (int w = 0; w < 9; w++)
+        for (int64_t length = 2100; length <= 3000; length += test_quick ? 449 : 123 - w, turn++)
+            for (int hnd = 0; hnd < 2; hnd++) {
+                ref_spec s = ref_spec_make(turn % 4 ? 3 : 4, turn % 4 ? 1 : 2, length, 16);
+                s.causal = 1;
+                s.q_len  = 1 + turn % 3;
+                s.window = windows[w];
+                s.layout = hnd ? REF_HND : REF_NHD;
+                s.gain   = 2.0;
+                santa_options o = ref_options(SANTA_DENSE, 0, 0);
+                result want = decode(&s, &o);
+                double exact[16];
+                for (int64_t h = 0; h < s.heads; h++) {
+                    const double lse = ref_dense(&built, 0, turn % s.q_len, h, exact, NULL);
+                    const float *row = want.bits + (turn % s.q_len * s.heads + h) * (16 + 2);
+                    check_array_near("one thread", row, exact, 16, 2e-5, 1e-5);
+                    CHECK_NEAR(row[16], lse, 2e-5, 0.0);
+                }
+                test_rng r = test_rng_make((uint64_t)turn);
+                char what[64];
+                o.num_threads   = 2;
+                o.parallel_for  = counted;
+                o.parallel_user = &r;
+                rounds = 0;
+                result got = decode(&s, &o);
+                snprintf(what, sizeof what, "window %d of %d keys, HND %d", (int)windows[w], (int)length, hnd);
+                CHECK_MSG(rounds == 2, "%s: parallel_for was called %d times", what, rounds);     /* all rows together */
+                same(&want, 0, &got, what, o.method);
+                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s: stats", what);
+                free(got.bits);
+                free(want.bits);
+            }
+    ref_free(&built);
+    is_built = 0;
+}
+
 /* ------------------------------------------------------------------------------------------------- dense_below */
 
 /* Keys that row i of sequence b sees. */
@@ -578,6 +618,7 @@ const test_case suite_determinism[] = {
     {"workspace: alignment, rubbish, reuse", workspaces},
     {"KV heads of a token together or one by one", many_kv_heads},
     {"threads of few items share the keys", shared_keys},
+    {"threads share the keys of a window", shared_windows},
     {"dense_below: dense's bits below, the method's from there on", dense_below},
     {"dense_below: short rows, small tiles", dense_below_short},
     {"dense_below: auto, other methods", dense_below_auto},

@@ -288,6 +288,67 @@ static void overflows(void) {
     BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
 }
 
+/* Each stride fits; only what the whole tensor spans does not. Where a product or a sum wraps, it wraps into something small. */
+static void overflowing_spans(void) {
+    santa_tensor *const kv[] = {&a.k, &a.v};
+    for (int i = 0; i < 2; i++) {
+#define LONGEST a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0; a.seq_lens = NULL
+        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 33);
+        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = -((int64_t)1 << 33));
+        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 31);         /* 2^62 elements of 4 bytes */
+        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 33; kv[i]->stride[2] = (int64_t)1 << 35);
+        BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = ((int64_t)1 << 31) + 1;
+                          a.q.stride[0] = a.k.stride[0] = a.v.stride[0] = 0; a.seq_lens = NULL;
+                          kv[i]->stride[0] = (int64_t)1 << 33);                  /* 2^31 of these are 0 modulo 2^64 */
+        reset();
+        LONGEST;
+        kv[i]->stride[1] = (int64_t)1 << 30;                                     /* the largest power of two that fits */
+        CHECK_STATUS(santa_check(&a, &o), sizeof(void *) < 8 ? SANTA_ERR_OVERFLOW : SANTA_OK);
+    }
+#undef LONGEST
+}
+
+/* Rows of results: as many as an audit of each has room for in memory, and one more. */
+static void overflowing_rows(void) {
+    const int64_t most = PTRDIFF_MAX / (int64_t)sizeof(santa_audit);
+#define ONE_HEAD(rows) \
+    a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = rows; a.q.stride[0] = a.k.stride[0] = a.v.stride[0] = 0; \
+    a.q.shape[1] = a.out.shape[1] = a.q.shape[2] = a.out.shape[2] = a.k.shape[2] = a.v.shape[2] = 1; \
+    a.v.shape[3] = a.out.shape[3] = a.out.stride[0] = 1; a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL
+    reset();
+    ONE_HEAD(most);
+    CHECK_STATUS(santa_check(&a, &o), SANTA_OK);
+    BAD(ERR_OVERFLOW, ONE_HEAD(most + 1));
+#undef ONE_HEAD
+    /* 2^30 x 2^15 x 2^15 of them: the results themselves would fit */
+    BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 30;
+                      a.q.shape[1] = a.out.shape[1] = a.q.shape[2] = a.out.shape[2] = (int64_t)1 << 15;
+                      for (int d = 0; d < 3; d++) a.q.stride[d] = a.k.stride[d] = a.v.stride[d] = 0;
+                      a.v.shape[3] = a.out.shape[3] = 1; a.out.stride[0] = (int64_t)1 << 30; a.out.stride[1] = (int64_t)1 << 15;
+                      a.out.stride[2] = 1; a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL);
+}
+
+/* Heads times what each one's plan counts with may reach 2^56 and no more. Tensors of that size fit in 64 bits of address. */
+static void overflowing_plans(void) {
+    const int64_t heads = (int64_t)1 << 20, most = ((int64_t)1 << 36) - LEN - DIM;
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+        for (int more = 0; more < 2; more++) {
+            reset();
+            o.method     = (santa_method)m;
+            a.std_error  = NULL;
+            a.q.shape[2] = a.out.shape[2] = heads;
+            a.k.shape[2] = a.v.shape[2] = 1;
+            a.v.shape[3] = a.out.shape[3] = most + more;
+            a.q.stride[2] = a.v.stride[0] = a.v.stride[1] = a.v.stride[2] = 0;
+            a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = a.q.shape[1] = a.out.shape[1] = 1;
+            a.out.stride[2] = most + more;
+            a.sinks = a.alibi_slopes = NULL;
+            const santa_status want = more || sizeof(void *) < 8 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+            CHECK_STATUS(santa_check(&a, &o), want);
+            CHECK((santa_workspace_size(&a, &o) > 0) == (want == SANTA_OK));
+        }
+}
+
 static void sequences(void) {
     BAD(ERR_SEQ_LEN, lens[0] = -1);
     BAD(ERR_SEQ_LEN, lens[1] = LEN + 1);
@@ -309,6 +370,14 @@ static void sequences(void) {
         BAD_PAGED(ERR_BLOCK_TABLE, table[4] = wild[i]; a.seq_lens = NULL);       /* now in use */
         GOOD_PAGED(lens[0] = 0; table[0] = wild[i]);
         GOOD_PAGED(lens[0] = 48; table[3] = wild[i]);                            /* three full pages */
+        BAD_PAGED(ERR_BLOCK_TABLE, lens[0] = 49; table[3] = wild[i]);            /* and one key on the fourth */
+        BAD_PAGED(ERR_BLOCK_TABLE, lens[0] = 1; table[0] = wild[i]);
+        GOOD_PAGED(lens[0] = 1; table[1] = wild[i]);
+        BAD_PAGED(ERR_BLOCK_TABLE, lens[1] = 5 * PAGE + 1; table[2 * MAX_PAGES - 1] = wild[i]);
+        /* row 0 of sequence 1 is at 94: of 15 keys all are on the last page, the 16th is on the one before */
+        GOOD_PAGED(a.window = 15; table[2 * MAX_PAGES - 2] = wild[i]);
+        BAD_PAGED(ERR_BLOCK_TABLE, a.window = 16; table[2 * MAX_PAGES - 2] = wild[i]);
+        GOOD_PAGED(a.window = 16; table[2 * MAX_PAGES - 3] = wild[i]);
     }
 }
 
@@ -401,7 +470,13 @@ static void method_options(void) {
     for (int m = SANTA_IID; m <= SANTA_FLASH; m++) {
         BAD(ERR_NUM_SAMPLES, o.method = (santa_method)m; o.num_samples = SANTA_MAX_SAMPLES + 1);
         BAD(ERR_NUM_SAMPLES, o.method = (santa_method)m; o.num_samples = INT64_MAX);
+        reset();
+        o.method      = (santa_method)m;
+        o.num_samples = SANTA_MAX_SAMPLES;
+        CHECK_STATUS(santa_check(&a, &o), SANTA_OK);
+        CHECK(santa_workspace_size(&a, &o) > 0 && santa_sample_capacity(LEN, &o) == LEN);
     }
+    CHECK_INT(SANTA_MAX_SAMPLES, 1 << 20);
     BAD(ERR_NUM_SAMPLES, o.method = SANTA_TOP_K; a.std_error = NULL; o.num_samples = -1);
     static const int64_t bad_tiles[] = {-64, -1, 1, 7, 63, 65, 100, INT64_MIN};
     for (size_t i = 0; i < sizeof bad_tiles / sizeof *bad_tiles; i++) {
@@ -735,6 +810,9 @@ static void measures(void) {
         EXPECT(ERR_PROBABILITIES, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         CHECK_MSG(result == -7.0, "an error wrote a variance");
         p[3] = 1.0f / (float)LEN;
+        EXPECT(ERR_NUM_SAMPLES,    VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES + 1, &result, got.workspace, bytes));
+        CHECK_MSG(result == -7.0, "an error wrote a variance");
+        EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES, &result, got.workspace, bytes));
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         CHECK(result >= 0.0);
         result = -7.0;
@@ -753,6 +831,8 @@ static void measures(void) {
     EXPECT(ERR_METHOD,        santa_expected_distinct(SANTA_TOP_K, p, LEN, 8, &result));
     EXPECT(ERR_METHOD,        santa_expected_distinct(SANTA_METHOD_COUNT, p, LEN, 8, &result));
     EXPECT(ERR_NUM_SAMPLES,   santa_expected_distinct(SANTA_SYS, p, LEN, -1, &result));
+    EXPECT(ERR_NUM_SAMPLES,   santa_expected_distinct(SANTA_SYS, p, LEN, SANTA_MAX_SAMPLES + 1, &result));
+    EXPECT(OK,                santa_expected_distinct(SANTA_SYS, p, LEN, SANTA_MAX_SAMPLES, &result));
     p[0] = 0.5f;
     EXPECT(ERR_PROBABILITIES, santa_expected_distinct(SANTA_SYS, p, LEN, 8, &result));
     const double keys = santa_effective_keys(p, LEN);
@@ -856,7 +936,8 @@ static void every_status(void) {
 /* every_status counts what the cases before it produced, so with a filter that leaves them out it runs them first. */
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
-        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, sequences, score_extras, method_options,
+        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans, overflowing_rows,
+        overflowing_plans, sequences, score_extras, method_options,
         threads_and_items, vattention_options, workspaces, steps, budgets, measures
     };
     if (!produced[SANTA_OK])
@@ -873,6 +954,9 @@ const test_case suite_errors[] = {
     {"q8_0", q8_0},
     {"shapes", shapes},
     {"overflowing sizes and strides", overflows},
+    {"overflowing spans of a tensor", overflowing_spans},
+    {"overflowing rows of results", overflowing_rows},
+    {"overflowing plans", overflowing_plans},
     {"seq_lens and block_table", sequences},
     {"score extras", score_extras},
     {"method options", method_options},

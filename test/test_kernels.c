@@ -119,6 +119,54 @@ static void kernels_bf16_query(void) { every_type(SANTA_BF16, SANTA_BF16); }
 static void kernels_e4m3(void) { every_type(SANTA_E4M3, SANTA_F32); }
 static void kernels_q8_0(void) { every_type(SANTA_Q8_0, SANTA_F32); }
 
+/* The library's exp, to the last bit, by way of vAttention's full guarantee: of two fixed keys the first scores 0 with V = 0, the
+   second x with V = 1, and the sample has V = 0 at score 0; so the audit's |N|, a double, is the float exp(x). */
+static void exponentials(void) {
+    enum { KEYS = 66, HEADS = 64, FIXED = 2 };
+    static float q[HEADS], k[KEYS], v[KEYS], out[HEADS];
+    static santa_audit audit[HEADS];
+    k[1] = v[1] = 1.0f;
+    FOR_EACH_ISA (isa) {
+        santa_attention a;
+        santa_options o = ref_options(SANTA_VATTENTION, 0, 1);
+        test_rng r = test_rng_make(4);
+        double worst = 0.0, at = 0.0;
+        memset(&a, 0, sizeof a);
+        a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, 1);
+        a.k   = santa_view(k, SANTA_F32, 1, KEYS, 1, 1);
+        a.v   = santa_view(v, SANTA_F32, 1, KEYS, 1, 1);
+        a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, 1);
+        a.sm_scale = 1.0f;
+        o.isa = isa;
+        o.vattention.sink_tokens  = FIXED;
+        o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+        o.vattention.base_samples = 2;
+        o.vattention.epsilon   = 0.9;
+        o.vattention.guarantee = SANTA_GUARANTEE_FULL;
+        o.vattention.audit     = audit;
+        const size_t bytes = santa_workspace_size(&a, &o);
+        void *workspace = test_alloc(bytes);
+        for (int turn = 0; turn < (test_quick ? 40 : 400); turn++) {
+            for (int h = 0; h < HEADS; h++)              /* everywhere, near 0, at multiples of ln 2 / 2, at the edge */
+                q[h] = turn % 4 == 0   ? (float)(-87.0 * test_uniform(&r))
+                       : turn % 4 == 1 ? (float)-ldexp(1.0, (int)(-40.0 * test_uniform(&r)))
+                       : turn % 4 == 2 ? (float)(-0.34657359 * (double)test_below(&r, 251) + 1e-6 * (test_uniform(&r) - 1.0))
+                                       : (float)(-86.9 - 0.2 * test_uniform(&r));
+            q[0] = turn % 2 ? -87.0f : -0.0f;
+            q[1] = -88.0f;
+            if (!CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, NULL), SANTA_OK)) break;
+            for (int h = 0; h < HEADS; h++) {
+                const double x = (double)q[h], got = audit[h].norm, error = fabs(got / exp(x) - 1.0);
+                CHECK(audit[h].num_base == 2 && audit[h].trace == 0.0);
+                if (x < -87.0) CHECK_MSG(got == 0.0, "%s: exp(%.9g) = %g", santa_isa_name(isa), x, got);
+                else if (!(error <= worst)) { worst = error; at = x; }
+            }
+        }
+        CHECK_MSG(worst <= 1.25e-7, "%s: exp(%.9g) is off by %.3g of itself", santa_isa_name(isa), at, worst);
+        free(workspace);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------- which code runs */
 
 /* AUTO is the last one that the machine has; the names are all there; each rounds in its own way, so a forced one that ran other
@@ -278,6 +326,7 @@ const test_case suite_kernels[] = {
     {"bf16 with a bf16 query: scores and dense, all shapes", kernels_bf16_query},
     {"e4m3: scores and dense, all shapes", kernels_e4m3},
     {"q8_0: scores and dense, all shapes", kernels_q8_0},
+    {"exp against double", exponentials},
     {"NaN in K", nan_in_k},
     {"NaN in V", nan_in_v},
     {"infinities in K", infinite_k},

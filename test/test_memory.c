@@ -626,6 +626,70 @@ static void workspace_is_used_up(void) {
         }
 }
 
+/* The documented bytes are enough at every address, and none of them is to spare where alignment takes most: the last part of the
+   workspace is used to its end here, and one byte less is refused. */
+static void workspace_to_the_byte(void) {
+    for (int m = 0; m < METHODS; m++)
+        for (int threads = 1; threads <= 2; threads++) {
+            problem p = small_problem();
+            p.dim_v = 16;                                                /* whole parts of 64 bytes */
+            santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
+            o.num_threads  = threads;
+            o.parallel_for = serial_for;
+            call c = make_call(p, o);
+            unsigned char *w = (unsigned char *)test_alloc(c.bytes + 64 + 2 * MARGIN);
+            for (size_t at = 0; at < 64; at++) {
+                unsigned char *here = w + MARGIN;
+                while ((uintptr_t)here % 64 != at) here++;
+                memset(w, CANARY, c.bytes + 64 + 2 * MARGIN);
+                CHECK_STATUS(santa_decode(&c.a, &c.o, here, c.bytes - 1, NULL), SANTA_ERR_WORKSPACE_SIZE);
+                CHECK(is_canary(w, c.bytes + 64 + 2 * MARGIN));
+                CHECK_STATUS(santa_decode(&c.a, &c.o, here, c.bytes, NULL), SANTA_OK);
+                CHECK_MSG(is_canary(w, (size_t)(here - w)) && is_canary(here + c.bytes, MARGIN),
+                          "%s, %d threads: wrote beside a workspace at %lu mod 64", santa_method_name(o.method), threads,
+                          (unsigned long)at);
+            }
+            free(w);
+            free_call(&c);
+        }
+}
+
+/* The same of a sampler and of the measures. */
+static void step_workspaces_to_the_byte(void) {
+    enum { N = 128, DV = 8 };
+    static float p[N], v[N * DV];
+    for (int j = 0; j < N; j++) p[j] = 1.0f / N;
+    fill(v, SANTA_F32, N * DV, 3);
+    for (int m = 0; m < METHODS + 3; m++) {
+        if (m == SANTA_VATTENTION) continue;
+        santa_options o = options_of(m < METHODS ? m : 0, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
+        o.num_samples = N;
+        int32_t index[N];
+        float   weight[N];
+        santa_draws d = {index, NULL, weight, N, 0, 0, 0.0f};
+        const santa_stream_id id = {0, 0, 0};
+        const size_t bytes = m < METHODS ? santa_sample_workspace_size(N, &o) : santa_variance_workspace_size(N, DV);
+        unsigned char *w = (unsigned char *)test_alloc(bytes + 64 + 2 * MARGIN);
+        for (size_t at = 0; at < 64; at++) {
+            unsigned char *here = w + MARGIN;
+            while ((uintptr_t)here % 64 != at) here++;
+            for (size_t less = 0; less < 2; less++) {
+                double variance;
+                santa_status status;
+                memset(w, CANARY, bytes + 64 + 2 * MARGIN);
+                if (m == METHODS)          status = santa_variance_iid(p, N, v, DV, DV, 9, &variance, here, bytes - less);
+                else if (m == METHODS + 1) status = santa_variance_strat(p, N, v, DV, DV, 9, &variance, here, bytes - less);
+                else if (m == METHODS + 2) status = santa_variance_sys(p, N, v, DV, DV, 9, &variance, here, bytes - less);
+                else                       status = santa_sample(p, N, &o, id, &d, here, bytes - less);
+                CHECK_STATUS(status, less ? SANTA_ERR_WORKSPACE_SIZE : SANTA_OK);
+                CHECK_MSG(is_canary(w, (size_t)(here - w)) && is_canary(here + bytes, MARGIN),
+                          "%d: wrote beside a workspace at %lu mod 64", m, (unsigned long)at);
+            }
+        }
+        free(w);
+    }
+}
+
 /* Without causal, the first row of a window of w keys sees q_len - 1 keys more than w. */
 static void workspace_of_a_window(void) {
     for (int m = 0; m < METHODS; m++)
@@ -677,6 +741,31 @@ static void workspace_size_of_a_long_context(void) {
                 CHECK_MSG(bytes >= want && bytes < 1.125 * want, "%s, %d KV heads, HND %d, %d threads: %.0f bytes, documented %.0f",
                           santa_method_name(o.method), kv_heads, hnd, threads, bytes, want);
             }
+}
+
+/* Rows too short for threads to share: a thread's share of the KV heads each, up to 8, where they are token-major, else one. */
+static void workspace_of_short_rows(void) {
+    static float nothing[1];
+    for (int kv_heads = 1; kv_heads <= 16; kv_heads++)
+        for (int threads = 1; threads <= 9; threads++) {
+            santa_options o = options_of(SANTA_SYS, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
+            santa_attention a;
+            memset(&a, 0, sizeof a);
+            a.q   = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
+            a.v   = santa_view_hnd(nothing, SANTA_BF16, 1, 1000, kv_heads, 128);
+            a.out = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
+            a.k   = a.v;
+            const double one = (double)santa_workspace_size(&a, &o);
+            o.num_threads  = threads;
+            o.parallel_for = serial_for;
+            for (int nhd = 0; nhd <= (kv_heads > 1); nhd++) {
+                const int    share = nhd ? (kv_heads + threads - 1) / threads : 1, jobs = threads * (share < 8 ? share : 8);
+                if (nhd) a.k = santa_view(nothing, SANTA_BF16, 1, 1000, kv_heads, 128);
+                const double bytes = (double)santa_workspace_size(&a, &o);
+                CHECK_MSG(bytes <= jobs * one && bytes > (jobs - 0.5) * one,
+                          "%d KV heads, NHD %d, %d threads: %.0f bytes, %d times %.0f expected", kv_heads, nhd, threads, bytes, jobs, one);
+            }
+        }
 }
 
 /* The same bits whatever the workspace held before and wherever it begins, and with every pointer at an address that is
@@ -817,8 +906,11 @@ const test_case suite_memory[] = {
     {"NaN past seq_lens", poison},
     {"alignment and dirty workspace", alignment_and_dirt},
     {"workspace is used up and not overrun", workspace_is_used_up},
+    {"workspace to the byte, at every address", workspace_to_the_byte},
+    {"workspace of the steps to the byte, at every address", step_workspaces_to_the_byte},
     {"workspace of a window", workspace_of_a_window},
     {"workspace of 131072 keys", workspace_size_of_a_long_context},
+    {"workspace of short rows", workspace_of_short_rows},
     {"santa_scores where the range of items is empty", scores_of_an_empty_range},
     {0, 0}
 };

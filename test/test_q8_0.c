@@ -71,6 +71,7 @@ static void special_blocks(void) {
     santa_f32_to_q8_0(f, 2 * BLOCK, bytes);
     santa_q8_0_to_f32(bytes, 2 * BLOCK, back);
     for (int i = 0; i < 2 * BLOCK; i++) CHECK(back[i] == 0.0f);
+    for (int i = 0; i < 2 * BYTES; i++) CHECK_INT(bytes[i], 0);
     for (int i = 0; i < BLOCK; i++) f[i] = 127.0f * 65504.0f;         /* the largest that fits */
     for (int i = 0; i < BLOCK; i++) f[BLOCK + i] = 127.0f * 65536.0f; /* and one that does not */
     santa_f32_to_q8_0(f, 2 * BLOCK, bytes);

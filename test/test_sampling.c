@@ -279,6 +279,39 @@ static void flash_tiles(void) {
                 }
 }
 
+/* A tile more than 87 below the best one has no share and no draw; one less far below is drawn from as often as any, with its
+   own small mass as weight, which does not drown in what lies before it. */
+static void flash_far_tiles(void) {
+    static const float low[] = {-200.0f, -80.0f, 0.0f, -86.9f, -87.1f, -200.0f, -1e30f, -60.0f, -40.0f};
+    static const int   drawn[] = {0, 1, 1, 1, 0, 0, 0, 1, 1};
+    enum { TILES = 9, MASSIVE = 5, SAMPLES = 20 };
+    for (int64_t size = 8; size <= 128; size *= 2) {
+        const int64_t n = TILES * size;
+        float *scores = ref_floats(n);
+        test_rng r = test_rng_make((uint64_t)size);
+        for (int64_t j = 0; j < n; j++) scores[j] = low[j / size] - (j % size ? (float)(3.0 * test_uniform(&r)) : 0.0f);
+        double lse, *p = probabilities(scores, n, &lse);
+        santa_options o = ref_options(SANTA_FLASH, SAMPLES, 3);
+        o.tile_size = size;
+        ref_drawn d = ref_sample(scores, n, &o, ref_stream(0, 0, 0));
+        if (well_formed(&d, scores, n, lse)) {
+            int64_t counts[TILES] = {0};
+            CHECK_INT(d.d.draws, SAMPLES);
+            for (int64_t i = 0; i < d.d.rows; i++) {
+                const int64_t t = d.index[i] / size;
+                double mass = 0.0;
+                for (int64_t j = t * size; j < (t + 1) * size; j++) mass += p[j];
+                CHECK_NEAR(d.weight[i], mass * d.count[i] / (SAMPLES / MASSIVE), 0.0, 3e-6);
+                counts[t] += d.count[i];
+            }
+            for (int t = 0; t < TILES; t++) CHECK_INT(counts[t], drawn[t] * SAMPLES / MASSIVE);
+        }
+        ref_drawn_free(&d);
+        free(scores);
+        free(p);
+    }
+}
+
 /* Keys that must never be drawn, with the two extreme random words in the first draw. */
 static void zero_mass(void) {
     static const float low[] = {-INFINITY, -1e4f};
@@ -651,6 +684,7 @@ static void gather(void) {
                     ref_build(&p, &s);
                     static const int32_t index[] = {0, 1, 17, 31, 32, 33, 64, 99};
                     static const float   weight[] = {0.5f, -0.25f, 3.0f, 0.125f, 0.0f, 1.0f, 0.7f, 0.3f};
+                    static const float   scale[] = {0.0f, 2.75f, 1e-3f};                     /* 0 is 1 */
                     float  *got  = ref_floats(dv);
                     double *want = ref_doubles(dv);
                     for (int64_t rows = 0; rows <= 8; rows += 4) {
@@ -658,7 +692,9 @@ static void gather(void) {
                             want[c] = 0.0;
                             for (int64_t i = 0; i < rows; i++)
                                 want[c] += (double)weight[i] * p.v[((100 + index[i]) * 2 + 1) * dv + c];
+                            if (rows > 0) want[c] *= rows == 4 ? (double)scale[1] : (double)scale[2];
                         }
+                        p.a.v_scale = scale[rows / 4];
                         CHECK_STATUS(santa_gather(&p.a, 1, 1, index, weight, rows, got), SANTA_OK);
                         check_array_near("gather", got, want, dv, 2e-6, 1e-6);
                     }
@@ -769,6 +805,83 @@ static void rounded_stash(void) {
         }
 }
 
+/* The stash of one row, recomputed: in 8 bits key j takes half j % 2 of word j / 2 of stream 3, j counted from token 0. A comb of
+   2^18 or more thresholds draws so often that its counts show what each block's weights were rounded to. False for a seed whose
+   numbers lie so near to the next integer that float arithmetic may not decide as this does. */
+static int stash_weights(const santa_options *o, santa_stream_id id, const float *s, int64_t n, double *want, double *plain) {
+    double total = 0.0, top = -REF_INF;
+    int clear = 1;
+    for (int64_t j = 0; j < n; j++) top = fmax(top, (double)s[j]);
+    for (int64_t b = 0; b < n; b += 64) {
+        const int64_t end = ref_min(n, b + 64);
+        double max = -REF_INF, sum = 0.0, rounded = 0.0;
+        for (int64_t j = b; j < end; j++) max = fmax(max, (double)s[j]);
+        for (int64_t j = b; j < end; j++) {
+            const double u = max > -REF_INF ? exp((double)s[j] - max) : 0.0;
+            const uint32_t word = santa_random(o->seed, o->offset, id.request_id, 3, (uint32_t)id.head, (uint32_t)id.q_index,
+                                               (uint32_t)(j / 2));
+            const double x = u * 255.0 + (double)(j % 2 ? word >> 16 : word & 0xffffu) / 65536.0;
+            sum += plain[j] = u;
+            rounded += want[j] = o->stash == SANTA_STASH_U8 ? floor(x) : ref_round(SANTA_F16, u);
+            clear = clear && (o->stash == SANTA_STASH_F16 || fabs(x - floor(x + 0.5)) > 2e-4 || u == 0.0);
+        }
+        const double mass = max > -REF_INF ? sum * exp(max - top) : 0.0;       /* of the block, which rounding leaves alone */
+        for (int64_t j = b; j < end; j++) {
+            want[j]  = rounded > 0.0 ? want[j] * mass / rounded : 0.0;
+            plain[j] = sum > 0.0 ? plain[j] * mass / sum : 0.0;
+        }
+        total += mass;
+    }
+    for (int64_t j = 0; j < n; j++) { want[j] /= total; plain[j] /= total; }
+    return clear;
+}
+
+static void known_stash(void) {
+    enum { N = 200, ROWS = 2, HEADS = 2, S = 1 << 19 };
+    const uint64_t request[1] = {UINT64_C(9) << 32};
+    ref_spec spec = ref_spec_make(HEADS, 1, N, 8);
+    spec.q_len  = ROWS;
+    spec.causal = 1;
+    spec.window = 120;                                       /* the first row's block is not the sequence's */
+    spec.head_dim_v = N;
+    ref_problem p;
+    ref_build(&p, &spec);
+    for (int64_t i = 0; i < N * N; i++) p.v[i] = i / N == i % N ? 1.0 : 0.0;     /* out[j] is key j's weight */
+    ref_write(&p);
+    p.a.std_error = NULL;
+    for (int stash = SANTA_STASH_F16; stash <= SANTA_STASH_U8; stash++) {
+        int compared = 0;
+        double apart = 0.0;
+        for (uint64_t seed = 0; compared < 8 && seed < 40; seed++) {
+            santa_options o = ref_options(seed % 2 ? SANTA_SYS : SANTA_PROP, S, seed << 32);
+            o.offset = UINT64_C(5) << 32;
+            o.stash  = (santa_stash)stash;
+            o.request_ids = request;
+            const size_t bytes = santa_workspace_size(&p.a, &o);
+            void *workspace = test_alloc(bytes);
+            const int good = CHECK_STATUS(santa_decode(&p.a, &o, workspace, bytes, NULL), SANTA_OK);
+            for (int64_t row = 0; row < ROWS * HEADS && good; row++) {
+                float  scores[HEADS * N];
+                double want[N], plain[N];
+                const int64_t i = row / HEADS, h = row % HEADS;
+                CHECK_STATUS(santa_scores(&p.a, &o, 0, i, 0, scores, N, workspace, bytes), SANTA_OK);
+                if (!stash_weights(&o, ref_stream(request[0], h, i), scores + h * N, N, want, plain)) continue;
+                compared++;
+                for (int64_t j = 0; j < N; j++) {
+                    const double got = ref_get(&p.a.out, 0, i, h, j);
+                    CHECK_MSG(fabs(got - want[j]) < 1.01 / S + 2e-7, "stash %d, seed %d, row %d, head %d: key %d has weight %.9g, "
+                              "want %.9g", stash, (int)seed, (int)i, (int)h, (int)j, got, want[j]);
+                    apart = fmax(apart, fabs(want[j] - plain[j]));
+                }
+            }
+            free(workspace);
+        }
+        CHECK_INT(compared >= 8, 1);
+        CHECK_MSG(apart > 4.0 / S, "stash %d: rounding would not show: %g", stash, apart);
+    }
+    ref_free(&p);
+}
+
 /* e4m3 keys and values with power-of-two scales are the bits of the same numbers in f32. */
 static void e4m3_is_its_numbers(void) {
     enum { N = 200, D = 20, HEADS = 4 };
@@ -811,6 +924,7 @@ const test_case suite_sampling[] = {
     {"sys draws key j floor or ceil of S p_j times", comb_counts},
     {"prop draws the rows of sys for every tile size", prop_is_sys},
     {"flash: budget split, combs and weights of its tiles", flash_tiles},
+    {"flash: tiles far below the best", flash_far_tiles},
     {"keys without mass are never drawn", zero_mass},
     {"thresholds near 0", tiny_offsets},
     {"no mass at all; NaN and +inf", no_mass},
@@ -819,6 +933,7 @@ const test_case suite_sampling[] = {
     {"top-p against sorting, ties", top_p},
     {"dense as a list of rows", dense_step},
     {"a stash in 16 and 8 bits", rounded_stash},
+    {"a stash in 16 and 8 bits: known answers", known_stash},
     {"e4m3 with scales is its numbers", e4m3_is_its_numbers},
     {"scores, sample, gather = decode, bit for bit; counters", steps_are_decode},
     {"steps = decode for a million keys", long_decode},

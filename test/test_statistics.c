@@ -563,6 +563,66 @@ static void standard_error_edges(void) {
     ref_free(&p);
 }
 
+/* Squared distance of two rows of V. */
+static double apart(const double *v, int64_t dv, int32_t a, int32_t b) {
+    double sum = 0.0;
+    for (int64_t c = 0; c < dv; c++) sum += (v[a * dv + c] - v[b * dv + c]) * (v[a * dv + c] - v[b * dv + c]);
+    return sum;
+}
+
+/* std_error^2 of 2 and 3 draws a <= b <= c in closed form. iid and combs of one draw: the sum of squared distances over S^2 (S - 1).
+   strat and one comb: |a-b|^2 / 4 of two draws, (|a-b|^2 + |b-c|^2) / 12 of three. flash with a draw in each of two tiles: half of
+   |a-b|^2 times the sum of their squared masses. */
+static void few_draws(void) {
+    enum { N = 100, DV = 5 };
+    static const santa_method methods[] = {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH};
+    int twice = 0, thrice = 0;
+    ref_spec s = ref_spec_make(1, 1, N, 8);
+    s.head_dim_v = DV;
+    s.gain  = 3.0;
+    s.sinks = 1;
+    for (int turn = 0; turn < 400; turn++) {
+        const int64_t samples = 2 + turn % 2;
+        const int tiles = turn % 5 == 4 && turn % 3 == 0, combs = turn % 5 >= 2 && turn % 3 == 1 ? (int)samples : 1;
+        if (tiles && samples == 3) continue;
+        ref_problem p;
+        float scores[N];
+        s.stream = (uint64_t)turn / 40;
+        ref_build(&p, &s);
+        p.a.v_scale = 1.5f;
+        santa_options o = ref_options(methods[turn % 5], samples, (uint64_t)turn);
+        if (turn % 5 == 4) o.tile_size = tiles ? 64 : 128;
+        o.num_combs = combs;
+        const size_t bytes = santa_workspace_size(&p.a, &o);
+        void *workspace = test_alloc(bytes);
+        CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, N, workspace, bytes), SANTA_OK);
+        ref_drawn d = ref_sample(scores, N, &o, ref_stream(0, 0, 0));
+        if (ref_run(&p, &o, NULL) && CHECK_STATUS(d.status, SANTA_OK) && CHECK_INT(d.d.draws, samples)) {
+            const double share = 1.5 * (1.0 - exp((double)p.sinks[0] - (double)p.lse[0]));
+            int32_t row[3] = {0, 0, 0};
+            int drawn = 0;
+            for (int64_t i = 0; i < d.d.rows; i++)
+                for (int32_t c = 0; c < d.count[i]; c++) row[drawn++] = d.index[i];
+            const double ab = apart(p.v, DV, row[0], row[1]), bc = samples > 2 ? apart(p.v, DV, row[1], row[2]) : 0.0;
+            const double ac = samples > 2 ? apart(p.v, DV, row[0], row[2]) : 0.0;
+            double want;
+            if (o.method == SANTA_IID || combs > 1) want = (ab + bc + ac) / (double)(samples * samples * (samples - 1));
+            else if (tiles)        want = 0.5 * ab * (pow((double)d.weight[0], 2.0) + pow((double)d.weight[1], 2.0));
+            else if (samples == 2) want = ab / 4.0;
+            else                   want = (ab + bc) / 12.0;
+            CHECK_MSG(fabs((double)p.std_error[0] - share * sqrt(want)) <= 1e-6 + 2e-6 * share * sqrt(want),
+                      "%s, %d draws, %d combs, rows %d %d %d: std_error %.9g, want %.9g", santa_method_name(o.method),
+                      (int)samples, combs, (int)row[0], (int)row[1], (int)row[2], (double)p.std_error[0], share * sqrt(want));
+            twice  += samples == 3 && d.d.rows == 2;
+            thrice += d.d.rows == 1;
+        }
+        ref_drawn_free(&d);
+        free(workspace);
+        ref_free(&p);
+    }
+    CHECK_MSG(twice > 10 && thrice > 0, "%d times a key was drawn twice, %d times alone", twice, thrice);
+}
+
 /* V in step with a comb: waves of that many keys, or in no order for 0. All scores are equal then. */
 static void make_waves(ref_problem *p, int period) {
     const int64_t dv = p->spec.head_dim_v;
@@ -670,6 +730,7 @@ const test_case suite_statistics[] = {
     {"heads, rows and requests draw independently", independent_draws},
     {"std_error against the true error", standard_errors},
     {"std_error: too few draws, sinks, nothing to estimate", standard_error_edges},
+    {"std_error of 2 and 3 draws in closed form", few_draws},
     {"several combs: std_error is unbiased, where one comb's is 0", combs_know_their_error},
     {"several combs are combs of their own", combs_are_combs},
     {0, 0},

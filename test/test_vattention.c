@@ -229,7 +229,7 @@ static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, con
 static void check_sample(const ref_problem *p, int64_t h, const santa_audit *audit, const char *fixed) {
     double scores[N], weight[N], total = 0.0, top = -REF_INF;
     int64_t sampled = 0, taken_fixed = 0;
-    const double w = (double)audit->num_residual / (double)audit->budget;
+    const double w = (double)audit->num_residual / (double)audit->budget, sink = ref_sink(p, h);
     weights(p, h, scores, weight);
     for (int64_t j = 0; j < N; j++) {
         if (fixed[j]) {
@@ -251,9 +251,9 @@ static void check_sample(const ref_problem *p, int64_t h, const santa_audit *aud
     CHECK_INT(audit->exact, sampled == N - taken_fixed);
     CHECK_NEAR(audit->max_score, top, 1e-5, 1e-6);
     CHECK_NEAR(audit->density, (double)(sampled + taken_fixed) / (double)N, 1e-12, 0.0);
-    CHECK_NEAR(p->lse[h], log(total), 1e-5, 1e-6);
+    CHECK_NEAR(p->lse[h], log(total + exp(sink)), 1e-5, 1e-6);
     if (audit->budget == audit->num_base) {                  /* all that was sampled is the base sample */
-        double d = 0.0, sum = 0.0, squares = 0.0;
+        double d = exp(sink - audit->max_score), sum = 0.0, squares = 0.0;
         for (int64_t j = 0; j < N; j++) {
             const double e = exp(scores[j] - audit->max_score);
             if (weight[j] == 0.0) continue;
@@ -291,14 +291,17 @@ static int64_t budget_of(const santa_options *o, const santa_audit *audit) {
 }
 
 /* Two groups; the heads of each share a fixed set, the union of their heavy keys, and a sample, the largest asked for. */
-static void check_groups(int64_t heads, uint64_t seed, int base_only) {
+static void check_groups(int64_t heads, uint64_t seed, int base_only, int alibi, int sinks) {
     enum { GROUPS = 2, HEADS = 22 };
     const int64_t group = heads / GROUPS;
     ref_spec s = open_spec(heads, GROUPS);
     ref_problem p;
     santa_audit audit[HEADS];
     santa_stats stats;
+    s.alibi = alibi;
+    s.sinks = sinks;
     ref_build(&p, &s);
+    for (int64_t h = 0; h < heads && alibi; h++) p.slopes[h] *= 0.1f;      /* the first keys still weigh something */
     open_up(&p);
     santa_options o = open_options(seed);
     o.vattention.epsilon = base_only ? 0.9 : 0.05;
@@ -342,7 +345,189 @@ static void sets_and_weights(void) {
     static const int64_t groups[] = {1, 2, 4, 11};           /* above 8 a group is worked on in slices */
     for (uint64_t seed = 0; seed < (test_quick ? 4u : 40u); seed++)
         for (int i = 0; i < 4; i++)
-            for (int base_only = 0; base_only < 2; base_only++) check_groups(2 * groups[i], seed, base_only);
+            for (int base_only = 0; base_only < 2; base_only++) check_groups(2 * groups[i], seed, base_only, 0, 0);
+}
+
+/* Each head has its own slope and its own sink, in the second slice of a group as well; the sinks count in the budgets. */
+static void alibi_and_sinks(void) {
+    for (uint64_t seed = 0; seed < (test_quick ? 2u : 10u); seed++)
+        for (int64_t group = 1; group <= 11; group += 5)
+            for (int base_only = 0; base_only < 2; base_only++)
+                for (int which = 1; which < 4; which++) check_groups(2 * group, seed, base_only, which & 1, which >> 1);
+}
+
+/* A sink far above the keys, beyond the range of a double's exp too: nothing is left to promise, so the base sample will do. */
+static void far_sinks(void) {
+    static const float above[] = {600.0f, 700.0f, 710.0f, 5000.0f, 1e30f};
+    for (int i = 0; i < 5; i++)
+        for (int full = 0; full < 2; full++) {
+            ref_spec s = open_spec(1, 1);
+            ref_problem p;
+            santa_audit audit;
+            santa_options o = open_options(4);
+            s.sinks = 1;
+            ref_build(&p, &s);
+            open_up(&p);
+            p.sinks[0] = above[i];
+            o.vattention.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+            o.vattention.epsilon   = 0.001;
+            o.vattention.audit     = &audit;
+            if (ref_run(&p, &o, NULL)) {
+                CHECK(p.lse[0] == above[i]);
+                for (int64_t c = 0; c < N; c++) CHECK(ref_get(&p.a.out, 0, 0, 0, c) == 0.0);
+                CHECK(p.std_error[0] == 0.0f);
+                CHECK(audit.denominator > 1e250 && audit.denominator < REF_INF);
+                CHECK_INT(audit.num_base, 40);
+                if (!full) CHECK_INT(audit.budget, 40);      /* in full the numerator has a promise of its own */
+            }
+            ref_free(&p);
+        }
+}
+
+/* V times 2^100 is out times 2^100, bit for bit, at the same budgets. */
+static void huge_values(void) {
+    enum { KEYS = 500, DV = 6, HEADS = 2 };
+    for (int full = 0; full < 2; full++) {
+        ref_spec s = ref_spec_make(HEADS, 1, KEYS, 16);
+        ref_problem p;
+        santa_audit audit[2][HEADS];
+        float out[HEADS * DV], std_error[HEADS];
+        santa_options o = ref_options(SANTA_VATTENTION, 0, 9);
+        s.head_dim_v = DV;
+        ref_build(&p, &s);
+        o.vattention.sink_tokens  = o.vattention.local_tokens = 20;
+        o.vattention.base_samples = 60;
+        o.vattention.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+        o.vattention.epsilon   = full ? 0.5 : 0.1;
+        o.vattention.delta     = 0.2;
+        for (int huge = 0; huge < 2; huge++) {
+            o.vattention.audit = audit[huge];
+            if (huge) for (int64_t i = 0; i < KEYS * DV; i++) p.v[i] = ldexp(p.v[i], 100);
+            ref_write(&p);
+            if (!ref_run(&p, &o, NULL)) break;
+            for (int64_t i = 0; i < HEADS * DV && huge; i++)
+                CHECK_NEAR(((const float *)p.a.out.data)[i], ldexp((double)out[i], 100), 0.0, 0.0);
+            for (int h = 0; h < HEADS && huge; h++) {
+                const santa_audit *small = &audit[0][h], *large = &audit[1][h];
+                CHECK(small->budget > 60 && !small->exact && std_error[h] > 0.0f);
+                CHECK_INT(large->needed, small->needed);
+                CHECK_INT(large->budget, small->budget);
+                CHECK(large->denominator == small->denominator && large->sigma == small->sigma);
+                CHECK_NEAR(large->trace, ldexp(small->trace, 200), 0.0, 0.0);
+                CHECK_NEAR(large->norm, ldexp(small->norm, 100), 0.0, 0.0);
+                CHECK_NEAR(p.std_error[h], ldexp((double)std_error[h], 100), 0.0, 0.0);
+                CHECK(full == (small->trace > 0.0));
+            }
+            memcpy(out, p.a.out.data, sizeof out);
+            memcpy(std_error, p.std_error, sizeof std_error);
+        }
+        ref_free(&p);
+    }
+}
+
+/* The positions of >>random: stream 2, the group's first head, words 0, 1, ..: word * size >> 32 between sinks and local tokens,
+   what was taken before passed over. A word whose product's low half is below 2^32 mod size is passed over, too, or small positions
+   would come more often. Marks the first `count` of them in taken; how many words were unfit by the second rule. */
+static int64_t draw_positions(const santa_options *o, santa_stream_id id, int64_t first, int64_t size, int64_t count, char *taken) {
+    int64_t unfit = 0;
+    for (uint32_t i = 0; count > 0; i++) {
+        const uint64_t wide = (uint64_t)santa_random(o->seed, o->offset, id.request_id, 2, (uint32_t)id.head,
+                                                     (uint32_t)id.q_index, i) * (uint64_t)size;
+        const int64_t  key  = first + (int64_t)(wide >> 32);
+        if ((wide & 0xffffffffu) < (UINT64_C(1) << 32) % (uint64_t)size) { unfit++; continue; }
+        if (taken[key]) continue;
+        taken[key] = 1;
+        count--;
+    }
+    return unfit;
+}
+
+/* V is the identity and epsilon so large or small that the base sample, or more than it and less than half, is read. */
+static void known_positions(void) {
+    static const int32_t heavy[] = {31, 88, 145, 202, 259, 260, 89, 30, 203, 11};
+    enum { ROWS = 2, HEADS = 4, GROUP = 2 };
+    const uint64_t requests[] = {UINT64_C(77) << 32, 5};
+    int more = 0;
+    for (int turn = 0; turn < 16; turn++) {
+        ref_spec s = open_spec(HEADS, HEADS / GROUP);
+        ref_problem p;
+        oracle x;
+        santa_audit audit[2 * ROWS * HEADS];
+        santa_options o = open_options((UINT64_C(3) << 40) + (uint64_t)turn);
+        memset(&x, 0, sizeof x);
+        x.answer = heavy;
+        x.stride = 2;
+        x.answers = turn % 2 ? 2 : 0;
+        s.batch = 2;
+        s.q_len = ROWS;
+        ref_build(&p, &s);
+        for (int64_t j = 0; j < 2 * N * (HEADS / GROUP); j++)
+            for (int64_t c = 0; c < N; c++) p.v[j * N + c] = j / (HEADS / GROUP) % N == c ? 1.0 : 0.0;
+        ref_write(&p);
+        o.offset = (UINT64_C(1) << 33) + 8;
+        o.request_ids = requests;
+        o.vattention.epsilon    = turn % 4 < 2 ? 0.9 : 0.1;
+        o.vattention.heavy      = ask;
+        o.vattention.heavy_user = &x;
+        o.vattention.audit      = audit;
+        if (ref_run(&p, &o, NULL))
+            for (int64_t row = 0; row < 2 * ROWS * HEADS; row++) {
+                const int64_t b = row / (ROWS * HEADS), i = row / HEADS % ROWS, h = row % HEADS, first = h / GROUP * GROUP;
+                char taken[N];
+                for (int64_t j = 0; j < N; j++) taken[j] = j < 10 || j >= N - 20;
+                for (int64_t head = first; head < first + GROUP; head++)
+                    for (int64_t a = 0; a < x.answers; a++) taken[heavy[head * x.stride + a]] = 1;
+                if (!CHECK(audit[row].budget >= 40 && 2 * audit[row].budget < audit[row].num_residual)) continue;
+                more += audit[row].budget > 40;
+                draw_positions(&o, ref_stream(requests[b], first, i), 10, N - 30, audit[row].budget, taken);
+                for (int64_t j = 0; j < N; j++)
+                    CHECK_MSG((ref_get(&p.a.out, b, i, h, j) != 0.0) == taken[j], "turn %d, batch %d, row %d, head %d: key %d",
+                              turn, (int)b, (int)i, (int)h, (int)j);
+            }
+        ref_free(&p);
+    }
+    CHECK_MSG(more > 20, "only %d rows took more than the base sample", more);
+}
+
+/* A size that leaves 2^32 mod size = 1167296: one word in 3700 is unfit. All keys but those that the words name hold NaN. */
+static void known_positions_of_many(void) {
+    const int64_t n = 1400000, base = test_quick ? 20000 : 60000;
+    uint16_t *k = (uint16_t *)test_alloc((size_t)n * sizeof *k), *v = (uint16_t *)test_alloc((size_t)n * sizeof *v);
+    char *taken = (char *)test_alloc((size_t)n);
+    float q = 1.0f, out = 0.0f, lse = 0.0f;
+    santa_audit audit;
+    santa_attention a;
+    santa_options o = ref_options(SANTA_VATTENTION, 0, 31);
+    memset(&a, 0, sizeof a);
+    memset(taken, 0, (size_t)n);
+    const int64_t unfit = draw_positions(&o, ref_stream(0, 0, 0), 0, n, base, taken);
+    CHECK_MSG(unfit > 1, "%d words were unfit", (int)unfit);
+    double d = 0.0, top = 0.0;
+    for (int64_t j = 0; j < n; j++) {
+        const double score = (double)(j % 16) / 8.0, value = (double)(j % 1000);
+        k[j] = taken[j] ? ref_encode16(SANTA_F16, score) : 0x7e01;
+        v[j] = taken[j] ? ref_encode16(SANTA_F16, value) : 0x7e01;
+        if (taken[j]) { d += exp(score); top += exp(score) * value; }
+    }
+    a.q   = santa_view(&q, SANTA_F32, 1, 1, 1, 1);
+    a.k   = santa_view(k, SANTA_F16, 1, n, 1, 1);
+    a.v   = santa_view(v, SANTA_F16, 1, n, 1, 1);
+    a.out = santa_view(&out, SANTA_F32, 1, 1, 1, 1);
+    a.lse = &lse;
+    o.vattention.sink_tokens  = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    o.vattention.base_samples = base;
+    o.vattention.epsilon      = 0.5;
+    o.vattention.audit        = &audit;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    void *workspace = test_alloc(bytes);
+    CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, NULL), SANTA_OK);
+    CHECK_INT(audit.budget, base);
+    CHECK_NEAR(out, top / d, 0.0, 1e-4);
+    CHECK_NEAR(lse, log(d * (double)n / (double)base), 1e-5, 0.0);
+    free(workspace);
+    free(taken);
+    free(k);
+    free(v);
 }
 
 /* Full guarantee: trace and norm in the audit are those of exp(s) v, the budget Theorem 4.3's. */
@@ -973,12 +1158,48 @@ static void reuse_bias(void) {
     ref_free(&p);
 }
 
+/* A row without a key has an audit of zeros, whatever lay there, and so have rows that causal leaves none. */
+static void audit_of_no_key(void) {
+    for (int sinks = 0; sinks < 2; sinks++) {
+        ref_spec s = ref_spec_make(4, 2, 300, 8);
+        ref_problem p;
+        santa_audit audit[3 * 4 * 4];
+        int32_t lens[3] = {0, 300, 2};
+        s.batch  = 3;
+        s.q_len  = 4;
+        s.causal = 1;
+        s.sinks  = sinks;
+        ref_build(&p, &s);
+        p.a.seq_lens = lens;
+        memset(audit, 0xa5, sizeof audit);
+        santa_options o = open_options(1);
+        o.vattention.audit = audit;
+        if (ref_run(&p, &o, NULL))
+            for (int row = 0; row < 3 * 4 * 4; row++) {
+                const santa_audit *x = &audit[row];
+                const int64_t keys = ref_max(lens[row / 16] - 3 + row / 4 % 4, 0);
+                CHECK_INT(x->num_keys, keys);
+                CHECK_INT(x->num_fixed + x->num_residual, keys);
+                if (keys == 0)
+                    CHECK(x->num_fixed == 0 && x->num_base == 0 && x->needed == 0 && x->budget == 0 && x->exact == 0 &&
+                          x->sigma == 0.0 && x->denominator == 0.0 && x->trace == 0.0 && x->norm == 0.0 &&
+                          x->max_score == 0.0 && x->density == 0.0);
+            }
+        ref_free(&p);
+    }
+}
+
 const test_case suite_vattention[] = {
     {"normal quantile", quantile},
     {"budgets of denominator and numerator", single_budgets},
     {"full budget against exhaustive search", full_budget},
     {"Hoeffding asks 2.8 times the CLT at delta 0.2", hoeffding_ratio},
     {"sets, weights, audit and counters", sets_and_weights},
+    {"ALiBi and sinks of heads in slices", alibi_and_sinks},
+    {"sinks 600 and more above the keys", far_sinks},
+    {"V of 1e30", huge_values},
+    {"positions: known answers", known_positions},
+    {"positions among a million keys: known answers", known_positions_of_many},
     {"audit of the full guarantee", full_audit},
     {"keys not taken are not read", reads_what_it_takes},
     {"predictors: few, many, double, wild", predictors},
@@ -995,5 +1216,6 @@ const test_case suite_vattention[] = {
     {"nearly all of a long row", nearly_all},
     {"a predictor that returns more than it wrote", boasting_predictor},
     {"the reused base sample lowers D by less than it says", reuse_bias},
+    {"audit of rows without a key", audit_of_no_key},
     {0, 0},
 };
