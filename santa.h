@@ -1522,7 +1522,8 @@ static int64_t santa__seq_len(const santa_attention *a, int64_t b) {
     return a->seq_lens ? a->seq_lens[b] : santa__capacity(a);
 }
 
-/* Keys [begin, end) that query row i sees, and its position, both counted from the first key here. */
+/* Keys [begin, end) that query row i sees, and its position, both counted from the first key
+   here. */
 typedef struct santa__range { int64_t begin, end, position; } santa__range;
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
@@ -1535,8 +1536,9 @@ static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_
     return r;
 }
 
-/* Whether two elements share memory, as far as strides show it: from the smallest stride up, each must reach over
-   all that the smaller ones span. (Strides that mesh without that are refused, too.) */
+/* Whether two elements share memory, as far as strides show it: from the smallest stride up,
+   each must reach over all that the smaller ones span. (Strides that mesh without that are
+   refused, too.) */
 static int santa__overlaps(const santa_tensor *t) {
     int order[4] = {0, 1, 2, 3}, i, k;
     uint64_t span = 0;
@@ -1589,8 +1591,9 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     return santa__overlaps(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 
-/* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to read. Of the block table
-   the pages that some query row may read: a sliding window frees the ones before it. */
+/* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
+   read. Of the block table the pages that some query row may read: a sliding window frees the
+   ones before it. */
 static santa_status santa__check_contents(const santa_attention *a) {
     const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages, size = a->k.shape[1];
     int64_t b, h, page;
@@ -1739,11 +1742,13 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
 
 /* ---------------------------------------------------------------------------------------------- >>plan */
 
-/* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n = sum e v with e =
-   exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2 |v|^2, n2 = sum e^2 v. bad: NaN or +inf seen. */
+/* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n
+   = sum e v with e = exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2
+   |v|^2, n2 = sum e^2 v. bad: NaN or +inf seen. */
 typedef struct santa__state { double d, d2, t; float *n, *n2, m; int bad; } santa__state;
 
-/* The workspace of one job, that is of one KV head and its queries: offsets of its parts, each on 64 bytes. */
+/* The workspace of one job, that is of one KV head and its queries: offsets of its parts, each
+   on 64 bytes. */
 typedef struct santa__plan {
     const santa_options *o;
     int64_t rows, queries;               /* query rows of a job at most, and their heads: rows * group            */
@@ -1866,7 +1871,8 @@ static int santa__is_token_major(const santa_attention *a) {
     return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]);
 }
 
-/* Keys of a chunk of exact attention, see santa__dense_chunk: any long row has some chunks for each of a few threads. */
+/* Keys of a chunk of exact attention, see santa__dense_chunk: any long row has some chunks for
+   each of a few threads. */
 static int64_t santa__chunk(int64_t keys) {
     int64_t chunk = SANTA__CHUNK;
     while (keys > chunk * SANTA__CHUNKS) chunk *= 2;
@@ -1876,10 +1882,11 @@ static int64_t santa__chunk(int64_t keys) {
 /* Whether threads get even shares of so many pieces. */
 static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 * threads; }
 
-/* Whether threads share the keys of a sequence: if there are so few items that some would wait, or if the cache is
-   token-major. Such a cache is read as one stretch of memory only for all its heads together: if two threads take half
-   the heads each, each core's prefetcher loads the other core's half. Rows must be long enough to pay for another round
-   of the threads. vAttention reads what its sums so far tell it to. */
+/* Whether threads share the keys of a sequence: if there are so few items that some would wait,
+   or if the cache is token-major. Such a cache is read as one stretch of memory only for all
+   its heads together: if two threads take half the heads each, each core's prefetcher loads the
+   other core's half. Rows must be long enough to pay for another round of the threads.
+   vAttention reads what its sums so far tell it to. */
 static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
     if (threads == 1 || santa__has_traits(&p->o, SANTA_ADAPTS) || n < SANTA__TEAM_KEYS) return 0;
@@ -1888,8 +1895,9 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
            && (!santa__has_traits(&p->o, SANTA_EXACT) || santa__is_even(n / santa__chunk(n), threads));
 }
 
-/* KV heads of a sequence that a thread works on together, see santa__queries. A team that is exact needs scratch for all
-   of them in each thread; sampled, each head has its place in one thread's workspace. */
+/* KV heads of a sequence that a thread works on together, see santa__queries. A team that is
+   exact needs scratch for all of them in each thread; sampled, each head has its place in one
+   thread's workspace. */
 static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
     const int64_t threads = p->o.num_threads, all = SANTA__MIN(p->kv_heads, (int64_t)SANTA__SPAN);
     if (!santa__is_token_major(&p->a) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
@@ -1897,15 +1905,17 @@ static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
     return SANTA__MAX(SANTA__MIN((santa__items(&p->o) + threads - 1) / threads, all), 1);
 }
 
-/* Workspaces of a call: one for each KV head of a sequence that a team works on, or of each thread's span. */
+/* Workspaces of a call: one for each KV head of a sequence that a team works on, or of each
+   thread's span. */
 static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan, int64_t span) {
     if (!plan->is_shared) return p->o.num_threads * span;
     /* one for santa_scores, where the range of items is empty */
     return SANTA__MAX(SANTA__MIN(SANTA__MIN(p->kv_heads, santa__items(&p->o)), (int64_t)SANTA__SPAN), 1);
 }
 
-/* Query rows that one pass over K serves: while it lasts their heads fill a few registers' worth of queries. Bernoulli
-   scores read what each row's own draws tell them to, and so does vAttention. */
+/* Query rows that one pass over K serves: while it lasts their heads fill a few registers'
+   worth of queries. Bernoulli scores read what each row's own draws tell them to, and so does
+   vAttention. */
 static int64_t santa__rows_together(const santa_problem *p) {
     if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
@@ -1943,8 +1953,8 @@ static const char *santa__row(const santa__rows *r, int64_t j) {      /* without
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
 
-/* Which keys: index[0 ..], or those from first on if index is NULL. known: how many of them will be wanted in all, for
-   prefetching. */
+/* Which keys: index[0 ..], or those from first on if index is NULL. known: how many of them
+   will be wanted in all, for prefetching. */
 typedef struct santa__keys { const int32_t *index; int64_t first, known; } santa__keys;
 
 static santa__keys santa__keys_from(const int32_t *index, int64_t first, int64_t known) {
@@ -1953,7 +1963,8 @@ static santa__keys santa__keys_from(const int32_t *index, int64_t first, int64_t
     return k;
 }
 
-/* Pointers to n <= SANTA_BLOCK rows and `beyond` more to those behind them, as far as known, to prefetch. */
+/* Pointers to n <= SANTA_BLOCK rows and `beyond` more to those behind them, as far as known, to
+   prefetch. */
 static void santa__point(const santa__rows *r, santa__keys keys, int n, int beyond, const char **row) {
     const santa__rows x = *r;                                         /* which row[] cannot alias */
     const int all = n + beyond, more = (int)SANTA__MIN(keys.known, (int64_t)all);
@@ -1985,8 +1996,8 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
 
 /* ---------------------------------------------------------------------------------------------- >>query */
 
-/* One KV head of one sequence, and some query rows of its group: what a method works on. Query x = row * group + g is
-   head g of the group in that row. */
+/* One KV head of one sequence, and some query rows of its group: what a method works on. Query
+   x = row * group + g is head g of the group in that row. */
 typedef struct santa__job {
     const santa_problem *p;
     const struct santa__method *method;  /* of these rows: dense where dense_below says so                         */
@@ -2033,8 +2044,9 @@ static void santa__load_query(const santa__job *j, int64_t x, float *f) {
     for (c = 0; c < q->shape[3]; c++) f[c] = santa__load(q->dtype, p + c * q->stride[3] * size);
 }
 
-/* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix C.1). In stratum b the draw
-   keeps the feature surely when (b + 1)/B <= p and never when b/B >= p, so only one stratum is random. */
+/* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix
+   C.1). In stratum b the draw keeps the feature surely when (b + 1)/B <= p and never when b/B
+   >= p, so only one stratum is random. */
 static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, int stratified, int64_t feature) {
     int64_t kept = 0, b;
     if (stratified) {
@@ -2047,8 +2059,9 @@ static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, 
     return kept;
 }
 
-/* Replaces q by its estimate, plain: coef_i = sign(q_i) M/B count_i; mean group query: coef_hi = q_hi / qbar_i * M/B
-   count_i with M = max qbar, qbar the group's mean |q|. 0/0 is 0; a NaN query stays NaN. The job has one query row. */
+/* Replaces q by its estimate, plain: coef_i = sign(q_i) M/B count_i; mean group query: coef_hi
+   = q_hi / qbar_i * M/B count_i with M = max qbar, qbar the group's mean |q|. 0/0 is 0; a NaN
+   query stays NaN. The job has one query row. */
 static void santa__bernoulli_query(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad, draws = j->o->bernoulli_draws;
     const int stratified = j->o->scores == SANTA_SCORES_BERNOULLI_STRAT || j->o->scores == SANTA_SCORES_GROUP_STRAT;
@@ -2116,8 +2129,8 @@ static void santa__prepare_queries(santa__job *j) {
 
 /* ---------------------------------------------------------------------------------------------- >>scores */
 
-/* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the features its draws left out).
-   Keys i < n <= SANTA_BLOCK. */
+/* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the
+   features its draws left out). Keys i < n <= SANTA_BLOCK. */
 static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t x0, int64_t queries, float *s,
                                 int64_t s_stride) {
     float f[SANTA_BLOCK] = {0.0f}, sum[SANTA_BLOCK];
@@ -2143,8 +2156,8 @@ static int santa__is_columns(const santa__rows *k, const char *const *row, int n
     return i == n && k->dtype != SANTA_Q8_0;
 }
 
-/* The same for keys side by side: a feature of n keys is a row of n numbers, the queries' features are the weights to
-   add them with. */
+/* The same for keys side by side: a feature of n keys is a row of n numbers, the queries'
+   features are the weights to add them with. */
 static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t x0, int64_t queries, float *s,
                                int64_t s_stride) {
     const char *column[SANTA_BLOCK + SANTA__BEYOND_V];
@@ -2170,8 +2183,8 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
     }
 }
 
-/* q . K for n <= SANTA_BLOCK rows and queries x0 .. x0 + queries - 1 of each job of a span: s[h * s_step +
-   (x - x0) * s_stride + i]. */
+/* q . K for n <= SANTA_BLOCK rows and queries x0 .. x0 + queries - 1 of each job of a span: s[h
+   * s_step + (x - x0) * s_stride + i]. */
 static void santa__score_rows(const santa__job *j, int64_t span, const char *const *row, int n, int64_t x0,
                               int64_t queries, float *s, int64_t s_step, int64_t s_stride) {
     int64_t h;
@@ -2224,8 +2237,8 @@ static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x
     santa__score_extras(j, keys, n, x0, queries, s, s_stride);
 }
 
-/* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the rest of the block masked:
-   query x of job h in its scores + x * s_stride + at. */
+/* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the
+   rest of the block masked: query x of job h in its scores + x * s_stride + at. */
 static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
     const int64_t first = b * block, from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + block, j->end);
     const int64_t s_step = j[span > 1].scores - j->scores;            /* jobs are equally spaced */
@@ -2247,8 +2260,9 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
 }
 /* ---------------------------------------------------------------------------------------------- >>mass */
 
-/* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s - max[b]). prefix[b] is the
-   mass before block b relative to exp(m), m the largest max, total the whole mass. first: number of block 0. */
+/* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
+   max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
+   the whole mass. first: number of block 0. */
 typedef struct santa__mass {
     const santa__kernels *kernel;
     const float *u, *max, *sum;                                       /* u may have been rounded, sum was not */
@@ -2258,7 +2272,8 @@ typedef struct santa__mass {
     float m;
 } santa__mass;
 
-/* Rounds the u of a row as options.stash says. 8 bits: integers 0 .. 255, dithered. first: number of the row's first key. */
+/* Rounds the u of a row as options.stash says. 8 bits: integers 0 .. 255, dithered. first:
+   number of the row's first key. */
 static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first, int64_t n, float *u) {
     int64_t i;
     if (stash == SANTA_STASH_F16) for (i = 0; i < n; i++) u[i] = santa_f16_to_f32(santa_f32_to_f16(u[i]));
@@ -2270,7 +2285,8 @@ static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first
         }
 }
 
-/* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the old sums and the block's with. */
+/* A block of weights relative to exp(max) joins sums relative to exp(*m): what to multiply the
+   old sums and the block's with. */
 static void santa__join_max(float *m, float max, float *keep, float *add) {
     *keep = *add = 1.0f;
     if (max > *m) {
@@ -2305,7 +2321,8 @@ static int santa__prefix(santa__mass *x) {
     return 0;
 }
 
-/* Natural log-sum-exp of mass total * exp(m) and an optional sink logit, and the share of the keys in it. */
+/* Natural log-sum-exp of mass total * exp(m) and an optional sink logit, and the share of the
+   keys in it. */
 static float santa__lse(float m, double total, const float *sink, double *keys_share) {
     double top = (double)m, t = total;
     *keys_share = 1.0;
@@ -2321,8 +2338,9 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
 
 /* ---------------------------------------------------------------------------------------------- >>draw */
 
-/* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a block. Where a draw falls is
-   random: comparisons are counted, since branches would be guessed wrong. */
+/* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a
+   block. Where a draw falls is random: comparisons are counted, since branches would be guessed
+   wrong. */
 enum { SANTA__GROUP = 8 };
 typedef struct santa__walk { int64_t block; double scale; float reached[SANTA_BLOCK / SANTA__GROUP + 1]; } santa__walk;
 
@@ -2354,8 +2372,9 @@ static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) 
     w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);    /* u, rounded or not, adds up to it */
 }
 
-/* Number of the key in w's block that holds mass position t: the first with prefix > t, strictly, so that a key without mass is
-   never it. Rounding can push t past the end: to the last key with mass. */
+/* Number of the key in w's block that holds mass position t: the first with prefix > t,
+   strictly, so that a key without mass is never it. Rounding can push t past the end: to the
+   last key with mass. */
 static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, double t) {
     const int groups = x->block / SANTA__GROUP;
     const float *u;
@@ -2374,8 +2393,8 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
     return (int32_t)((x->first + w->block) * x->block + k * SANTA__GROUP + lane);
 }
 
-/* What one query picked: keys in ascending order, each once, how often it was drawn, and its weight. v: NULL, or the rows
-   that will be read, to be sent for as soon as they are drawn. */
+/* What one query picked: keys in ascending order, each once, how often it was drawn, and its
+   weight. v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
 typedef struct santa__picks {
     int32_t *index, *count;
     float *weight;
@@ -2422,9 +2441,9 @@ static void santa__sort(int32_t *a, int64_t n) {                      /* heap so
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
 }
 
-/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, those of several combs of the same step (the i-th is
-   of comb i % combs, as their offsets are sorted), one in each stratum, or anywhere in the mass (step is all of it), from sorted
-   random words. */
+/* Ascending mass positions to draw at, s of them: a comb's (i + u) * step, those of several
+   combs of the same step (the i-th is of comb i % combs, as their offsets are sorted), one in
+   each stratum, or anywhere in the mass (step is all of it), from sorted random words. */
 enum { SANTA__COMB, SANTA__COMBS, SANTA__STRATA, SANTA__ANYWHERE };
 typedef struct santa__positions {
     int kind;
@@ -2462,7 +2481,8 @@ static double santa__position_at(const santa__positions *m, int64_t i) {
     return ((m->kind == SANTA__STRATA ? (double)i : 0.0) + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0)) * m->step;
 }
 
-/* How many of them lie below mass position end; from: how many lie below an earlier one. n: a guess. */
+/* How many of them lie below mass position end; from: how many lie below an earlier one. n: a
+   guess. */
 static int64_t santa__positions_search(const santa__positions *m, double end, int64_t n, int64_t from) {
     n = m->kind == SANTA__ANYWHERE ? from : SANTA__MIN(SANTA__MAX(n, from), m->s);
     if (m->kind == SANTA__STRATA) n += n < m->s && santa__position_at(m, n) < end;
@@ -2478,8 +2498,9 @@ static int64_t santa__positions_below(const santa__positions *m, double end, int
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
-/* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that marks fall in, some at a time, so that
-   their weights are on the way here while others are walked. */
+/* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that
+   marks fall in, some at a time, so that their weights are on the way here while others are
+   walked. */
 static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to, int64_t first, int64_t last,
                               santa__picks *l) {
     enum { AHEAD = 32 };
@@ -2508,7 +2529,8 @@ static void santa__draw_positions(const santa__mass *x, const santa__positions *
     for (; from < to; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
 }
 
-/* Words 0 .. s - 1 where the keys will be: the list grows at or before the entry that is drawn. Unsigned order as signed order. */
+/* Words 0 .. s - 1 where the keys will be: the list grows at or before the entry that is drawn.
+   Unsigned order as signed order. */
 static void santa__draw_words(santa__rng *rng, int64_t s, santa__picks *l) {
     int64_t i;
     for (i = 0; i < s; i++) {
@@ -2522,7 +2544,8 @@ static void santa__weigh_counts(santa__picks *l, int64_t s) {
     for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->count[i] / (double)s);
 }
 
-/* Samplers: rows and weights of one query from its masses. o is resolved; each is named in SANTA_METHOD_LIST. */
+/* Samplers: rows and weights of one query from its masses. o is resolved; each is named in
+   SANTA_METHOD_LIST. */
 
 /* Sort the random words, not the keys: then one walk finds all keys. */
 static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
@@ -2544,7 +2567,8 @@ static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng
     santa__weigh_counts(l, s);
 }
 
-/* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence; 0: not cut. */
+/* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence; 0:
+   not cut. */
 static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa__rng *rng, int64_t tile, santa__picks *l,
                              santa_stats *stats) {
     const int64_t s = o->num_samples;
@@ -2570,15 +2594,17 @@ static void santa__draw_prop(const santa_options *o, santa__mass *x, santa__rng 
     santa__draw_comb(o, x, rng, o->tile_size / x->block, l, stats);
 }
 
-/* End of the tile that block b lies in; *mass: whether its largest score is near enough to the row's to have a share at all. */
+/* End of the tile that block b lies in; *mass: whether its largest score is near enough to the
+   row's to have a share at all. */
 static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, int *mass) {
     int64_t end = SANTA__MIN(((x->first + b) / tile + 1) * tile - x->first, x->blocks);
     for (*mass = 0; b < end; b++) *mass |= x->max[b] - x->m > SANTA__EXP_UNDERFLOW;
     return end;
 }
 
-/* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only tiles with mass have a share
-   of the budget. A tile far below the others would drown in their prefix, so each has a prefix of its own. */
+/* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only
+   tiles with mass have a share of the budget. A tile far below the others would drown in their
+   prefix, so each has a prefix of its own. */
 static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
     const double total = x->total;
     const int64_t tile = o->tile_size / x->block, combs = o->num_combs;
@@ -2614,8 +2640,9 @@ static uint32_t santa__sortable(float f) {                            /* unsigne
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
-/* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties equal to it. want counts
-   keys, or mass relative to exp(m) when by_mass. Masked scores never belong. */
+/* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties
+   equal to it. want counts keys, or mass relative to exp(m) when by_mass. Masked scores never
+   belong. */
 static void santa__select(const float *s, int64_t n, double want, int by_mass, float m, uint32_t *threshold, int64_t *ties) {
     uint32_t value = 0, mask = 0;
     int shift;
@@ -2718,7 +2745,8 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
 typedef void (*santa__draw_function)(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
                                      santa_stats *stats);
 
-/* One query's picks from its block masses: rounding of u, prefix, draw. Returns 1 if a score was NaN or +inf. */
+/* One query's picks from its block masses: rounding of u, prefix, draw. Returns 1 if a score
+   was NaN or +inf. */
 static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u, santa__rng *rng,
                        santa__rng *dither, santa__picks *l, santa_stats *stats) {
     l->rows = l->draws = 0;
@@ -2729,9 +2757,9 @@ static int santa__pick(const santa_options *o, santa__draw_function draw, santa_
     return 0;
 }
 
-/* Work on a job goes in phases. The pieces of a phase do not depend on each other; between phases threads meet. Threads
-   that share a job each run pieces from .. to - 1 of it; else one thread runs all pieces of all phases. A joint phase
-   takes a span of jobs at once. */
+/* Work on a job goes in phases. The pieces of a phase do not depend on each other; between
+   phases threads meet. Threads that share a job each run pieces from .. to - 1 of it; else one
+   thread runs all pieces of all phases. A joint phase takes a span of jobs at once. */
 typedef struct santa__phase {
     int64_t (*pieces)(const santa__job *j);
     void (*run)(santa__job *j, int64_t span, int64_t from, int64_t to);
@@ -2740,8 +2768,8 @@ typedef struct santa__phase {
 
 static int64_t santa__one_piece(const santa__job *j) { (void)j; return 1; }
 
-/* What makes a method, in the order of SANTA_METHOD_LIST. capacity: of one query's picks. needs: its parts of the
-   workspace. draw: from masses, or NULL. */
+/* What makes a method, in the order of SANTA_METHOD_LIST. capacity: of one query's picks.
+   needs: its parts of the workspace. draw: from masses, or NULL. */
 enum { SANTA__PHASES = 2 };
 typedef struct santa__method {
     int64_t (*capacity)(const santa_options *o, int64_t n);
@@ -2769,7 +2797,8 @@ static const float *santa__sink(const santa__job *j, int64_t x) {
     return j->p->a.sinks ? j->p->a.sinks + santa__head(j, x) : NULL;
 }
 
-/* acc_x = acc_x * keep[x] + add[x] * sum_i w[x * w_stride + i] V[key i], for n <= SANTA_BLOCK keys. */
+/* acc_x = acc_x * keep[x] + add[x] * sum_i w[x * w_stride + i] V[key i], for n <= SANTA_BLOCK
+   keys. */
 static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, santa__keys keys, int n, const float *w,
                               int64_t w_stride, int64_t queries, const float *keep, const float *add, float *acc,
                               int64_t acc_stride) {
@@ -2801,7 +2830,8 @@ static void santa__state_begin(santa__state *s, float *n, float *n2, int64_t dv)
     if (n2) memset(n2, 0, (size_t)dv * sizeof *n2);
 }
 
-/* Mass sum relative to exp(max) joins the denominator: what to multiply the old numerator and the new one with. */
+/* Mass sum relative to exp(max) joins the denominator: what to multiply the old numerator and
+   the new one with. */
 static void santa__state_join(santa__state *s, float max, double sum, float *keep, float *add) {
     *keep = 1.0f;
     *add = 0.0f;
@@ -2863,8 +2893,9 @@ static void santa__add_squares(const santa__job *j, santa__keys keys, int n, int
 
 enum { SANTA__NO_MOMENTS, SANTA__SPREAD, SANTA__MOMENTS };           /* none; d2; also t and n2 */
 
-/* n <= SANTA_BLOCK keys join the states of up to SANTA__SLICE queries: u + x * SANTA_BLOCK holds a block of scores, those
-   of the keys from `skip` on and masked ones around them, and is used up. The states' numerators lie dv apart. */
+/* n <= SANTA_BLOCK keys join the states of up to SANTA__SLICE queries: u + x * SANTA_BLOCK
+   holds a block of scores, those of the keys from `skip` on and masked ones around them, and is
+   used up. The states' numerators lie dv apart. */
 static void santa__attend(const santa__job *j, santa__keys keys, int n, int queries, float *u, int64_t skip,
                           santa__state *const *s, int moments) {
     float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
@@ -2881,7 +2912,8 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
-/* What turns sums into attention: 1 / d times the keys' share beside the sink. *lse: natural log of the whole. */
+/* What turns sums into attention: 1 / d times the keys' share beside the sink. *lse: natural
+   log of the whole. */
 static double santa__normalise(const santa__job *j, int64_t x, float m, double d, float *lse) {
     double share;
     *lse = santa__lse(m, d, santa__sink(j, x), &share);
@@ -2898,8 +2930,9 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
 
 /* ---------------------------------------------------------------------------------------------- >>dense */
 
-/* Exact attention goes through the keys in chunks, each with states of its own that join the row's in order: so the bits
-   do not depend on which thread had which chunk. States 0 are the rows', the others are chunks'. */
+/* Exact attention goes through the keys in chunks, each with states of its own that join the
+   row's in order: so the bits do not depend on which thread had which chunk. States 0 are the
+   rows', the others are chunks'. */
 static santa__state *santa__states(const santa__job *j, int64_t i) {
     return (santa__state *)(void *)((j->work + j->plan->states) + i * j->plan->state_bytes);
 }
@@ -2920,7 +2953,8 @@ static int64_t santa__num_chunks(const santa__job *j) {
     return (j->end - 1) / chunk + 1 - j->begin / chunk;
 }
 
-/* One block for one job: weights, then V. Queries that see the same part of the block go together. */
+/* One block for one job: weights, then V. Queries that see the same part of the block go
+   together. */
 static void santa__dense_block(const santa__job *j, int64_t b, santa__state *s) {
     const int64_t first = b * SANTA_BLOCK, last = first + SANTA_BLOCK;
     int64_t x = 0, from, to;
@@ -3005,8 +3039,9 @@ static void santa__gather(const santa__rows *v, const santa__kernels *kernel, co
         santa__add_values(v, kernel, santa__keys_from(index + i, 0, rows - i), (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK),
                           weight + i, 0, 1, &one, &scale, acc, 0);
 }
-/* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what their sum is off by, squared, on
-   average. flash's tiles have combs of their own, whose squares add up. Draw k of such a list is of comb k % R. */
+/* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what
+   their sum is off by, squared, on average. flash's tiles have combs of their own, whose
+   squares add up. Draw k of such a list is of comb k % R. */
 static float santa__combs_error(const santa__job *j, const santa__picks *l, double share) {
     const int64_t combs = j->o->num_combs, dv = j->v.dim;
     const int64_t tile = santa__has_traits(j->o, SANTA_TILES_APART) ? j->o->tile_size : 0;
@@ -3034,9 +3069,10 @@ static float santa__combs_error(const santa__job *j, const santa__picks *l, doub
     return (float)sqrt(total * (double)combs / (double)(combs - 1));
 }
 
-/* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S - 1)). Several combs: see above.
-   Otherwise each draw's variance is taken as half the squared difference to its neighbour (no neighbour differs within a key
-   drawn twice): too large where neighbours' means differ, too small where V keeps step with a comb. */
+/* Estimate of sqrt(E|out - exact|^2) from the draws. iid: sum_i count_i |v_i - mean|^2 / (S (S
+   - 1)). Several combs: see above. Otherwise each draw's variance is taken as half the squared
+   difference to its neighbour (no neighbour differs within a key drawn twice): too large where
+   neighbours' means differ, too small where V keeps step with a comb. */
 static float santa__std_error(const santa__job *j, const santa__picks *l, const float *mean, double share) {
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
     const double n = (double)l->draws;
@@ -3139,8 +3175,9 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
 }
 /* ---------------------------------------------------------------------------------------------- >>budgets-code */
 
-/* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then Newton on erfc; where that
-   would underflow, fixed-point steps on the tail's series log q = -z^2/2 - log(z sqrt(2 pi)) + log(1 - 1/z^2 + 3/z^4 - ..). */
+/* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
+   Newton on erfc; where that would underflow, fixed-point steps on the tail's series log q =
+   -z^2/2 - log(z sqrt(2 pi)) + log(1 - 1/z^2 + 3/z^4 - ..). */
 static double santa__upper_quantile(double q) {
     double t = sqrt(-2.0 * log(q)), z = t;
     int i;
@@ -3214,8 +3251,9 @@ SANTADEF santa_status santa_budget_numerator(const santa_budget *in, int64_t *bu
     return SANTA_OK;
 }
 
-/* The best epsilon' for a given delta' makes both budgets equal, which leaves b0 = (2 (z(delta') A + z(delta - delta') C) / eps)^2
-   with A, C the relative spreads; z is convex, so golden section over delta' finds the minimum. */
+/* The best epsilon' for a given delta' makes both budgets equal, which leaves b0 = (2
+   (z(delta') A + z(delta - delta') C) / eps)^2 with A, C the relative spreads; z is convex, so
+   golden section over delta' finds the minimum. */
 SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget) {
     const double ratio = 0.61803398874989484820;
     double a, c, lo, hi, x[2], f[2], best;
@@ -3249,9 +3287,10 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
 
 /* ---------------------------------------------------------------------------------------------- >>vattention */
 
-/* One query row of a group. Its heads read the same keys, since a row that is fetched for one of them serves all: the fixed
-   set holds what was predicted for any of them, and the sample is as large as the most demanding of them asks. So every
-   head keeps its (epsilon, delta), and K and V rows are read once for the group. */
+/* One query row of a group. Its heads read the same keys, since a row that is fetched for one
+   of them serves all: the fixed set holds what was predicted for any of them, and the sample is
+   as large as the most demanding of them asks. So every head keeps its (epsilon, delta), and K
+   and V rows are read once for the group. */
 
 /* A query row of one group at work. */
 typedef struct santa__va {
@@ -3335,9 +3374,10 @@ static void santa__va_add_rest(santa__va *x) {
     santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->chosen, ~(uint64_t)0));
 }
 
-/* count more of the `left` free positions of the middle, uniform without replacement. Redraws on a hit; a word that would
-   favour small positions is redrawn too (Lemire's bound). When more than half of them are wanted, those that stay out are
-   drawn instead: else the last ones would take most of the words. */
+/* count more of the `left` free positions of the middle, uniform without replacement. Redraws
+   on a hit; a word that would favour small positions is redrawn too (Lemire's bound). When more
+   than half of them are wanted, those that stay out are drawn instead: else the last ones would
+   take most of the words. */
 static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, int64_t count, int64_t left) {
     const uint32_t size = (uint32_t)x->mid, uneven = (0u - size) % size;
     const int64_t words = x->mid / 64 + 1;
@@ -3415,7 +3455,8 @@ static double santa__sink_mass(const float *sink, double m) {
     return sink && !santa__not_finite(*sink) ? exp(SANTA__MIN((double)*sink - m, 600.0)) : 0.0;
 }
 
-/* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of its audit. */
+/* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of
+   its audit. */
 static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     const santa_vattention_options *v = &x->j->o->vattention;
     const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
@@ -3437,7 +3478,8 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
         const float *nf = fixed->n, *ns = sample->n;
         const double mean = santa__norm(ns, es / nb, ns, 0.0, dv), n = (double)x->residual;
         in.trace = SANTA__MAX((es * es * sample->t / nb - mean * mean) * (nb / (nb - 1.0)), 0.0);
-        /* the sample's own noise makes its sum longer on average: taken off, so that a small |N| is not mistaken for a large one */
+        /* the sample's own noise makes its sum longer on average: taken off, so that a small
+           |N| is not mistaken for a large one */
         in.norm = santa__norm(nf, ef, ns, w * es, dv);
         in.norm = sqrt(SANTA__MAX(in.norm * in.norm - in.trace * n * (n - nb) / nb, 0.0));
         s = santa_budget_full(&in, &budget);
@@ -3453,7 +3495,8 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     return SANTA__MAX(budget, base);
 }
 
-/* Base sample, the heads' budgets from it, and as many more keys as the largest asks for. Returns the keys read. */
+/* Base sample, the heads' budgets from it, and as many more keys as the largest asks for.
+   Returns the keys read. */
 static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
     santa__rng rng = santa__job_rng(x->j, SANTA__STREAM_VATTENTION, 0);
     uint64_t at = 0;
@@ -3471,8 +3514,8 @@ static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
     return budget;
 }
 
-/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i - out). total: D relative to
-   the sample's maximum. */
+/* Linearised ratio: out - exact ~ (n_s / D) * (sample mean - population mean) of r_i = e_i (v_i
+   - out). total: D relative to the sample's maximum. */
 static float santa__va_std_error(const santa__va *x, int64_t g, const float *out, double total, double b) {
     const santa__state *s = &x->head[g].sums[SANTA__SAMPLE];
     const int64_t dv = x->j->v.dim;
@@ -3679,8 +3722,9 @@ static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
 
 static int64_t santa__keys_of(santa__range r) { return r.end - r.begin; }
 
-/* The query rows from q on that go together, for a span of KV heads of one sequence: they see keys, and exact ones have
-   chunks of one size. A row without keys is written at once. Returns how many rows. */
+/* The query rows from q on that go together, for a span of KV heads of one sequence: they see
+   keys, and exact ones have chunks of one size. A row without keys is written at once. Returns
+   how many rows. */
 static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     const santa_attention *a = &j->p->a;
     const santa__range first = santa__key_range(a, j->batch, q);
@@ -3736,10 +3780,11 @@ static void santa__run_alone(santa__job *j, int64_t span) {
     }
 }
 
-/* Threads take pieces of the work as they get through with them, since some are slower than others: little cores, or a
-   neighbour on the same core. Many pieces at first, fewer towards the end: where one's rows begin nothing is prefetched.
-   Who had which piece changes no bit. Without atomic operations each has an equal share. Returns 0 when none is left;
-   *to is -1 at first. */
+/* Threads take pieces of the work as they get through with them, since some are slower than
+   others: little cores, or a neighbour on the same core. Many pieces at first, fewer towards
+   the end: where one's rows begin nothing is prefetched. Who had which piece changes no bit.
+   Without atomic operations each has an equal share. Returns 0 when none is left; *to is -1 at
+   first. */
 static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to) {
     const int64_t pieces = call->pieces, threads = call->p.o.num_threads;
 #if defined(__GNUC__) || defined(__clang__)
@@ -3775,7 +3820,8 @@ static void santa__run_tasks(santa__call *call, int64_t pieces, santa_task task,
     for (t = 0; t < n; t++) task(context, t);
 }
 
-/* Jobs for the items from i on that one sequence has, span at most, in the workspaces from `work` on; how many. */
+/* Jobs for the items from i on that one sequence has, span at most, in the workspaces from
+   `work` on; how many. */
 static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *work, int64_t i, int64_t to, int64_t span) {
     const int64_t kv_heads = call->p.kv_heads;
     int64_t h;
@@ -3785,7 +3831,8 @@ static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *wo
     return span;
 }
 
-/* A team of threads at one phase of some jobs, in units of `together` that are worked on side by side. */
+/* A team of threads at one phase of some jobs, in units of `together` that are worked on side
+   by side. */
 typedef struct santa__team {
     santa__call *call;
     santa__job *j;
@@ -3837,7 +3884,8 @@ static void santa__run_team(santa__team *team) {
     }
 }
 
-/* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose threads share each job. */
+/* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose
+   threads share each job. */
 static void santa__run_items(const santa__call *call, char *work, int64_t i, int64_t to, int64_t span, santa__team *team) {
     santa__job j[SANTA__SPAN];
     int64_t q, h, jobs, rows;
@@ -4123,8 +4171,9 @@ SANTADEF size_t santa_variance_workspace_size(int64_t n, int64_t dv) {
     return bytes > (uint64_t)PTRDIFF_MAX ? 0 : (size_t)bytes;
 }
 
-/* Sum of w |v - center|^2 is never formed as a difference of large numbers here: the spread of weights w_j = overlap of key j
-   with mass interval [lo, hi), around their own mean. Returns sum w |v - mean|^2 / (hi - lo). */
+/* Sum of w |v - center|^2 is never formed as a difference of large numbers here: the spread of
+   weights w_j = overlap of key j with mass interval [lo, hi), around their own mean. Returns
+   sum w |v - mean|^2 / (hi - lo). */
 static double santa__spread_in(const float *p, const float *v, int64_t stride, int64_t dv, double scale, double lo, double hi,
                                int64_t first, int64_t last, double mass_before, double *mean) {
     double spread = 0.0, before, total = 0.0;
@@ -4195,8 +4244,9 @@ static void santa__break_sift(santa__break *a, int64_t i, int64_t n) {
     a[i] = x;
 }
 
-/* count_j(u) = ceil(x_j - u) - ceil(x_(j-1) - u) with x_j = S F_j and u in [0, 1): as u passes frac(x_j), one draw moves from key
-   j to key j + 1. Between breakpoints the estimate is constant. */
+/* count_j(u) = ceil(x_j - u) - ceil(x_(j-1) - u) with x_j = S F_j and u in [0, 1): as u passes
+   frac(x_j), one draw moves from key j to key j + 1. Between breakpoints the estimate is
+   constant. */
 SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
                                          double *variance, void *workspace, size_t workspace_bytes) {
     const double s = (double)num_samples;
