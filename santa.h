@@ -28,9 +28,10 @@
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, q8_0
-     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa, problem-code, plan, rows,
-                       query, scores, mass, draw, select, attend, dense, sampled, budgets-code, vattention, methods-code,
-                       run, steps-code, measures-code)
+     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa,
+                       problem-code, plan, rows, query, scores, mass, draw, select, attend, dense,
+                       sampled, budgets-code, vattention, methods-code, run, steps-code,
+                       measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -69,160 +70,197 @@
 
    >>when
 
-   Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at most
-   group * num_samples rows of V per KV head. So
-   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is long: with AVX-512 the
-     gather cost what it saved up to n = 8 * num_samples (f32) or 16 * num_samples (fewer bits).
-     options.dense_below = SANTA_AUTO runs shorter rows dense;
-   - it is a decode method. With many query rows (prefill) the union of the sampled rows tends to
-     num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
-   - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where attention
-     is flat. Ask for std_error to see it (with num_combs = 4 for sys, prop and flash). Heads that look at
-     few tokens are almost exact at 64 draws.
-   vAttention and Bernoulli also avoid reading all of K, but without an unbiased result; see methods.
+   Exact attention reads n rows of K and n rows of V; a sampled method reads n rows of K and at
+   most group * num_samples rows of V per KV head. So
+   - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is
+     long: with AVX-512 the gather cost what it saved up to n = 8 * num_samples (f32) or 16 *
+     num_samples (fewer bits). options.dense_below = SANTA_AUTO runs shorter rows dense;
+   - it is a decode method. With many query rows (prefill) the union of the sampled rows tends
+     to num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
+   - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where
+     attention is flat. Ask for std_error to see it (with num_combs = 4 for sys, prop and
+     flash). Heads that look at few tokens are almost exact at 64 draws.
+   vAttention and Bernoulli also avoid reading all of K, but without an unbiased result; see
+   methods.
 
    >>methods
 
-   One query row and one head: scores s_j, p = softmax(s), prefix mass F_j = p_1 + .. + p_j, S = num_samples.
+   One query row and one head: scores s_j, p = softmax(s), prefix mass F_j = p_1 + .. + p_j, and
+   S = num_samples.
 
    SANTA_DENSE       sum p_j v_j. Reads all of K and V. The default.
-   SANTA_IID         S draws with replacement, averaged (paper section 2). Unbiased given the scores;
-                     trace of the covariance = (sum p_j |v_j|^2 - |o|^2) / S (appendix A.2).
-   SANTA_STRAT       one draw in each of S strata of equal mass (section 2.1). Unbiased; variance <= iid always.
-   SANTA_SYS         one offset u for a comb of S equidistant thresholds (m + u)/S (section 2.1). Unbiased. Key j is
-                     drawn floor(S p_j) or ceil(S p_j) times. There is NO theorem that the variance is below
-                     iid's: V rows that alternate in step with the comb make it up to S times worse. On real
-                     attention it does like strat. num_combs = R > 1 averages R combs of S/R thresholds with
-                     offsets of their own: a little more error, and a std_error that is right for any V.
-   SANTA_PROP        the same comb, cut at tile borders so that tiles can be drawn independently (section 3.2).
-                     Returns the same rows as SANTA_SYS for the same seed and offset, whatever tile_size is. (The
-                     paper rounds the tiles' budgets; a rounding that depends on the scores alone makes the
-                     result biased, so here the comb itself is cut.)
-   SANTA_FLASH       each tile of tile_size keys draws its own S_t rows, and tiles are weighted by their exact mass
-                     (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T) for the t-th of the T tiles that have mass (largest
-                     score within 87 of the row's), and at least 1, so when S < T there are T draws (stats.draws says
-                     how many). Unbiased. Needs about
-                     16 times the draws of prop for the same error: light tiles draw as much as heavy ones.
-   SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index. Biased.
+   SANTA_IID         S draws with replacement, averaged (paper section 2). Unbiased given the
+                     scores; trace of the covariance = (sum p_j |v_j|^2 - |o|^2) / S (appendix
+                     A.2).
+   SANTA_STRAT       one draw in each of S strata of equal mass (section 2.1). Unbiased;
+                     variance <= iid always.
+   SANTA_SYS         one offset u for a comb of S equidistant thresholds (m + u)/S (section
+                     2.1). Unbiased. Key j is drawn floor(S p_j) or ceil(S p_j) times. There is
+                     NO theorem that the variance is below iid's: V rows that alternate in step
+                     with the comb make it up to S times worse. On real attention it does like
+                     strat. num_combs = R > 1 averages R combs of S/R thresholds with offsets of
+                     their own: a little more error, and a std_error that is right for any V.
+   SANTA_PROP        the same comb, cut at tile borders so that tiles can be drawn independently
+                     (section 3.2). Returns the same rows as SANTA_SYS for the same seed and
+                     offset, whatever tile_size is. (The paper rounds the tiles' budgets; a
+                     rounding that depends on the scores alone makes the result biased, so here
+                     the comb itself is cut.)
+   SANTA_FLASH       each tile of tile_size keys draws its own S_t rows, and tiles are weighted
+                     by their exact mass (section 3.3). S_t = floor(S (t+1)/T) - floor(S t/T)
+                     for the t-th of the T tiles that have mass (largest score within 87 of the
+                     row's), and at least 1, so when S < T there are T draws (stats.draws says
+                     how many). Unbiased. Needs about 16 times the draws of prop for the same
+                     error: light tiles draw as much as heavy ones.
+   SANTA_TOP_K       softmax over the num_samples highest scores; ties go to the lower index.
+                     Biased.
    SANTA_TOP_P       softmax over the fewest highest scores whose mass reaches top_p. Biased.
-   SANTA_VATTENTION  sink + local + heavy tokens exactly, the rest by a uniform sample without replacement whose size
-                     comes from (epsilon, delta) (vAttention section 4). A ratio of estimates: consistent, not
-                     unbiased. With SANTA_GUARANTEE_DENOMINATOR only the softmax denominator carries the
-                     guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest on the CLT or
-                     a sub-Gaussian tail AND on the spread seen in the base sample: a heavy key that neither the
-                     predictor nor the base sample saw is not covered. The base sample also counts in the sums, and
-                     one that happens to be flat asks for few more keys: that lowers the denominator on average, by
-                     .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1. With SANTA_GUARANTEE_FULL
-                     and the CLT the numerator is given a delta of .215 at most, as its bound on a vector's norm
-                     does not hold above; the denominator has the rest.
-                     The heads of a group read the same keys: what is predicted for one of them is exact for all, and
-                     the sample is as large as the most demanding head asks (santa_audit.needed, .budget). With a
-                     predictor no row is read twice; every head keeps its promise; the errors of a group's heads are
-                     correlated. Heads whose predictions agree read fewest rows.
+   SANTA_VATTENTION  sink + local + heavy tokens exactly, the rest by a uniform sample without
+                     replacement whose size comes from (epsilon, delta) (vAttention section 4).
+                     A ratio of estimates: consistent, not unbiased. With
+                     SANTA_GUARANTEE_DENOMINATOR only the softmax denominator carries the
+                     guarantee; SANTA_GUARANTEE_FULL (Theorem 4.3) covers the output. Both rest
+                     on the CLT or a sub-Gaussian tail AND on the spread seen in the base
+                     sample: a heavy key that neither the predictor nor the base sample saw is
+                     not covered. The base sample also counts in the sums, and one that happens
+                     to be flat asks for few more keys: that lowers the denominator on average,
+                     by .3 to .8 % for scores N(0, 1), base_samples = 40, epsilon = delta = .1.
+                     With SANTA_GUARANTEE_FULL and the CLT the numerator is given a delta of
+                     .215 at most, as its bound on a vector's norm does not hold above; the
+                     denominator has the rest. The heads of a group read the same keys: what is
+                     predicted for one of them is exact for all, and the sample is as large as
+                     the most demanding head asks (santa_audit.needed, .budget). With a
+                     predictor no row is read twice; every head keeps its promise; the errors of
+                     a group's heads are correlated. Heads whose predictions agree read fewest
+                     rows.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
-   SANTA_SCORES_BERNOULLI_*      q replaced by the mean of bernoulli_draws random ternary vectors (section 5, appendix
-                     C): unbiased scores from adds and subtracts; K features that no draw picked are not read. The
-                     softmax of unbiased scores is NOT unbiased. STRAT has error like 1/B, IID like 1/sqrt(B).
-   SANTA_SCORES_Q8               q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each 32 features, and
-                     multiplied in integers, as ggml does: faster where the CPU can (AVX-512), and each feature of q off by
-                     up to 1/254 of its block's largest. Scores of Gaussian data are off by .5 to .65 % of their spread (RMS).
-   SANTA_SCORES_GROUP_*          one set of draws for the whole group, from its mean |q| (appendix C.2): fewer features.
-   K stored token by token is read in whole cache lines anyway; to save memory traffic give K feature-major
-   (see santa_keys_feature_major): the same view with another stride.
+   SANTA_SCORES_BERNOULLI_*
+                     q replaced by the mean of bernoulli_draws random ternary vectors (section 5,
+                     appendix C): unbiased scores from adds and subtracts; K features that no
+                     draw picked are not read. The softmax of unbiased scores is NOT unbiased.
+                     STRAT has error like 1/B, IID like 1/sqrt(B).
+   SANTA_SCORES_GROUP_*
+                     one set of draws for the whole group, from its mean |q| (appendix C.2):
+                     fewer features.
+   SANTA_SCORES_Q8   q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each
+                     32 features, and multiplied in integers, as ggml does: faster where the CPU
+                     can (AVX-512), and each feature of q off by up to 1/254 of its block's
+                     largest. Scores of Gaussian data are off by .5 to .65 % of their spread.
+   K stored token by token is read in whole cache lines anyway; to save memory traffic give K
+   feature-major (see santa_keys_feature_major): the same view with another stride.
 
-   Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal, window, seq_lens); sinks
-   enter the denominator only. With sinks a sampled result is scaled by the exact mass on real keys: still unbiased.
+   Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal,
+   window, seq_lens); sinks enter the denominator only. With sinks a sampled result is scaled by
+   the exact mass on real keys: still unbiased.
 
    >>determinism
 
-   Same inputs, options and machine type => same bits, whatever the batch composition, layout (NHD, HND, any row
-   stride), page size, number of threads, item range and tile_size of prop. Keys are handled in blocks of
-   SANTA_BLOCK = 64 counted from token 0; sums inside a block are f32 in a fixed order that follows the instruction set's
-   lanes, sums of block masses are f64 from the first block to the last; sampled rows are added in ascending order.
-   Not covered: another instruction set (options.isa) or -ffast-math may round a score differently, which can move a
-   draw to a neighbouring key when its threshold lies within rounding of a boundary. The random numbers
-   themselves are the same bits everywhere.
+   Same inputs, options and machine type => same bits, whatever the batch composition, layout
+   (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop.
+   Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
+   f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
+   from the first block to the last; sampled rows are added in ascending order.
+   Not covered: another instruction set (options.isa) or -ffast-math may round a score differently, which can
+   move a draw to a neighbouring key when its threshold lies within rounding of a boundary. The
+   random numbers themselves are the same bits everywhere.
 
    >>threads
 
-   The library starts no thread and keeps no state between calls; calls may run concurrently on different workspaces.
-   One call's work is batch x kv_heads independent items. Three ways to spread them:
-   - item_begin, item_end: your thread runs its own range, with its own workspace and stats;
-   - num_threads = t with parallel_for: the library hands t tasks to your pool and returns when it returns. They take
-     work as they get through with it, so threads may differ in speed; no bit depends on who did what. Rows of 1024
-     keys of capacity or more are shared by the threads if there are less than two items for each, and where the cache is
-     token-major (NHD), which is faster read by whole tokens (not vAttention; dense where 4 of its at most 32 chunks of
-     at least 512 keys fall to each thread): then parallel_for is called twice for each query row of up to 8 KV heads;
+   The library starts no thread and keeps no state between calls. Calls may run at the same time
+   on different workspaces. One call's work is batch x kv_heads independent items. Three ways to
+   spread them:
+   - item_begin, item_end: each of your threads runs its own range, with its own workspace and
+     stats;
+   - num_threads = t with parallel_for: the library hands t tasks to your pool;
    - num_threads = t when this file is compiled with -fopenmp.
-   parallel_for must run every task exactly once: a task that is dropped is made up for by the others only where the
-   compiler has atomic operations (gcc, clang). The only process-wide datum is the table of backends, a pointer per device,
-   written by santa_register_backend at start-up.
+   Promised: no bit depends on the number of threads or on who did what. Threads may differ in
+   speed, since they take work as they get through with it. Where there are few items, or K is
+   token-major (NHD), they share the keys of a long row; parallel_for is then called more than
+   once, for a round of the threads each time.
+   parallel_for must run every task exactly once before it returns. (A task that is dropped is
+   made up for by the others only where the compiler has atomic operations, as gcc and clang do.)
+   The only process-wide datum is the table of backends, a pointer per device, written by
+   santa_register_backend at start-up.
 
    >>memory
 
-   No allocation in a call. The caller passes workspace of at least santa_workspace_size(&a, &o) bytes, any alignment;
-   it is a pure function of shapes and options (never of data or seq_lens) and may be reused by the next call.
-   Sampled methods need about 4 * group bytes per key of capacity (2.2 MB for 131072 keys, group 4) and 12 per draw of
-   up to 8 heads of a group; vAttention with a predictor 4.25 bytes per key. All that for each KV head that is worked on
-   at a time: one per thread; where K is token-major (NHD) a thread's share of them, up to 8; where threads share keys up
-   to 8 in all, and there exact attention keeps up to 34 partial results of each (0.6 MB for 8 KV heads, group 4, head_dim
-   128). More threads may need less: ask with the num_threads that you call with.
-   K and V may have any alignment; rows that start on a cache line (64 bytes) are read up to half faster, and caches
-   in 2 MB pages (madvise on Linux) 10 to 25 % faster.
-   All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and out not itself: its strides,
-   by size, each reach over what the smaller ones span.
-   Rows at or past seq_lens[b], and block_table entries past the last page in use, are never read.
-   Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
+   No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
+   any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
+   ask with the num_threads that you call with. The next call may use the same memory. As a rule
+   a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
+   those that go together, see santa_decode) for each KV head that is worked on at a time: one
+   per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
+   of 4 take 2.2 MB. vAttention with a predictor needs 4.25 bytes per key.
+   K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to half
+   faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
+   All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
+   out not itself: its strides, by size, each reach over what the smaller ones span.
+   Rows at or past seq_lens[b], and block_table entries past the last page in use, are never
+   read. Limits: at most 2^31 - 1 keys per sequence, SANTA_MAX_SAMPLES draws.
 
    >>errors
 
-   Every argument is checked before the first byte is written; on any status but SANTA_OK, out, lse, std_error and
-   stats are as they were. SANTA_STATUS_LIST below has all statuses with their texts.
-   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and lse = -inf, or the sink's logit
-   where there is one. Scores below -1e38 count as -inf. A NaN or +inf score among
-   the keys a row reads gives NaN in all of that row's out and lse, never a plausible number. A NaN in a V row
-   shows when the row is read; rows not drawn are not looked at.
+   Every argument is checked before the first byte is written; on any status but SANTA_OK, out,
+   lse, std_error and stats are as they were. SANTA_STATUS_LIST below has all statuses with
+   their texts.
+   Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
+   lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
+   never a plausible number. A NaN in a V row shows when the row is read; rows not drawn are not
+   looked at.
 
    >>random
 
-   Philox4x32-10 (Salmon et al. 2011; known answers: counter 0, key 0 -> 6627e8d5 e169c58d bc57ac4c 9b00dbd8). A number
-   is a pure function of (seed, offset, request id, stream, head, query row, index), in two steps:
-       row key  = first 2 words of philox(counter = {offset.lo, offset.hi, request.lo, request.hi}, key = seed)
-       word     = word [index % 4] of philox(counter = {index / 4, head, query row, stream}, key = row key)
-       uniform  = word * 2^-32                                            in [0, 1), exact in double
-   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). Index: the draw for iid and strat, the comb for sys
-   and prop, tile * num_combs + comb for flash, feature * B + draw for Bernoulli (head = first of the group for GROUP), for
-   vAttention (head = first of the group) 0, 1, .. until enough positions between sinks and local tokens are found, word * size
-   >> 32 each: of keys to take, or of keys to leave out where more than half of the free ones are to be taken. From index 2^34 on, stream + (index >> 34 << 8)
-   stands for stream. Known answer:
-       santa_random(seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2) = 0x1825d098
-   All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of one key's mass.
-   The request id defaults to the index in the batch; give request_ids to make a sequence's draws independent of its place.
-   Vary offset from call to call (santa_offset(layer, step)): equal arguments give equal draws.
+   Philox4x32-10 (Salmon et al. 2011; known answers: counter 0, key 0 -> 6627e8d5 e169c58d
+   bc57ac4c 9b00dbd8). A number is a pure function of (seed, offset, request id, stream, head,
+   query row, index), in two steps:
+       row key  = first 2 words of philox(key = seed,
+                    counter = {offset.lo, offset.hi, request.lo, request.hi})
+       word     = word [index % 4] of philox(key = row key,
+                    counter = {index / 4, head, query row, stream})
+       uniform  = word * 2^-32, in [0, 1), exact in double
+   Streams: 0 draws, 1 Bernoulli, 2 vAttention, 3 stash (16 bits a key). From index 2^34 on,
+   stream + (index >> 34 << 8) stands for stream. The index is
+   - the draw for iid and strat, the comb for sys and prop, tile * num_combs + comb for flash;
+   - feature * B + draw for Bernoulli (head = first of the group for GROUP);
+   - for vAttention (head = first of the group) 0, 1, .. until enough positions between sinks and
+     local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave out
+     where more than half of the free ones are to be taken.
+   Known answer: seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2: 0x1825d098.
+   All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of
+   one key's mass.
+   The request id defaults to the index in the batch; give request_ids to make a
+   sequence's draws independent of its place. Vary offset from call to call (santa_offset(layer,
+   step)): equal arguments give equal draws.
 
    >>stash
 
-   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its block) for every key. On a GPU that
-   is memory written and read; fewer bits are for engines that are short of it. Masses of blocks, lse and the draws per block
-   are exact in every case; rounding only shifts mass between the keys of one block of 64:
+   Between the scores and the draw, iid, strat, sys, prop and flash keep u = exp(s - max of its
+   block) for every key. On a GPU that is memory written and read; fewer bits are for engines
+   that are short of it. Masses of blocks, lse and the draws per block are exact in every case;
+   rounding only shifts mass between the keys of one block of 64:
    SANTA_STASH_F32   nothing is rounded.
-   SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same way; below 2^-14 of the block's
-                     largest by up to 2^-25 of that one, and below 2^-25 of it a key is never drawn.
-   SANTA_STASH_U8    u * 255 plus a uniform in [0, 1) from 16 bits of stream 3, rounded down: right on average, but for
-                     the normalisation within the block. Adds a little variance where a block holds both heavy and light keys.
+   SANTA_STASH_F16   nearest: each key's share is off by up to 2^-11 of itself, always the same
+                     way; below 2^-14 of the block's largest by up to 2^-25 of that one, and
+                     below 2^-25 of it a key is never drawn.
+   SANTA_STASH_U8    u * 255 plus a uniform in [0, 1) from 16 bits of stream 3, rounded down:
+                     right on average, but for the normalisation within the block. Adds a little
+                     variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
 
    >>options
 
-   SANTA_IMPLEMENTATION   emit the code here            SANTA_STATIC    make every function static
-   SANTADEF               linkage of the functions      SANTA_ASSERT(x) internal invariants, default off
-   SANTA_NO_SIMD          scalar code only              SANTA_FILENAME  this file's name, default "santa.h": it
-                                                                        includes itself for each instruction set
-   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time without any flag; arm64: NEON.
-   Other compilers and machines run the scalar code. Where q and k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs
-   with BF16 (but Intel's, which are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
+   SANTA_IMPLEMENTATION   emit the code here
+   SANTA_STATIC           make every function static
+   SANTADEF               linkage of the functions
+   SANTA_ASSERT(x)        internal invariants, default off
+   SANTA_NO_SIMD          scalar code only
+   SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
+                          instruction set
+   x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time
+   without any flag; arm64: NEON. Other compilers and machines run the scalar code. Where q and
+   k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which
+   are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
    they are, two at once: products are exact, sums f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
@@ -509,16 +547,18 @@ typedef struct santa_options {
     santa_isa    isa;              /* 0 = best of this machine                                                     */
     int64_t      num_threads;      /* 0 = 1                                                                        */
     santa_parallel_for parallel_for;
-    void        *parallel_user;
-    int64_t      item_begin, item_end; /* batch x kv_heads items to do, both 0 = all; item = batch * kv_heads + kv_head */
-    void        *stream;           /* for a GPU backend; the CPU, whose calls are done when they return, has none  */
+    void        *parallel_user;    /* handed to parallel_for, 0 = NULL                                            */
+    int64_t      item_begin, item_end; /* batch x kv_heads items to do, item = batch * kv_heads + kv_head. Both 0 = all,
+                                      equal and not 0 = none                                                       */
+    void        *stream;           /* cudaStream_t of a GPU backend, 0 = the default stream. The CPU has none: its calls
+                                      are done when they return                                                    */
 } santa_options;
 
 /* What a call did, summed over the items it ran. "Group" = the query heads of one KV head. */
 typedef struct santa_stats {
     int64_t rows;                  /* query rows x heads                                                           */
     int64_t keys;                  /* valid keys per query row and KV head: what exact attention reads of K and of V */
-    int64_t k_rows_read;           /* K rows read for scores, once per group                                       */
+    int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a pass count each    */
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores)                  */
     int64_t k_features_head;       /* the same counted per query head, summed over the group                       */
     int64_t v_rows_read;           /* distinct V rows, once per group                                              */
@@ -542,7 +582,10 @@ typedef struct santa_problem {
 /* ---------------------------------------------------------------------------------------------- >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace: caller's scratch of at least
-   santa_workspace_size bytes. stats may be NULL. Tensors on another device are passed to that device's backend. */
+   santa_workspace_size bytes. stats may be NULL. Tensors on another device are passed to that device's backend.
+   Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows as fill 16 queries of a
+   group (vAttention and Bernoulli scores: once for each row; vAttention with a predictor only the keys it takes), and of
+   V the rows picked, at most group * num_samples for each query row (dense: all, as K). */
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
                                    santa_stats *stats);
 
@@ -615,7 +658,9 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
 SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid        */
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid        */
 
-/* out[0..head_dim_v) = sum of weight[i] * V[index[i]] for one sequence and KV head. Reads rows of V once each. */
+/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head. Reads rows of V once each,
+   and of a no more than its shapes: a->out is not written. out must not overlap index, weight or V; index and weight
+   may be those of santa_draws, and index may name a row twice. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head, const int32_t *index,
                                    const float *weight, int64_t rows, float *out);
 
