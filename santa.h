@@ -1527,7 +1527,9 @@ SANTADEF const char *santa_method_name(santa_method m) {
     return santa__is_method(m) ? santa__method_info[m].name : "not a santa_method";
 }
 
-SANTADEF unsigned santa_method_traits(santa_method m) { return santa__is_method(m) ? santa__method_info[m].traits : 0u; }
+SANTADEF unsigned santa_method_traits(santa_method m) {
+    return santa__is_method(m) ? santa__method_info[m].traits : 0u;
+}
 
 SANTADEF santa_method santa_method_from_name(const char *name) {
     int m = 0;
@@ -1572,7 +1574,8 @@ static int64_t santa__seq_len(const santa_attention *a, int64_t b) {
 typedef struct santa__range { int64_t begin, end, position; } santa__range;
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
-    const int64_t len = santa__seq_len(a, b), all = a->context_lens ? a->context_lens[b] - a->first_key : len;
+    const int64_t len = santa__seq_len(a, b),
+                  all = a->context_lens ? a->context_lens[b] - a->first_key : len;
     santa__range r;
     r.position = all - a->q.shape[1] + i;
     r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
@@ -1611,7 +1614,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     for (i = 1; i < 4; i++) if (t[i]->device != t[0]->device) return SANTA_ERR_DEVICE_MISMATCH;
     for (i = 0; i < 4; i++) if (a->out.shape[i] > 1 && a->out.stride[i] == 0) return SANTA_ERR_OUT_STRIDE;
     if (a->q.shape[0] != a->out.shape[0]) return SANTA_ERR_BATCH;
-    if (!a->block_table && (a->q.shape[0] != a->k.shape[0] || a->q.shape[0] != a->v.shape[0])) return SANTA_ERR_BATCH;
+    if (!a->block_table && (a->q.shape[0] != a->k.shape[0] || a->q.shape[0] != a->v.shape[0]))
+        return SANTA_ERR_BATCH;
     if (a->q.shape[1] != a->out.shape[1]) return SANTA_ERR_Q_LEN;
     if (a->q.shape[2] != a->out.shape[2]) return SANTA_ERR_HEADS;
     if (a->k.shape[2] != a->v.shape[2]) return SANTA_ERR_KV_HEADS;
@@ -1621,10 +1625,13 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (a->k.shape[1] != a->v.shape[1] || a->k.shape[0] != a->v.shape[0]) return SANTA_ERR_KV_LEN;
     if (a->block_table) {
         if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
-        if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages) return SANTA_ERR_BLOCK_TABLE_SHAPE;
-        if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->block_table_stride), 4) > (uint64_t)PTRDIFF_MAX)
+        if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages)
+            return SANTA_ERR_BLOCK_TABLE_SHAPE;
+        if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->block_table_stride), 4)
+            > (uint64_t)PTRDIFF_MAX)
             return SANTA_ERR_OVERFLOW;
-        if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
+        if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX)
+            return SANTA_ERR_TOO_LONG;
     } else if (a->k.shape[1] > INT32_MAX) {
         return SANTA_ERR_TOO_LONG;
     }
@@ -1640,7 +1647,8 @@ static santa_status santa__check_shapes(const santa_attention *a) {
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
 static santa_status santa__check_contents(const santa_attention *a) {
-    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages, size = a->k.shape[1];
+    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages,
+                  size = a->k.shape[1];
     int64_t b, h, page;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
     if (a->q.device != SANTA_CPU) return SANTA_OK;
@@ -1648,7 +1656,8 @@ static santa_status santa__check_contents(const santa_attention *a) {
         if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
-    for (h = 0; a->sinks && h < a->q.shape[2]; h++) if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
+    for (h = 0; a->sinks && h < a->q.shape[2]; h++)
+        if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
     for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
         if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
     for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
@@ -1678,10 +1687,12 @@ static santa_status santa__check_sampler(const santa_options *o) {
     const unsigned traits = santa_method_traits(o->method);
     const int64_t samples = o->num_samples ? o->num_samples : 128, combs = o->num_combs ? o->num_combs : 1;
     if (!santa__is_method(o->method)) return SANTA_ERR_METHOD;
-    if (o->num_samples < 0 || ((traits & SANTA_DRAWS) && o->num_samples > SANTA_MAX_SAMPLES)) return SANTA_ERR_NUM_SAMPLES;
+    if (o->num_samples < 0 || ((traits & SANTA_DRAWS) && o->num_samples > SANTA_MAX_SAMPLES))
+        return SANTA_ERR_NUM_SAMPLES;
     if (o->tile_size != 0) {
         const int64_t t = o->tile_size;
-        const int whole = t > 0 && t % SANTA_BLOCK == 0, small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
+        const int whole = t > 0 && t % SANTA_BLOCK == 0,
+                  small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
         if (!(traits & SANTA_TILES) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
@@ -1714,7 +1725,8 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
 #endif
     if (o->item_begin != 0 || o->item_end != 0) {
         if (o->item_begin < 0 || o->item_end < o->item_begin) return SANTA_ERR_ITEMS;
-        if ((uint64_t)o->item_end > santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2])) return SANTA_ERR_ITEMS;
+        if ((uint64_t)o->item_end > santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]))
+            return SANTA_ERR_ITEMS;
     }
     return SANTA_OK;
 }
@@ -1747,7 +1759,8 @@ static santa_options santa__resolved(const santa_options *o) {
     return x;
 }
 
-SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o, santa_problem *problem) {
+SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o,
+                                         santa_problem *problem) {
     santa_problem p;
     santa_status s;
     if (!a || !o || !problem) return SANTA_ERR_NULL_ARGUMENT;
@@ -1780,7 +1793,8 @@ static const santa_backend *santa__backends[SANTA_DEVICE_COUNT];
 
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend) {
     if ((unsigned)device >= (unsigned)SANTA_DEVICE_COUNT || device == SANTA_CPU) return SANTA_ERR_BACKEND;
-    if (backend && (!backend->name || !backend->check || !backend->workspace_size || !backend->decode)) return SANTA_ERR_BACKEND;
+    if (backend && (!backend->name || !backend->check || !backend->workspace_size || !backend->decode))
+        return SANTA_ERR_BACKEND;
     santa__backends[device] = backend;                /* NULL takes a backend out */
     return SANTA_OK;
 }
@@ -1796,17 +1810,17 @@ typedef struct santa__state { double d, d2, t; float *n, *n2, m; int bad; } sant
    on 64 bytes. */
 typedef struct santa__plan {
     const santa_options *o;
-    int64_t rows, queries;               /* query rows of a job at most, and their heads: rows * group            */
-    int64_t n, blocks, block;            /* keys of a job, its blocks, keys per block                              */
-    int64_t d, dv, d_pad;                /* d = 0: sampling from given scores, no tensors                          */
-    int64_t capacity, num_lists;         /* picks of one query, queries that pick side by side                     */
-    int64_t score_stride, words;         /* floats from query to query; words of a bitmap of keys                  */
-    int64_t chunks, state_bytes;         /* chunks that threads share, or 0: each sums its own, see santa__dense    */
-    uint64_t stats, q, packed, coef, active, row_a, row_b, acc;                /* for all methods                  */
+    int64_t rows, queries;                  /* query rows of a job at most, and their heads: rows * group */
+    int64_t n, blocks, block;               /* keys of a job, its blocks, keys per block */
+    int64_t d, dv, d_pad;                   /* d = 0: sampling from given scores, no tensors */
+    int64_t capacity, num_lists;            /* picks of one query, queries that pick side by side */
+    int64_t score_stride, words;            /* floats from query to query; words of a bitmap of keys */
+    int64_t chunks, state_bytes;            /* chunks that threads share, or 0: each sums its own, see santa__dense */
+    uint64_t stats, q, packed, coef, active, row_a, row_b, acc;  /* for all methods */
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
-    uint64_t total, thread_scores;       /* bytes; thread_scores: of each thread and job where threads share chunks */
-    int is_shared;                       /* threads share the keys of a job                                        */
+    uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job where threads share chunks */
+    int is_shared;                          /* threads share the keys of a job */
 } santa__plan;
 
 static uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
@@ -1819,10 +1833,13 @@ static int santa__is_grouped(const santa_options *o) {
     return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT;
 }
 static int santa__is_bernoulli(const santa_options *o) {
-    return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
+    return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID
+           || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
-static int santa__has_traits(const santa_options *o, unsigned traits) { return (santa_method_traits(o->method) & traits) != 0; }
+static int santa__has_traits(const santa_options *o, unsigned traits) {
+    return (santa_method_traits(o->method) & traits) != 0;
+}
 
 /* Bytes of one query's packed form. */
 static int64_t santa__pack_size(const santa_options *o, int64_t d) {
@@ -1831,8 +1848,8 @@ static int64_t santa__pack_size(const santa_options *o, int64_t d) {
 }
 
 /* What all methods need. A method adds its own, see santa__method. */
-static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n, int64_t d,
-                              int64_t dv, int64_t chunks) {
+static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t group, int64_t rows,
+                              int64_t n, int64_t d, int64_t dv, int64_t chunks) {
     memset(p, 0, sizeof *p);
     p->o = o;
     p->rows = rows;
@@ -1842,22 +1859,25 @@ static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t gr
     p->dv = dv;
     p->d_pad = (d + 15) / 16 * 16;                                /* whole vectors of any instruction set */
     /* tiles of flash below SANTA_BLOCK are blocks of their own */
-    p->block = santa__has_traits(o, SANTA_TILES_APART) ? SANTA__MIN(o->tile_size, (int64_t)SANTA_BLOCK) : SANTA_BLOCK;
-    p->blocks = n / p->block + 2;                                 /* a window may cut a block at either end */
+    p->block = santa__has_traits(o, SANTA_TILES_APART) ? SANTA__MIN(o->tile_size, (int64_t)SANTA_BLOCK)
+                                                       : SANTA_BLOCK;
+    p->blocks = n / p->block + 2;  /* a window may cut a block at either end */
     p->words = n / 64 + 2;
     p->num_lists = 1;
     p->chunks = chunks;
     p->is_shared = chunks > 0;
     p->stats = santa__part(p, d > 0, sizeof(santa_stats));
     p->q = santa__part(p, p->queries * p->d_pad, 4);
-    p->packed = santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
+    p->packed =
+        santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
     p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
     p->active = santa__part(p, p->d_pad, 4);
 }
 
 /* The states of exact attention: the row's, and a chunk's or all of them. */
 static void santa__plan_states(santa__plan *p, int64_t chunks) {
-    p->state_bytes = (p->queries * (int64_t)sizeof(santa__state) + 63) / 64 * 64 + (p->queries * p->dv + 15) / 16 * 64;
+    p->state_bytes =
+        (p->queries * (int64_t)sizeof(santa__state) + 63) / 64 * 64 + (p->queries * p->dv + 15) / 16 * 64;
     p->states = santa__part(p, 1 + chunks, (uint64_t)p->state_bytes);
 }
 
@@ -1903,8 +1923,13 @@ static void santa__needs_vattention(santa__plan *p) {
 /* How many different keys one query may pick of n. */
 static int64_t santa__capacity_none(const santa_options *o, int64_t n) { (void)o; (void)n; return 0; }
 static int64_t santa__capacity_all(const santa_options *o, int64_t n) { (void)o; return n; }
-static int64_t santa__capacity_samples(const santa_options *o, int64_t n) { (void)n; return o->num_samples; }
-static int64_t santa__capacity_top(const santa_options *o, int64_t n) { return SANTA__MIN(o->num_samples, n); }
+static int64_t santa__capacity_samples(const santa_options *o, int64_t n) {
+    (void)n;
+    return o->num_samples;
+}
+static int64_t santa__capacity_top(const santa_options *o, int64_t n) {
+    return SANTA__MIN(o->num_samples, n);
+}
 static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
     return o->num_samples + (n / o->tile_size + 2) * o->num_combs;
 }
@@ -1972,12 +1997,13 @@ static int64_t santa__rows_together(const santa_problem *p) {
 typedef struct santa__rows {
     const char *base;
     int64_t at;
-    const int32_t *table;                                             /* NULL: not paged */
+    const int32_t *table;  /* NULL: not paged */
     int64_t page_size, page, row, feature, dim;
     santa_dtype dtype;
 } santa__rows;
 
-static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t, int64_t batch, int64_t kv_head) {
+static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor *t, int64_t batch,
+                                    int64_t kv_head) {
     const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
     santa__rows r;
     r.base = (const char *)t->data + (a->block_table ? 0 : santa__bytes(t->dtype, batch * t->stride[0]));
@@ -2017,7 +2043,8 @@ static void santa__point(const santa__rows *r, santa__keys keys, int n, int beyo
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= keys.known);
     if (keys.index) for (; i < more; i++) row[i] = santa__row(&x, keys.index[i]);
     while (i < more) {                                                /* a page, or all */
-        const int64_t at = x.table ? (keys.first + i) % x.page_size : 0, left = x.table ? x.page_size - at : more;
+        const int64_t at = x.table ? (keys.first + i) % x.page_size : 0,
+                      left = x.table ? x.page_size - at : more;
         const int to = (int)SANTA__MIN((int64_t)more, i + left);
         const char *p = santa__row(&x, keys.first + i);
         int64_t step;
@@ -2045,29 +2072,31 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
    x = row * group + g is head g of the group in that row. */
 typedef struct santa__job {
     const santa_problem *p;
-    const struct santa__method *method;  /* of these rows: dense where dense_below says so                         */
+    const struct santa__method *method;  /* of these rows: dense where dense_below says so */
     const santa_options *o;
     const santa__kernels *kernel;
     const santa__plan *plan;
     santa_stats *stats;
     santa__rows k, v;
     int64_t batch, kv_head, group;
-    int64_t q_index, rows, queries;      /* first query row, how many, times group                                */
-    int64_t begin, end;                  /* keys that some of the rows sees                                        */
-    santa__range range[SANTA__QUERIES];  /* of each row                                                            */
+    int64_t q_index, rows, queries;      /* first query row, how many, times group */
+    int64_t begin, end;                  /* keys that some of the rows sees */
+    santa__range range[SANTA__QUERIES];  /* of each row */
     uint64_t seed, offset, request_id;
-    float *q, *coef, *scores;            /* [queries, d_pad]: scaled queries; their Bernoulli estimates           */
-    char *packed;                        /* the queries for the kernels, see santa__pack                          */
-    int form;                            /* of packed                                                             */
-    int is_shared;                       /* threads share the job's pieces                                        */
-    int32_t *active;                     /* features some query's estimate holds                                  */
+    float *q, *coef, *scores;            /* [queries, d_pad]: scaled queries; their Bernoulli estimates */
+    char *packed;                        /* the queries for the kernels, see santa__pack */
+    int form;                            /* of packed */
+    int is_shared;                       /* threads share the job's pieces */
+    int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
     char *work;
 } santa__job;
 
 #define SANTA__PART(type, job, part) ((type *)(void *)((job)->work + (job)->plan->part))
 
-static const santa__range *santa__range_of(const santa__job *j, int64_t x) { return &j->range[x / j->group]; }
+static const santa__range *santa__range_of(const santa__job *j, int64_t x) {
+    return &j->range[x / j->group];
+}
 static int64_t santa__head(const santa__job *j, int64_t x) { return j->kv_head * j->group + x % j->group; }
 static int64_t santa__row_of(const santa__job *j, int64_t x) { return j->q_index + x / j->group; }
 
@@ -2092,7 +2121,8 @@ static void santa__load_query(const santa__job *j, int64_t x, float *f) {
 /* How many of B draws keep a feature whose probability is p (section 5; stratified: appendix
    C.1). In stratum b the draw keeps the feature surely when (b + 1)/B <= p and never when b/B
    >= p, so only one stratum is random. */
-static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, int stratified, int64_t feature) {
+static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, int stratified,
+                                      int64_t feature) {
     int64_t kept = 0, b;
     if (stratified) {
         double x = p * (double)draws;
@@ -2109,7 +2139,8 @@ static int64_t santa__bernoulli_count(santa__rng *rng, double p, int64_t draws, 
    query stays NaN. The job has one query row. */
 static void santa__bernoulli_query(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad, draws = j->o->bernoulli_draws;
-    const int stratified = j->o->scores == SANTA_SCORES_BERNOULLI_STRAT || j->o->scores == SANTA_SCORES_GROUP_STRAT;
+    const int stratified =
+        j->o->scores == SANTA_SCORES_BERNOULLI_STRAT || j->o->scores == SANTA_SCORES_GROUP_STRAT;
     const int grouped = santa__is_grouped(j->o);
     float *mean = SANTA__PART(float, j, row_a);
     int64_t g, i, used;
@@ -2135,7 +2166,9 @@ static void santa__bernoulli_query(santa__job *j) {
             if (!(mean[i] > 0.0f)) continue;
             count = santa__bernoulli_count(&rng, (double)mean[i] / (double)m, draws, stratified, i);
             for (h = g; h < last; h++) {
-                float part = grouped ? j->q[h * pad + i] / mean[i] : j->q[h * pad + i] > 0.0f ? 1.0f : -1.0f;
+                float part = grouped                    ? j->q[h * pad + i] / mean[i]
+                             : j->q[h * pad + i] > 0.0f ? 1.0f
+                                                        : -1.0f;
                 j->coef[h * pad + i] = part * (m * (float)count / (float)draws);
             }
         }
@@ -2158,7 +2191,7 @@ static void santa__prepare_queries(santa__job *j) {
     memset(j->q, 0, (size_t)(j->queries * pad) * sizeof *j->q);
     for (x = 0; x < j->queries; x++) santa__load_query(j, x, j->q + x * pad);
     j->form = santa__form(j);
-    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)       /* as they are: the scale is left to the scores */
+    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)  /* as they are: the scale is left to the scores */
         santa__pack_bf16(j->q + x * pad, d, j->queries, j->packed + x * santa__packed(j->form));
     for (i = 0; i < j->queries * pad; i++) j->q[i] *= j->p->scale;
     if (santa__is_bernoulli(j->o)) { santa__bernoulli_query(j); return; }
@@ -2176,8 +2209,8 @@ static void santa__prepare_queries(santa__job *j) {
 
 /* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the
    features its draws left out). Keys i < n <= SANTA_BLOCK. */
-static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t x0, int64_t queries, float *s,
-                                int64_t s_stride) {
+static void santa__dot_features(const santa__job *j, const char *const *row, int n, int64_t x0,
+                                int64_t queries, float *s, int64_t s_stride) {
     float f[SANTA_BLOCK] = {0.0f}, sum[SANTA_BLOCK];
     int64_t x, c;
     int i;
@@ -2203,8 +2236,8 @@ static int santa__is_columns(const santa__rows *k, const char *const *row, int n
 
 /* The same for keys side by side: a feature of n keys is a row of n numbers, the queries'
    features are the weights to add them with. */
-static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t x0, int64_t queries, float *s,
-                               int64_t s_stride) {
+static void santa__dot_columns(const santa__job *j, const char *key, int n, int64_t x0, int64_t queries,
+                               float *s, int64_t s_stride) {
     const char *column[SANTA_BLOCK + SANTA__BEYOND_V];
     float w[SANTA__SLICE * SANTA_BLOCK], one[SANTA__SLICE];
     int64_t x, h, c;
@@ -2222,8 +2255,8 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
             for (h = 0; h < slice; h++)
                 for (i = 0; i < fill; i++)
                     w[h * SANTA_BLOCK + i] = j->coef[(x0 + x + h) * j->plan->d_pad + j->active[c + i]];
-            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one, s + x * s_stride,
-                                  s_stride);
+            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one,
+                                  s + x * s_stride, s_stride);
         }
     }
 }
@@ -2235,7 +2268,7 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
     int64_t h;
     if (!santa__is_bernoulli(j->o) && santa__is_adjacent(&j->k)) {
         const int64_t d = j->k.dim, size = santa__packed(j->form);
-        santa__queries x;                      /* jobs of a span are equally spaced, in K and in the workspace */
+        santa__queries x;  /* jobs of a span are equally spaced, in K and in the workspace */
         x.heads = span; x.group = queries; x.s = s; x.s_step = s_step; x.s_stride = s_stride;
         x.at = j->k.at;
         x.k_step = j[span > 1].k.at - j->k.at;
@@ -2250,14 +2283,15 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         return;
     }
     for (h = 0; h < span; h++, j++, s += s_step) {
-        if (santa__is_columns(&j->k, row, n)) santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
+        if (santa__is_columns(&j->k, row, n))
+            santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
         else santa__dot_features(j, row, n, x0, queries, s, s_stride);
     }
 }
 
 /* What comes on top of q . K, in its documented order. */
-static void santa__score_extras(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries, float *s,
-                                int64_t s_stride) {
+static void santa__score_extras(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries,
+                                float *s, int64_t s_stride) {
     const santa_attention *a = &j->p->a;
     int64_t x;
     int i;
@@ -2274,8 +2308,8 @@ static void santa__score_extras(const santa__job *j, santa__keys keys, int n, in
 }
 
 /* Scores of n <= SANTA_BLOCK keys for queries x0 .. x0 + queries - 1 of one job, unmasked. */
-static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries, float *s,
-                         int64_t s_stride) {
+static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x0, int64_t queries,
+                         float *s, int64_t s_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
     santa__point(&j->k, keys, n, SANTA__BEYOND_K, row);
     santa__score_rows(j, 1, row, n, x0, queries, s, 0, s_stride);
@@ -2284,8 +2318,10 @@ static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x
 
 /* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the
    rest of the block masked: query x of job h in its scores + x * s_stride + at. */
-static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int64_t s_stride, int64_t at) {
-    const int64_t first = b * block, from = SANTA__MAX(first, j->begin), to = SANTA__MIN(first + block, j->end);
+static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b,
+                               int64_t s_stride, int64_t at) {
+    const int64_t first = b * block, from = SANTA__MAX(first, j->begin),
+                  to = SANTA__MIN(first + block, j->end);
     const int64_t s_step = j[span > 1].scores - j->scores;            /* jobs are equally spaced */
     const santa__keys keys = santa__keys_from(NULL, from, j->end - from);
     const int n = (int)(to - from);
@@ -2299,7 +2335,8 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
             const santa__range *r = santa__range_of(j, x);
             float *s = j[h].scores + at + x * s_stride;
             if (r->begin <= first && first + block <= r->end) continue;
-            for (i = 0; i < block; i++) if (first + i < r->begin || first + i >= r->end) s[i] = SANTA__MASKED;
+            for (i = 0; i < block; i++)
+                if (first + i < r->begin || first + i >= r->end) s[i] = SANTA__MASKED;
         }
     }
 }
@@ -2310,7 +2347,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
    the whole mass. first: number of block 0. */
 typedef struct santa__mass {
     const santa__kernels *kernel;
-    const float *u, *max, *sum;                                       /* u may have been rounded, sum was not */
+    const float *u, *max, *sum;  /* u may have been rounded, sum was not */
     double *prefix, total;
     int64_t first, blocks;
     int block;
@@ -2325,8 +2362,9 @@ static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first
     if (stash == SANTA_STASH_U8)
         for (i = 0; i < n; i++) {
             uint32_t key = (uint32_t)(first + i), word = santa__rng_word(rng, key / 8 * 4 + key % 8 / 2);
-            if (santa__bits(u[i]) > 0x3f800000u) continue;            /* not in [0, 1]: a raw score beside a NaN */
-            u[i] = (float)(int)(u[i] * 255.0f + (float)(word >> 16 * (key & 1u) & 0xffffu) * (1.0f / 65536.0f));
+            if (santa__bits(u[i]) > 0x3f800000u) continue;  /* not in [0, 1]: a raw score beside a NaN */
+            u[i] = (float)(int)(u[i] * 255.0f
+                                + (float)(word >> 16 * (key & 1u) & 0xffffu) * (1.0f / 65536.0f));
         }
 }
 
@@ -2344,7 +2382,7 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
 
 /* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. */
 static int santa__prefix(santa__mass *x) {
-    float scale[SANTA_BLOCK], m = SANTA__MASKED;                      /* exp(max[b] - m); 0 of a block without keys */
+    float scale[SANTA_BLOCK], m = SANTA__MASKED;  /* exp(max[b] - m); 0 of a block without keys */
     double total = 0.0;
     int64_t b, i, n;
     int bad = 0;
@@ -2387,7 +2425,11 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
    block. Where a draw falls is random: comparisons are counted, since branches would be guessed
    wrong. */
 enum { SANTA__GROUP = 8 };
-typedef struct santa__walk { int64_t block; double scale; float reached[SANTA_BLOCK / SANTA__GROUP + 1]; } santa__walk;
+typedef struct santa__walk {
+    int64_t block;
+    double scale;
+    float reached[SANTA_BLOCK / SANTA__GROUP + 1];
+} santa__walk;
 
 /* p[i] = u[0] + .. + u[i], never below p[i - 1], and equal to it if u[i] is 0. */
 static void santa__sum_group(const float *u, float *p) {
@@ -2414,7 +2456,7 @@ static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) 
         sum += p[SANTA__GROUP - 1];
         w->reached[k + 1] = sum;
     }
-    w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);    /* u, rounded or not, adds up to it */
+    w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);  /* u, rounded or not, adds up to it */
 }
 
 /* Number of the key in w's block that holds mass position t: the first with prefix > t,
@@ -2447,7 +2489,7 @@ typedef struct santa__picks {
     const santa__rows *v;
 } santa__picks;
 
-enum { SANTA__SEND_FOR = 128 };              /* rows of a query at most, so that a slice's fit in the L2 cache together */
+enum { SANTA__SEND_FOR = 128 };  /* rows of a query at most, so that a slice's fit in the L2 cache together */
 
 static void santa__send_for(const santa__rows *v, int32_t key) {
     const char *p = santa__row(v, key) + v->at;
@@ -2480,7 +2522,7 @@ static void santa__sift(int32_t *a, int64_t i, int64_t n) {
     a[i] = x;
 }
 
-static void santa__sort(int32_t *a, int64_t n) {                      /* heap sort: in place, n log n always */
+static void santa__sort(int32_t *a, int64_t n) {  /* heap sort: in place, n log n always */
     int64_t i;
     for (i = n / 2; i-- > 0;) santa__sift(a, i, n);
     for (i = n; i-- > 1;) { int32_t x = a[0]; a[0] = a[i]; a[i] = x; santa__sift(a, 0, i); }
@@ -2497,7 +2539,8 @@ typedef struct santa__positions {
     const int32_t *word;
 } santa__positions;
 
-static santa__positions santa__positions_make(int kind, int64_t s, double step, const int32_t *word, double u) {
+static santa__positions santa__positions_make(int kind, int64_t s, double step, const int32_t *word,
+                                              double u) {
     santa__positions m;
     m.kind = kind; m.s = s; m.combs = 1; m.step = step; m.per_step = 1.0 / step; m.word = word; m.u = u;
     m.shift = kind == SANTA__COMB ? 1.0 - u : 0.0;
@@ -2505,9 +2548,11 @@ static santa__positions santa__positions_make(int kind, int64_t s, double step, 
 }
 
 /* s draws by combs over mass total, with the stream's numbers from index on. */
-static santa__positions santa__positions_combs(santa__rng *rng, uint64_t index, int64_t combs, int64_t s, double total) {
-    santa__positions m = santa__positions_make(combs > 1 ? SANTA__COMBS : SANTA__COMB, s, total / (double)(s / combs), NULL,
-                                       santa__rng_uniform(rng, index));
+static santa__positions santa__positions_combs(santa__rng *rng, uint64_t index, int64_t combs, int64_t s,
+                                               double total) {
+    santa__positions m =
+        santa__positions_make(combs > 1 ? SANTA__COMBS : SANTA__COMB, s, total / (double)(s / combs), NULL,
+                              santa__rng_uniform(rng, index));
     int64_t i, k;
     m.combs = combs;
     for (i = 0; i < combs; i++) {
@@ -2523,7 +2568,9 @@ static double santa__position_at(const santa__positions *m, int64_t i) {
     if (m->kind == SANTA__COMB) return ((double)i + m->u) * m->step;
     if (m->kind == SANTA__COMBS) return ((double)(i / m->combs) + m->comb[i % m->combs]) * m->step;
     memcpy(&word, &m->word[i], sizeof word);
-    return ((m->kind == SANTA__STRATA ? (double)i : 0.0) + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0)) * m->step;
+    return ((m->kind == SANTA__STRATA ? (double)i : 0.0)
+            + (double)(word ^ 0x80000000u) * (1.0 / 4294967296.0))
+           * m->step;
 }
 
 /* How many of them lie below mass position end; from: how many lie below an earlier one. n: a
@@ -2539,15 +2586,15 @@ static int64_t santa__positions_search(const santa__positions *m, double end, in
 static int64_t santa__positions_below(const santa__positions *m, double end, int64_t from) {
     const double x = end * m->per_step + m->shift;
     const int64_t n = (int64_t)x;
-    if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;      /* rounding moves x less */
+    if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;  /* rounding moves x less */
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
 /* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that
    marks fall in, some at a time, so that their weights are on the way here while others are
    walked. */
-static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to, int64_t first, int64_t last,
-                              santa__picks *l) {
+static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to,
+                                  int64_t first, int64_t last, santa__picks *l) {
     enum { AHEAD = 32 };
     int64_t hit[AHEAD], until[AHEAD], b = first, below = from, n;
     santa__walk w;
@@ -2564,7 +2611,8 @@ static void santa__draw_positions(const santa__mass *x, const santa__positions *
             for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x->u + hit[k] * x->block + n);
         for (k = 0; k < hits; k++) {
             santa__walk_to(&w, x, hit[k]);
-            for (; from < until[k]; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
+            for (; from < until[k]; from++)
+                santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
         }
     }
     if (from == to) return;
@@ -2593,7 +2641,8 @@ static void santa__weigh_counts(santa__picks *l, int64_t s) {
    SANTA_METHOD_LIST. */
 
 /* Sort the random words, not the keys: then one walk finds all keys. */
-static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                            santa_stats *stats) {
     const int64_t s = o->num_samples;
     const santa__positions m = santa__positions_make(SANTA__ANYWHERE, s, x->total, l->index, 0.0);
     santa__draw_words(rng, s, l);
@@ -2603,7 +2652,8 @@ static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *
     santa__weigh_counts(l, s);
 }
 
-static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                              santa_stats *stats) {
     const int64_t s = o->num_samples;
     const santa__positions m = santa__positions_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
     (void)stats;
@@ -2614,8 +2664,8 @@ static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng
 
 /* The comb, cut at the borders of tiles of tile blocks counted from block 0 of the sequence; 0:
    not cut. */
-static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa__rng *rng, int64_t tile, santa__picks *l,
-                             santa_stats *stats) {
+static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa__rng *rng, int64_t tile,
+                             santa__picks *l, santa_stats *stats) {
     const int64_t s = o->num_samples;
     const santa__positions m = santa__positions_combs(rng, 0, o->num_combs, s, x->total);
     int64_t b = 0, i = 0;
@@ -2631,11 +2681,13 @@ static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa
     santa__weigh_counts(l, s);
 }
 
-static void santa__draw_sys(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_sys(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                            santa_stats *stats) {
     santa__draw_comb(o, x, rng, 0, l, stats);
 }
 
-static void santa__draw_prop(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_prop(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                             santa_stats *stats) {
     santa__draw_comb(o, x, rng, o->tile_size / x->block, l, stats);
 }
 
@@ -2650,7 +2702,8 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
 /* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only
    tiles with mass have a share of the budget. A tile far below the others would drown in their
    prefix, so each has a prefix of its own. */
-static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                              santa_stats *stats) {
     const double total = x->total;
     const int64_t tile = o->tile_size / x->block, combs = o->num_combs;
     const int64_t each = o->num_samples / combs;                      /* draws of one comb in all tiles */
@@ -2667,7 +2720,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
         end = santa__tile_end(x, b, tile, &has);
         if (!has) continue;
         part.u += b * x->block; part.max += b; part.sum += b; part.first += b; part.blocks = end - b;
-        santa__prefix(&part);                                         /* overwrites x's, which is not needed any more */
+        santa__prefix(&part);  /* overwrites x's, which is not needed any more */
         n = each * (rank + 1) / tiles - each * rank / tiles;
         n = SANTA__MAX(n, 1) * combs;
         rank++;
@@ -2688,7 +2741,8 @@ static uint32_t santa__sortable(float f) {                            /* unsigne
 /* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties
    equal to it. want counts keys, or mass relative to exp(m) when by_mass. Masked scores never
    belong. */
-static void santa__select(const float *s, int64_t n, double want, int by_mass, float m, uint32_t *threshold, int64_t *ties) {
+static void santa__select(const float *s, int64_t n, double want, int by_mass, float m, uint32_t *threshold,
+                          int64_t *ties) {
     uint32_t value = 0, mask = 0;
     int shift;
     *threshold = 0xffffffffu;
@@ -2710,7 +2764,7 @@ static void santa__select(const float *s, int64_t n, double want, int by_mass, f
             want -= sum[bucket];
         }
         if (lowest < 0) return;                                       /* nothing is unmasked */
-        if (bucket < 0) want += sum[lowest];                          /* rounding: want lies just past the end */
+        if (bucket < 0) want += sum[lowest];  /* rounding: want lies just past the end */
         value |= (uint32_t)lowest << shift;
         mask |= 255u << shift;
         *ties = count[lowest];
@@ -2729,8 +2783,8 @@ static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
 }
 
 /* Softmax over the selected scores; s[0] belongs to key first. */
-static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties, float m,
-                                 santa__picks *l) {
+static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties,
+                                 float m, santa__picks *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
@@ -2750,18 +2804,21 @@ static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__pic
     santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
 }
 
-static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                              santa_stats *stats) {
     (void)rng; (void)stats;
     santa__draw_top(x, (double)o->num_samples, 0, l);
 }
 
-static void santa__draw_top_p(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_top_p(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                              santa_stats *stats) {
     (void)rng; (void)stats;
     santa__draw_top(x, o->top_p * x->total, 1, l);
 }
 
 /* Every row with mass, for the steps: santa_decode sums exact attention block by block. */
-static void santa__draw_all(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l, santa_stats *stats) {
+static void santa__draw_all(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                            santa_stats *stats) {
     int64_t b, i;
     (void)o; (void)rng; (void)stats;
     for (b = 0; b < x->blocks; b++) {
@@ -2776,8 +2833,8 @@ static void santa__draw_all(const santa_options *o, santa__mass *x, santa__rng *
 }
 
 /* Weights and masses of one block of `queries` queries. Selection wants the scores to stay. */
-static void santa__block_mass(const santa__kernels *kernel, int keep_scores, float *u, int64_t stride, int64_t queries,
-                              int block, float *max, float *sum, int64_t mass_stride) {
+static void santa__block_mass(const santa__kernels *kernel, int keep_scores, float *u, int64_t stride,
+                              int64_t queries, int block, float *max, float *sum, int64_t mass_stride) {
     float copy[SANTA_BLOCK];
     int64_t x;
     if (!keep_scores) { kernel->mass(u, stride, queries, block, max, sum, mass_stride); return; }
@@ -2787,15 +2844,16 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
     }
 }
 
-typedef void (*santa__draw_function)(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
-                                     santa_stats *stats);
+typedef void (*santa__draw_function)(const santa_options *o, santa__mass *x, santa__rng *rng,
+                                     santa__picks *l, santa_stats *stats);
 
 /* One query's picks from its block masses: rounding of u, prefix, draw. Returns 1 if a score
    was NaN or +inf. */
-static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u, santa__rng *rng,
-                       santa__rng *dither, santa__picks *l, santa_stats *stats) {
+static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u,
+                       santa__rng *rng, santa__rng *dither, santa__picks *l, santa_stats *stats) {
     l->rows = l->draws = 0;
-    if (o->stash > SANTA_STASH_F32) santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
+    if (o->stash > SANTA_STASH_F32)
+        santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
     x->u = u;
     if (santa__prefix(x)) return 1;
     if (x->total > 0.0) draw(o, x, rng, l, stats);
@@ -2820,7 +2878,7 @@ typedef struct santa__method {
     int64_t (*capacity)(const santa_options *o, int64_t n);
     void (*needs)(santa__plan *p);
     santa__draw_function draw;
-    const santa__phase *phase;                                        /* [SANTA__PHASES], the last ones may be empty */
+    const santa__phase *phase;  /* [SANTA__PHASES], the last ones may be empty */
 } santa__method;
 
 /* ---------------------------------------------------------------------------------------------- >>attend */
@@ -2833,7 +2891,8 @@ static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, 
                                  + santa__head(j, x) * t->stride[2]) * size;
     int64_t c;
     if (!acc) lse = std_error = santa__nan();
-    for (c = 0; c < t->shape[3]; c++) santa__store(t->dtype, p + c * t->stride[3] * size, acc ? acc[c] : santa__nan());
+    for (c = 0; c < t->shape[3]; c++)
+        santa__store(t->dtype, p + c * t->stride[3] * size, acc ? acc[c] : santa__nan());
     if (j->p->a.lse) j->p->a.lse[santa__slot(j, x)] = lse;
     if (j->p->a.std_error) j->p->a.std_error[santa__slot(j, x)] = std_error;
 }
@@ -2844,15 +2903,16 @@ static const float *santa__sink(const santa__job *j, int64_t x) {
 
 /* acc_x = acc_x * keep[x] + add[x] * sum_i w[x * w_stride + i] V[key i], for n <= SANTA_BLOCK
    keys. */
-static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, santa__keys keys, int n, const float *w,
-                              int64_t w_stride, int64_t queries, const float *keep, const float *add, float *acc,
-                              int64_t acc_stride) {
+static void santa__add_values(const santa__rows *v, const santa__kernels *kernel, santa__keys keys, int n,
+                              const float *w, int64_t w_stride, int64_t queries, const float *keep,
+                              const float *add, float *acc, int64_t acc_stride) {
     const char *row[SANTA_BLOCK + SANTA__BEYOND_V];
     int64_t x, c;
     int i;
     santa__point(v, keys, n, SANTA__BEYOND_V, row);
     if (santa__is_adjacent(v)) {
-        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, queries, keep, add, acc, acc_stride);
+        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, queries, keep, add, acc,
+                           acc_stride);
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
@@ -2895,7 +2955,7 @@ static void santa__state_add(santa__state *s, const santa__state *other, int64_t
     for (c = 0; c < dv; c++) s->n[c] = s->n[c] * keep + other->n[c] * add;
 }
 
-static double santa__square_sum(const float *f, int64_t n) {          /* four sums: one would wait for itself */
+static double santa__square_sum(const float *f, int64_t n) {  /* four sums: one would wait for itself */
     double a = 0.0, b = 0.0, c = 0.0, d = 0.0;
     int64_t i;
     for (i = 0; i + 4 <= n; i += 4) {
@@ -2911,14 +2971,14 @@ static double santa__square_sum(const float *f, int64_t n) {          /* four su
 static double santa__value_norm2(const santa__job *j, int32_t key) {
     const float zero = 0.0f, one = 1.0f;
     float *row = SANTA__PART(float, j, row_a);
-    memset(row, 0, (size_t)j->v.dim * sizeof *row);                   /* 0 * what is left there may be NaN */
+    memset(row, 0, (size_t)j->v.dim * sizeof *row);  /* 0 * what is left there may be NaN */
     santa__add_values(&j->v, j->kernel, santa__keys_from(&key, 0, 1), 1, &one, 0, 1, &zero, &one, row, 0);
     return santa__square_sum(row, j->v.dim);
 }
 
 /* t and n2, after the weights u went into the other sums. */
-static void santa__add_squares(const santa__job *j, santa__keys keys, int n, int queries, float *u, float *keep, float *add,
-                               santa__state *const *s) {
+static void santa__add_squares(const santa__job *j, santa__keys keys, int n, int queries, float *u,
+                               float *keep, float *add, santa__state *const *s) {
     double norm2[SANTA_BLOCK];
     int x, i;
     for (i = 0; i < n; i++) norm2[i] = santa__value_norm2(j, keys.index[i]);
@@ -2953,7 +3013,8 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
             s[x]->d2 = s[x]->d2 * (double)(keep[x] * keep[x])
                        + (double)(add[x] * add[x]) * santa__square_sum(u + x * SANTA_BLOCK, SANTA_BLOCK);
     }
-    santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n, j->v.dim);
+    santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n,
+                      j->v.dim);
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
@@ -2991,7 +3052,9 @@ static void santa__states_begin(const santa__job *j, int64_t i) {
 }
 
 /* Keys of a chunk; that of all rows of a job, see santa__next_rows. */
-static int64_t santa__chunk_of(const santa__job *j) { return santa__chunk(j->range[0].end - j->range[0].begin); }
+static int64_t santa__chunk_of(const santa__job *j) {
+    return santa__chunk(j->range[0].end - j->range[0].begin);
+}
 
 static int64_t santa__num_chunks(const santa__job *j) {
     const int64_t chunk = santa__chunk_of(j);
@@ -3032,7 +3095,8 @@ static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64
             if (!j->is_shared && c == 0) santa__states_begin(&j[h], 0);
             santa__states_begin(&j[h], state);
         }
-        for (b = SANTA__MAX(first, j->begin) / SANTA_BLOCK; b * SANTA_BLOCK < SANTA__MIN(first + chunk, j->end); b++) {
+        for (b = SANTA__MAX(first, j->begin) / SANTA_BLOCK;
+             b * SANTA_BLOCK < SANTA__MIN(first + chunk, j->end); b++) {
             santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
             for (h = 0; h < span; h++) santa__dense_block(&j[h], b, santa__states(&j[h], state));
         }
@@ -3073,16 +3137,19 @@ static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the f
     return (old & mask) == 0;
 }
 
-static int santa__has_bit(const uint64_t *bits, int64_t bit) { return (int)(bits[bit >> 6] >> (bit & 63) & 1u); }
+static int santa__has_bit(const uint64_t *bits, int64_t bit) {
+    return (int)(bits[bit >> 6] >> (bit & 63) & 1u);
+}
 
-static void santa__gather(const santa__rows *v, const santa__kernels *kernel, const int32_t *index, const float *weight,
-                          int64_t rows, float scale, float *acc) {
+static void santa__gather(const santa__rows *v, const santa__kernels *kernel, const int32_t *index,
+                          const float *weight, int64_t rows, float scale, float *acc) {
     const float one = 1.0f;
     int64_t i;
     memset(acc, 0, (size_t)v->dim * sizeof *acc);
     for (i = 0; i < rows; i += SANTA_BLOCK)
-        santa__add_values(v, kernel, santa__keys_from(index + i, 0, rows - i), (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK),
-                          weight + i, 0, 1, &one, &scale, acc, 0);
+        santa__add_values(v, kernel, santa__keys_from(index + i, 0, rows - i),
+                          (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), weight + i, 0, 1, &one, &scale,
+                          acc, 0);
 }
 /* The spread of R combs' estimates x_r around their mean, R / (R - 1) sum_r |x_r - x|^2: what
    their sum is off by, squared, on average. flash's tiles have combs of their own, whose
@@ -3130,10 +3197,12 @@ static float santa__std_error(const santa__job *j, const santa__picks *l, const 
         santa__load_row(&j->v, l->index[i], row);
         for (c = 0; (i > 0 || santa__has_traits(j->o, SANTA_INDEPENDENT)) && c < j->v.dim; c++) {
             /* mean is the scaled output: share * average of the rows */
-            double to = santa__has_traits(j->o, SANTA_INDEPENDENT) ? (double)mean[c] : (double)other[c] * share;
+            double to =
+                santa__has_traits(j->o, SANTA_INDEPENDENT) ? (double)mean[c] : (double)other[c] * share;
             dist += ((double)row[c] * share - to) * ((double)row[c] * share - to);
         }
-        if (santa__has_traits(j->o, SANTA_INDEPENDENT)) total += (double)l->count[i] * dist / (n * (n - 1.0));
+        if (santa__has_traits(j->o, SANTA_INDEPENDENT))
+            total += (double)l->count[i] * dist / (n * (n - 1.0));
         else if (i > 0) total += 0.25 * (w * w + last * last) * dist * n / (n - 1.0);
         last = w;
         swap = row; row = other; other = swap;
@@ -3150,8 +3219,9 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
-            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block, p->score_stride,
-                              j->queries, (int)p->block, SANTA__PART(float, &j[h], block_max) + i,
+            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block,
+                              p->score_stride, j->queries, (int)p->block,
+                              SANTA__PART(float, &j[h], block_max) + i,
                               SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
     }
 }
@@ -3167,7 +3237,8 @@ static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *pic
     const santa__plan *p = j->plan;
     const santa__range *r = santa__range_of(j, x);
     const int64_t list = x % p->num_lists * p->capacity, skip = r->begin / p->block - j->begin / p->block;
-    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x), dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
+               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
     santa__picks *l = &picked->picks;
     santa__mass mass;
     mass.kernel = j->kernel;
@@ -3182,8 +3253,9 @@ static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *pic
     l->count = SANTA__PART(int32_t, j, count) + list;
     l->weight = SANTA__PART(float, j, weight) + list;
     l->v = &j->v;
-    picked->bad = santa__pick(j->o, j->method->draw, &mass, j->scores + x * p->score_stride + skip * p->block, &rng, &dither, l,
-                              j->stats);
+    picked->bad =
+        santa__pick(j->o, j->method->draw, &mass, j->scores + x * p->score_stride + skip * p->block, &rng,
+                    &dither, l, j->stats);
     if (picked->bad) return;
     picked->lse = santa__lse(mass.m, mass.total, santa__sink(j, x), &picked->share);
     picked->share *= (double)j->p->v_scale;
@@ -3228,10 +3300,13 @@ static double santa__upper_quantile(double q) {
     int i;
     for (i = 0; q < SANTA__DELTA_MIN && i < 8; i++) {
         const double y = 1.0 / (z * z);
-        z = sqrt(-2.0 * (log(q) + log(z * 2.50662827463100050242 / (1.0 - y * (1.0 - y * (3.0 - 15.0 * y))))));
+        z = sqrt(-2.0
+                 * (log(q) + log(z * 2.50662827463100050242 / (1.0 - y * (1.0 - y * (3.0 - 15.0 * y))))));
     }
     if (q < SANTA__DELTA_MIN) return z;
-    z = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+    z = t
+        - (2.515517 + t * (0.802853 + t * 0.010328))
+              / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
     for (i = 0; i < 4; i++) {
         double density = exp(-0.5 * z * z) * 0.39894228040143267794;
         if (!(density > 0.0)) break;
@@ -3253,14 +3328,18 @@ static double santa__z(santa_bound bound, double delta) {
 
 static int santa__bad_amount(double x) { return santa__not_finite_d(x) || x < 0.0; }
 
-static santa_status santa__check_budget(const santa_budget *in, const int64_t *budget, int denominator, int numerator) {
+static santa_status santa__check_budget(const santa_budget *in, const int64_t *budget, int denominator,
+                                        int numerator) {
     if (!in || !budget) return SANTA_ERR_NULL_ARGUMENT;
-    if (santa__not_finite_d(in->epsilon) || !(in->epsilon > 0.0 && in->epsilon < 1.0)) return SANTA_ERR_EPSILON;
+    if (santa__not_finite_d(in->epsilon) || !(in->epsilon > 0.0 && in->epsilon < 1.0))
+        return SANTA_ERR_EPSILON;
     if (santa__bad_delta(in->delta)) return SANTA_ERR_DELTA;
     if ((unsigned)in->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (in->population < 0) return SANTA_ERR_BUDGET_INPUT;
-    if (denominator && (santa__bad_amount(in->sigma) || santa__bad_amount(in->denominator))) return SANTA_ERR_BUDGET_INPUT;
-    if (numerator && (santa__bad_amount(in->trace) || santa__bad_amount(in->norm))) return SANTA_ERR_BUDGET_INPUT;
+    if (denominator && (santa__bad_amount(in->sigma) || santa__bad_amount(in->denominator)))
+        return SANTA_ERR_BUDGET_INPUT;
+    if (numerator && (santa__bad_amount(in->trace) || santa__bad_amount(in->norm)))
+        return SANTA_ERR_BUDGET_INPUT;
     return SANTA_OK;
 }
 
@@ -3282,8 +3361,10 @@ static int64_t santa__budget_of(double x, int64_t population) {
 SANTADEF santa_status santa_budget_denominator(const santa_budget *in, int64_t *budget) {
     santa_status s = santa__check_budget(in, budget, 1, 0);
     if (s != SANTA_OK) return s;
-    *budget = santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
-                               * santa__relative_spread((double)in->population, in->sigma, in->denominator), in->population);
+    *budget =
+        santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
+                             * santa__relative_spread((double)in->population, in->sigma, in->denominator),
+                         in->population);
     return SANTA_OK;
 }
 
@@ -3291,8 +3372,10 @@ SANTADEF santa_status santa_budget_numerator(const santa_budget *in, int64_t *bu
     santa_status s = santa__check_budget(in, budget, 0, 1);
     if (s != SANTA_OK) return s;
     if (in->bound == SANTA_BOUND_CLT && in->delta > SANTA__DELTA_VECTOR) return SANTA_ERR_DELTA_VECTOR;
-    *budget = santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
-                               * santa__relative_spread((double)in->population, sqrt(in->trace), in->norm), in->population);
+    *budget =
+        santa__budget_of(santa__z(in->bound, in->delta) / in->epsilon
+                             * santa__relative_spread((double)in->population, sqrt(in->trace), in->norm),
+                         in->population);
     return SANTA_OK;
 }
 
@@ -3308,7 +3391,8 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     a = santa__relative_spread((double)in->population, in->sigma, in->denominator);
     c = santa__relative_spread((double)in->population, sqrt(in->trace), in->norm);
     hi = in->delta;
-    lo = in->bound == SANTA_BOUND_CLT && in->delta > SANTA__DELTA_VECTOR ? in->delta - SANTA__DELTA_VECTOR : 0.0;
+    lo = in->bound == SANTA_BOUND_CLT && in->delta > SANTA__DELTA_VECTOR ? in->delta - SANTA__DELTA_VECTOR
+                                                                         : 0.0;
     if (!(c > 0.0)) {
         best = santa__z(in->bound, in->delta) * a;
     } else if (!(a > 0.0)) {
@@ -3316,7 +3400,8 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     } else {
         x[0] = hi - ratio * (hi - lo);
         x[1] = lo + ratio * (hi - lo);
-        for (k = 0; k < 2; k++) f[k] = santa__z(in->bound, x[k]) * a + santa__z(in->bound, in->delta - x[k]) * c;
+        for (k = 0; k < 2; k++)
+            f[k] = santa__z(in->bound, x[k]) * a + santa__z(in->bound, in->delta - x[k]) * c;
         for (i = 0; i < 48; i++) {
             k = f[0] < f[1];                                          /* 1: the minimum is left of x[1] */
             if (k) { hi = x[1]; x[1] = x[0]; f[1] = f[0]; x[0] = hi - ratio * (hi - lo); }
@@ -3340,11 +3425,11 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
 /* A query row of one group at work. */
 typedef struct santa__va {
     const santa__job *j;
-    santa__va_head *head;                                             /* [group]                                  */
-    uint64_t *chosen, *drawn;                                         /* bits of the middle: keys chosen, being drawn */
-    int32_t *list;                                                    /* keys to add, ascending                   */
-    int64_t lo, mid, residual;                                        /* the middle, between sinks and local: lo .. */
-    int moments;                                                      /* of the sample                            */
+    santa__va_head *head;       /* [group] */
+    uint64_t *chosen, *drawn;   /* bits of the middle: keys chosen, being drawn */
+    int32_t *list;              /* keys to add, ascending */
+    int64_t lo, mid, residual;  /* the middle, between sinks and local: lo .. */
+    int moments;                /* of the sample */
 } santa__va;
 
 static santa__va santa__va_make(const santa__job *j) {
@@ -3358,11 +3443,13 @@ static santa__va santa__va_make(const santa__job *j) {
     x.chosen = SANTA__PART(uint64_t, j, chosen);
     x.drawn = SANTA__PART(uint64_t, j, drawn);
     x.list = SANTA__PART(int32_t, j, keys);
-    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->p->a.std_error ? SANTA__MOMENTS : SANTA__SPREAD;
+    x.moments = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL || j->p->a.std_error ? SANTA__MOMENTS
+                                                                                        : SANTA__SPREAD;
     memset(x.head, 0, (size_t)j->group * sizeof *x.head);
     for (g = 0; g < j->group; g++, rows += dv) {
         santa__state_begin(&x.head[g].sums[SANTA__FIXED], rows, NULL, dv);
-        santa__state_begin(&x.head[g].sums[SANTA__SAMPLE], rows + j->group * dv, rows + 2 * j->group * dv, dv);
+        santa__state_begin(&x.head[g].sums[SANTA__SAMPLE], rows + j->group * dv, rows + 2 * j->group * dv,
+                           dv);
     }
     return x;
 }
@@ -3384,7 +3471,8 @@ static void santa__va_add_list(santa__va *x, int set, int64_t count) {
                 s[h] = &x->head[g + h].sums[set];
                 for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
             }
-            santa__attend(j, keys, n, heads, u, 0, s, set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
+            santa__attend(j, keys, n, heads, u, 0, s,
+                          set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
         }
     }
 }
@@ -3410,7 +3498,8 @@ static int64_t santa__list_bits(const santa__va *x, int64_t count, const uint64_
     for (w = 0; w * 64 < x->mid; w++) {
         uint64_t bits = map[w] ^ flip;
         if (x->mid - w * 64 < 64) bits &= ((uint64_t)1 << (x->mid - w * 64)) - 1;
-        for (; bits; bits &= bits - 1) x->list[count++] = (int32_t)(x->lo + w * 64 + santa__lowest_bit(bits));
+        for (; bits; bits &= bits - 1)
+            x->list[count++] = (int32_t)(x->lo + w * 64 + santa__lowest_bit(bits));
     }
     return count;
 }
@@ -3449,10 +3538,12 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     float *q = SANTA__PART(float, j, row_a);
     int64_t i, count, marked = 0;
     santa__load_query(j, g, q);
-    memset(x->list, 0xff, (size_t)want * sizeof *x->list);            /* -1, no key: it may return more than it writes */
-    count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo, x->lo + x->mid, want, x->list);
+    memset(x->list, 0xff, (size_t)want * sizeof *x->list);  /* -1, no key: it may return more than it writes */
+    count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo,
+                     x->lo + x->mid, want, x->list);
     for (i = 0; i < SANTA__MIN(count, want); i++)
-        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid) marked += santa__set_bit(x->chosen, x->list[i] - x->lo);
+        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid)
+            marked += santa__set_bit(x->chosen, x->list[i] - x->lo);
     return marked;
 }
 
@@ -3463,7 +3554,8 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
     santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < x->mid; i++) if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
+    for (i = 0; i < x->mid; i++)
+        if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
     return marked;
 }
 
@@ -3474,16 +3566,20 @@ static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
     for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
-        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i), (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0,
-                     j->group, j->scores + i, j->plan->score_stride);
-    for (g = 0; heavy > 0 && g < j->group; g++) count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
+        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
+                     (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i,
+                     j->plan->score_stride);
+    for (g = 0; heavy > 0 && g < j->group; g++)
+        count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
     i = santa__list_range(x->list, 0, j->begin, x->lo);
     i = santa__list_bits(x, i, x->chosen, 0);
     santa__va_add_list(x, SANTA__FIXED, santa__list_range(x->list, i, x->lo + x->mid, j->end));
     return count;
 }
 
-static double santa__rescale(const santa__state *s, double m) { return s->d > 0.0 ? exp((double)s->m - m) : 0.0; }
+static double santa__rescale(const santa__state *s, double m) {
+    return s->d > 0.0 ? exp((double)s->m - m) : 0.0;
+}
 
 static double santa__norm(const float *a, double x, const float *b, double y, int64_t n) {
     double sum = 0.0;
@@ -3506,7 +3602,8 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     const santa_vattention_options *v = &x->j->o->vattention;
     const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
     santa_audit *audit = &x->head[g].audit;
-    const double nb = (double)base, w = (double)x->residual / nb, m = (double)SANTA__MAX(fixed->m, sample->m);
+    const double nb = (double)base, w = (double)x->residual / nb,
+                 m = (double)SANTA__MAX(fixed->m, sample->m);
     const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m);
     santa_budget in;
     santa_status s;
@@ -3536,7 +3633,7 @@ static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
     audit->trace = in.trace;
     audit->norm = in.norm;
     audit->max_score = m;
-    if (s != SANTA_OK) return x->residual;                            /* NaN in V: nothing can be promised, take all */
+    if (s != SANTA_OK) return x->residual;  /* NaN in V: nothing can be promised, take all */
     return SANTA__MAX(budget, base);
 }
 
@@ -3583,8 +3680,10 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     const santa__job *j = x->j;
     const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
     const float *nf = fixed->n, *ns = sample->n;
-    const double m = (double)SANTA__MAX(fixed->m, sample->m), w = budget > 0 ? (double)x->residual / (double)budget : 1.0;
-    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m), total = ef * fixed->d + w * es * sample->d;
+    const double m = (double)SANTA__MAX(fixed->m, sample->m),
+                 w = budget > 0 ? (double)x->residual / (double)budget : 1.0;
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m),
+                 total = ef * fixed->d + w * es * sample->d;
     const float v_scale = j->p->v_scale;
     santa_audit *audit = &x->head[g].audit;
     float *acc = SANTA__PART(float, j, acc), lse, std_error = 0.0f;
@@ -3599,7 +3698,7 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     if (audit->num_base == 0) {
         audit->needed = budget;
         audit->denominator = total + santa__sink_mass(santa__sink(j, g), m);
-    } else {                                                          /* the rest of the sample may have a larger score */
+    } else {                         /* the rest of the sample may have a larger score */
         const double f = exp(audit->max_score - m);
         audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
     }
@@ -3608,9 +3707,11 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
 
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
     for (c = 0; c < j->v.dim; c++)
-        acc[c] = total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->p->a.std_error && !audit->exact && total > 0.0 && share > 0.0)      /* 0: a sink far above all keys */
-        std_error = santa__va_std_error(x, g, acc, total / share * exp(m - (double)sample->m), (double)budget);
+        acc[c] =
+            total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
+    if (j->p->a.std_error && !audit->exact && total > 0.0 && share > 0.0)  /* 0: a sink far above all keys */
+        std_error =
+            santa__va_std_error(x, g, acc, total / share * exp(m - (double)sample->m), (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
     santa__write(j, g, fixed->bad || sample->bad ? NULL : acc, lse, std_error * v_scale);
 }
@@ -3663,8 +3764,8 @@ static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
 #undef SANTA__X
 };
 
-static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n, int64_t d,
-                             int64_t dv, int64_t chunks) {
+static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n,
+                             int64_t d, int64_t dv, int64_t chunks) {
     santa__plan_begin(p, o, group, rows, n, d, dv, chunks);
     p->capacity = santa__methods[o->method].capacity(o, n);
     /* given scores, every method works as those that draw from masses do */
@@ -3684,11 +3785,13 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         if (window < n - more) n = window + more;
     }
     /* the signed products of the plan stay far below 2^63 */
-    if (santa__mul((uint64_t)(rows * p->group), santa__add(santa__add((uint64_t)n, (uint64_t)p->head_dim), (uint64_t)p->head_dim_v))
+    if (santa__mul((uint64_t)(rows * p->group),
+                   santa__add(santa__add((uint64_t)n, (uint64_t)p->head_dim), (uint64_t)p->head_dim_v))
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
-    if (santa__is_team(p, n))              /* a window may begin within a chunk, and another one in the next */
-        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0) + (window > 0 && rows > 1);
+    if (santa__is_team(p, n))  /* a window may begin within a chunk, and another one in the next */
+        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0)
+                 + (window > 0 && rows > 1);
     santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks);
     span = santa__span(p, plan);
     *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
@@ -3702,10 +3805,10 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
 typedef struct santa__call {
     santa_problem p;
     santa__plan plan;
-    uint64_t bytes;                      /* of workspace                                                          */
+    uint64_t bytes;       /* of workspace */
     char *work;
-    int64_t span, works;                 /* see santa__span, santa__num_works                                     */
-    int64_t pieces;                      /* of the work that threads take, see santa__take                        */
+    int64_t span, works;  /* see santa__span, santa__num_works */
+    int64_t pieces;       /* of the work that threads take, see santa__take */
     int next_piece;
 } santa__call;
 
@@ -3728,12 +3831,14 @@ SANTADEF santa_status santa_check(const santa_attention *a, const santa_options 
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
     santa__call call;
     if (santa__call_make(&call, a, o) != SANTA_OK) return 0;
-    return a->q.device == SANTA_CPU ? (size_t)call.bytes : santa__backends[a->q.device]->workspace_size(&call.p);
+    return a->q.device == SANTA_CPU ? (size_t)call.bytes
+                                    : santa__backends[a->q.device]->workspace_size(&call.p);
 }
 
 static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
 
-static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch, int64_t kv_head) {
+static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch,
+                            int64_t kv_head) {
     const santa_options *o = &call->p.o;
     memset(j, 0, sizeof *j);
     j->p = &call->p; j->o = o; j->plan = &call->plan; j->work = work;
@@ -3790,7 +3895,8 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
-        if (dense && keys > 0 && !santa__has_traits(j->o, SANTA_EXACT)) j[h].stats->dense_rows += j[h].queries;
+        if (dense && keys > 0 && !santa__has_traits(j->o, SANTA_EXACT))
+            j[h].stats->dense_rows += j[h].queries;
         for (x = 0; x < j->queries && keys == 0; x++) {
             santa__write_empty(&j[h], x);
             if (j->o->vattention.audit && santa__has_traits(j->o, SANTA_ADAPTS))
@@ -3803,7 +3909,8 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
 static int64_t santa__active_of_head(const santa__job *j, int64_t g) {
     int64_t c, n = 0;
     if (!santa__is_bernoulli(j->o)) return j->k.dim;
-    for (c = 0; c < j->num_active; c++) n += santa__bits(j->coef[g * j->plan->d_pad + j->active[c]]) << 1 != 0;
+    for (c = 0; c < j->num_active; c++)
+        n += santa__bits(j->coef[g * j->plan->d_pad + j->active[c]]) << 1 != 0;
     return n;
 }
 
@@ -3867,7 +3974,8 @@ static void santa__run_tasks(santa__call *call, int64_t pieces, santa_task task,
 
 /* Jobs for the items from i on that one sequence has, span at most, in the workspaces from
    `work` on; how many. */
-static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *work, int64_t i, int64_t to, int64_t span) {
+static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *work, int64_t i, int64_t to,
+                                int64_t span) {
     const int64_t kv_heads = call->p.kv_heads;
     int64_t h;
     span = SANTA__MIN(SANTA__MIN(span, to - i), kv_heads - i % kv_heads);
@@ -3881,7 +3989,7 @@ static int64_t santa__call_jobs(const santa__call *call, santa__job *j, char *wo
 typedef struct santa__team {
     santa__call *call;
     santa__job *j;
-    const santa__phase *phase;           /* NULL: all phases of each job, on one thread                           */
+    const santa__phase *phase;  /* NULL: all phases of each job, on one thread */
     int64_t jobs, together, pieces;
 } santa__team;
 
@@ -3914,7 +4022,7 @@ static void santa__run_team(santa__team *team) {
     int i;
     team->phase = NULL;
     team->together = team->pieces = 1;
-    if (j->method != &santa__methods[j->o->method]) {                 /* dense_below: there is no room for chunks */
+    if (j->method != &santa__methods[j->o->method]) {  /* dense_below: there is no room for chunks */
         santa__run_tasks(team->call, team->jobs, santa__team_task, team);
         return;
     }
@@ -3924,14 +4032,15 @@ static void santa__run_team(santa__team *team) {
         team->pieces = team->phase->pieces(j);
         team->together = team->phase->is_joint && santa__is_token_major(&call->p.a)
                          && santa__is_even(team->pieces, call->p.o.num_threads) ? team->jobs : 1;
-        santa__run_tasks(team->call, (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
-                         team);
+        santa__run_tasks(team->call, (team->jobs + team->together - 1) / team->together * team->pieces,
+                         santa__team_task, team);
     }
 }
 
 /* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose
    threads share each job. */
-static void santa__run_items(const santa__call *call, char *work, int64_t i, int64_t to, int64_t span, santa__team *team) {
+static void santa__run_items(const santa__call *call, char *work, int64_t i, int64_t to, int64_t span,
+                             santa__team *team) {
     santa__job j[SANTA__SPAN];
     int64_t q, h, jobs, rows;
     for (; i < to; i += jobs) {
@@ -3953,7 +4062,8 @@ static void santa__run_task(void *context, int64_t t) {
     const santa_options *o = &call->p.o;
     int64_t from, to = -1;
     while (santa__take(call, t, &from, &to))                          /* pieces of a span of items each */
-        santa__run_items(call, call->work + (uint64_t)(t * call->span) * call->plan.total, o->item_begin + from * call->span,
+        santa__run_items(call, call->work + (uint64_t)(t * call->span) * call->plan.total,
+                         o->item_begin + from * call->span,
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
 }
 
@@ -3968,14 +4078,15 @@ static void santa__add_stats(const santa__call *call, santa_stats *stats) {
     memcpy(stats, sum, sizeof sum);
 }
 
-SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
-                                   santa_stats *stats) {
+SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
+                                   size_t workspace_bytes, santa_stats *stats) {
     santa__call call;
     int64_t t;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
     if ((s = santa__check_contents(a)) != SANTA_OK) return s;
-    if (a->q.device != SANTA_CPU) return santa__backends[a->q.device]->decode(&call.p, workspace, workspace_bytes, stats);
+    if (a->q.device != SANTA_CPU)
+        return santa__backends[a->q.device]->decode(&call.p, workspace, workspace_bytes, stats);
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
     call.work = santa__align(workspace);
@@ -3989,7 +4100,8 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         team.call = &call;
         santa__run_items(&call, call.work, call.p.o.item_begin, call.p.o.item_end, SANTA__SPAN, &team);
     } else {
-        santa__run_tasks(&call, (santa__items(&call.p.o) + call.span - 1) / call.span, santa__run_task, &call);
+        santa__run_tasks(&call, (santa__items(&call.p.o) + call.span - 1) / call.span, santa__run_task,
+                         &call);
     }
     if (stats) santa__add_stats(&call, stats);
     return SANTA_OK;
@@ -3997,15 +4109,17 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 
 /* ---------------------------------------------------------------------------------------------- >>steps-code */
 
-static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index, int64_t kv_head) {
+static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index,
+                                      int64_t kv_head) {
     if (a->q.device != SANTA_CPU) return SANTA_ERR_DEVICE;
-    if (batch < 0 || batch >= a->q.shape[0] || q_index < 0 || q_index >= a->q.shape[1] || kv_head < 0 || kv_head >= a->k.shape[2])
+    if (batch < 0 || batch >= a->q.shape[0] || q_index < 0 || q_index >= a->q.shape[1] || kv_head < 0
+        || kv_head >= a->k.shape[2])
         return SANTA_ERR_INDEX;
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch, int64_t q_index,
-                                   int64_t kv_head, float *scores, int64_t scores_stride,
+SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch,
+                                   int64_t q_index, int64_t kv_head, float *scores, int64_t scores_stride,
                                    void *workspace, size_t workspace_bytes) {
     santa__call call;
     santa__job j;
@@ -4027,13 +4141,15 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
     for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
-        santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group, scores + from, scores_stride);
+        santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group,
+                     scores + from, scores_stride);
     }
     return SANTA_OK;
 }
 
 /* o: resolved. */
-static santa_status santa__plan_sample(santa__plan *p, const santa_options *given, santa_options *o, int64_t n) {
+static santa_status santa__plan_sample(santa__plan *p, const santa_options *given, santa_options *o,
+                                       int64_t n) {
     santa_status s;
     if (!given) return SANTA_ERR_NULL_ARGUMENT;
     if (n <= 0) return SANTA_ERR_SHAPE;
@@ -4049,7 +4165,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
 SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
     santa__plan p;
     santa_options x;
-    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? SANTA__MIN(p.capacity, n) : 0;       /* rows are distinct */
+    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? SANTA__MIN(p.capacity, n) : 0;  /* rows are distinct */
 }
 
 SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
@@ -4058,8 +4174,9 @@ SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
     return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? (size_t)p.total + 63 : 0;
 }
 
-SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *given, santa_stream_id id,
-                                   santa_draws *draws, void *workspace, size_t workspace_bytes) {
+SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *given,
+                                   santa_stream_id id, santa_draws *draws, void *workspace,
+                                   size_t workspace_bytes) {
     santa_options o;
     santa__plan p;
     santa__mass x;
@@ -4073,7 +4190,8 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     santa_status s = santa__plan_sample(&p, given, &o, n);
     if (s != SANTA_OK) return s;
     if (!scores || !draws || !draws->index || !draws->weight) return SANTA_ERR_NULL_ARGUMENT;
-    if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX) return SANTA_ERR_INDEX;
+    if (id.head < 0 || id.head > INT32_MAX || id.q_index < 0 || id.q_index > INT32_MAX)
+        return SANTA_ERR_INDEX;
     if (draws->capacity < SANTA__MIN(p.capacity, n)) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < p.total || workspace_bytes - p.total < 63) return SANTA_ERR_WORKSPACE_SIZE;
@@ -4091,14 +4209,17 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
-        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block, max + b, sum + b, 0);
-    l.index = (int32_t *)(void *)(work + p.index);                    /* a sampler may use more entries than rows on its way */
+        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block,
+                          max + b, sum + b, 0);
+    l.index = (int32_t *)(void *)(work + p.index);  /* a sampler may use more entries than rows on its way */
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
     l.v = NULL;
     memset(&stats, 0, sizeof stats);
-    rng = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head, (uint32_t)id.q_index);
-    dither = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head, (uint32_t)id.q_index);
+    rng = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head,
+                          (uint32_t)id.q_index);
+    dither = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_STASH, (uint32_t)id.head,
+                             (uint32_t)id.q_index);
     santa__pick(&o, santa__methods[o.method].draw, &x, u, &rng, &dither, &l, &stats);
     memcpy(draws->index, l.index, (size_t)l.rows * sizeof *l.index);
     memcpy(draws->weight, l.weight, (size_t)l.rows * sizeof *l.weight);
@@ -4109,8 +4230,8 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head, const int32_t *index,
-                                   const float *weight, int64_t rows, float *out) {
+SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
+                                   const int32_t *index, const float *weight, int64_t rows, float *out) {
     santa__rows v;
     int64_t i;
     santa_status s;
@@ -4120,14 +4241,16 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
     if ((s = santa__check_contents(a)) != SANTA_OK) return s;
-    for (i = 0; i < rows; i++) if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
+    for (i = 0; i < rows; i++)
+        if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);
-    santa__gather(&v, santa__kernels_of(santa_best_isa()), index, weight, rows, a->v_scale > 0.0f ? a->v_scale : 1.0f, out);
+    santa__gather(&v, santa__kernels_of(santa_best_isa()), index, weight, rows,
+                  a->v_scale > 0.0f ? a->v_scale : 1.0f, out);
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse, const float *other_out,
-                                  const float *other_lse) {
+SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
+                                  const float *other_out, const float *other_lse) {
     int64_t r, c;
     if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
     if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
@@ -4151,7 +4274,8 @@ SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, 
         m = SANTA__MAX((double)lse[r], (double)other_lse[r]);
         wx = exp((double)lse[r] - m);
         wy = exp((double)other_lse[r] - m);
-        for (c = 0; c < head_dim_v; c++) x[c] = (float)(((double)x[c] * wx + (double)y[c] * wy) / (wx + wy));
+        for (c = 0; c < head_dim_v; c++)
+            x[c] = (float)(((double)x[c] * wx + (double)y[c] * wy) / (wx + wy));
         lse[r] = (float)(m + log(wx + wy));
     }
     return SANTA_OK;
@@ -4166,8 +4290,10 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
         for (h = 0; h < k->shape[2]; h++)
             for (c = 0; c < k->shape[3]; c++)
                 for (j = 0; j < k->shape[1]; j++, p += size)
-                    memcpy(p, (const char *)k->data
-                              + (b * k->stride[0] + j * k->stride[1] + h * k->stride[2] + c * k->stride[3]) * size,
+                    memcpy(p,
+                           (const char *)k->data
+                               + (b * k->stride[0] + j * k->stride[1] + h * k->stride[2] + c * k->stride[3])
+                                     * size,
                            (size_t)size);
     t.data = dst;
     t.stride[1] = 1;
@@ -4191,15 +4317,16 @@ static santa_status santa__check_probabilities(const float *p, int64_t n, double
     return fabs(*sum - 1.0) > 1e-3 ? SANTA_ERR_PROBABILITIES : SANTA_OK;
 }
 
-static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                          int64_t num_samples, const double *variance, const void *workspace,
-                                          size_t workspace_bytes, double *sum) {
+static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride,
+                                          int64_t dv, int64_t num_samples, const double *variance,
+                                          const void *workspace, size_t workspace_bytes, double *sum) {
     santa_status s = santa__check_probabilities(p, n, sum);
     if (s != SANTA_OK) return s;
     if (!v || !variance) return SANTA_ERR_NULL_ARGUMENT;
     if (dv <= 0 || stride < 0) return SANTA_ERR_SHAPE;
     if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
-    if (santa__mul(santa__add(santa__mul((uint64_t)n - 1, (uint64_t)stride), (uint64_t)dv), sizeof *v) > (uint64_t)PTRDIFF_MAX)
+    if (santa__mul(santa__add(santa__mul((uint64_t)n - 1, (uint64_t)stride), (uint64_t)dv), sizeof *v)
+        > (uint64_t)PTRDIFF_MAX)
         return SANTA_ERR_OVERFLOW;
     if (!santa_variance_workspace_size(n, dv)) return SANTA_ERR_OVERFLOW;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
@@ -4212,22 +4339,26 @@ typedef struct santa__break { double at; int64_t key; } santa__break;
 SANTADEF size_t santa_variance_workspace_size(int64_t n, int64_t dv) {
     uint64_t bytes;
     if (n <= 0 || dv <= 0) return 0;
-    bytes = santa__add(santa__add(santa__mul((uint64_t)n, sizeof(santa__break)), santa__mul((uint64_t)dv, sizeof(double))), 63);
+    bytes = santa__add(
+        santa__add(santa__mul((uint64_t)n, sizeof(santa__break)), santa__mul((uint64_t)dv, sizeof(double))),
+        63);
     return bytes > (uint64_t)PTRDIFF_MAX ? 0 : (size_t)bytes;
 }
 
 /* Sum of w |v - center|^2 is never formed as a difference of large numbers here: the spread of
    weights w_j = overlap of key j with mass interval [lo, hi), around their own mean. Returns
    sum w |v - mean|^2 / (hi - lo). */
-static double santa__spread_in(const float *p, const float *v, int64_t stride, int64_t dv, double scale, double lo, double hi,
-                               int64_t first, int64_t last, double mass_before, double *mean) {
+static double santa__spread_in(const float *p, const float *v, int64_t stride, int64_t dv, double scale,
+                               double lo, double hi, int64_t first, int64_t last, double mass_before,
+                               double *mean) {
     double spread = 0.0, before, total = 0.0;
     int64_t i, c;
     int pass;
     memset(mean, 0, (size_t)dv * sizeof *mean);
     for (pass = 0; pass < 2; pass++) {
         for (i = first, before = mass_before; i < last; i++) {
-            double end = before + (double)p[i] * scale, w = SANTA__MIN(end, hi) - SANTA__MAX(before, lo), dist = 0.0;
+            double end = before + (double)p[i] * scale, w = SANTA__MIN(end, hi) - SANTA__MAX(before, lo),
+                   dist = 0.0;
             before = end;
             if (!(w > 0.0)) continue;
             if (pass == 0) total += w;
@@ -4244,21 +4375,26 @@ static double santa__spread_in(const float *p, const float *v, int64_t stride, i
     return spread / total;
 }
 
-SANTADEF santa_status santa_variance_iid(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                         double *variance, void *workspace, size_t workspace_bytes) {
+SANTADEF santa_status santa_variance_iid(const float *p, int64_t n, const float *v, int64_t stride,
+                                         int64_t dv, int64_t num_samples, double *variance, void *workspace,
+                                         size_t workspace_bytes) {
     double sum;
-    santa_status s = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    santa_status s =
+        santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
     if (s != SANTA_OK) return s;
-    *variance = santa__spread_in(p, v, stride, dv, 1.0 / sum, 0.0, 2.0, 0, n, 0.0, (double *)(void *)santa__align(workspace))
+    *variance = santa__spread_in(p, v, stride, dv, 1.0 / sum, 0.0, 2.0, 0, n, 0.0,
+                                 (double *)(void *)santa__align(workspace))
                 / (double)num_samples;
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes) {
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride,
+                                           int64_t dv, int64_t num_samples, double *variance,
+                                           void *workspace, size_t workspace_bytes) {
     double sum, total = 0.0, before = 0.0, scale;
     int64_t m, first = 0, last;
-    santa_status s = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    santa_status s =
+        santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
     if (s != SANTA_OK) return s;
     scale = (double)num_samples / sum;                                /* strata have length 1 */
     for (m = 0; m < num_samples && first < n; m++) {
@@ -4267,7 +4403,8 @@ SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const floa
         total += santa__spread_in(p, v, stride, dv, scale, (double)m, (double)(m + 1), first, last, before,
                                   (double *)(void *)santa__align(workspace));
         /* the next stratum starts inside the last key */
-        for (; first < last && before + (double)p[first] * scale <= (double)(m + 1); first++) before += (double)p[first] * scale;
+        for (; first < last && before + (double)p[first] * scale <= (double)(m + 1); first++)
+            before += (double)p[first] * scale;
     }
     *variance = total / ((double)num_samples * (double)num_samples);
     return SANTA_OK;
@@ -4292,13 +4429,15 @@ static void santa__break_sift(santa__break *a, int64_t i, int64_t n) {
 /* count_j(u) = ceil(x_j - u) - ceil(x_(j-1) - u) with x_j = S F_j and u in [0, 1): as u passes
    frac(x_j), one draw moves from key j to key j + 1. Between breakpoints the estimate is
    constant. */
-SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv, int64_t num_samples,
-                                         double *variance, void *workspace, size_t workspace_bytes) {
+SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float *v, int64_t stride,
+                                         int64_t dv, int64_t num_samples, double *variance, void *workspace,
+                                         size_t workspace_bytes) {
     const double s = (double)num_samples;
     double sum, f = 0.0, at = 0.0, total = 0.0, *diff;
     santa__break *event;
     int64_t i, c, events = 0, before = 0;
-    santa_status status = santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    santa_status status =
+        santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
     if (status != SANTA_OK) return status;
     event = (santa__break *)(void *)santa__align(workspace);
     diff = (double *)(void *)(event + n);
@@ -4310,7 +4449,11 @@ SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float 
         w = (double)(upto - before) / s - (double)p[i] / sum;
         before = upto;
         for (c = 0; c < dv; c++) diff[c] += w * (double)v[i * stride + c];
-        if (i + 1 < n && x < s && x > floor(x)) { event[events].at = x - floor(x); event[events].key = i; events++; }
+        if (i + 1 < n && x < s && x > floor(x)) {
+            event[events].at = x - floor(x);
+            event[events].key = i;
+            events++;
+        }
     }
     for (i = events / 2; i-- > 0;) santa__break_sift(event, i, events);
     for (i = events; i-- > 1;) {
@@ -4326,13 +4469,15 @@ SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float 
         at = next;
         if (i == events) break;
         for (c = 0; c < dv; c++)
-            diff[c] += ((double)v[(event[i].key + 1) * stride + c] - (double)v[event[i].key * stride + c]) / s;
+            diff[c] +=
+                ((double)v[(event[i].key + 1) * stride + c] - (double)v[event[i].key * stride + c]) / s;
     }
     *variance = total;
     return SANTA_OK;
 }
 
-SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n, int64_t num_samples, double *rows) {
+SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n,
+                                              int64_t num_samples, double *rows) {
     const double s = (double)num_samples;
     double sum, f = 0.0, total = 0.0;
     int64_t i;
@@ -4340,13 +4485,15 @@ SANTADEF santa_status santa_expected_distinct(santa_method method, const float *
     if (status != SANTA_OK) return status;
     if (!rows) return SANTA_ERR_NULL_ARGUMENT;
     if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
-    if (method != SANTA_IID && method != SANTA_STRAT && method != SANTA_SYS && method != SANTA_PROP) return SANTA_ERR_METHOD;
+    if (method != SANTA_IID && method != SANTA_STRAT && method != SANTA_SYS && method != SANTA_PROP)
+        return SANTA_ERR_METHOD;
     for (i = 0; i < n; i++) {
         double q = (double)p[i] / sum, lo = f * s, hi = (f += q) * s;
         if (method == SANTA_IID) total += 1.0 - pow(1.0 - SANTA__MIN(q, 1.0), s);
         else if (method != SANTA_STRAT) total += SANTA__MIN(q * s, 1.0);
         else if (hi - lo >= 1.0)
-            total += floor(hi) >= ceil(lo) + 1.0 ? 1.0 : 1.0 - (1.0 - (ceil(lo) - lo)) * (1.0 - (hi - ceil(lo)));
+            total +=
+                floor(hi) >= ceil(lo) + 1.0 ? 1.0 : 1.0 - (1.0 - (ceil(lo) - lo)) * (1.0 - (hi - ceil(lo)));
         else if (floor(hi) > floor(lo)) total += 1.0 - (1.0 - (floor(hi) - lo)) * (1.0 - (hi - floor(hi)));
         else total += hi - lo;
     }
