@@ -82,8 +82,14 @@ cuda-bench: $(BUILD)/bench_cuda
 cuda-accuracy: $(BUILD)/accuracy_cuda
 	$(BUILD)/accuracy_cuda --csv $(BUILD)/accuracy_cuda.csv $(accuracy_options)
 
-$(BUILD)/test_cuda: test/cuda/test_cuda.cu test/main.c $(wildcard test/*.h) $(BUILD)/santa_cuda.o
-	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
+$(BUILD)/test_cuda: test/cuda/test_cuda.cu test/cuda/launched.h test/main.c $(wildcard test/*.h) \
+                    $(BUILD)/test/santa_cuda.o
+	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/test/santa_cuda.o
+
+# The tests' own has a list of its kernels.
+$(BUILD)/test/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h test/cuda/launched.h
+	@mkdir -p $(@D)
+	nvcc -std=c++17 $(NVCCFLAGS) -include test/cuda/launched.h -c -o $@ $<
 
 $(BUILD)/bench_cuda: bench/bench_cuda.cu $(BUILD)/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o

@@ -155,6 +155,35 @@ template <int CH, bool FLASH> struct gather_memory {
 static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
 
+struct combine_memory {
+    double scratch[16];
+    float weight[128], tops[16], sums[4][128];
+};
+
+/* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its kernels.
+   There each one states its threads and what it declares and needs of shared memory. */
+#ifdef SANTA_CUDA_STANDIN
+
+template <typename K, int C, bool LO, bool EXTRA> void k_scores_plain(const params) {
+    standin_kernel(SCORE_WARPS * 32, 0, 0);
+}
+template <typename K, int C, bool PAGED> void k_scores(const params) {
+    standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
+}
+template <typename V, int CH, bool FLASH> void k_gather(const params) {
+    standin_kernel(SHARE, sizeof(gather_memory<CH, FLASH>), 0);
+}
+template <typename K, int C, bool LO, bool EXTRA, int GS, int CV> void k_dense_plain(const params) {
+    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<GS, 128 * CV>), 0);
+}
+template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
+    standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
+}
+void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+void k_stats(const params) { standin_kernel(256, 0, 0); }
+
+#else
+
 /* ---------------------------------------------------------------------------------------------- >>device-base */
 
 __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
@@ -1501,8 +1530,7 @@ k_dense(const __grid_constant__ params p) {
 /* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
    column, each over a quarter of every 128 splits, in a fixed order. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
-    __shared__ float weight[128], tops[16], sums[4][128];
-    __shared__ double scratch[16];
+    __shared__ combine_memory shared;
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
@@ -1515,10 +1543,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     for (int i = first + tid; i < last; i += 512) m = fmaxf(m, part[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (tid % 32 == 0) tops[tid / 32] = m;
+    if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 16; i++) m = fmaxf(m, tops[i]);
+    for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
     for (int base = first; base < last; base += 128) {
         const int from = base + 32 * quarter, n = min(last - from, 32);
         float x[8], w = 0.0f;
@@ -1531,7 +1559,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
-        if (tid < 128) weight[tid] = w;
+        if (tid < 128) shared.weight[tid] = w;
         __syncthreads();
 #pragma unroll 1
         for (int i = 0; i < n; i += 8) {                              /* past the end: the last row again, with weight 0 */
@@ -1539,17 +1567,18 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
 #pragma unroll
             for (int z = 0; z < 8; z++) y[z] = part[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
-            for (int z = 0; z < 8; z++) sum += (i + z < n ? weight[32 * quarter + i + z] : 0.0f) * x[z];
+            for (int z = 0; z < 8; z++)
+                sum += (i + z < n ? shared.weight[32 * quarter + i + z] : 0.0f) * x[z];
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = y[z];
         }
     }
-    sums[quarter][tid % 128] = sum;
+    shared.sums[quarter][tid % 128] = sum;
     double all;
-    block_scan<16>(total, scratch, &all);           /* its barriers also order sums */
+    block_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
     if (tid == 511 && blockIdx.z == 0 && p.lse) p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
     if (quarter || k >= p.dv) return;
-    sum = (sums[0][tid] + sums[1][tid]) + (sums[2][tid] + sums[3][tid]);
+    sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(all == all) || isinf(all);
     const float f = bad ? __int_as_float(0x7fc00000)
                   : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
@@ -1600,6 +1629,8 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
         add(&p.stats->v_rows_head, keys * p.group);
     }
 }
+
+#endif  /* SANTA_CUDA_STANDIN */
 
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
@@ -1717,7 +1748,7 @@ bool vectors(const santa_tensor *t) {
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
 santa_status check_pointer(const void *p) {
-    cudaPointerAttributes at;
+    cudaPointerAttributes at = {};
     cudaError_t e = cudaPointerGetAttributes(&at, p);
     if (e != cudaSuccess) { cudaGetLastError(); return cuda_status(e); }
     return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
@@ -1745,9 +1776,16 @@ size_t workspace_size(const santa_attention *a, const santa_options *o) {
     return geometry_of(a, o, &g) == SANTA_OK ? layout_of(g, o).total + 255 : 0;
 }
 
+/* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
+#ifndef SANTA_CUDA_LAUNCHED
+#define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
+#endif
+
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
-template <typename Kernel>
-cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
+template <auto kernel>
+cudaError_t launch(dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap,
+                   const params &p) {
+    SANTA_CUDA_LAUNCHED(kernel);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
     config.gridDim = grid;
@@ -1762,10 +1800,10 @@ cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStr
 }
 
 /* More than 48 KB of shared memory has to be asked for. */
-template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int bytes, cudaStream_t stream, const params &p) {
+template <auto kernel> cudaError_t launch_ring(dim3 grid, int bytes, cudaStream_t stream, const params &p) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
-    return launch(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
+    return launch<kernel>(grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
 }
 
 struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
@@ -1789,8 +1827,8 @@ divisor divide_by(unsigned d) {
 
 template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
     const int bytes = dense_memory<K, C, GS>::BYTES;
-    return p.table ? launch_ring(k_dense<K, C, GS, true>, grid, bytes, stream, p)
-                   : launch_ring(k_dense<K, C, GS, false>, grid, bytes, stream, p);
+    return p.table ? launch_ring<k_dense<K, C, GS, true>>(grid, bytes, stream, p)
+                   : launch_ring<k_dense<K, C, GS, false>>(grid, bytes, stream, p);
 }
 
 template <typename K, int C>
@@ -1811,8 +1849,8 @@ cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const
     const dim3 grid(steps < most ? steps : most);
     p.run = steps / grid.x;
     p.longer = steps % grid.x;
-    return p.table ? launch_ring(k_scores<K, C, true>, grid, ring<K, C>::BYTES, stream, p)
-                   : launch_ring(k_scores<K, C, false>, grid, ring<K, C>::BYTES, stream, p);
+    return p.table ? launch_ring<k_scores<K, C, true>>(grid, ring<K, C>::BYTES, stream, p)
+                   : launch_ring<k_scores<K, C, false>>(grid, ring<K, C>::BYTES, stream, p);
 }
 
 /* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
@@ -1821,10 +1859,10 @@ template <typename K, int C>
 cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
     const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
     if (p.method != SANTA_DENSE)
-        return launch(k_scores_plain<K, C, true, true>, scores, SCORE_WARPS * 32, 0, stream, false, p);
+        return launch<k_scores_plain<K, C, true, true>>(scores, SCORE_WARPS * 32, 0, stream, false, p);
     if (p.dv > 128)
-        return launch(k_dense_plain<K, C, true, true, 4, 2>, dense, DENSE_WARPS * 32, 0, stream, false, p);
-    return launch(k_dense_plain<K, C, true, true, 4, 1>, dense, DENSE_WARPS * 32, 0, stream, false, p);
+        return launch<k_dense_plain<K, C, true, true, 4, 2>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
+    return launch<k_dense_plain<K, C, true, true, 4, 1>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
 /* The scores kernel, or dense's first one, for K on tensor cores. */
@@ -1843,9 +1881,11 @@ template <typename V, int CH, bool FLASH>
 cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const device &card) {
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = (ctas + card.multiprocessors - 1) / card.multiprocessors;
     const i64 pad = card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
-    const auto kernel = k_gather<V, CH, FLASH>;
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, card.shared / 2);
-    return e != cudaSuccess ? e : launch(kernel, grid, SHARE, pad > 0 ? (size_t)pad : 0, stream, card.major >= 9, p);
+    const size_t shared = pad > 0 ? (size_t)pad : 0;
+    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, FLASH>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, card.shared / 2);
+    if (e != cudaSuccess) return e;
+    return launch<k_gather<V, CH, FLASH>>(grid, SHARE, shared, stream, card.major >= 9, p);
 }
 
 template <typename V>
@@ -1939,14 +1979,14 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
         else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
         else e = launch_plain<any, 2>(p, g, stream);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch(k_combine, grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
+        if (dense) e = launch<k_combine>(grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
         else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
         else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, g, stream, card);
         else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, g, stream, card);
         else e = launch_gather<__nv_fp8_e4m3>(p, g, stream, card);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
-            e = launch(k_stats, grid_of(g.stats), 256, 0, stream, false, p);
+            e = launch<k_stats>(grid_of(g.stats), 256, 0, stream, false, p);
             if (e != cudaSuccess) return cuda_status(e);
         }
     }

@@ -1,8 +1,27 @@
 #!/bin/sh
-# The GPU half: santa_cuda.cu compiled for every architecture, and its tests, which skip themselves one by one where there
-# is no device. Last line: N passed, N failed, N skipped.
+# The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, the whole compiled for
+# every architecture, and its tests, which skip themselves one by one where there is no device. Last line:
+# N passed, N failed, N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
+
+# Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
+# any int, which C++'s -fsanitize=enum takes amiss.
+launches_with() {
+    need "$1"
+    compiler=$1
+    shift
+    can_link "$compiler" -x c++ "$@"
+    "$compiler" -std=c++17 -Wall -Wextra -Werror "$@" -Itest/cuda/standin -o "$dir/test" \
+        test/cuda/test_launches.cpp && limited "$dir/test"
+}
+
+launches() {
+    cell "launches on a stand-in runtime, g++"     launches_with g++ -O1
+    cell "launches on a stand-in runtime, clang++" launches_with clang++ -O1
+    cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
+        -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
+}
 
 # -G, without optimisation: this is about errors and warnings, and an optimised build takes minutes for each.
 compile_for() {
@@ -25,7 +44,7 @@ gpu_tests() {
         return
     fi
     if nvidia-smi -L >/dev/null 2>&1; then
-        kernels="-O3 -arch=native santa_cuda.cu"
+        kernels="-O3 -arch=native -include test/cuda/launched.h santa_cuda.cu"
     else
         kernels=$BUILD/cuda/sm_90.o
     fi
@@ -33,6 +52,7 @@ gpu_tests() {
     nvcc -std=c++17 -o "$BUILD/test_cuda" test/cuda/test_cuda.cu $kernels && "$BUILD/test_cuda"
 }
 
+part "launches"      run_cells launches
 part "architectures" run_cells architectures
 part "gpu tests"     gpu_tests
 total

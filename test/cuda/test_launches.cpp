@@ -1,0 +1,785 @@
+/* The host side of santa_cuda.cu with a stand-in for the CUDA runtime: checks, layouts and launches, on
+   any machine.
+     g++ -std=c++17 -Itest/cuda/standin test/cuda/test_launches.cpp -o build/test_launches
+   Pointers to device memory are numbers here. What a launch may be is decided by
+   standin/cuda_runtime.h; what it must be for its problem is worked out below from the problem alone. */
+#include "launched.h"
+#define SANTA_IMPLEMENTATION
+#define SANTA_NO_SIMD
+#include "../../santa_cuda.cu"
+#include "../harness.h"
+#include <stdio.h>
+
+static char produced[SANTA_STATUS_COUNT];            /* which statuses were seen */
+
+static santa_status note(santa_status s) {
+    if ((unsigned)s < (unsigned)SANTA_STATUS_COUNT) produced[s] = 1;
+    return s;
+}
+
+/* ------------------------------------------------------------------------------------------------- problems */
+
+enum region {
+    R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
+    R_OFFSETS, R_IDS, REGIONS
+};
+
+static char *address(int r) { return (char *)((uintptr_t)(r + 1) << 42); }
+
+/* Every region is device memory from its address on; workspace and stats are as large as they must be. */
+static void map_memory(size_t workspace, size_t shift) {
+    standin.memory.clear();
+    for (int r = 0; r < REGIONS; r++) {
+        const uint64_t bytes = r == R_WORKSPACE ? shift + workspace
+                               : r == R_STATS   ? sizeof(santa_stats)
+                                                : (uint64_t)1 << 42;
+        const cudaMemoryType type = r == R_STATS ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
+        standin.memory.push_back({(uintptr_t)address(r), bytes, type});
+    }
+}
+
+struct problem {
+    santa_attention a;
+    santa_options   o;
+    santa_stats    *stats;
+
+    santa_tensor *tensor(int i) { return i == 0 ? &a.q : i == 1 ? &a.k : i == 2 ? &a.v : &a.out; }
+};
+
+enum order { NHD, HND, BACKWARDS, STRIDED, ONE_BATCH, ORDERS };
+
+/* Products of wild sizes wrap: the library has to look at what comes of it. */
+static int64_t times(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
+
+static void set_strides(santa_tensor *t, int how) {
+    t->stride[3] = how == STRIDED ? 3 : 1;
+    if (how == HND) {
+        t->stride[1] = t->shape[3];
+        t->stride[2] = times(t->shape[1], t->stride[1]);
+        t->stride[0] = times(t->shape[2], t->stride[2]);
+    } else {
+        t->stride[2] = times(t->shape[3], t->stride[3]);
+        t->stride[1] = times(t->shape[2], t->stride[2]);
+        t->stride[0] = how == ONE_BATCH ? 0 : times(t->shape[1], t->stride[1]);
+    }
+    if (how == BACKWARDS) t->stride[1] = times(t->stride[1], -1);
+}
+
+struct sizes {
+    int64_t batch, q_len, heads, kv_heads, keys, d, dv, page;
+    santa_dtype type;
+    int order;
+};
+
+static problem make(const sizes &s, santa_method method) {
+    problem p;
+    memset(&p, 0, sizeof p);
+    const int64_t pages = s.page ? (s.keys - 1) / s.page + 1 : 0;
+    const int64_t n0 = s.page ? times(s.batch, pages) : s.batch, n1 = s.page ? s.page : s.keys;
+    const int64_t shape[4][4] = {{s.batch, s.q_len, s.heads, s.d},
+                                 {n0, n1, s.kv_heads, s.d},
+                                 {n0, n1, s.kv_heads, s.dv},
+                                 {s.batch, s.q_len, s.heads, s.dv}};
+    for (int i = 0; i < 4; i++) {
+        santa_tensor *t = p.tensor(i);
+        t->data   = address(R_Q + i);
+        t->dtype  = s.type == SANTA_E4M3 && (i == 0 || i == 3) ? SANTA_BF16 : s.type;
+        t->device = SANTA_CUDA;
+        for (int k = 0; k < 4; k++) t->shape[k] = shape[i][k];
+        set_strides(t, s.order == ONE_BATCH && i == 3 ? (int)NHD : s.order);
+    }
+    if (s.page) {
+        p.a.block_table = (const int32_t *)address(R_TABLE);
+        p.a.max_pages   = pages;
+    }
+    p.a.lse    = (float *)address(R_LSE);
+    p.o.method = method;
+    return p;
+}
+
+static const sizes SMALL = {2, 1, 8, 2, 1000, 128, 128, 0, SANTA_BF16, NHD};
+
+/* ------------------------------------------------------------------------------------------------- what a launch must be */
+
+static int64_t over(int64_t n, int64_t size) { return (n - 1) / size + 1; }
+static int64_t bytes_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+
+/* A part of the workspace that a kernel is given: its place and how much of it is used. */
+struct part { const char *what; const void *at; uint64_t bytes; };
+
+static void check_parts(const std::vector<part> &parts, const char *workspace, uint64_t bytes,
+                        const std::string &name) {
+    const uintptr_t begin = (uintptr_t)workspace, end = begin + bytes;
+    for (size_t i = 0; i < parts.size(); i++) {
+        const part &x = parts[i];
+        const uintptr_t at = (uintptr_t)x.at;
+        CHECK_MSG(at >= begin && at <= end && x.bytes <= end - at, "%s: %s leaves the workspace",
+                  name.c_str(), x.what);
+        CHECK_MSG(at % 16 == 0, "%s: %s is not aligned", name.c_str(), x.what);
+        for (size_t k = 0; k < i; k++) {
+            const uintptr_t other = (uintptr_t)parts[k].at;
+            CHECK_MSG(at + x.bytes <= other || other + parts[k].bytes <= at, "%s: %s and %s overlap",
+                      name.c_str(), x.what, parts[k].what);
+        }
+    }
+}
+
+/* Rows start on 16 bytes, features are side by side. */
+static bool aligned(const santa_tensor &t) {
+    const int64_t size = bytes_of(t.dtype);
+    for (int i = 0; i < 3; i++) if (t.stride[i] * size % 16) return false;
+    return t.stride[3] == 1 && (uintptr_t)t.data % 16 == 0;
+}
+
+static const char *kernel_type(santa_dtype t) {
+    return t == SANTA_F16    ? "__half"
+           : t == SANTA_BF16 ? "__nv_bfloat16"
+           : t == SANTA_F32  ? "float"
+                             : "e4m3";
+}
+
+/* What is the same in every launch: the problem. */
+static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name) {
+    const santa_attention &a = x.a;
+    const char *const kernel = name.c_str();
+    const void *const data[4] = {p.q, p.k, p.v, p.out};
+    const i64 *const stride[4] = {p.q_stride, p.k_stride, p.v_stride, p.out_stride};
+    const int type[4] = {p.q_type, p.k_type, p.v_type, p.out_type};
+    for (int i = 0; i < 4; i++) {
+        const santa_tensor &t = *const_cast<problem &>(x).tensor(i);
+        bool same = data[i] == t.data && type[i] == (int)t.dtype;
+        for (int k = 0; k < 4; k++) same &= stride[i][k] == t.stride[k] * bytes_of(t.dtype);
+        CHECK_MSG(same, "%s: tensor %d is another", kernel, i);
+    }
+    CHECK_MSG(p.batch == a.q.shape[0] && p.q_len == a.q.shape[1] && p.heads == a.q.shape[2]
+                  && p.kv_heads == a.k.shape[2] && p.group == a.q.shape[2] / a.k.shape[2]
+                  && p.d == a.k.shape[3] && p.dv == a.v.shape[3] && p.q_index == row,
+              "%s: sizes", kernel);
+    const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
+    CHECK_MSG(p.capacity == keys && p.tiles == over(keys, 64) && p.splits == over(keys, 1024), "%s: keys",
+              kernel);
+    CHECK_MSG((int64_t)p.tiles * 64 <= INT32_MAX, "%s: the last tile ends outside int", kernel);
+    CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
+                  && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats,
+              "%s: pointers", kernel);
+    CHECK_MSG(p.seeds == (const u64 *)x.o.seeds && p.offsets == (const u64 *)x.o.offsets
+                  && p.ids == (const u64 *)x.o.request_ids && p.seed == x.o.seed && p.offset == x.o.offset,
+              "%s: random", kernel);
+    CHECK_MSG(p.method == (int)x.o.method && p.causal == a.causal && p.window == a.window
+                  && p.soft_cap == a.soft_cap,
+              "%s: options", kernel);
+    if (!a.block_table) return;
+    const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
+    const bool power = (page & (page - 1)) == 0;
+    CHECK_MSG(p.page_size == page && p.pages == pages && (p.page_shift >= 0) == power
+                  && (!power || page >> p.page_shift == 1) && p.eights == (page % 8 == 0)
+                  && p.table_stride == (a.block_table_stride ? a.block_table_stride : a.max_pages),
+              "%s: pages", kernel);
+}
+
+static void check_grid(const standin_launch &l, int64_t x, int64_t y, int64_t z, const std::string &name) {
+    CHECK_MSG(l.grid.x == x && l.grid.y == y && l.grid.z == z,
+              "%s: grid %u x %u x %u, want %lld x %lld x %lld", name.c_str(), l.grid.x, l.grid.y, l.grid.z,
+              (long long)x, (long long)y, (long long)z);
+}
+
+/* K and its features fit the tensor cores' kernels. */
+static void check_cores(const problem &x, const char *type, int C, const std::string &name) {
+    const santa_tensor &k = x.a.k;
+    CHECK_MSG(!strcmp(type, kernel_type(k.dtype)), "%s: K is another type", name.c_str());
+    CHECK_MSG(aligned(k) && k.shape[3] <= 32 * C && k.shape[3] % (k.dtype == SANTA_E4M3 ? 16 : 8) == 0,
+              "%s: K does not suit", name.c_str());
+}
+
+/* The same for the streams, which multiply q as it is and know neither soft cap nor slopes. */
+static void check_stream(const problem &x, const char *type, int C, bool paged, const std::string &name) {
+    check_cores(x, type, C, name);
+    CHECK_MSG(x.a.soft_cap == 0.0f && !x.a.alibi_slopes && paged == (x.a.block_table != NULL), "%s: extras",
+              name.c_str());
+    CHECK_MSG(x.a.k.dtype == SANTA_E4M3 ? x.a.q.dtype != SANTA_F32 : x.a.q.dtype == x.a.k.dtype, "%s: q",
+              name.c_str());
+}
+
+static uint64_t ring_bytes(const problem &x, int C) {
+    /* of 32 lanes, 16 bytes each */
+    const uint64_t loads = (uint64_t)(x.a.k.dtype == SANTA_E4M3 ? C : 2 * C);
+    return 8 * (24 / loads) * loads * 32 * 16;
+}
+
+static void check_dense(const problem &x, const standin_launch &l, const params &p,
+                        const std::string &name) {
+    const santa_attention &a = x.a;
+    const int64_t keys = p.capacity, group = p.group, dv = p.dv;
+    char type[40], flag[8];
+    int C = 0, GS = 0, CV = 0;
+    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %d, %7[a-z]>", type, &C, &GS, flag) == 4) {
+        check_stream(x, type, C, !strcmp(flag, "true"), name);
+        CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv <= 32 * C
+                      && dv % (a.k.dtype == SANTA_E4M3 ? 16 : 8) == 0,
+                  "%s: V does not suit", name.c_str());
+        const uint64_t merge = (uint64_t)(8 * GS * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
+        CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
+                  name.c_str(), (unsigned long long)l.dynamic);
+        check_grid(l, over(keys, 1024), a.k.shape[2] * over(group, GS), a.q.shape[0], name);
+    } else if (sscanf(name.c_str(), "k_dense_plain<%39[^,], %d, true, true, %d, %d>", type, &C, &GS, &CV)
+               == 4) {
+        if (strcmp(type, "any")) check_cores(x, type, C, name);
+        check_grid(l, over(keys, 1024), a.k.shape[2] * over(group, GS) * over(dv, 128 * CV), a.q.shape[0],
+                   name);
+    } else {
+        CHECK_MSG(0, "%s in dense", name.c_str());
+    }
+    CHECK_MSG(p.slices == over(group, GS ? GS : 1), "%s: %d slices", name.c_str(), p.slices);
+}
+
+static bool divides_by(const divisor &d, int64_t n) {
+    return d.d == (unsigned)n && d.quotient(0) == 0 && d.quotient(INT32_MAX) == (unsigned)(INT32_MAX / n)
+           && d.quotient((unsigned)(INT32_MAX / n * n) - 1u) == (unsigned)((INT32_MAX / n * n - 1) / n);
+}
+
+static void check_scores(const problem &x, const standin_launch &l, const params &p,
+                         const std::string &name) {
+    const int64_t slices = over(p.group, 8), work = (int64_t)p.batch * p.kv_heads * slices * p.tiles;
+    char type[40], flag[8];
+    int C = 0;
+    CHECK_MSG(work < INT32_MAX && p.work == work && p.slices == slices, "%s: work", name.c_str());
+    CHECK_MSG(divides_by(p.by_slices, slices)
+                  && divides_by(p.by_inner, p.heads_inner ? p.kv_heads : p.tiles)
+                  && divides_by(p.by_outer, p.heads_inner ? p.tiles : p.kv_heads),
+              "%s: divisors", name.c_str());
+    if (sscanf(name.c_str(), "k_scores<%39[^,], %d, %7[a-z]>", type, &C, flag) == 3) {
+        check_stream(x, type, C, !strcmp(flag, "true"), name);
+        CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
+                  (unsigned long long)l.dynamic);
+        CHECK_MSG((int64_t)l.grid.x * p.run + p.longer == over(work, 8) && p.longer < l.grid.x && p.run > 0,
+                  "%s: steps", name.c_str());
+    } else if (sscanf(name.c_str(), "k_scores_plain<%39[^,], %d, true, true>", type, &C) == 2) {
+        if (strcmp(type, "any")) check_cores(x, type, C, name);
+        check_grid(l, over(work, 8), 1, 1, name);
+    } else {
+        CHECK_MSG(0, "%s for scores", name.c_str());
+    }
+}
+
+static int64_t most_draws(const problem &x, const params &p) {
+    const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
+                  tile = x.o.tile_size ? x.o.tile_size : 256;
+    const int64_t tiles = x.o.method == SANTA_FLASH ? over(p.capacity, tile) : 0;
+    return samples > tiles ? samples : tiles;
+}
+
+static void check_gather(const problem &x, const standin_launch &l, const params &p,
+                         const std::string &name) {
+    const bool flash = x.o.method == SANTA_FLASH;
+    char type[40], flag[8];
+    int CH = 0;
+    if (!CHECK_MSG(sscanf(name.c_str(), "k_gather<%39[^,], %d, %7[a-z]>", type, &CH, flag) == 3, "%s",
+                   name.c_str()))
+        return;
+    const char *const want = x.a.v.dtype == SANTA_E4M3 ? "__nv_fp8_e4m3" : kernel_type(x.a.v.dtype);
+    CHECK_MSG(!strcmp(type, want) && flash == !strcmp(flag, "true"), "%s: type or method", name.c_str());
+    CHECK_MSG(p.shares == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
+              name.c_str());
+    CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.tiles), "%s: a tile of %d x 64 keys",
+              name.c_str(), p.flash_blocks);
+    CHECK_MSG(p.samples == (x.o.num_samples ? x.o.num_samples : 128) && p.per_sample == 1.0 / p.samples,
+              "%s: samples", name.c_str());
+    check_grid(l, p.heads, p.batch, p.shares * over(p.dv, 128 * CH), name);
+}
+
+/* The parts of the workspace that a call's kernels share, by what they index. */
+static std::vector<part> parts_of(const problem &x, const params &p) {
+    const uint64_t rows = (uint64_t)p.batch * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
+    const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.shares;
+    if (x.o.method == SANTA_DENSE)
+        return {{"partial results", p.part, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4}};
+    const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
+    const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 ? 2 : 1;
+    CHECK_INT(p.stash_type, stash);
+    std::vector<part> parts = {{"tile sums", p.tile, rows * (uint64_t)p.tiles * 8},
+                               {"stash", p.stash, rows * (uint64_t)p.tiles * 64 * entry}};
+    if (x.stats) {
+        parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4});
+        parts.push_back({"draws", p.draws, rows * 4});
+    } else {
+        CHECK(!p.keys && !p.draws);
+    }
+    CHECK_INT(p.arrivals, shares > 1 ? (i64)(rows * columns) : 0);
+    if (shares > 1) {
+        parts.push_back({"shares", p.part, rows * columns * shares * width * 4});
+        parts.push_back({"arrivals", p.arrived, rows * columns * 4});
+    }
+    return parts;
+}
+
+static const std::string &name_of(const standin_launch &l) {
+    static const std::string unknown = "an unknown kernel";
+    for (const launched *k = all_launched; k; k = k->next) if (k->kernel == l.kernel) return k->name;
+    return unknown;
+}
+
+/* All launches of a call that succeeded. */
+static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
+    const int64_t rows = x.a.q.shape[1], each = x.stats ? 3 : 2;
+    const bool dense = x.o.method == SANTA_DENSE;
+    CHECK_INT(standin.launches.size(), rows * each);
+    CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
+    for (const standin_memory &m : standin.cleared)
+        CHECK(m.begin == (uintptr_t)x.stats && m.bytes == sizeof(santa_stats));
+    for (size_t i = 0; i < standin.launches.size(); i++) {
+        const standin_launch &l = standin.launches[i];
+        const std::string &name = name_of(l);
+        const int64_t row = (int64_t)i / each, which = (int64_t)i % each;
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
+        CHECK_MSG(!l.overlap || which == 1, "%s: launched early", name.c_str());
+        check_parameters(x, p, row, name);
+        check_parts(parts_of(x, p), workspace, bytes, name);
+        if (which == 2) {
+            CHECK(name == "k_stats");
+            check_grid(l, p.kv_heads, p.batch, 1, name);
+        } else if (which == 0) {
+            if (dense) check_dense(x, l, p, name);
+            else check_scores(x, l, p, name);
+        } else if (dense) {
+            CHECK(name == "k_combine");
+            check_grid(l, p.heads, p.batch, over(p.dv, 128), name);
+        } else {
+            check_gather(x, l, p, name);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- calls */
+
+/* Check, workspace query and call of a problem on the card that is set. Returns santa_check's status. */
+static santa_status run(const problem &x, size_t shift = 0) {
+    enum { PATIENCE = 200 };                         /* a long q_len is cut off by a call that fails */
+    const santa_status s = note(santa_check(&x.a, &x.o));
+    const size_t bytes = santa_workspace_size(&x.a, &x.o);
+    char *const workspace = address(R_WORKSPACE) + shift;
+    map_memory(bytes, shift);
+    standin.start();
+    if (s != SANTA_OK) {
+        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA, "\"%s\", but a workspace of %llu",
+                  santa_status_string(s), (unsigned long long)bytes);
+        CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), s);
+        CHECK_MSG(standin.calls == 0, "\"%s\", but %lld CUDA calls", santa_status_string(s),
+                  (long long)standin.calls);
+        return s;
+    }
+    CHECK(bytes > 0);
+    note(CHECK_STATUS(santa_decode(&x.a, &x.o, NULL, bytes, x.stats), SANTA_ERR_WORKSPACE_NULL)
+             ? SANTA_ERR_WORKSPACE_NULL
+             : s);
+    note(CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes - 1, x.stats), SANTA_ERR_WORKSPACE_SIZE)
+         ? SANTA_ERR_WORKSPACE_SIZE : s);
+    CHECK_INT(standin.calls, 0);
+    const bool endless = x.a.q.shape[1] > PATIENCE;
+    standin.fail_at = endless ? PATIENCE : 0;
+    const santa_status got = santa_decode(&x.a, &x.o, workspace, bytes, x.stats);
+    standin.fail_at = 0;
+    CHECK_MSG(standin.broken.empty(), "a launch that is not legal: %s", standin.broken.c_str());
+    if (endless) {
+        CHECK_STATUS(got, (santa_status)(SANTA_ERR_CUDA + cudaErrorInvalidValue));
+        CHECK_INT(standin.calls, PATIENCE);
+        return s;
+    }
+    if (CHECK_STATUS(got, SANTA_OK)) check_launches(x, workspace, bytes);
+    return s;
+}
+
+static void run_on_cards(const problem &x, santa_status want, const char *what) {
+    for (const standin_card &card : standin_cards) {
+        standin.card = &card;
+        const santa_status s = run(x);
+        CHECK_MSG(s == want, "%s: got \"%s\", want \"%s\"", what, santa_status_string(s),
+                  santa_status_string(want));
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- cases */
+
+static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
+                                       SANTA_SYS,   SANTA_PROP, SANTA_FLASH};
+
+/* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
+static void wide_groups(void) {
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16})
+        for (int64_t d : {160, 192, 256})
+            for (int64_t group : {5, 8})
+                for (int64_t page : {0, 16}) {
+                    sizes s = SMALL;
+                    s.d = s.dv = d;
+                    s.heads = 2 * group;
+                    s.page  = page;
+                    s.type  = type;
+                    run_on_cards(make(s, SANTA_DENSE), SANTA_OK, "wide_groups");
+                    standin.card = &standin_cards[3];
+                    run(make(s, SANTA_DENSE));
+                    const std::string name = name_of(standin.launches[0]);
+                    CHECK_MSG(name.find(", 8, 8, ") != std::string::npos, "sm_90 runs %s", name.c_str());
+                    CHECK_INT(standin.launches[0].dynamic, 8 * 8 * (256 + 4) * 4);
+                }
+}
+
+/* Each limit from both sides: the largest size that is taken, which must launch legally, and one more. */
+static void limits(void) {
+    const int64_t TWO31 = (int64_t)1 << 31, TWO32 = (int64_t)1 << 32;
+    const auto expect = [](const char *what, santa_status want, santa_method m,
+                           void (*change)(sizes *, int64_t), int64_t n) {
+        sizes s = {1, 1, 1, 1, 100, 8, 8, 0, SANTA_BF16, ONE_BATCH};
+        change(&s, n);
+        problem x = make(s, m);
+        if (s.d >= INT32_MAX)
+            for (int i = 0; i < 2; i++) /* so wide that only stride 0 fits in memory */
+                for (int64_t &stride : x.tensor(i)->stride) stride = 0;
+        char name[100];
+        snprintf(name, sizeof name, "%s %lld, %s", what, (long long)n, santa_method_name(m));
+        run_on_cards(x, want, name);
+    };
+    for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_FLASH}) {
+        const auto batch = [](sizes *s, int64_t n) { s->batch = n; };
+        expect("batch", SANTA_OK, m, batch, 65535);
+        expect("batch", SANTA_ERR_BACKEND_SIZE, m, batch, 65536);
+        expect("batch", SANTA_ERR_BACKEND_SIZE, m, batch, TWO32 + 1);
+        const auto heads = [](sizes *s, int64_t n) { s->heads = s->kv_heads = n; };
+        expect("heads", SANTA_OK, m, heads, 65535);
+        expect("heads", SANTA_ERR_BACKEND_SIZE, m, heads, 65536);
+        const auto group = [](sizes *s, int64_t n) { s->heads = n; };
+        expect("group", SANTA_OK, m, group, 65535);
+        expect("group", SANTA_ERR_BACKEND_SIZE, m, group, 65536);
+        const auto keys = [](sizes *s, int64_t n) { s->keys = n; };
+        expect("keys", SANTA_OK, m, keys, TWO31 - 64);
+        expect("keys", SANTA_ERR_BACKEND_TOO_LONG, m, keys, TWO31 - 63);
+        expect("keys", SANTA_ERR_BACKEND_TOO_LONG, m, keys, TWO31 - 1);
+        expect("keys", SANTA_ERR_TOO_LONG, m, keys, TWO31);
+        const auto pages = [](sizes *s, int64_t n) { s->page = 64; s->keys = n; };
+        expect("keys in pages", SANTA_OK, m, pages, TWO31 - 64);
+        const auto pages7 = [](sizes *s, int64_t n) { s->page = 7; s->keys = n; };
+        expect("keys in pages of 7", SANTA_ERR_BACKEND_TOO_LONG, m, pages7, TWO31 - 2);
+        const auto d = [](sizes *s, int64_t n) { s->d = n; };
+        expect("head_dim", SANTA_OK, m, d, TWO31 - 1);
+        expect("head_dim", SANTA_ERR_BACKEND_SIZE, m, d, TWO31);
+        expect("head_dim", SANTA_ERR_BACKEND_SIZE, m, d, TWO32 + 64);
+        const auto dv = [](sizes *s, int64_t n) { s->dv = n; };
+        expect("head_dim_v", SANTA_OK, m, dv, 8388480);
+        expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, m, dv, TWO31 - 1);
+        expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, m, dv, TWO31);
+        expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, m, dv, TWO32 + 64);
+        /* heads * columns of V is dense's grid, not that of the others */
+        const auto wide_heads = [](sizes *s, int64_t n) { s->heads = s->kv_heads = 65535; s->dv = n; };
+        expect("65535 heads, head_dim_v", SANTA_OK, m, wide_heads, 256);
+        expect("65535 heads, head_dim_v", m == SANTA_DENSE ? SANTA_ERR_BACKEND_SIZE : SANTA_OK, m,
+               wide_heads, 257);
+        expect("65535 heads, head_dim_v", m == SANTA_DENSE ? SANTA_ERR_BACKEND_SIZE : SANTA_OK, m,
+               wide_heads, 8192);
+        /* 64 x 32 x n tiles: the sampled methods count them in int */
+        const auto work = [](sizes *s, int64_t n) {
+            s->batch = 64;
+            s->heads = s->kv_heads = 32;
+            s->keys = 64 * n;
+        };
+        expect("64 x 32 x tiles", SANTA_OK, m, work, (1 << 20) - 1);
+        expect("64 x 32 x tiles", m == SANTA_DENSE ? SANTA_OK : SANTA_ERR_BACKEND_SIZE, m, work, 1 << 20);
+    }
+    const auto columns = [](sizes *s, int64_t n) { s->dv = n; };
+    expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, SANTA_DENSE, columns, 8388481); /* grid of combine */
+    expect("head_dim_v", SANTA_OK, SANTA_PROP, columns, 65535 * 256); /* grid of gather */
+    expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, SANTA_PROP, columns, 65535 * 256 + 1);
+    for (int64_t columns_of_v : {15, 16}) {                      /* x 4096 shares of 256 draws */
+        sizes s = SMALL;
+        s.dv = 256 * columns_of_v;
+        problem x = make(s, SANTA_PROP);
+        x.o.num_samples = SANTA_MAX_SAMPLES;
+        run_on_cards(x, columns_of_v < 16 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE, "draws x head_dim_v");
+    }
+}
+
+/* A tile of flash may be longer than the keys, by any amount: it is one tile then. */
+static void long_tiles(void) {
+    for (int64_t tile :
+         {(int64_t)64, (int64_t)1024, (int64_t)1 << 31, (int64_t)1 << 32, ((int64_t)1 << 32) + 64,
+          ((int64_t)1 << 32) - 64, (int64_t)1 << 62, INT64_MAX - 63}) {
+        problem x = make(SMALL, SANTA_FLASH);
+        x.o.tile_size = tile;
+        run_on_cards(x, SANTA_OK, "long_tiles");
+        params p;
+        memcpy((void *)&p, standin.launches[0].parameters.data(), sizeof p);
+        CHECK_INT(p.flash_blocks, tile == 64 ? 1 : 16);
+        x.o.method = SANTA_PROP;                     /* its tiles have no say here */
+        run_on_cards(x, SANTA_OK, "long_tiles");
+    }
+}
+
+/* The counters that the scores kernel clears are more than an int can count. */
+static void many_arrivals(void) {
+    sizes s = {65535, 1, 65528, 1, 1, 8, 8, 0, SANTA_BF16, ONE_BATCH};
+    problem x = make(s, SANTA_PROP);
+    x.o.num_samples = 257;
+    run_on_cards(x, SANTA_OK, "many_arrivals");
+    params p;
+    memcpy((void *)&p, standin.launches[0].parameters.data(), sizeof p);
+    CHECK_INT(p.arrivals, (int64_t)65535 * 65528);
+}
+
+static void divisors(void) {
+    test_rng r = test_rng_make(1);
+    for (int i = 0; i < 2000000; i++) {
+        const unsigned d = (unsigned)(test_next(&r) >> (33 + test_below(&r, 31))),
+                       n = (unsigned)(test_next(&r) >> 33);
+        if (d == 0) continue;
+        const unsigned near = n / d * d, x[3] = {n, near, near ? near - 1 : 0};
+        const divisor by = divide_by(d);
+        for (unsigned y : x)
+            if (!CHECK_MSG(by.quotient(y) == y / d, "%u / %u is not %u", y, d, by.quotient(y))) return;
+    }
+}
+
+/* A CUDA call that fails ends the call with its code, whichever it is, and nothing follows it. */
+static void failures_of_calls(void) {
+    for (const standin_card &card : standin_cards)
+        for (santa_method m : METHODS)
+            for (santa_dtype type : {SANTA_BF16, SANTA_F32})
+                for (int with_stats = 0; with_stats < 2; with_stats++) {
+                    sizes s = SMALL;
+                    s.q_len = 2;
+                    s.type  = type;
+                    problem x = make(s, m);
+                    if (with_stats) x.stats = (santa_stats *)address(R_STATS);
+                    standin.card = &card;
+                    if (!CHECK_STATUS(run(x), SANTA_OK)) return;
+                    const size_t  bytes = santa_workspace_size(&x.a, &x.o);
+                    standin.start();
+                    CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats), SANTA_OK);
+                    const int64_t calls = standin.calls;
+                    for (int64_t k = 1; k <= calls; k++)
+                        for (int code : {1, 719}) {
+                            standin.start();
+                            standin.fail_at   = k;
+                            standin.fail_with = (cudaError_t)code;
+                            const santa_status got = santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes,
+                                                                  x.stats);
+                            CHECK_STATUS(got, (santa_status)(SANTA_ERR_CUDA + code));
+                            CHECK_INT(santa_cuda_error(got), code);
+                            CHECK_MSG(standin.calls == k, "call %lld of %lld fails, and another follows",
+                                      (long long)k, (long long)calls);
+                        }
+                    standin.fail_at   = 0;
+                    standin.fail_with = cudaErrorInvalidValue;
+                }
+    CHECK_INT(santa_cuda_error(SANTA_OK), 0);
+    CHECK_INT(santa_cuda_error(SANTA_ERR_BACKEND_SIZE), 0);
+}
+
+/* Each pointer in turn is to host memory: refused before anything is launched. */
+static void host_pointers(void) {
+    static double host[8];
+    for (int i = 0; i < REGIONS; i++) {
+        problem x = make(SMALL, SANTA_PROP);
+        x.a.seq_lens     = (const int32_t *)address(R_LENS);
+        x.a.sinks        = (const float *)address(R_SINKS);
+        x.a.alibi_slopes = (const float *)address(R_SLOPES);
+        x.o.seeds        = (const uint64_t *)address(R_SEEDS);
+        x.o.offsets      = (const uint64_t *)address(R_OFFSETS);
+        x.o.request_ids  = (const uint64_t *)address(R_IDS);
+        x.a.block_table  = (const int32_t *)address(R_TABLE);
+        x.a.max_pages    = 1;
+        x.stats = (santa_stats *)address(R_STATS);
+        if (!CHECK_STATUS(run(x), SANTA_OK)) return;
+        const size_t bytes = santa_workspace_size(&x.a, &x.o);
+        void *workspace = address(R_WORKSPACE);
+        switch (i) {
+            case R_Q: case R_K: case R_V: case R_OUT: x.tensor(i - R_Q)->data = host; break;
+            case R_LSE: x.a.lse = (float *)host; break;
+            case R_STATS: x.stats = (santa_stats *)host; break;
+            case R_WORKSPACE: workspace = host; break;
+            case R_LENS: x.a.seq_lens = (const int32_t *)host; break;
+            case R_TABLE: x.a.block_table = (const int32_t *)host; break;
+            case R_SINKS: x.a.sinks = (const float *)host; break;
+            case R_SLOPES: x.a.alibi_slopes = (const float *)host; break;
+            case R_SEEDS: x.o.seeds = (const uint64_t *)host; break;
+            case R_OFFSETS: x.o.offsets = (const uint64_t *)host; break;
+            default: x.o.request_ids = (const uint64_t *)host; break;
+        }
+        standin.start();
+        CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, x.stats)), SANTA_ERR_HOST_POINTER);
+        CHECK_MSG(standin.launches.empty() && standin.cleared.empty(), "region %d: launched", i);
+    }
+}
+
+/* Everything that the choice of a kernel depends on, in all combinations: each compiled one is reached. */
+static void every_kernel(void) {
+    for (launched *k = all_launched; k; k = k->next) k->count = 0;
+    for (const standin_card *card : {&standin_cards[1], &standin_cards[3]})
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_FLASH})
+            for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+                for (int64_t d : {64, 128, 256, 320})
+                    for (int64_t dv : {64, 256})
+                        for (int64_t group : {4, 5})
+                            for (int64_t page : {0, 16})
+                                for (float soft_cap : {0.0f, 1.0f}) {
+                                    const sizes s = {1, 1, group, 1, 300, d, dv, page, type, NHD};
+                                    problem x = make(s, m);
+                                    x.a.soft_cap = soft_cap;
+                                    x.stats = (santa_stats *)address(R_STATS);
+                                    standin.card = card;
+                                    CHECK_STATUS(run(x), SANTA_OK);
+                                }
+    int count = 0;
+    for (launched *k = all_launched; k; k = k->next, count++)
+        CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
+    printf("        %d kernels\n", count);
+    CHECK(count > 50);
+}
+
+/* ------------------------------------------------------------------------------------------------- random problems */
+
+static int64_t pick(test_rng *r, std::initializer_list<int64_t> list) {
+    return list.begin()[test_below(r, (int64_t)list.size())];
+}
+static int one_in(test_rng *r, int64_t n) { return test_below(r, n) == 0; }
+
+static int64_t wild_size(test_rng *r) {
+    const int64_t two[] = {0, 1, 8, 16, 20, 24, 25, 31, 32, 33, 40, 53, 61, 62},
+                  base = (int64_t)1 << two[test_below(r, 14)];
+    switch (test_below(r, 6)) {
+        case 0: return pick(r, {0, -1, INT64_MAX, INT64_MIN, INT64_MAX - 63, -64, 65535, 65536});
+        case 1: return (int64_t)test_next(r);
+        case 2: return base;
+        case 3: return base + pick(r, {-65, -64, -63, -1, 1, 63, 64, 65});     /* base is at most 2^62 */
+        default: return times(base, 1 + test_below(r, 3));
+    }
+}
+
+static problem random_problem(test_rng *r) {
+    sizes s;
+    s.batch    = pick(r, {1, 1, 2, 3, 7, 64, 300});
+    s.q_len    = pick(r, {1, 1, 1, 2, 5});
+    s.kv_heads = pick(r, {1, 1, 2, 3, 8, 32});
+    s.heads    = s.kv_heads * pick(r, {1, 2, 4, 5, 7, 8, 9, 16, 20});
+    s.keys     = 1 + test_below(r, (int64_t)1 << test_below(r, 22));
+    s.d = pick(r, {1, 7, 8, 16, 33, 40, 64, 64, 80, 96, 128, 128, 160, 192, 256, 256, 264, 320, 4096});
+    s.dv       = one_in(r, 2) ? s.d : pick(r, {1, 3, 4, 8, 17, 64, 72, 128, 136, 256, 257, 320, 1024});
+    s.page     = one_in(r, 3) ? pick(r, {1, 5, 16, 64, 96, 4096}) : 0;
+    s.type     = (santa_dtype)test_below(r, 4);
+    s.order    = (int)test_below(r, 2 * ORDERS) % ORDERS;
+    if (one_in(r, 3)) s.order = NHD;
+    if (one_in(r, 8)) { /* one size that is wild, and the tensors agree on it */
+        int64_t *const of[] = {&s.batch, &s.q_len, &s.heads, &s.kv_heads, &s.keys, &s.d, &s.dv, &s.page};
+        const int64_t size = wild_size(r), mask = one_in(r, 4) ? -1 : INT64_MAX >> test_below(r, 50);
+        *of[test_below(r, 8)] = size & mask;
+        if (s.kv_heads > 0 && s.heads % s.kv_heads) s.heads = s.kv_heads;
+        if (s.page < 0) s.page = 0;
+        if (s.keys < 0) s.keys = -1;
+        s.order = ONE_BATCH;
+    }
+    problem x = make(s, (santa_method)test_below(r, 8 * SANTA_METHOD_COUNT));
+    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, 6)];
+    const santa_dtype q_types[] = {SANTA_F32, SANTA_F16, SANTA_BF16};
+    if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
+    if (one_in(r, 3)) x.a.out.dtype = q_types[test_below(r, 3)];
+    if (one_in(r, 6)) x.a.v.dtype = (santa_dtype)test_below(r, 4);
+    for (int i = 0; i < 4; i++)
+        if (one_in(r, 8)) x.tensor(i)->data = (char *)x.tensor(i)->data + pick(r, {1, 2, 4, 8, 16, 32});
+    if (one_in(r, 4)) x.a.seq_lens = (const int32_t *)address(R_LENS);
+    if (one_in(r, 6)) x.a.sinks = (const float *)address(R_SINKS);
+    if (one_in(r, 6)) x.a.alibi_slopes = (const float *)address(R_SLOPES);
+    if (one_in(r, 6)) x.o.seeds = (const uint64_t *)address(R_SEEDS);
+    if (one_in(r, 6)) x.o.offsets = (const uint64_t *)address(R_OFFSETS);
+    if (one_in(r, 6)) x.o.request_ids = (const uint64_t *)address(R_IDS);
+    if (one_in(r, 4)) x.a.lse = NULL;
+    if (one_in(r, 3)) x.stats = (santa_stats *)address(R_STATS);
+    if (one_in(r, 6)) x.a.soft_cap = 30.0f;
+    if (one_in(r, 4)) x.a.causal = 1;
+    if (one_in(r, 4)) x.a.window = 1 + test_below(r, 1000);
+    if (one_in(r, 8)) x.a.sm_scale = 0.5f;
+    if (one_in(r, 2)) x.o.num_samples = 1 + test_below(r, (int64_t)1 << test_below(r, 21));
+    if (x.o.method == SANTA_FLASH && one_in(r, 2))
+        x.o.tile_size = 64 * (1 + test_below(r, (int64_t)1 << test_below(r, 30)));
+    if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
+    x.o.stash  = (santa_stash)test_below(r, 4);
+    x.o.seed   = test_next(r);
+    x.o.stream = one_in(r, 2) ? NULL : (void *)0x5000;
+    return x;
+}
+
+/* One field gets a value that it should hardly have. */
+static void mutate(problem *x, test_rng *r) {
+    santa_attention *a = &x->a;
+    santa_options   *o = &x->o;
+    santa_tensor    *t = x->tensor((int)test_below(r, 4));
+    const float floats[] = {(float)NAN, (float)INFINITY, (float)-INFINITY, -1.0f, 0.0f, 1e-40f};
+    const float f = floats[test_below(r, 6)];
+    int64_t *const wide[] = {
+        &t->shape[0], &t->shape[1], &t->shape[2], &t->shape[3], &t->stride[0], &t->stride[1], &t->stride[2],
+        &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
+        &o->dense_below, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
+        &o->vattention.base_samples, &o->vattention.heavy_tokens };
+    const int which = (int)test_below(r, 12),
+              enumerator = (int)pick(r, {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000});
+    switch (which) {
+        case 0: t->data = NULL; break;
+        case 1: t->dtype = (santa_dtype)enumerator; break;
+        case 2: t->device = (santa_device)enumerator; break;
+        case 3: o->method = (santa_method)enumerator; break;
+        case 4: o->scores = (santa_scores_method)enumerator; break;
+        case 5: o->stash = (santa_stash)enumerator; break;
+        case 6: *(one_in(r, 2) ? &a->sm_scale : &a->soft_cap) = f; break;
+        case 7: *(one_in(r, 2) ? &a->k_scale : &a->v_scale) = f; break;
+        case 8:
+            *(one_in(r, 3)   ? &o->top_p
+              : one_in(r, 2) ? &o->vattention.epsilon
+                             : &o->vattention.delta) = (double)f;
+            break;
+        case 9:
+            if (one_in(r, 2)) a->causal = enumerator;
+            else a->std_error = (float *)address(R_LSE);
+            break;
+        default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;
+    }
+}
+
+static void random_calls(void) {
+    const int calls = test_quick ? 4000 : 60000;
+    test_rng r = test_rng_make(2);
+    int accepted = 0, refused = 0;
+    for (int i = 0; i < calls; i++) {
+        problem x = random_problem(&r);
+        for (int k = 0; k < 2 && one_in(&r, 4); k++) mutate(&x, &r);
+        standin.card = &standin_cards[i % (int)(sizeof standin_cards / sizeof *standin_cards)];
+        if (x.a.q.device == SANTA_CPU && x.a.k.device == SANTA_CPU && x.a.v.device == SANTA_CPU
+            && x.a.out.device == SANTA_CPU)
+            continue;                                /* mutated into a problem of another backend */
+        (run(x, (size_t)test_below(&r, 300)) == SANTA_OK ? accepted : refused)++;
+    }
+    printf("        %d accepted, %d refused\n", accepted, refused);
+    CHECK(accepted > calls / 4 && refused > calls / 10);
+    CHECK_STATUS(santa_check(NULL, NULL), SANTA_ERR_NULL_ARGUMENT);
+    const problem x = make(SMALL, SANTA_PROP);
+    CHECK_STATUS(santa_decode(NULL, &x.o, NULL, 0, NULL), SANTA_ERR_NULL_ARGUMENT);
+    CHECK_STATUS(santa_decode(&x.a, NULL, NULL, 0, NULL), SANTA_ERR_NULL_ARGUMENT);
+}
+
+/* The statuses of which test_errors.c says that the GPU backend produces them. Last: it looks at the other
+   cases. */
+static void every_status(void) {
+    if (!produced[SANTA_ERR_WORKSPACE_NULL]) random_calls();     /* this case alone */
+    if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
+    if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
+    for (int s = SANTA_ERR_BACKEND_METHOD; s < SANTA_ERR_CUDA; s++)
+        CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
+}
+
+static const test_case launches[] = {
+    {"wide_groups", wide_groups}, {"limits", limits}, {"long_tiles", long_tiles},
+    {"many_arrivals", many_arrivals}, {"divisors", divisors}, {"failures_of_calls", failures_of_calls},
+    {"host_pointers", host_pointers}, {"every_kernel", every_kernel}, {"random_calls", random_calls},
+    {"every_status", every_status},
+    {0, 0}
+};
+
+#define TEST_SUITES {"cuda_launches", launches},
+#include "../main.c"
