@@ -57,7 +57,8 @@ struct params {
     int heads_inner, capacity, q_len, q_index, causal, d;
     int k_row;                                      /* the stream: k_stride[1]                                            */
     int once;                                       /* the stream: K is the first that L2 gives up                        */
-    const int *seq_lens;
+    const int *seq_lens, *context_lens;
+    int first_key;
     i64 window;
     const char *k;
     i64 k_stride[4];                                /* all strides: batch (page for k, v), token, head, feature           */
@@ -216,8 +217,9 @@ __device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned hea
 
 __device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position) {
     int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
-    position = len - p.q_len + p.q_index;
-    end = p.causal ? max(position + 1, 0) : len;
+    int all = p.context_lens ? p.context_lens[b] - p.first_key : len;         /* counted from the first key here */
+    position = all - p.q_len + p.q_index;
+    end = p.causal ? min(max(position + 1, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
     begin = min(begin, end);
 }
@@ -1653,20 +1655,18 @@ struct geometry {
     extent scores, gather, dense, dense_plain, combine, stats;
 };
 
-santa_stash stash_of(const santa_options *o) { return o->stash ? o->stash : SANTA_STASH_F32; }
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
-i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
 
-santa_status geometry_of(const santa_attention *a, const santa_options *o, geometry *g) {
-    const bool dense = o->method == SANTA_DENSE, flash = o->method == SANTA_FLASH;
+santa_status geometry_of(const santa_problem *problem, geometry *g) {
+    const bool dense = problem->o.method == SANTA_DENSE, flash = problem->o.method == SANTA_FLASH;
     memset(g, 0, sizeof *g);
-    g->batch = a->q.shape[0];
-    g->heads = a->q.shape[2];
-    g->kv_heads = a->k.shape[2];
-    g->group = g->heads / g->kv_heads;
-    g->d = a->k.shape[3];
-    g->dv = a->v.shape[3];
-    g->keys = a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    g->batch = problem->batch;
+    g->heads = problem->heads;
+    g->kv_heads = problem->kv_heads;
+    g->group = problem->group;
+    g->d = problem->head_dim;
+    g->dv = problem->head_dim_v;
+    g->keys = problem->capacity;
     /* the last tile ends within int */
     if (g->keys > INT32_MAX - (TILE - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
@@ -1677,7 +1677,7 @@ santa_status geometry_of(const santa_attention *a, const santa_options *o, geome
     g->columns = blocks_of(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
     if (dense) {
-        g->dense_slices = blocks_of(g->group, a->k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+        g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
         g->plain_slices = blocks_of(g->group, 4);
         g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
         g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
@@ -1686,8 +1686,8 @@ santa_status geometry_of(const santa_attention *a, const santa_options *o, geome
         const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
         return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
     }
-    g->samples = o->num_samples ? o->num_samples : 128;
-    g->flash_blocks = flash ? tile_size_of(o) / TILE : 1;
+    g->samples = problem->o.num_samples;
+    g->flash_blocks = flash ? problem->o.tile_size / TILE : 1;
     if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
     g->draws = flash ? blocks_of(g->tiles, g->flash_blocks) : 0;
     if (g->draws < g->samples) g->draws = g->samples;
@@ -1723,7 +1723,7 @@ layout layout_of(const geometry &g, const santa_options *o) {
     }
     const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
     l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
-    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash_of(o))));
+    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(o->stash)));
     l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
     l.draws = add_part(&l, rows, sizeof(int));
     l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
@@ -1754,26 +1754,28 @@ santa_status check_pointer(const void *p) {
     return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
 }
 
-santa_status check(const santa_attention *a, const santa_options *o) {
-    if (o->method == SANTA_TOP_K || o->method == SANTA_TOP_P || o->method == SANTA_VATTENTION) return SANTA_ERR_BACKEND_METHOD;
+santa_status check(const santa_problem *problem) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    if (!(santa_method_traits(o->method) & (SANTA_EXACT | SANTA_DRAWS))) return SANTA_ERR_BACKEND_METHOD;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
-    if (o->dense_below && o->method != SANTA_DENSE) return SANTA_ERR_BACKEND_DENSE_BELOW;
+    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
-    if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
-    if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
+    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
+    if (o->method == SANTA_FLASH && o->tile_size % TILE) return SANTA_ERR_BACKEND_TILE;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     geometry g;
-    const santa_status s = geometry_of(a, o, &g);
+    const santa_status s = geometry_of(problem, &g);
     if (s != SANTA_OK) return s;
     return layout_of(g, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
-size_t workspace_size(const santa_attention *a, const santa_options *o) {
+size_t workspace_size(const santa_problem *problem) {
     geometry g;
-    return geometry_of(a, o, &g) == SANTA_OK ? layout_of(g, o).total + 255 : 0;
+    return geometry_of(problem, &g) == SANTA_OK ? layout_of(g, &problem->o).total + 255 : 0;
 }
 
 /* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
@@ -1897,18 +1899,20 @@ cudaError_t launch_gather(const params &p, const geometry &g, cudaStream_t strea
                       : launch_spread<V, 1, false>(p, grid, stream, card);
 }
 
-santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
+santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
     const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
     cudaStream_t stream = (cudaStream_t)o->stream;
     const bool dense = o->method == SANTA_DENSE;
     santa_status s;                                 /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     geometry g;
-    if ((s = geometry_of(a, o, &g)) != SANTA_OK) return s;
+    if ((s = geometry_of(problem, &g)) != SANTA_OK) return s;
     const layout l = layout_of(g, o);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
-    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds,
+    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, a->context_lens, o->seeds,
                                    o->offsets, o->request_ids };
     for (const void *pointer : others) if (pointer && (s = check_pointer(pointer)) != SANTA_OK) return s;
 
@@ -1920,7 +1924,7 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
     p.seq_lens = (const int *)a->seq_lens;
     p.table = (const int *)a->block_table;
-    p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    p.table_stride = a->block_table_stride;
     p.page_size = (int)a->k.shape[1];
     p.page_shift = -1;
     p.eights = p.page_size % 8 == 0;
@@ -1934,11 +1938,13 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.splits = (int)g.splits;
     p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
     p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
-    p.scale = (a->sm_scale != 0.0f ? a->sm_scale : 1.0f / sqrtf((float)p.d)) * (a->k_scale != 0.0f ? a->k_scale : 1.0f);
-    p.v_scale = a->v_scale != 0.0f ? a->v_scale : 1.0f;
+    p.scale = problem->scale;
+    p.v_scale = problem->v_scale;
+    p.context_lens = (const int *)a->context_lens;
+    p.first_key = (int)a->first_key;
     p.seed = o->seed; p.offset = o->offset;
     p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.stash_type = stash_of(o);
+    p.method = o->method; p.stash_type = o->stash;
     p.samples = (int)g.samples;
     p.per_sample = dense ? 0.0 : 1.0 / (double)g.samples;
     p.flash_blocks = (int)g.flash_blocks;

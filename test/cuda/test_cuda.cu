@@ -120,6 +120,7 @@ public:
         out_index_ = blocks_.size() - 1;
         if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
         array(&a.seq_lens, batch);
+        array(&a.context_lens, batch);
         array(&a.block_table, batch * (size_t)(a.block_table_stride ? a.block_table_stride : a.max_pages));
         array(&a.sinks, heads);
         array(&a.alibi_slopes, heads);
@@ -478,6 +479,26 @@ static void extras(void) {
         ref_spec s = spec16(8, 2, test_quick ? 200 : 1000, 64);
         s.k_type = s.v_type = type;
         compare_all(s, 64, "k_scale, v_scale", 0.37f, 5.5f);
+    }
+}
+
+/* Parts of longer contexts: positions count from the context's end, the part's end or neither. */
+static void shards(void) {
+    NEED_DEVICE();
+    static const int32_t context[2] = {5000, 4300};
+    for (int extra = 0; extra < 4; extra++) {
+        ref_spec s = spec16(8, 2, test_quick ? 200 : 1000, 128);
+        s.batch  = 2;
+        s.q_len  = 3;
+        s.causal = 1;
+        s.alibi  = extra & 1;
+        s.window = extra & 2 ? 1000 : 0;
+        problem p(s);
+        p.a.first_key    = 4300 - s.len;                     /* of the second context all keys, of the first earlier ones */
+        p.a.context_lens = context;
+        totals t = {0, 0, 0};
+        for (santa_method m : METHODS) compare(p, options(m, 64), &t);
+        check_totals(t, "shards");
     }
 }
 
@@ -1066,7 +1087,7 @@ static void second_device(void) {
 
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
-    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
+    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"shards", shards},
     {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {0, 0}
 };

@@ -700,6 +700,8 @@ static problem random_problem(test_rng *r) {
     if (x.o.method == SANTA_FLASH && one_in(r, 2))
         x.o.tile_size = 64 * (1 + test_below(r, (int64_t)1 << test_below(r, 30)));
     if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
+    if (one_in(r, 20)) x.o.num_combs = 2;
+    if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
     x.o.stash  = (santa_stash)test_below(r, 4);
     x.o.seed   = test_next(r);
     x.o.stream = one_in(r, 2) ? NULL : (void *)0x5000;
@@ -716,7 +718,7 @@ static void mutate(problem *x, test_rng *r) {
     int64_t *const wide[] = {
         &t->shape[0], &t->shape[1], &t->shape[2], &t->shape[3], &t->stride[0], &t->stride[1], &t->stride[2],
         &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
-        &o->dense_below, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
+        &o->dense_below, &o->num_combs, &a->first_key, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
         &o->vattention.base_samples, &o->vattention.heavy_tokens };
     const int which = (int)test_below(r, 12),
               enumerator = (int)pick(r, {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000});
