@@ -75,6 +75,9 @@ cuda: $(BUILD)/santa_cuda.o
 
 cuda-test: $(BUILD)/test_cuda
 	$(BUILD)/test_cuda $(if $(QUICK),--quick)
+	@if command -v compute-sanitizer >/dev/null; then \
+	    compute-sanitizer --error-exitcode 9 $(BUILD)/test_cuda --quick every_kernel; \
+	else echo "no compute-sanitizer: kernels were not run under memcheck"; fi
 
 cuda-bench: $(BUILD)/bench_cuda
 	$(BUILD)/bench_cuda $(if $(QUICK),--quick) --csv $(BUILD)/bench_cuda.csv
