@@ -50,7 +50,7 @@ clean:
 $(BUILD)/santa_test: $(TESTS)
 	$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDLIBS)
 
-$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h examples/*.h bench/accuracy/*.h) santa.h
+$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 

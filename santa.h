@@ -330,6 +330,9 @@ extern "C" {
     X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
     X(ERR_HOST_POINTER,          "a pointer is to host memory that the device cannot reach")                        \
     X(ERR_BACKEND_COMBS,         "this device has one comb only")                                                   \
+    X(ERR_BACKEND_TOO_LONG,      "this device has at most 2^31 - 64 keys in one sequence")                          \
+    X(ERR_BACKEND_SIZE,          "a size is above this device's limit: LIMITS in santa_cuda.h has them")            \
+    X(ERR_BACKEND_ALIGNMENT,     "this device wants q, k, v and out aligned to the size of a number")               \
     X(ERR_CUDA,                  "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {

@@ -1,7 +1,7 @@
 /* santa_cuda.cu - v0.2.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
-   CONTENTS   params, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
+   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
@@ -17,6 +17,7 @@
 #include <cuda_runtime.h>
 #include <float.h>
 #include <string.h>
+#include <initializer_list>
 
 /* ---------------------------------------------------------------------------------------------- >>params */
 
@@ -27,7 +28,11 @@ enum { SLOTS = 8 };                                 /* query heads per pass: the
 enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
-enum { RUN = 8 };                                   /* tiles per such thread whose prefix fits in shared memory: 131072 keys */
+enum { RUN = 8 };                                   /* tiles per such thread whose sums are kept: 131072 keys */
+
+static_assert(TILE == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
+static_assert(SPLIT % TILE == 0, "a split of dense is whole tiles");
+static_assert((RUN & (RUN - 1)) == 0, "a thread has a power of two of tiles");
 
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
@@ -71,20 +76,84 @@ struct params {
     u64 seed, offset;
     double per_sample;                              /* 1 / samples */
     const u64 *seeds, *offsets, *ids;
-    int method, samples, flash_blocks, flash_tiles, stash_type;
+    int method, samples, flash_blocks, stash_type;
     float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
     char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
-    double *prefix;                                 /* [batch, heads, prefix_pitch] when it does not fit in shared memory */
-    i64 prefix_pitch;
     int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
     int *draws;                                     /* [batch, heads]: how many                                           */
     i64 max_draws;
     float *part;                                    /* dense: [batch, heads, splits, dv + 2]: sums, max, denominator; sampled:
                                                        [batch, heads, column blocks, shares, columns]: sums of 256 draws  */
     int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
-    int shares, arrivals;
-    i64 *stats;
+    int shares;
+    i64 arrivals;                                   /* counters in arrived: scores sets them to 0 */
+    santa_stats *stats;
 };
+
+/* ---------------------------------------------------------------------------------------------- >>shared-memory */
+
+/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask for it, both by these. */
+
+constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
+
+struct any { };                                     /* K of any type and stride, by plain loads */
+struct e4m3 { unsigned char x; };
+
+/* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
+template <typename K, int C> struct ring {
+    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
+    enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp, or 8 */
+    enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
+    static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
+    static_assert((int)BYTES <= LEAST_SHARED, "the ring of k_scores does not fit on every card");
+};
+
+/* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
+template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
+
+/* k_dense: the ring, where at the end the warps' sums lie, and beside it their weights. */
+template <int GS> struct alignas(16) dense_weights {
+    float weight[SCORE_WARPS][TILE * GS];
+    float factor[SCORE_WARPS][GS];
+};
+constexpr int DENSE_BYTES = SCORE_WARPS * 24 * 512 + (int)sizeof(dense_weights<8>); /* above LEAST_SHARED */
+template <typename K, int C, int GS> struct dense_memory {
+    enum { LANES = 2 * ring<K, C>::LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
+    enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
+    static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
+    static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
+    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
+};
+
+/* k_dense_plain: its own, small enough to be declared. */
+template <int GS, int COLUMNS> struct alignas(16) plain_memory {
+    float weight[DENSE_WARPS][TILE * GS];
+    float factor[DENSE_WARPS][GS];
+    warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
+};
+
+/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+template <int CH, bool FLASH> struct gather_memory {
+    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, flash tiles
+       that have mass */
+    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];
+    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head */
+    /* sums up to and with a thread, from the start of its warp; before, where its threshold lies
+       within its stratum */
+    double ends[SHARE];
+    double totals[GATHER_WARPS], scratch[GATHER_WARPS];
+    u64 key;                                        /* flash: row_key */
+    float tops[GATHER_WARPS];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
+        alignas(16) float sum[128 * CH];            /* then the sums of its rows */
+    } warps[GATHER_WARPS];
+    int last_one;
+    static_assert(128 * CH <= SHARE, "a thread adds up a column");
+    static_assert(SHARE == GATHER_WARPS * 32, "a lane has one draw");
+};
+static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
+              "declared shared memory ends at 48 KB");
 
 /* ---------------------------------------------------------------------------------------------- >>device-base */
 
@@ -232,9 +301,6 @@ __device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-
-struct any { };                                     /* K of any type and stride, by plain loads */
-struct e4m3 { unsigned char x; };
 
 template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
 template <> struct compute<e4m3> { typedef __half type; };
@@ -526,9 +592,9 @@ __device__ __forceinline__ void wait_for_previous() {
 
 /* The gather kernel's counters, before its CTAs can count (they wait for this whole grid). */
 __device__ __forceinline__ void zero_arrivals(const params &p) {
+    const i64 step = (i64)gridDim.x * blockDim.x;
 #pragma unroll 1
-    for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < (unsigned)p.arrivals; i += gridDim.x * blockDim.x)
-        p.arrived[i] = 0;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
 }
 
 __device__ __forceinline__ void launch_dependents() {
@@ -561,12 +627,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
    cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
    is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
    multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
-template <typename K, int C> struct ring {
-    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows                  */
-    enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp                                   */
-    enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
-};
-
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
@@ -824,23 +884,6 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
     }
 }
 
-/* What a share of a head needs of shared memory. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
-template <int CH, bool FLASH> struct gather_memory {
-    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];             /* sums up to and with a tile, from the start of its
-                                                       thread's tiles; flash: as int, which flash tiles have mass         */
-    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head                                         */
-    double ends[SHARE];                             /* sums up to and with a thread, from the start of its warp; before,
-                                                       where its threshold lies within its stratum                        */
-    double totals[GATHER_WARPS], scratch[GATHER_WARPS];
-    u64 key;                                        /* flash: row_key                                                     */
-    float tops[GATHER_WARPS];
-    union {
-        struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight                  */
-        alignas(16) float sum[128 * CH];            /* then the sums of its rows                                          */
-    } warps[GATHER_WARPS];
-    int last_one;
-};
-
 /* The sums of a head's tiles, beginning with the first one that has keys: a copy in shared memory if there is one. */
 struct tile_sums {
     const float2 *all, *copy;
@@ -938,10 +981,30 @@ template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, co
     return key_with_mass(sum, stash, at.tile, found & (MASSLESS - 1));
 }
 
+/* The tile among a thread's `have` ones where mass position t falls, and the sum before it: for more
+   than RUN, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
+struct found_tile { int k; double below; };
+__device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, float m, double t) {
+    found_tile at = { 0, 0.0 };
+#pragma unroll 1
+    for (int k = 0; k < have; k += RUN) {
+        float2 x[RUN];
+#pragma unroll
+        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? tiles[k + i] : make_float2(MASKED, 0.0f);
+#pragma unroll
+        for (int i = 0; i < RUN; i++) {
+            const double end = at.below + tile_mass(x[i], m);
+            if (t < end || at.k == have) return at;
+            at.below = end;
+            at.k++;
+        }
+    }
+    return at;
+}
+
 /* The tile of mass position t (relative to 2^m). */
 template <int CH>
-__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, const double *prefix, float m,
-                                            double t) {
+__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, float m, double t) {
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -958,25 +1021,37 @@ __device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<C
     }
     t -= below;
     below = 0.0;
+    const int per = 1 << sum.shift, from = thread << sum.shift;
+    if (per > RUN) {
+        const found_tile at = walk_tiles(sum.all + from, min(per - 1, sum.count - from), m, t);
+        k = at.k;
+        below = at.below;
+    } else {
 #pragma unroll 1
-    for (int o = 1 << sum.shift >> 1; o; o >>= 1) {
-        const double end = prefix[(k + o - 1) * SHARE + thread];
-        if (t >= end) { k += o; below = end; }
+        for (int o = per >> 1; o; o >>= 1) {
+            const double end = s.prefix[(k + o - 1) * SHARE + thread];
+            if (t >= end) { k += o; below = end; }
+        }
     }
-    const int tile = min((thread << sum.shift) + k, sum.count - 1);
+    const int tile = min(from + k, sum.count - 1);
     return { tile, t - below, m, sum[tile], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
 
-/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws; tile_of lists them. */
-__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, int groups, i64 draw, u64 key,
-                                             int head, int first, float m, double total) {
-    /* the r-th of them has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T */
-    const i64 s = p.samples, r = s >= groups ? ratio((draw + 1) * groups + s - 1, s) - 1 : draw;
+/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws. The r-th of T has draws
+   [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a draw is. */
+__device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
+    return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
+}
+
+/* tile_of lists the tiles that have mass from the one of rank `from` on. */
+__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, i64 from, int groups,
+                                             i64 draw, u64 key, int head, int first, float m, double total) {
+    const i64 s = p.samples, r = flash_rank(p, groups, draw);
     const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
-    const int f = tile_of[r], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
+    const int f = tile_of[r - from], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
     const double count = (double)(hi_draw - lo_draw);
     double mine = 0.0;
     float top = MASKED;
@@ -994,8 +1069,10 @@ __device__ __forceinline__ place flash_place(const params &p, tile_sums sum, con
     return { tile, t, top, sum[tile], (float)(mine * (double)pow2(top - m) * (double)s / (total * count)) };
 }
 
-/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order; returns how many. */
-__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, int first, float m, double *scratch) {
+/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order, from the one
+   of rank `from` on as many as the list can hold; returns how many there are in all. */
+__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, i64 from, int first, float m,
+                                          double *scratch) {
     const int count = sum.count ? (first + sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
@@ -1005,7 +1082,8 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
         for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, sum.count); t++)
             has |= sum[t].x - m > -87.0f * LOG2E;
         double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
-        if (has) tile_of[groups + (int)rank - 1] = f;
+        const i64 at = groups + (int)rank - 1 - from;
+        if (has && at >= 0 && at < RUN * SHARE) tile_of[at] = f;
         groups += (int)found;
     }
     __syncthreads();
@@ -1013,7 +1091,7 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
 }
 
 /* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefixes in shared memory (in global memory above RUN * 256 tiles)
+   1 scan     all tile sums of the head in f64, prefixes in shared memory (above RUN * 256 tiles of threads only)
    2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one share: the CTA that finishes last adds the shares in order
@@ -1032,7 +1110,6 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
     const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
     const bool fits = per <= RUN;
-    double *prefix = fits ? s.prefix : p.prefix + row * p.prefix_pitch;      /* there the head's other CTAs write the same values */
     const tile_sums sum = { p.tile + row * p.tiles + first, FLASH && fits ? s.sums : nullptr, tiles, shift };
     const float2 *mine = sum.all + tid * per;       /* this thread's tiles */
     const int have = min(per, tiles - tid * per);
@@ -1075,7 +1152,7 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
         for (int i = 0; i < RUN; i++) {
             if (k + i >= per) break;
             mass += tile_mass(x[i], m);
-            if (!FLASH) prefix[(k + i) * SHARE + tid] = mass;
+            if (!FLASH && fits) s.prefix[(k + i) * SHARE + tid] = mass;
             if (FLASH && fits) s.sums[i * SHARE + tid] = x[i];
         }
     }
@@ -1092,9 +1169,14 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
     const bool bad = !(total == total) || isinf(total);
 
-    int *tile_of = (int *)prefix, groups = 0;
+    int *tile_of = (int *)s.prefix, groups = 0;
+    i64 from = fits ? 0 : share_of * SHARE;         /* all fit, or this share's when each has one draw */
     if (FLASH) {
-        groups = flash_list(p, sum, tile_of, first, m, s.scratch);
+        groups = flash_list(p, sum, tile_of, from, first, m, s.scratch);
+        if (!fits && p.samples >= groups) {
+            from = flash_rank(p, groups, share_of * SHARE);
+            flash_list(p, sum, tile_of, from, first, m, s.scratch);
+        }
         draws = max(draws, groups);
         n = max(min(draws - share_of * SHARE, (int)SHARE), 0);
         each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
@@ -1111,8 +1193,8 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) {
-            if constexpr (FLASH) at = flash_place(p, sum, tile_of, groups, draw, s.key, head, first, m, total);
-            else at = comb_place<CH>(sum, s, prefix, m,
+            if constexpr (FLASH) at = flash_place(p, sum, tile_of, from, groups, draw, s.key, head, first, m, total);
+            else at = comb_place<CH>(sum, s, m,
                                      p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
         }
         /* lanes past the end repeat the last draw, without weight */
@@ -1209,27 +1291,26 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
 }
 
-/* The warps' maxima and denominators beside their sums in merge[WARPS][GS][COLUMNS + 4], then all of it as this split's partial
-   result. */
+/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this split's partial result. */
 template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, float *merge, const float top[2], const float den[2], int b, int head,
-                                            int heads, int split, int column) {
+__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge, const float top[2],
+                                            const float den[2], int b, int head, int heads, int split, int column) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
             if (2 * c + e < GS) {
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS] = top[e];
-                merge[(warp * GS + 2 * c + e) * (COLUMNS + 4) + COLUMNS + 1] = den[e];
+                merge[warp].head[2 * c + e][COLUMNS] = top[e];
+                merge[warp].head[2 * c + e][COLUMNS + 1] = den[e];
             }
     __syncthreads();
     for (int i = threadIdx.x; i < heads * COLUMNS; i += WARPS * 32) {
         const int g = i / COLUMNS, k = i % COLUMNS;
         float m = MASKED, sum = 0.0f, d = 0.0f;
 #pragma unroll
-        for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[(w * GS + g) * (COLUMNS + 4) + COLUMNS]);
+        for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[w].head[g][COLUMNS]);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            const float *mw = merge + (w * GS + g) * (COLUMNS + 4);
+            const float *mw = merge[w].head[g];
             const float mass = mw[COLUMNS + 1], e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
             d += e * mass;
@@ -1248,9 +1329,7 @@ __device__ __forceinline__ void write_split(const params &p, float *merge, const
 template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CV };
-    __shared__ float weight[DENSE_WARPS][TILE * GS];
-    __shared__ float factor[DENSE_WARPS][GS];
-    __shared__ float merge[DENSE_WARPS * GS * (COLUMNS + 4)];
+    __shared__ plain_memory<GS, COLUMNS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
@@ -1274,7 +1353,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
         tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
-        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
+        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = half; i < TILE; i += 2) {
             const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
@@ -1290,7 +1369,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
             float w[GS];
 #pragma unroll
             for (int g = 0; g < GS; g += 4) {
-                float4 y = *(const float4 *)&weight[warp][i * GS + g];
+                float4 y = *(const float4 *)&shared.weight[warp][i * GS + g];
                 w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
             }
 #pragma unroll
@@ -1309,9 +1388,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
-                if (half == 0) merge[(warp * GS + g) * (COLUMNS + 4) + 128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
+                if (half == 0) shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
             }
-    write_split<DENSE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, column);
+    write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
 }
 
 /* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
@@ -1334,10 +1413,10 @@ template <typename K, int C, int GS, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
-    enum { LANES = 2 * LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
-    extern __shared__ uint4 slots[];
-    __shared__ float weight[SCORE_WARPS][TILE * GS];
-    __shared__ float factor[SCORE_WARPS][GS];
+    typedef dense_memory<K, C, GS> memory;
+    enum { LANES = memory::LANES, PER = memory::PER, COLUMNS = memory::COLUMNS };
+    extern __shared__ uint4 slots[];                /* memory::BYTES */
+    __shared__ dense_weights<GS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
@@ -1379,7 +1458,7 @@ k_dense(const __grid_constant__ params p) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
         tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
-        online_softmax(s, m, top, den, weight[warp], factor[warp], acc);
+        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
             advance();
@@ -1388,7 +1467,7 @@ k_dense(const __grid_constant__ params p) {
             for (int l = 0; l < LOADS; l++) {
                 float v[PER];
                 unpack16<K>(mine[(slot * LOADS + l) * 32 + lane], v);
-                const float *w = &weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
+                const float *w = &shared.weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
 #pragma unroll
                 for (int g = 0; g < GS; g += 4) {
                     const float4 y = *(const float4 *)(w + g);
@@ -1407,16 +1486,16 @@ k_dense(const __grid_constant__ params p) {
     /* the lanes of a column, then the warps; the ring is free now */
     copy_wait<0>();
     __syncthreads();
-    float *merge = (float *)slots;                  /* [warp][GS][COLUMNS + 4] */
+    warp_sums<GS, COLUMNS> *merge = (warp_sums<GS, COLUMNS> *)slots;
 #pragma unroll
     for (int g = 0; g < GS; g++)
 #pragma unroll
         for (int k = 0; k < PER; k++) {
 #pragma unroll
             for (int o = LANES; o < 32; o <<= 1) acc[g][k] += __shfl_xor_sync(FULL, acc[g][k], o);
-            if (sub == 0) merge[(warp * GS + g) * (COLUMNS + 4) + PER * (lane % LANES) + k] = acc[g][k];
+            if (sub == 0) merge[warp].head[g][PER * (lane % LANES) + k] = acc[g][k];
         }
-    write_split<SCORE_WARPS, GS, COLUMNS>(p, merge, top, den, b, head, heads, split, 0);
+    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
 /* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
@@ -1506,24 +1585,92 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             by_group += !before;
         }
     }
-    atomicAdd((u64 *)&p.stats[6], (u64)by_head);
-    atomicAdd((u64 *)&p.stats[5], (u64)by_group);
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->v_rows_head, by_head);
+    add(&p.stats->v_rows_read, by_group);
     if (threadIdx.x) return;
-    atomicAdd((u64 *)&p.stats[0], (u64)p.group);
-    atomicAdd((u64 *)&p.stats[1], (u64)keys);
-    atomicAdd((u64 *)&p.stats[2], (u64)keys);
-    atomicAdd((u64 *)&p.stats[3], (u64)(keys * p.d));
-    atomicAdd((u64 *)&p.stats[4], (u64)(keys * p.d * p.group));
-    atomicAdd((u64 *)&p.stats[7], (u64)draws);
+    add(&p.stats->rows, p.group);
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, keys);
+    add(&p.stats->k_features_read, keys * p.d);
+    add(&p.stats->k_features_head, keys * p.d * p.group);
+    add(&p.stats->draws, draws);
     if (!sampled) {
-        atomicAdd((u64 *)&p.stats[5], (u64)keys);
-        atomicAdd((u64 *)&p.stats[6], (u64)(keys * p.group));
+        add(&p.stats->v_rows_read, keys);
+        add(&p.stats->v_rows_head, keys * p.group);
     }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
-struct layout { size_t tile, stash, prefix, keys, draws, part, arrived, total; };
+/* n / size, rounded up; n is at least 1 and may be any int64. */
+i64 blocks_of(i64 n, i64 size) { return (n - 1) / size + 1; }
+
+/* A grid before it is known to be one. */
+struct extent { i64 x, y, z; };
+bool fits(extent e) { return e.x <= INT32_MAX && e.y <= 65535 && e.z <= 65535; }
+dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z); }
+
+/* All that a call is sized by. check refuses what does not fit, decode launches from the same
+   numbers. Nothing is narrower than 64 bits until geometry_of has said that it may be. */
+struct geometry {
+    i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
+    i64 tiles, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
+    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head */
+    i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
+    i64 work;                                       /* warps of a scores kernel */
+    extent scores, gather, dense, dense_plain, combine, stats;
+};
+
+santa_stash stash_of(const santa_options *o) { return o->stash ? o->stash : SANTA_STASH_F32; }
+i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
+
+santa_status geometry_of(const santa_attention *a, const santa_options *o, geometry *g) {
+    const bool dense = o->method == SANTA_DENSE, flash = o->method == SANTA_FLASH;
+    memset(g, 0, sizeof *g);
+    g->batch = a->q.shape[0];
+    g->heads = a->q.shape[2];
+    g->kv_heads = a->k.shape[2];
+    g->group = g->heads / g->kv_heads;
+    g->d = a->k.shape[3];
+    g->dv = a->v.shape[3];
+    g->keys = a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    /* the last tile ends within int */
+    if (g->keys > INT32_MAX - (TILE - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
+    if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    /* from here on no product leaves int64 */
+    g->tiles = blocks_of(g->keys, TILE);
+    g->splits = blocks_of(g->keys, SPLIT);
+    g->columns = blocks_of(g->dv, 256);
+    g->stats = { g->kv_heads, g->batch, 1 };
+    if (dense) {
+        g->dense_slices = blocks_of(g->group, a->k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+        g->plain_slices = blocks_of(g->group, 4);
+        g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
+        g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+        g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
+        /* alignment and the card decide later which of the two dense kernels runs */
+        const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
+        return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    }
+    g->samples = o->num_samples ? o->num_samples : 128;
+    g->flash_blocks = flash ? tile_size_of(o) / TILE : 1;
+    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
+    g->draws = flash ? blocks_of(g->tiles, g->flash_blocks) : 0;
+    if (g->draws < g->samples) g->draws = g->samples;
+    g->shares = blocks_of(g->draws, SHARE);
+    g->slices = blocks_of(g->group, SLOTS);
+    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
+    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
+    g->gather = { g->heads, g->batch, g->shares * g->columns };
+    /* work: see divisor */
+    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+/* Where the parts of a workspace begin, and its size. */
+struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -1535,55 +1682,37 @@ size_t add_part(layout *l, size_t n, size_t size) {
     return at;
 }
 
-santa_stash stash_of(const santa_options *o) { return o->stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : o->stash; }
-int stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
-i64 samples_of(const santa_options *o) { return o->num_samples ? o->num_samples : 128; }
-i64 tile_size_of(const santa_options *o) { return o->tile_size ? o->tile_size : 256; }
-i64 capacity_of(const santa_attention *a) { return a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1]; }
-
-/* Prefixes of a head in global memory: a power of two for each of SHARE threads. */
-size_t prefix_pitch(size_t tiles) {
-    size_t n = SHARE;
-    while (n < tiles) n *= 2;
-    return n;
-}
-
-layout layout_of(const santa_attention *a, const santa_options *o) {
+layout layout_of(const geometry &g, const santa_options *o) {
     layout l;
     memset(&l, 0, sizeof l);
-    const size_t tiles = (size_t)((capacity_of(a) + TILE - 1) / TILE), batch = (size_t)a->q.shape[0], heads = (size_t)a->q.shape[2];
-    const size_t rows = saturating(batch, heads);
+    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
     if (o->method == SANTA_DENSE) {
-        const size_t splits = (size_t)((capacity_of(a) + SPLIT - 1) / SPLIT);
-        l.part = add_part(&l, saturating(rows, splits), saturating((size_t)a->v.shape[3] + 2, 4));
+        l.part = add_part(&l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
         return l;
     }
-    const size_t flash_tiles = o->method == SANTA_FLASH ? (size_t)((capacity_of(a) + tile_size_of(o) - 1) / tile_size_of(o)) : 0;
-    const size_t draws = (size_t)samples_of(o) > flash_tiles ? (size_t)samples_of(o) : flash_tiles;
+    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
     l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
-    l.stash = add_part(&l, saturating(rows, tiles), (size_t)TILE * (size_t)stash_bytes(stash_of(o)));
-    l.prefix = add_part(&l, tiles > RUN * SHARE ? saturating(rows, prefix_pitch(tiles)) : 0, sizeof(double));
+    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash_of(o))));
     l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
     l.draws = add_part(&l, rows, sizeof(int));
-    const size_t shares = (draws + SHARE - 1) / SHARE, columns = (size_t)(a->v.shape[3] + 255) / 256;
-    l.part = add_part(&l, shares > 1 ? saturating(saturating(rows, columns), shares) : 0, 256 * sizeof(float));
-    l.arrived = add_part(&l, shares > 1 ? saturating(rows, columns) : 0, sizeof(int));
+    l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
+    l.arrived = add_part(&l, columns, sizeof(int));
     return l;
 }
 
 santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
 
+i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+
 void byte_strides(const santa_tensor *t, i64 *s) {
-    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
-    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size;
+    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size_of(t->dtype);
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
 bool vectors(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    const i64 size = t->dtype == SANTA_F32 ? 4 : t->dtype == SANTA_E4M3 ? 1 : 2;
-    return s[3] == size && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -1603,21 +1732,24 @@ santa_status check(const santa_attention *a, const santa_options *o) {
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_begin || o->item_end) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_FLASH && tile_size_of(o) % TILE) return SANTA_ERR_BACKEND_TILE;
-    if (a->q.shape[0] > 65535 || a->q.shape[2] > 65535) return SANTA_ERR_OVERFLOW;         /* grid y and z */
-    return layout_of(a, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
+        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    geometry g;
+    const santa_status s = geometry_of(a, o, &g);
+    if (s != SANTA_OK) return s;
+    return layout_of(g, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
 size_t workspace_size(const santa_attention *a, const santa_options *o) {
-    return layout_of(a, o).total + 255;
+    geometry g;
+    return geometry_of(a, o, &g) == SANTA_OK ? layout_of(g, o).total + 255 : 0;
 }
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
 template <typename Kernel>
 cudaError_t launch(Kernel kernel, dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap, const params &p) {
-    cudaLaunchConfig_t config;
-    cudaLaunchAttribute attribute;
-    memset(&config, 0, sizeof config);
-    memset(&attribute, 0, sizeof attribute);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
@@ -1635,9 +1767,6 @@ template <typename Kernel> cudaError_t launch_ring(Kernel kernel, dim3 grid, int
     if (e != cudaSuccess) return e;
     return launch(kernel, grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
 }
-
-/* What dense needs of shared memory per CTA: ring, weights and their factors. More than sm_86, sm_89 and sm_120 have. */
-enum { DENSE_BYTES = SCORE_WARPS * (24 * 512 + (TILE + 1) * 8 * 4) };
 
 struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
 
@@ -1658,19 +1787,22 @@ divisor divide_by(unsigned d) {
     return x;
 }
 
-template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t stream, const device &card, bool dense) {
-    const int bytes = ring<K, C>::BYTES;
-    if (dense) {
-        const bool eight = sizeof(K) == 2 && p.group > 4;
-        p.slices = (p.group + (eight ? 7 : 3)) / (eight ? 8 : 4);
-        const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices), (unsigned)p.batch);
-        if (eight) return p.table ? launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, true>, grid, bytes, stream, p)
-                                  : launch_ring(k_dense<K, C, sizeof(K) == 2 ? 8 : 4, false>, grid, bytes, stream, p);
-        return p.table ? launch_ring(k_dense<K, C, 4, true>, grid, bytes, stream, p)
-                       : launch_ring(k_dense<K, C, 4, false>, grid, bytes, stream, p);
+template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
+    const int bytes = dense_memory<K, C, GS>::BYTES;
+    return p.table ? launch_ring(k_dense<K, C, GS, true>, grid, bytes, stream, p)
+                   : launch_ring(k_dense<K, C, GS, false>, grid, bytes, stream, p);
+}
+
+template <typename K, int C>
+cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const device &card) {
+    if (p.method == SANTA_DENSE) {
+        const dim3 grid = grid_of(g.dense);
+        const bool eight = sizeof(K) == 2 && g.group > 4;
+        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream)
+                     : launch_dense<K, C, 4>(p, grid, stream);
     }
-    const unsigned steps = (p.work + SCORE_WARPS - 1) / SCORE_WARPS;
-    const i64 stash = (i64)p.batch * p.heads * p.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
+    const unsigned steps = (unsigned)g.scores.x;
+    const i64 stash = g.batch * g.heads * g.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query too often. */
     const unsigned resident = 2 * (unsigned)card.multiprocessors;
     const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
@@ -1679,31 +1811,30 @@ template <typename K, int C> cudaError_t launch_fast(params &p, cudaStream_t str
     const dim3 grid(steps < most ? steps : most);
     p.run = steps / grid.x;
     p.longer = steps % grid.x;
-    return p.table ? launch_ring(k_scores<K, C, true>, grid, bytes, stream, p)
-                   : launch_ring(k_scores<K, C, false>, grid, bytes, stream, p);
+    return p.table ? launch_ring(k_scores<K, C, true>, grid, ring<K, C>::BYTES, stream, p)
+                   : launch_ring(k_scores<K, C, false>, grid, ring<K, C>::BYTES, stream, p);
 }
 
-template <typename K> cudaError_t launch_features(params &p, cudaStream_t stream, const device &card, bool dense) {
-    if (p.d <= 64 && (!dense || p.dv <= 64)) return launch_fast<K, 2>(p, stream, card, dense);
-    if (p.d <= 128 && (!dense || p.dv <= 128)) return launch_fast<K, 4>(p, stream, card, dense);
-    return launch_fast<K, 8>(p, stream, card, dense);
+/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
+   and a q of another type. */
+template <typename K, int C>
+cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
+    const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
+    if (p.method != SANTA_DENSE)
+        return launch(k_scores_plain<K, C, true, true>, scores, SCORE_WARPS * 32, 0, stream, false, p);
+    if (p.dv > 128)
+        return launch(k_dense_plain<K, C, true, true, 4, 2>, dense, DENSE_WARPS * 32, 0, stream, false, p);
+    return launch(k_dense_plain<K, C, true, true, 4, 1>, dense, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
-/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi and a q of another type. */
-template <typename K, int C> cudaError_t launch_plain(params &p, cudaStream_t stream, bool dense) {
-    if (!dense) {
-        const dim3 grid((p.work + SCORE_WARPS - 1) / SCORE_WARPS);
-        return launch(k_scores_plain<K, C, true, true>, grid, SCORE_WARPS * 32, 0, stream, false, p);
-    }
-    p.slices = (p.group + 3) / 4;
-    const int wide = p.dv > 128, blocks = (p.dv + 128 * (1 + wide) - 1) / (128 * (1 + wide));
-    const dim3 grid((unsigned)p.splits, (unsigned)(p.kv_heads * p.slices * blocks), (unsigned)p.batch);
-    return wide ? launch(k_dense_plain<K, C, true, true, 4, 2>, grid, DENSE_WARPS * 32, 0, stream, false, p)
-                : launch(k_dense_plain<K, C, true, true, 4, 1>, grid, DENSE_WARPS * 32, 0, stream, false, p);
-}
-
-template <typename K> cudaError_t launch_plain_features(params &p, cudaStream_t stream, bool dense) {
-    return p.d <= 128 ? launch_plain<K, 4>(p, stream, dense) : launch_plain<K, 8>(p, stream, dense);
+/* The scores kernel, or dense's first one, for K on tensor cores. */
+template <typename K>
+cudaError_t launch_cores(params &p, const geometry &g, cudaStream_t stream, const device &card, bool fast) {
+    if (!fast) return p.d <= 128 ? launch_plain<K, 4>(p, g, stream) : launch_plain<K, 8>(p, g, stream);
+    const int widest = p.method == SANTA_DENSE && p.dv > p.d ? p.dv : p.d;
+    if (widest <= 64) return launch_fast<K, 2>(p, g, stream, card);
+    if (widest <= 128) return launch_fast<K, 4>(p, g, stream, card);
+    return launch_fast<K, 8>(p, g, stream, card);
 }
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more than its part of the
@@ -1717,8 +1848,9 @@ cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const
     return e != cudaSuccess ? e : launch(kernel, grid, SHARE, pad > 0 ? (size_t)pad : 0, stream, card.major >= 9, p);
 }
 
-template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t stream, const device &card) {
-    const dim3 grid((unsigned)p.heads, (unsigned)p.batch, (unsigned)(p.shares * ((p.dv + 255) / 256)));
+template <typename V>
+cudaError_t launch_gather(const params &p, const geometry &g, cudaStream_t stream, const device &card) {
+    const dim3 grid = grid_of(g.gather);
     if (p.method == SANTA_FLASH) return p.dv > 128 ? launch_spread<V, 2, true>(p, grid, stream, card)
                                                    : launch_spread<V, 1, true>(p, grid, stream, card);
     return p.dv > 128 ? launch_spread<V, 2, false>(p, grid, stream, card)
@@ -1728,9 +1860,12 @@ template <typename V> cudaError_t launch_gather(const params &p, cudaStream_t st
 santa_status decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes, santa_stats *stats) {
     const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
     cudaStream_t stream = (cudaStream_t)o->stream;
+    const bool dense = o->method == SANTA_DENSE;
     santa_status s;                                 /* santa_decode has run check */
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    const layout l = layout_of(a, o);
+    geometry g;
+    if ((s = geometry_of(a, o, &g)) != SANTA_OK) return s;
+    const layout l = layout_of(g, o);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
     const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, o->seeds,
@@ -1751,79 +1886,67 @@ santa_status decode(const santa_attention *a, const santa_options *o, void *work
     p.eights = p.page_size % 8 == 0;
     for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
     p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
-    p.batch = (int)a->q.shape[0]; p.q_len = (int)a->q.shape[1]; p.heads = (int)a->q.shape[2];
-    p.kv_heads = (int)a->k.shape[2]; p.group = p.heads / p.kv_heads;
-    p.slices = (p.group + SLOTS - 1) / SLOTS;
-    p.d = (int)a->k.shape[3]; p.dv = (int)a->v.shape[3];
-    p.capacity = (int)capacity_of(a);
-    p.tiles = (p.capacity + TILE - 1) / TILE;
-    p.splits = (p.capacity + SPLIT - 1) / SPLIT;
+    p.batch = (int)g.batch; p.q_len = (int)a->q.shape[1]; p.heads = (int)g.heads;
+    p.kv_heads = (int)g.kv_heads; p.group = (int)g.group;
+    p.d = (int)g.d; p.dv = (int)g.dv;
+    p.capacity = (int)g.keys;
+    p.tiles = (int)g.tiles;
+    p.splits = (int)g.splits;
     p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
     p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
     p.scale = (a->sm_scale != 0.0f ? a->sm_scale : 1.0f / sqrtf((float)p.d)) * (a->k_scale != 0.0f ? a->k_scale : 1.0f);
     p.v_scale = a->v_scale != 0.0f ? a->v_scale : 1.0f;
     p.seed = o->seed; p.offset = o->offset;
     p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.samples = (int)samples_of(o); p.per_sample = 1.0 / (double)p.samples; p.stash_type = stash_of(o);
-    p.flash_blocks = (int)(tile_size_of(o) / TILE);
-    p.flash_tiles = o->method == SANTA_FLASH ? (p.capacity + (int)tile_size_of(o) - 1) / (int)tile_size_of(o) : 0;
-    p.max_draws = p.samples > p.flash_tiles ? p.samples : p.flash_tiles;
+    p.method = o->method; p.stash_type = stash_of(o);
+    p.samples = (int)g.samples;
+    p.per_sample = dense ? 0.0 : 1.0 / (double)g.samples;
+    p.flash_blocks = (int)g.flash_blocks;
+    p.max_draws = g.draws;
     p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
     p.vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p.vector_v = vectors(&a->v);
     char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     p.tile = (float2 *)(base + l.tile);
     p.stash = base + l.stash;
-    p.prefix = (double *)(base + l.prefix);
-    p.prefix_pitch = (i64)prefix_pitch((size_t)p.tiles);
     p.part = (float *)(base + l.part);
     p.arrived = (int *)(base + l.arrived);
-    p.shares = (int)((p.max_draws + SHARE - 1) / SHARE);
-    p.arrivals = o->method == SANTA_DENSE || p.shares == 1 ? 0 : p.batch * p.heads * ((p.dv + 255) / 256);
-    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = (i64 *)stats; }
+    p.shares = (int)g.shares;
+    p.arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
+    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = stats; }
 
     device card = { 0, 0, 0, 0 };
     if ((s = read_device(&card)) != SANTA_OK) return s;
 
     /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
-    const bool dense = o->method == SANTA_DENSE, eight_bits = a->k.dtype == SANTA_E4M3;
+    const bool eight_bits = a->k.dtype == SANTA_E4M3;
     const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
     p.k_row = (int)p.k_stride[1];
     const bool stream_q = eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype;
     const bool stream_v = a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0;
     const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
                       && (!dense || (stream_v && card.shared >= DENSE_BYTES));
-    const int slices = p.slices;
-    if (!dense && (i64)p.shares * ((p.dv + 255) / 256) > 65535) return SANTA_ERR_OVERFLOW;
-    if (dense && (i64)p.kv_heads * p.group * ((p.dv + 127) / 128) > 65535) return SANTA_ERR_OVERFLOW;
-    if ((i64)p.batch * p.kv_heads * p.slices * p.tiles >= INT32_MAX) return SANTA_ERR_OVERFLOW;
-    p.work = (unsigned)(p.batch * p.kv_heads * p.slices * p.tiles);
+    p.slices = (int)(!dense ? g.slices : fast ? g.dense_slices : g.plain_slices);
+    p.work = (unsigned)g.work;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e;
-        p.slices = slices;
-        if (a->k.dtype == SANTA_BF16 && cores)
-            e = fast ? launch_features<__nv_bfloat16>(p, stream, card, dense)
-                     : launch_plain_features<__nv_bfloat16>(p, stream, dense);
-        else if (a->k.dtype == SANTA_F16 && cores)
-            e = fast ? launch_features<__half>(p, stream, card, dense) : launch_plain_features<__half>(p, stream, dense);
-        else if (cores)
-            e = fast ? launch_features<e4m3>(p, stream, card, dense) : launch_plain_features<e4m3>(p, stream, dense);
-        else
-            e = launch_plain<any, 2>(p, stream, dense);
+        if (cores && a->k.dtype == SANTA_BF16) e = launch_cores<__nv_bfloat16>(p, g, stream, card, fast);
+        else if (cores && a->k.dtype == SANTA_F16) e = launch_cores<__half>(p, g, stream, card, fast);
+        else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
+        else e = launch_plain<any, 2>(p, g, stream);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch(k_combine, dim3((unsigned)p.heads, (unsigned)p.batch, (unsigned)((p.dv + 127) / 128)), 512, 0, stream,
-                              card.major >= 9, p);
-        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, stream, card);
-        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, stream, card);
-        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, stream, card);
-        else e = launch_gather<__nv_fp8_e4m3>(p, stream, card);
+        if (dense) e = launch(k_combine, grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
+        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
+        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, g, stream, card);
+        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, g, stream, card);
+        else e = launch_gather<__nv_fp8_e4m3>(p, g, stream, card);
         if (e != cudaSuccess) return cuda_status(e);
         if (stats) {
-            e = launch(k_stats, dim3((unsigned)p.kv_heads, (unsigned)p.batch), 256, 0, stream, false, p);
+            e = launch(k_stats, grid_of(g.stats), 256, 0, stream, false, p);
             if (e != cudaSuccess) return cuda_status(e);
         }
     }

@@ -17,7 +17,14 @@
                        and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits
                        with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. Everything
-                       else is computed by the same kernels with plain loads: right, and slow.
+                       else is computed by the same kernels with plain loads: right, and slow. Data must be
+                       aligned to the size of a number, as CUDA demands; santa_check says when it is not.
+   LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a sequence (max_pages
+                       * page_size with pages), batch and heads up to 65535, head_dim below 2^31, head_dim_v
+                       up to 8388480. Dense: kv_heads * ceil(group / 4) * ceil(head_dim_v / 256) up to
+                       65535, where group is heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v
+                       / 256) up to 65535, where flash may draw once per tile, and batch * kv_heads *
+                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key and query head in the workspace: 32
                        bits, or 16 or 8 with options.stash, for a smaller workspace at about the same speed. See the stash section
                        of santa.h.

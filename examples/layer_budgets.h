@@ -164,8 +164,10 @@ static inline int layer_budgets_parse(const layer_budgets_options *o, layer_budg
     if (strcmp(line, want) != 0)
         return layer_budgets_fail(e, "%.60s is of another search: %.190s", o->state_path, line);
     int good = fscanf(f, " iteration %lld square %lf reward %lf", &iteration, &s->square, &s->reward) == 3;
+    const double most = 1e9, steps = (double)iteration;     /* thetas beyond it are no search's, and overflow soon */
     for (int32_t i = 0; i < o->layers && good; i++)
-        good = fscanf(f, "%lf %lf", &s->theta[i], &s->sum[i]) == 2 && isfinite(s->theta[i]) && isfinite(s->sum[i]);
+        good = fscanf(f, "%lf %lf", &s->theta[i], &s->sum[i]) == 2 && fabs(s->theta[i]) <= most
+               && fabs(s->sum[i]) <= most * steps * (steps + 1.0) / 2.0;
     if (!good || iteration < 0 || !isfinite(s->reward) || !(s->square >= 0.0 && isfinite(s->square))
         || fscanf(f, "%7s", end) != 1 || strcmp(end, "end") != 0)
         return layer_budgets_fail(e, "%.200s is damaged or cut short: delete it to start anew", o->state_path);
@@ -190,7 +192,7 @@ static inline int layer_budgets_load(const layer_budgets_options *o, layer_budge
 
 /* The average of the thetas so far, later ones with more weight. */
 static inline void layer_budgets_average(const layer_budgets_options *o, const layer_budgets_state *s, int64_t *budget) {
-    double mean[LAYER_BUDGETS_MAX_LAYERS];
+    double mean[LAYER_BUDGETS_MAX_LAYERS] = { 0 };
     const double n = (double)s->iteration, weight = n * (n + 1.0) / 2.0;
     for (int32_t i = 0; i < o->layers; i++) mean[i] = weight > 0.0 ? s->sum[i] / weight : 0.0;
     layer_budgets_round(o, mean, budget);

@@ -390,6 +390,21 @@ static void groups(void) {
         }
 }
 
+/* Wide heads in large groups, where at its end dense's merge needs more shared memory than its ring. */
+static void wide_groups(void) {
+    NEED_DEVICE();
+    totals none = {0, 0, 0};
+    for (santa_dtype type : {SANTA_BF16, SANTA_F16})
+        for (int64_t dim : {160, 192, 256})
+            for (int64_t group : {5, 8})
+                for (int64_t page : {0, 16}) {
+                    ref_spec s = spec16(2 * group, 2, test_quick ? 130 : 1500, dim, type);
+                    s.page_size = page;
+                    problem p(s);
+                    compare(p, options(SANTA_DENSE, 0), &none);
+                }
+}
+
 static void lengths(void) {
     NEED_DEVICE();
     ref_spec s = spec16(8, 2, 700, 64);
@@ -502,6 +517,18 @@ static void long_context(void) {
     compare_all(spec16(4, 1, 200000, 64), 256, "long_context");
     ref_spec s = spec16(2, 1, 147457, 8, SANTA_F32);              /* more tiles than shared memory holds */
     compare_all(s, 64, "long_context f32");
+
+    /* the same with several shares of draws, and flash with fewer draws than tiles and with more */
+    problem p(s);
+    totals t = {0, 0, 0};
+    for (santa_method m : {SANTA_IID, SANTA_STRAT, SANTA_PROP}) compare(p, options(m, 600), &t);
+    static const int64_t flash[][2] = {{100, 64}, {5000, 64}, {1000, 1024}};
+    for (const int64_t *x : flash) {
+        santa_options o = options(SANTA_FLASH, x[0]);
+        o.tile_size = x[1];
+        compare(p, o, &t);
+    }
+    check_totals(t, "long_context, shares");
 }
 
 /* ------------------------------------------------------------------------------------------------- moved draws */
@@ -941,6 +968,14 @@ static void errors(void) {
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
     with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
+    with("too many keys", SANTA_ERR_BACKEND_TOO_LONG,
+         [](santa_attention *a, santa_options *) { a->k.shape[1] = a->v.shape[1] = INT32_MAX - 62; });
+    with("a wide head", SANTA_ERR_BACKEND_SIZE, [](santa_attention *a, santa_options *) {
+        a->q.shape[3] = a->k.shape[3] = ((int64_t)1 << 32) + 64;
+        a->q.stride[3] = a->k.stride[3] = 0;
+    });
+    with("k at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *) { a->k.data = (char *)a->k.data + 1; });
     for (int64_t tile : {8, 16, 32}) {
         santa_options o = g.o;
         o.method    = SANTA_FLASH;
@@ -1031,7 +1066,7 @@ static void second_device(void) {
 
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
-    {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
+    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras},
     {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {0, 0}
 };

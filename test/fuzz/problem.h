@@ -1,0 +1,442 @@
+/* problem.h - random valid calls of the whole API: every method, type, layout, paging and option, in memory between guard
+   pages, where all that a call must not read is NaN or a wild number.
+
+   A fuzz_spec says what the call computes and, apart from that, how its numbers lie in memory and who works on them.
+   fuzz_build makes the arrays; the same spec with another place, page size or thread count must give the same bits. */
+#ifndef SANTA_FUZZ_PROBLEM_H
+#define SANTA_FUZZ_PROBLEM_H
+
+#include "fuzz.h"
+
+enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS, FUZZ_SLOPES,
+       FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW };
+
+typedef enum fuzz_layout {
+    FUZZ_NHD, FUZZ_HND,
+    FUZZ_PADDED,                   /* NHD with gaps behind heads, tokens and sequences     */
+    FUZZ_BACKWARDS,                /* tokens and heads with negative strides               */
+    FUZZ_BATCH_INSIDE,             /* [len, batch, heads, dim]                             */
+    FUZZ_ADJACENT,                 /* the layouts above have features side by side         */
+    FUZZ_STRIDED = FUZZ_ADJACENT,  /* features three elements apart                        */
+    FUZZ_FEATURE_MAJOR,            /* [batch, heads, dim, len]                             */
+    FUZZ_LAYOUTS
+} fuzz_layout;
+
+typedef enum fuzz_values {
+    FUZZ_PLAIN,
+    FUZZ_TIES,                     /* many equal scores                                    */
+    FUZZ_EQUAL,                    /* all keys of a head the same                          */
+    FUZZ_PEAKS,                    /* a few keys hold nearly all the mass                  */
+    FUZZ_CLIFFS,                   /* whole blocks without mass                            */
+    FUZZ_VALUES
+} fuzz_values;
+
+typedef struct fuzz_spec {
+    int64_t batch, q_len, kv_heads, group, n, dim, dim_v, window;
+    santa_dtype q_type, k_type, v_type, out_type;
+    fuzz_values values;
+    uint64_t value_seed;
+    float    gain, soft_cap, sm_scale, k_scale, v_scale;
+    int      ragged, sinks, alibi, causal, one_sequence, poke;             /* poke: a NaN or infinity somewhere    */
+    int      own_seeds, own_offsets, own_requests;                         /* one for each sequence                */
+    int      predictor;                                                    /* 0 none, else which                   */
+    santa_options o;                                                       /* arrays and callbacks are put in later */
+    /* from here on: what must not matter */
+    fuzz_layout q_layout, k_layout, v_layout, out_layout;
+    int64_t first;                                                         /* number of the batch's first sequence */
+    int64_t page_size;                                                     /* 0 = not paged                        */
+    uint64_t shuffle;                                                      /* of pages and of tasks                */
+    int      broadcast, at_end, wide_table, no_lse, no_error, no_audit;
+} fuzz_spec;
+
+typedef struct fuzz_problem {
+    fuzz_spec       s;
+    santa_attention a;
+    santa_options   o;
+    uint64_t        order;         /* of tasks                                                                     */
+} fuzz_problem;
+
+/* ------------------------------------------------------------------------------------------------ choices */
+
+static inline int fuzz_has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
+
+static inline int64_t fuzz_least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static inline fuzz_layout fuzz_some_layout(fuzz_source *s, santa_dtype type) {
+    const int all = type == SANTA_Q8_0 ? FUZZ_ADJACENT : FUZZ_LAYOUTS;
+    return fuzz_chance(s, 2) ? FUZZ_NHD : (fuzz_layout)fuzz_below(s, all);
+}
+
+/* Sizes of one of a few kinds, small enough that thousands of them run in a second. */
+static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
+    const int64_t unit = p->k_type == SANTA_Q8_0 || p->v_type == SANTA_Q8_0 ? 32 : 1;
+    static const int64_t dims[] = {16, 24, 32, 48, 64, 80, 96, 128, 160, 192};
+    p->batch    = fuzz_between(s, 1, 3);
+    p->q_len    = fuzz_chance(s, 3) ? fuzz_between(s, 2, 4) : 1;
+    p->kv_heads = fuzz_between(s, 1, 4);
+    p->group    = fuzz_between(s, 1, 5);
+    p->n        = fuzz_between(s, 1, 200);
+    p->dim      = fuzz_between(s, 1, 20);
+    p->dim_v    = fuzz_between(s, 1, 20);
+    switch (fuzz_below(s, 6)) {
+    case 0:                                                   /* rows that threads share */
+        p->n = fuzz_between(s, 1000, 2600);
+        p->batch = fuzz_between(s, 1, 2);
+        p->kv_heads = fuzz_between(s, 1, 3);
+        p->group = fuzz_between(s, 1, 2);
+        p->dim = p->dim_v = fuzz_between(s, 1, 8);
+        break;
+    case 1:
+        p->dim   = dims[fuzz_below(s, (int64_t)(sizeof dims / sizeof *dims))];
+        p->dim_v = dims[fuzz_below(s, (int64_t)(sizeof dims / sizeof *dims))];
+        p->n     = fuzz_between(s, 1, 140);
+        break;
+    case 2:                                                   /* more heads than one pass takes */
+        p->kv_heads = fuzz_between(s, 1, 10);
+        p->group = fuzz_between(s, 1, 19);
+        p->n = fuzz_between(s, 1, 100);
+        p->dim = fuzz_between(s, 1, 4);
+        p->dim_v = fuzz_between(s, 1, 4);
+        break;
+    case 3: p->n = fuzz_between(s, 60, 700); break;           /* many blocks */
+    default: break;
+    }
+    p->dim   = (p->dim + unit - 1) / unit * unit;
+    p->dim_v = (p->dim_v + unit - 1) / unit * unit;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->group > 1) p->group--;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->kv_heads > 1) p->kv_heads--;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->q_len > 1) p->q_len--;
+}
+
+static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
+    santa_options *o = &p->o;
+    santa_vattention_options *v = &o->vattention;
+    o->method = (santa_method)fuzz_below(s, SANTA_METHOD_COUNT);
+    if (fuzz_chance(s, 3)) o->scores = (santa_scores_method)fuzz_below(s, p->k_type == SANTA_Q8_0 ? 6 : 5);
+    if (p->k_type == SANTA_Q8_0 && fuzz_chance(s, 2)) o->scores = SANTA_SCORES_Q8;
+    if (fuzz_chance(s, 2)) o->bernoulli_draws = fuzz_between(s, 1, 12);
+    o->num_samples = fuzz_chance(s, 4) ? fuzz_between(s, 0, 700) : fuzz_between(s, 1, 64);
+    o->stash = (santa_stash)(fuzz_chance(s, 2) ? fuzz_below(s, 4) : 0);
+    if (fuzz_chance(s, 4)) o->dense_below = fuzz_between(s, -1, 300);
+    if (o->method == SANTA_PROP && fuzz_chance(s, 2)) o->tile_size = 64 * fuzz_between(s, 1, 5);
+    if (o->method == SANTA_FLASH && fuzz_chance(s, 2)) o->tile_size = fuzz_chance(s, 2) ? 8 << fuzz_below(s, 3) : 64 * fuzz_between(s, 1, 5);
+    if (o->method == SANTA_TOP_P && fuzz_chance(s, 2)) o->top_p = (double)fuzz_between(s, 1, 100) / 100.0;
+    o->seed   = fuzz_take(s, 2);
+    o->offset = fuzz_take(s, 1);
+    o->isa    = SANTA_ISA_AUTO;
+    if (fuzz_chance(s, 2)) {
+        o->isa = test_isa_from((int)fuzz_below(s, SANTA_ISA_COUNT));
+        if (o->isa == SANTA_ISA_COUNT) o->isa = SANTA_ISA_SCALAR;
+    }
+    if (fuzz_chance(s, 3)) o->num_threads = fuzz_between(s, 0, 7);
+    v->sink_tokens  = fuzz_chance(s, 4) ? 0 : fuzz_between(s, -1, 20);
+    v->local_tokens = fuzz_chance(s, 4) ? 0 : fuzz_between(s, -1, 20);
+    v->heavy_tokens = fuzz_chance(s, 4) ? 0 : fuzz_between(s, -1, 30);
+    v->base_samples = fuzz_chance(s, 2) ? 0 : fuzz_between(s, 2, 60);
+    v->epsilon      = fuzz_chance(s, 4) ? 0.0 : (double)fuzz_between(s, 1, 99) / 100.0;
+    v->delta        = fuzz_chance(s, 4) ? 0.0 : (double)fuzz_between(s, 1, 99) / 100.0;
+    v->guarantee    = (santa_guarantee)fuzz_below(s, 2);
+    v->bound        = (santa_bound)fuzz_below(s, 2);
+    p->predictor    = fuzz_chance(s, 2) ? (int)fuzz_between(s, 1, 3) : 0;
+}
+
+static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
+    memset(p, 0, sizeof *p);
+    p->q_type   = (santa_dtype)fuzz_below(s, 3);
+    p->out_type = (santa_dtype)(fuzz_chance(s, 2) ? fuzz_below(s, 3) : 0);
+    p->k_type   = (santa_dtype)fuzz_below(s, 5);
+    p->v_type   = fuzz_chance(s, 4) ? (santa_dtype)fuzz_below(s, 5) : p->k_type;
+    fuzz_choose_sizes(s, p);
+    fuzz_choose_options(s, p);
+    p->values     = (fuzz_values)(fuzz_chance(s, 2) ? fuzz_below(s, FUZZ_VALUES) : 0);
+    p->value_seed = fuzz_take(s, 2);
+    p->gain       = 0.5f * (float)fuzz_between(s, 1, 8);
+    p->ragged     = fuzz_chance(s, 2);
+    p->sinks      = fuzz_chance(s, 4);
+    p->alibi      = fuzz_chance(s, 4);
+    p->causal     = fuzz_chance(s, 2);
+    p->soft_cap   = fuzz_chance(s, 4) ? (float)fuzz_between(s, 1, 30) : 0.0f;
+    p->window     = fuzz_chance(s, 4) ? fuzz_between(s, 1, 2 * p->n) : 0;
+    p->sm_scale   = fuzz_chance(s, 4) ? 0.01f * (float)fuzz_between(s, -50, 50) : 0.0f;
+    p->k_scale    = fuzz_chance(s, 4) ? 0.25f * (float)fuzz_between(s, 1, 7) : 0.0f;
+    p->v_scale    = fuzz_chance(s, 4) ? 0.25f * (float)fuzz_between(s, 1, 7) : 0.0f;
+    p->own_seeds    = fuzz_chance(s, 4);
+    p->own_offsets  = fuzz_chance(s, 4);
+    p->own_requests = fuzz_chance(s, 4);
+    p->poke         = fuzz_chance(s, 16) ? (int)fuzz_between(s, 1, 255) : 0;
+    p->one_sequence = fuzz_chance(s, 16) && !p->poke;
+
+    p->q_layout   = fuzz_some_layout(s, p->q_type);
+    p->k_layout   = fuzz_some_layout(s, p->k_type);
+    p->v_layout   = fuzz_some_layout(s, p->v_type);
+    p->out_layout = fuzz_some_layout(s, p->out_type);
+    p->page_size  = fuzz_chance(s, 3) ? fuzz_chance(s, 4) ? 64 : fuzz_between(s, 1, 30) : 0;
+    p->shuffle    = fuzz_take(s, 2);
+    p->broadcast  = p->one_sequence;
+    p->at_end     = !fuzz_chance(s, 3);
+    p->wide_table = fuzz_chance(s, 2);
+    p->no_lse     = fuzz_chance(s, 8);
+    p->no_error   = p->o.method == SANTA_TOP_K || p->o.method == SANTA_TOP_P || fuzz_chance(s, 3);
+    p->no_audit   = fuzz_chance(s, 3);
+}
+
+/* ------------------------------------------------------------------------------------------------ numbers */
+
+static inline uint64_t fuzz_hash(uint64_t a, uint64_t b) {
+    uint64_t z = (a + 0x9e3779b97f4a7c15u) ^ b * 0xd1342543de82ef95u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Uniform in [-1, 1), a function of the spec's seed and the place. */
+static inline float fuzz_unit(const fuzz_spec *p, int tensor, int64_t b, int64_t j, int64_t h, int64_t c) {
+    const int64_t  sequence = p->one_sequence && tensor != FUZZ_Q ? 0 : p->first + b;
+    const uint64_t place = ((uint64_t)sequence * 4099u + (uint64_t)j) * 67u * 199u + (uint64_t)h * 199u + (uint64_t)c;
+    return (float)(int32_t)(fuzz_hash(p->value_seed * 4u + (uint64_t)tensor, place) >> 40) / 8388608.0f - 1.0f;
+}
+
+/* The numbers of one row of q, k or v. */
+static inline void fuzz_numbers(const fuzz_spec *p, int tensor, int64_t b, int64_t j, int64_t h, float *x) {
+    const int64_t dim = tensor == FUZZ_V ? p->dim_v : p->dim;
+    for (int64_t c = 0; c < dim; c++) {
+        float u = fuzz_unit(p, tensor, b, tensor == FUZZ_K && p->values == FUZZ_EQUAL ? 0 : j, h, c);
+        if (tensor == FUZZ_Q) { x[c] = 1.7f * p->gain * u; continue; }
+        if (tensor == FUZZ_V) { x[c] = u + 0.5f; continue; }
+        if (p->values == FUZZ_TIES) u = u < -0.4f ? -1.0f : u > 0.4f ? 1.0f : 0.0f;
+        if (p->values == FUZZ_PEAKS && fuzz_hash(p->value_seed, (uint64_t)j) % 19 == 0) u *= 25.0f;
+        if (p->values == FUZZ_CLIFFS && j / 64 % 2 == 0) u *= 60.0f;
+        x[c] = 1.7f * u;
+    }
+}
+
+static inline int64_t fuzz_byte_count(santa_dtype t, int64_t n) {
+    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+}
+
+static inline int64_t fuzz_at(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
+    return i0 * t->stride[0] + i1 * t->stride[1] + i2 * t->stride[2] + i3 * t->stride[3];
+}
+
+static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, const float *x) {
+    char *row = (char *)t->data + fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, i2, 0));
+    if (t->dtype == SANTA_Q8_0) { santa_f32_to_q8_0(x, t->shape[3], row); return; }
+    for (int64_t c = 0; c < t->shape[3]; c++) {
+        char *p = row + fuzz_byte_count(t->dtype, c * t->stride[3]);
+        if (t->dtype == SANTA_F32) memcpy(p, &x[c], 4);
+        else if (t->dtype == SANTA_E4M3) *(uint8_t *)p = santa_f32_to_e4m3(x[c]);
+        else {
+            const uint16_t half = t->dtype == SANTA_F16 ? santa_f32_to_f16(x[c]) : santa_f32_to_bf16(x[c]);
+            memcpy(p, &half, 2);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------ memory */
+
+static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout layout, int at_end, int broadcast,
+                                       int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+    const int64_t gap = layout == FUZZ_PADDED ? type == SANTA_Q8_0 ? 96 : 3 : 0;
+    santa_tensor  t;
+    memset(&t, 0, sizeof t);
+    t.dtype = type;
+    t.shape[0] = n0; t.shape[1] = n1; t.shape[2] = n2; t.shape[3] = n3;
+    t.stride[3] = layout == FUZZ_STRIDED ? 3 : 1;
+    t.stride[2] = n3 * t.stride[3] + gap;
+    t.stride[1] = n2 * t.stride[2] + gap;
+    t.stride[0] = n1 * t.stride[1] + gap;
+    if (layout == FUZZ_HND) {
+        t.stride[1] = n3;
+        t.stride[2] = n1 * n3;
+    } else if (layout == FUZZ_FEATURE_MAJOR) {
+        t.stride[1] = 1;
+        t.stride[3] = n1;
+        t.stride[2] = n1 * n3;
+    } else if (layout == FUZZ_BATCH_INSIDE) {
+        t.stride[0] = n2 * n3;
+        t.stride[1] = n0 * t.stride[0];
+    } else if (layout == FUZZ_BACKWARDS) {
+        t.stride[1] = -t.stride[1];
+        t.stride[2] = -t.stride[2];
+    }
+    if (broadcast) t.stride[0] = 0;
+    int64_t low = 0, high = 0;
+    for (int d = 0; d < 4; d++) {
+        const int64_t way = (t.shape[d] - 1) * t.stride[d];
+        if (way < 0) low += way;
+        else         high += way;
+    }
+    if (type == SANTA_Q8_0) high += 31;                       /* to the end of a block */
+    const int64_t bytes = fuzz_byte_count(type, high - low + 1);
+    t.data = (char *)fuzz_memory(area, (size_t)bytes, at_end, 0xff) - fuzz_byte_count(type, low);     /* 0xff: NaN in any type */
+    return t;
+}
+
+static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b) {
+    if (!p->ragged) return p->n;
+    switch ((p->value_seed + (uint64_t)(p->first + b)) % 6) {
+    case 0:  return p->n;
+    case 1:  return 0;
+    case 2:  return 1;
+    case 3:  return p->n / 2 + 1 < p->n ? p->n / 2 + 1 : p->n;
+    case 4:  return p->n - 1;
+    default: return p->n < 65 ? p->n : 65;
+    }
+}
+
+/* Valid keys of a query row. */
+static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end, int64_t *position) {
+    const int64_t len = fuzz_len(p, b);
+    *position = len - p->q_len + i;
+    *end   = p->causal ? *position + 1 > 0 ? *position + 1 : 0 : len;
+    *begin = p->window > 0 && *position >= p->window ? *position - p->window + 1 : 0;
+    if (*begin > *end) *begin = *end;
+}
+
+/* Where key j of sequence b lies: first two indices of k and v. */
+static inline void fuzz_place(const fuzz_problem *p, int64_t b, int64_t j, int64_t *i0, int64_t *i1) {
+    const int64_t stride = p->a.block_table_stride ? p->a.block_table_stride : p->a.max_pages;
+    *i0 = p->s.page_size ? p->a.block_table[b * stride + j / p->s.page_size] : b;
+    *i1 = p->s.page_size ? j % p->s.page_size : j;
+}
+
+static inline void fuzz_tasks(void *user, int64_t count, santa_task task, void *context) {
+    const uint64_t order = *(const uint64_t *)user;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t turn = (i + (int64_t)(order / 2 % 16)) % count;
+        task(context, order % 2 ? count - 1 - turn : turn);
+    }
+}
+
+/* Pure functions of their arguments; some indices outside of the range, some twice. */
+static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
+                                   int64_t end, int64_t count, int32_t *index) {
+    const int which = *(const int *)user;
+    (void)batch;
+    for (int64_t i = 0; i < count; i++)
+        index[i] = (int32_t)(begin - 2 + (i * 7 + head + q_index + (q[0] > 0.0f)) % (end - begin + 4));
+    return which == 1 ? count : which == 2 ? count / 2 : -1;
+}
+
+static inline void fuzz_build_table(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    const int64_t columns = (s->n + s->page_size - 1) / s->page_size, stride = s->wide_table ? columns + 3 : columns;
+    int32_t *table = (int32_t *)fuzz_memory(FUZZ_TABLE, (size_t)(s->batch * stride) * sizeof *table, s->at_end, 0x7f);
+    int32_t *page  = (int32_t *)test_alloc((size_t)(s->batch * columns + 1) * sizeof *page);
+    for (int64_t i = 0; i < s->batch * columns; i++) {        /* a shuffle */
+        const int64_t other = (int64_t)(fuzz_hash(s->shuffle, (uint64_t)i) % (uint64_t)(i + 1));
+        page[i] = page[other];
+        page[other] = (int32_t)i + 1;
+    }
+    for (int64_t b = 0; b < s->batch; b++) {
+        int64_t begin, end, position;
+        fuzz_range(s, b, 0, &begin, &end, &position);
+        for (int64_t i = 0; i < columns; i++)                 /* wild where no row looks */
+            table[b * stride + i] = i >= begin / s->page_size && i * s->page_size < fuzz_len(s, b) ? page[b * columns + i]
+                                  : i % 2 ? INT32_MAX : -7;
+    }
+    free(page);
+    p->a.block_table        = table;
+    p->a.max_pages          = columns;
+    p->a.block_table_stride = s->wide_table ? stride : 0;
+}
+
+static inline uint64_t *fuzz_words(int area, const fuzz_spec *s, uint64_t stream) {
+    uint64_t *word = (uint64_t *)fuzz_memory(area, (size_t)s->batch * sizeof *word, s->at_end, 0);
+    for (int64_t b = 0; b < s->batch; b++)
+        word[b] = stream ? fuzz_hash(s->value_seed + stream, (uint64_t)(s->first + b)) : (uint64_t)(s->first + b);
+    return word;
+}
+
+/* A NaN or infinity in one number of q, k or v that some row may read. */
+static inline void fuzz_poke(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    const santa_tensor *t = s->poke % 3 == 0 ? &p->a.q : s->poke % 3 == 1 ? &p->a.k : &p->a.v;
+    const int64_t len = fuzz_len(s, 0);
+    int64_t begin, end, position, i0 = 0, i1 = 0;
+    fuzz_range(s, 0, s->q_len - 1, &begin, &end, &position);
+    if (s->first > 0 || len == 0 || begin == end || t->dtype >= SANTA_E4M3) return;
+    if (t != &p->a.q) fuzz_place(p, 0, begin + s->poke / 3 % (end - begin), &i0, &i1);
+    const uint16_t half = s->poke & 4 ? 0x7fff : t->dtype == SANTA_F16 ? 0x7c00 : 0x7f80;
+    const uint32_t word = (uint32_t)half << 16;
+    char *at = (char *)t->data + fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, s->poke % t->shape[2], s->poke % t->shape[3]));
+    if (t->dtype == SANTA_F32) memcpy(at, &word, 4);
+    else                       memcpy(at, &half, 2);
+}
+
+/* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
+static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
+    memset(p, 0, sizeof *p);
+    p->s = *spec;
+    const fuzz_spec *s = &p->s;
+    const int64_t heads = s->kv_heads * s->group, rows = s->batch * s->q_len * heads;
+    const int64_t pages = s->page_size ? s->batch * ((s->n + s->page_size - 1) / s->page_size) + 2 : 0;
+    const int64_t n0 = pages ? pages : s->batch, n1 = pages ? s->page_size : s->n;
+    const int     broadcast = s->broadcast && !pages;
+    float         row[512];
+    santa_attention *a = &p->a;
+    a->q   = fuzz_tensor(FUZZ_Q, s->q_type, s->q_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim);
+    a->k   = fuzz_tensor(FUZZ_K, s->k_type, s->k_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim);
+    a->v   = fuzz_tensor(FUZZ_V, s->v_type, s->v_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim_v);
+    a->out = fuzz_tensor(FUZZ_OUT, s->out_type, s->out_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim_v);
+    if (!s->no_lse) a->lse = (float *)fuzz_memory(FUZZ_LSE, (size_t)rows * sizeof(float), s->at_end, 0xff);
+    if (!s->no_error) a->std_error = (float *)fuzz_memory(FUZZ_ERROR, (size_t)rows * sizeof(float), s->at_end, 0xff);
+    if (s->ragged || s->page_size) {                          /* the last page may be partial */
+        int32_t *lens = (int32_t *)fuzz_memory(FUZZ_LENS, (size_t)s->batch * sizeof *lens, s->at_end, 0);
+        for (int64_t b = 0; b < s->batch; b++) lens[b] = (int32_t)fuzz_len(s, b);
+        a->seq_lens = lens;
+    }
+    if (s->page_size) fuzz_build_table(p);
+    if (s->sinks) {
+        float *sinks = (float *)fuzz_memory(FUZZ_SINKS, (size_t)heads * sizeof *sinks, s->at_end, 0);
+        for (int64_t h = 0; h < heads; h++) sinks[h] = h % 3 == 2 ? -INFINITY : h % 3 == 1 ? 0.0f : 2.0f + 0.25f * (float)h;
+        a->sinks = sinks;
+    }
+    if (s->alibi) {
+        float *slopes = (float *)fuzz_memory(FUZZ_SLOPES, (size_t)heads * sizeof *slopes, s->at_end, 0);
+        for (int64_t h = 0; h < heads; h++) slopes[h] = 0.01f * (float)(h % 4);
+        a->alibi_slopes = slopes;
+    }
+    a->sm_scale = s->sm_scale; a->k_scale = s->k_scale; a->v_scale = s->v_scale; a->soft_cap = s->soft_cap;
+    a->causal = s->causal; a->window = s->window;
+
+    for (int64_t b = 0; b < s->batch; b++) {
+        int64_t begin, end, position;
+        fuzz_range(s, b, 0, &begin, &end, &position);
+        for (int64_t i = 0; i < s->q_len; i++)
+            for (int64_t h = 0; h < heads; h++) {
+                fuzz_numbers(s, FUZZ_Q, b, i, h, row);
+                fuzz_store_row(&a->q, b, i, h, row);
+            }
+        for (int64_t j = begin; j < fuzz_len(s, b); j++) {
+            int64_t i0, i1;
+            fuzz_place(p, b, j, &i0, &i1);
+            for (int64_t h = 0; h < s->kv_heads; h++) {
+                fuzz_numbers(s, FUZZ_K, b, j, h, row);
+                fuzz_store_row(&a->k, i0, i1, h, row);
+                fuzz_numbers(s, FUZZ_V, b, j, h, row);
+                fuzz_store_row(&a->v, i0, i1, h, row);
+            }
+        }
+    }
+    if (s->poke) fuzz_poke(p);
+
+    p->o = s->o;
+    p->order = s->shuffle;
+    if (s->own_seeds)    p->o.seeds       = fuzz_words(FUZZ_SEEDS, s, 1);
+    if (s->own_offsets)  p->o.offsets     = fuzz_words(FUZZ_OFFSETS, s, 2);
+    if (s->own_requests) p->o.request_ids = fuzz_words(FUZZ_REQUESTS, s, 3);
+    else if (s->first)   p->o.request_ids = fuzz_words(FUZZ_REQUESTS, s, 0);
+    if (p->o.num_threads > 1) {
+        p->o.parallel_for  = fuzz_tasks;
+        p->o.parallel_user = &p->order;
+    }
+    if (s->predictor) {
+        p->o.vattention.heavy      = fuzz_predict;
+        p->o.vattention.heavy_user = &p->s.predictor;
+    }
+    if (s->o.method == SANTA_VATTENTION && !s->no_audit)
+        p->o.vattention.audit = (santa_audit *)fuzz_memory(FUZZ_AUDIT, (size_t)rows * sizeof(santa_audit), s->at_end, 0xff);
+}
+
+#endif
