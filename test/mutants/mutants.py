@@ -65,7 +65,8 @@ def library_units():
     suites   = [(n, ["--quick", "--fail-fast", n + "/"], {}) for n in names]
     narrower = [(n + " with AVX2", ["--quick", "--fail-fast", n + "/"], {"SANTA_TEST_ISA": "avx2"})
                 for n in ("dense", "q8_0", "bernoulli", "vattention")]
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-include", "assert.h", "-DSANTA_ASSERT=assert"]
+    sanitize = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-include", "assert.h",
+                "-DSANTA_ASSERT=assert"]
     link     = ["-pthread", "-lm"]
     return [Unit("santa.h", "santa.h", r"(?!kernels(?!-scalar)|isa)", ["test/impl.c"], objects,
                  CC + ["-O1", "-DSANTA_NO_SIMD"], link, suites, sanitize),
@@ -570,7 +571,7 @@ def arguments():
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     p.add_argument("--quick", action="store_true", help="no sanitizers for those that survive")
     p.add_argument("--list", action="store_true", help="shows the sample and ends")
-    p.add_argument("--retry", action="store_true", help="only what survived when it was last run here")
+    p.add_argument("--keep", action="store_true", help="takes over what was killed when it was last run here")
     p.add_argument("--survivors", action="store_true", help="at the end shows them as entries of equivalent.txt")
     return p.parse_args()
 
@@ -604,10 +605,9 @@ def main():
     if os.path.exists(results_path):
         with open(results_path) as f:
             results = json.load(f)
-    if options.retry:
-        chosen = [m for m in everything if results.get(m.digest) == "survived"]
     equivalents = read_equivalents()
     print("%d of %d possible mutants, seed %d" % (len(chosen), possible, options.seed))
+    sys.stdout.flush()
     if options.list:
         for m in sorted(chosen, key=lambda m: (m.unit.source, m.line)):
             print("%s [%s, %s]" % (show(m), m.section, m.operator))
@@ -618,6 +618,8 @@ def main():
     for m in chosen:
         if (m.function, m.before, m.after) in equivalents:
             verdicts[m.digest] = ("equivalent", "")
+        elif options.keep and results.get(m.digest, "survived") != "survived":
+            verdicts[m.digest] = (results[m.digest], "")
         else:
             waiting.append(m)
     directories = queue.Queue()
