@@ -656,6 +656,8 @@ static void steps(void) {
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(NULL, LEN, &o, id, &d, got.workspace, need));
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, NULL, id, &d, got.workspace, need));
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, NULL, got.workspace, need));
+    const santa_stream_id nobody[] = {{0, -1, 0}, {0, 0, -1}, {0, (int64_t)1 << 31, 0}, {0, 0, (int64_t)1 << 31}};
+    for (int i = 0; i < 4; i++) EXPECT(ERR_INDEX, santa_sample(scores, LEN, &o, nobody[i], &d, got.workspace, need));
     EXPECT(ERR_SHAPE,          santa_sample(scores, -1, &o, id, &d, got.workspace, need));
     EXPECT(ERR_TOO_LONG,       santa_sample(scores, (int64_t)1 << 31, &o, id, &d, got.workspace, need));
     EXPECT(ERR_WORKSPACE_NULL, santa_sample(scores, LEN, &o, id, &d, NULL, need));

@@ -768,6 +768,25 @@ static void budget_edges(void) {
             }
 }
 
+/* Of all the mass, keys 1000 below the others have none: rounding of the sums may ask for one of them, never for its equals. */
+static void top_p_without_mass(void) {
+    enum { N = 100, LOW = 10, SEEDS = 40 };
+    int asked = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        test_rng rng = test_rng_make(seed);
+        float scores[N];
+        for (int j = 0; j < N; j++) scores[j] = j < N - LOW ? (float)test_normal(&rng) : -1000.0f;
+        santa_options o = ref_options(SANTA_TOP_P, 0, 0);
+        o.top_p = 1.0;
+        ref_drawn r = ref_sample(scores, N, &o, ref_stream(0, 0, 0));
+        CHECK_STATUS(r.status, SANTA_OK);
+        CHECK_MSG(r.d.rows <= N - LOW + 1, "%d rows, of which %d have mass", (int)r.d.rows, N - LOW);
+        asked += r.d.rows == N - LOW + 1;
+        ref_drawn_free(&r);
+    }
+    CHECK_MSG(asked > 0, "no sum was rounded down");
+}
+
 /* A rounded stash: masses of blocks and lse stay exact, the mean over seeds stays the softmax (8 bits: dithered; 16 bits: off by
    2^-11 at most), and keys without mass stay out. */
 static void rounded_stash(void) {
@@ -867,8 +886,13 @@ static void known_stash(void) {
                 CHECK_STATUS(santa_scores(&p.a, &o, 0, i, 0, scores, N, workspace, bytes), SANTA_OK);
                 if (!stash_weights(&o, ref_stream(request[0], h, i), scores + h * N, N, want, plain)) continue;
                 compared++;
+                ref_drawn alone = ref_sample(scores + h * N, N, &o, ref_stream(request[0], h, i));
+                double weight[N] = {0.0};
+                for (int64_t k = 0; k < alone.d.rows; k++) weight[alone.index[k]] = (double)alone.weight[k];
+                ref_drawn_free(&alone);
                 for (int64_t j = 0; j < N; j++) {
                     const double got = ref_get(&p.a.out, 0, i, h, j);
+                    CHECK_NEAR(weight[j], got, 2e-7, 0.0);           /* santa_sample rounds as santa_decode does */
                     CHECK_MSG(fabs(got - want[j]) < 1.01 / S + 2e-7, "stash %d, seed %d, row %d, head %d: key %d has weight %.9g, "
                               "want %.9g", stash, (int)seed, (int)i, (int)h, (int)j, got, want[j]);
                     apart = fmax(apart, fabs(want[j] - plain[j]));
@@ -931,6 +955,7 @@ const test_case suite_sampling[] = {
     {"seed, offset, request, head and row select the draws", streams_differ},
     {"top-k against sorting, ties", top_k},
     {"top-p against sorting, ties", top_p},
+    {"top-p of all: one key without mass at most", top_p_without_mass},
     {"dense as a list of rows", dense_step},
     {"a stash in 16 and 8 bits", rounded_stash},
     {"a stash in 16 and 8 bits: known answers", known_stash},

@@ -36,6 +36,7 @@ ROOT       = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")
 EQUIVALENT = os.path.join(ROOT, "test", "mutants", "equivalent.txt")
 BUILD      = os.path.join(ROOT, os.environ.get("BUILD", "build"), "mutants")
 CC         = os.environ.get("CC", "cc").split()
+CXX        = os.environ.get("CXX", "c++").split()
 ALLOWED    = 0.05                            # of the mutants that could be killed may survive
 
 # ------------------------------------------------------------------------------------------------- what is tested
@@ -45,6 +46,7 @@ class Unit:
 
     def __init__(self, name, source, sections, entry, objects, compile, link, suites, sanitize=None):
         self.name     = name
+        self.folder   = re.sub(r"\W+", "_", name)
         self.source   = source               # the file that is changed, from ROOT
         self.sections = re.compile(sections) # a line belongs to the first unit that matches and compiles it
         self.entry    = entry                # files copied beside it, the first of which includes it (or is it)
@@ -63,15 +65,29 @@ def library_units():
     suites   = [(n, ["--quick", "--fail-fast", n + "/"], {}) for n in names]
     narrower = [(n + " with AVX2", ["--quick", "--fail-fast", n + "/"], {"SANTA_TEST_ISA": "avx2"})
                 for n in ("dense", "q8_0", "bernoulli", "vattention")]
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-include", "assert.h", "-DSANTA_ASSERT=assert"]
+    sanitize = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-include", "assert.h",
+                "-DSANTA_ASSERT=assert"]
     link     = ["-pthread", "-lm"]
     return [Unit("santa.h", "santa.h", r"(?!kernels(?!-scalar)|isa)", ["test/impl.c"], objects,
                  CC + ["-O1", "-DSANTA_NO_SIMD"], link, suites, sanitize),
             Unit("santa.h with SIMD", "santa.h", r"", ["test/impl.c"], objects, CC + ["-O1"], link, suites + narrower)]
 
 
+def cuda_units():
+    """The host side of santa_cuda.cu, with a stand-in for the CUDA runtime; what is in its kernels is not compiled."""
+    program = "test/cuda/test_launches.cpp"
+    if not os.path.exists(os.path.join(ROOT, program)):
+        return []
+    entry  = [program, "santa.h", "santa_cuda.h", "test/harness.h", "test/main.c"]
+    for folder in ("test/cuda", "test/cuda/standin"):
+        entry += [folder + "/" + f for f in sorted(os.listdir(os.path.join(ROOT, folder))) if f.endswith(".h")]
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    return [Unit("santa_cuda.cu", "santa_cuda.cu", r"", entry, [], CXX + ["-std=c++17", "-O1", "-Itest/cuda/standin"], ["-lm"],
+                 [("launches", ["--quick", "--fail-fast"], {})], sanitize)]
+
+
 def units():
-    return library_units()
+    return library_units() + cuda_units()
 
 # ------------------------------------------------------------------------------------------------- reading the source
 
@@ -88,9 +104,10 @@ DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", re.M | re.S)
 SECTION   = re.compile(r"/\* [-=]{20,} >>([a-z0-9-]+) \*/")
 TYPES     = set("const static int float double char unsigned signed short long void size_t auto struct union enum volatile "
                 "int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t constexpr typedef".split())
+WIDE      = set("int64_t uint64_t i64 u64 double size_t".split())
 KEYWORDS  = set("if else for while do switch case default return break continue goto sizeof".split())
-# Hints to the cache change no result; assertions are tests themselves.
-LEFT_OUT  = re.compile(r"PREFETCH|SANTA_ASSERT|static_assert")
+# Hints to the cache change no result; assertions and what calls the stand-in are tests themselves.
+LEFT_OUT  = re.compile(r"PREFETCH|SANTA_ASSERT|static_assert|standin_")
 
 Token    = collections.namedtuple("Token", "kind text at")
 Mutant   = collections.namedtuple("Mutant", "unit section function operator start end new line before after digest")
@@ -118,7 +135,7 @@ def active_lines(unit, text, directory):
 
 
 def place(unit, text, directory):
-    """The changed file and those that it is compiled with, in a directory of a worker's own."""
+    """The changed file and those that it is compiled with, in a directory of a worker's and unit's own."""
     for name in unit.entry:
         target = os.path.join(directory, name)
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -173,10 +190,10 @@ def braces(tokens, pair):
             while j >= 0 and tokens[j].text not in (";", "{", "}"):
                 head.append(tokens[j].text)
                 j -= 1
-            if function is None and ")" in head and "=" not in head and "namespace" not in head:
-                kind, function = "function", function_name(tokens, pair, i)
-            elif before != ")" and {"struct", "union", "enum"} & set(head) and "=" not in head and ")" not in head:
+            if before != ")" and {"struct", "union", "enum"} & set(head) and "=" not in head:
                 kind = "type"
+            elif function is None and ")" in head and "=" not in head and "namespace" not in head:
+                kind, function = "function", function_name(tokens, pair, i)
             else:
                 kind = "other"
             stack.append(kind)
@@ -293,8 +310,7 @@ def changes(text, tokens, pair, where):
                     a = text[tokens[i + 1].at:tokens[j - 1].at + len(tokens[j - 1].text)]
                     b = text[tokens[j + 1].at:tokens[k - 1].at + len(tokens[k - 1].text)]
                     yield "arms", tokens[i + 1].at, tokens[k - 1].at + len(tokens[k - 1].text), b + " : " + a
-            if t.text == "(" and i in pair and pair[i] in (i + 2,) and tokens[i + 1].text in ("int64_t", "uint64_t", "i64", "u64",
-                                                                                             "double", "size_t"):
+            if t.text == "(" and i in pair and pair[i] == i + 2 and tokens[i + 1].text in WIDE:
                 j = pair[i] + 1              # a cast that makes a product or shift wide; others mostly change nothing
                 j = pair[j + 1] + 1 if tokens[j].kind == "name" and j + 1 in pair and tokens[j + 1].text == "(" else \
                     pair[j] + 1 if j in pair else j + 1
@@ -311,7 +327,8 @@ def changes(text, tokens, pair, where):
     for first, last in whole:
         t = tokens[first]
         guarded = tokens[first - 1].text in (")", "else")
-        keeps = t.text == "(" or is_declaration(tokens, first, last) or (t.text == "return" and last - first > 1 and not guarded)
+        keeps = (t.text == "(" or is_declaration(tokens, first, last)
+                 or t.text == "return" and last - first > 1 and not guarded)
         if not keeps and t.text not in ("case", "default"):
             yield "statement", t.at, tokens[last].at + 1, ";"
 
@@ -433,10 +450,10 @@ class Builder:
 
     def __init__(self, unit, jobs):
         self.unit      = unit
-        self.directory = os.path.join(BUILD, re.sub(r"\W+", "_", unit.name))
+        self.directory = os.path.join(BUILD, unit.folder)
         os.makedirs(self.directory, exist_ok=True)
-        newest = max(os.path.getmtime(os.path.join(d, f)) for d in (ROOT, os.path.join(ROOT, "test"), os.path.join(ROOT, "examples"))
-                     for f in os.listdir(d) if f.endswith((".c", ".h", ".cu")))
+        newest = max(os.path.getmtime(os.path.join(ROOT, d, f)) for d in (".", "test", "examples")
+                     for f in os.listdir(os.path.join(ROOT, d)) if f.endswith((".c", ".h", ".cu")))
         def build(pair):
             target = os.path.join(self.directory, pair[0])
             if not os.path.exists(target) or os.path.getmtime(target) < newest:
@@ -463,6 +480,7 @@ class Builder:
 
     def baseline(self, directory):
         """The unchanged code passes everything; suites are then tried in the order of their time."""
+        directory = os.path.join(directory, self.unit.folder)
         with open(os.path.join(ROOT, self.unit.source)) as f:
             text = f.read()
         temporary.directory = directory
@@ -483,6 +501,7 @@ class Builder:
 
     def verdict(self, mutant, text, directory, sanitize):
         """(verdict, by what)"""
+        directory = os.path.join(directory, self.unit.folder)
         temporary.directory = directory
         changed = text[:mutant.start] + mutant.new + text[mutant.end:]
         built   = self.build(changed, directory)
@@ -501,7 +520,8 @@ class Builder:
             for suite in self.suites:
                 name, arguments, environment = suite
                 if self.seconds[name] < 3.0:
-                    code = run([os.path.join(directory, "changed")] + arguments, ROOT, 60 + 60 * self.seconds[name], environment, log)
+                    program = os.path.join(directory, "changed")
+                    code = run([program] + arguments, ROOT, 60 + 60 * self.seconds[name], environment, log)
                     if code and self.is_sane(suite, text):
                         return "killed", "sanitizers, " + name + self.reason(code, log)
         return "survived", ""
@@ -551,7 +571,7 @@ def arguments():
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     p.add_argument("--quick", action="store_true", help="no sanitizers for those that survive")
     p.add_argument("--list", action="store_true", help="shows the sample and ends")
-    p.add_argument("--retry", action="store_true", help="only what survived when it was last run here")
+    p.add_argument("--keep", action="store_true", help="takes over what was killed when it was last run here")
     p.add_argument("--survivors", action="store_true", help="at the end shows them as entries of equivalent.txt")
     return p.parse_args()
 
@@ -560,14 +580,16 @@ def main():
     options = arguments()
     started = time.time()
     os.makedirs(BUILD, exist_ok=True)
+    shutil.rmtree(os.path.join(BUILD, "read"), ignore_errors=True)
     texts, everything, claimed = {}, [], set()
     for unit in units():
         path = os.path.join(ROOT, unit.source)
         with open(path) as f:
             texts[unit.source] = f.read()
-        active = active_lines(unit, texts[unit.source], os.path.join(BUILD, "read"))
-        fresh  = [m for m in mutants_of(unit, texts[unit.source], active) if (unit.source, m.start, m.end, m.new) not in claimed]
-        claimed.update((unit.source, m.start, m.end, m.new) for m in fresh)
+        active = active_lines(unit, texts[unit.source], os.path.join(BUILD, "read", unit.folder))
+        spot   = lambda m: (unit.source, m.start, m.end, m.new)
+        fresh  = [m for m in mutants_of(unit, texts[unit.source], active) if spot(m) not in claimed]
+        claimed.update(map(spot, fresh))
         everything += fresh
     possible = len(everything)
     stale = [k for k in read_equivalents() if k not in {(m.function, m.before, m.after) for m in everything}]
@@ -583,10 +605,9 @@ def main():
     if os.path.exists(results_path):
         with open(results_path) as f:
             results = json.load(f)
-    if options.retry:
-        chosen = [m for m in everything if results.get(m.digest) == "survived"]
     equivalents = read_equivalents()
     print("%d of %d possible mutants, seed %d" % (len(chosen), possible, options.seed))
+    sys.stdout.flush()
     if options.list:
         for m in sorted(chosen, key=lambda m: (m.unit.source, m.line)):
             print("%s [%s, %s]" % (show(m), m.section, m.operator))
@@ -597,6 +618,8 @@ def main():
     for m in chosen:
         if (m.function, m.before, m.after) in equivalents:
             verdicts[m.digest] = ("equivalent", "")
+        elif options.keep and results.get(m.digest, "survived") != "survived":
+            verdicts[m.digest] = (results[m.digest], "")
         else:
             waiting.append(m)
     directories = queue.Queue()
@@ -652,8 +675,8 @@ def main():
     tested  = total["killed"] + total["survived"]
     allowed = int(ALLOWED * tested)
     failed  = max(0, len(survivors) - allowed)
-    print("\n%d of %d killed, %.1f %%; %d may survive; %.0f s" % (total["killed"], tested, 100.0 * total["killed"] / max(tested, 1), allowed,
-                                                                 time.time() - started))
+    print("\n%d of %d killed, %.1f %%; %d may survive; %.0f s"
+          % (total["killed"], tested, 100.0 * total["killed"] / max(tested, 1), allowed, time.time() - started))
     print("%d passed, %d failed, %d skipped" % (total["killed"], failed, len(chosen) - tested))
     return 1 if failed else 0
 
