@@ -444,7 +444,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
-    s.o.dense_below = s.o.tile_size = 0;
+    s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
     s.page_size = s.window = 0;
     s.causal = s.alibi = s.poke = s.no_lse = 0;
     s.no_error = 1;
