@@ -414,14 +414,19 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         if (d.count) ok &= CHECK_INT(draws, d.draws);
         if (d.rows)  ok &= CHECK_NEAR(sum, 1.0, 1e-4, 0.0);
         ok &= CHECK_INT(d.rows == 0, begin == end);
-        if (p->a.lse && !p->a.sinks && o.method != SANTA_DENSE && !api_row_is_dense(p, r, slot, end - begin))
+        /* Bits only where santa_decode sums as santa_gather does; a sink takes its share behind the sum. Where features are not
+           side by side, or Bernoulli picks some, the keys that lie side by side in a block are scored together: tiles of flash
+           that are shorter than a block may round their scores otherwise, and a draw may move. */
+        const santa_isa isa = p->o.isa == SANTA_ISA_AUTO ? santa_best_isa() : p->o.isa;
+        const int plain = (s->k_layout < FUZZ_ADJACENT && s->o.scores == SANTA_SCORES_EXACT) || s->o.scores == SANTA_SCORES_Q8;
+        const int short_tiles = o.method == SANTA_FLASH && o.tile_size > 0 && o.tile_size < SANTA_BLOCK;
+        if (!plain && short_tiles) continue;
+        if (p->a.lse && !p->a.sinks && !api_row_is_dense(p, r, slot, end - begin))
             ok &= CHECK_MSG(api_bits(d.lse) == r->lse[slot], "lse %.9g of santa_sample, %.9g of santa_decode", (double)d.lse,
                             (double)api_float(r->lse[slot]));
         float *row = (float *)fuzz_memory(FUZZ_ROW, (size_t)s->dim_v * sizeof *row, at_end, 0xff);
         ok &= CHECK_STATUS(santa_gather(&p->a, b, kv, d.index, d.weight, d.rows, row), SANTA_OK);
         ok &= CHECK(fuzz_memory_whole(FUZZ_ROW));
-        /* bits only where santa_decode sums as santa_gather does; a sink takes its share behind the sum */
-        const santa_isa isa = p->o.isa == SANTA_ISA_AUTO ? santa_best_isa() : p->o.isa;
         const int bits = isa == santa_best_isa() && !p->a.sinks && !api_row_is_dense(p, r, slot, end - begin);
         for (int64_t c = 0; ok && c < s->dim_v && begin < end; c++) {
             const float out  = api_float(r->out[slot * s->dim_v + c]);
@@ -429,8 +434,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
                              : s->out_type == SANTA_BF16 ? santa_bf16_to_f32(santa_f32_to_bf16(row[c])) : row[c];
             if (bits) ok &= CHECK_MSG(api_bits(want) == r->out[slot * s->dim_v + c], "%s: steps give out[%lld] = %.9g, decode %.9g",
                                       santa_method_name(o.method), (long long)c, (double)want, (double)out);
-            else if (!p->a.sinks && (o.method == SANTA_DENSE || isa != santa_best_isa()) && !(o.method != SANTA_DENSE &&
-                     api_row_is_dense(p, r, slot, end - begin)))
+            else if (!p->a.sinks && (o.method == SANTA_DENSE || !api_row_is_dense(p, r, slot, end - begin)))
                 ok &= CHECK_MSG(fabs((double)want - (double)out) <= 2.1 * ref_epsilon(s->out_type) * fabs((double)out) + 2e-3,
                                 "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method), (long long)c,
                                 (double)want, (double)out);
@@ -444,7 +448,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
-    s.o.dense_below = s.o.tile_size = 0;
+    s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
     s.page_size = s.window = 0;
     s.causal = s.alibi = s.poke = s.no_lse = 0;
     s.no_error = 1;

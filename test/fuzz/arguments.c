@@ -169,6 +169,7 @@ static fuzz_call valid_call(fuzz_source *s) {
     c.o.seed        = fuzz_take(s, 1);
     if (c.o.method == SANTA_PROP || c.o.method == SANTA_FLASH) c.o.tile_size = 64 * fuzz_below(s, 3);
     if (c.o.method == SANTA_FLASH && fuzz_chance(s, 2)) c.o.tile_size = 8 << fuzz_below(s, 3);
+    if (c.o.method == SANTA_SYS) c.o.num_combs = fuzz_below(s, 2);
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
     if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && fuzz_chance(s, 2)) c.a.std_error = got.std_error;
     if (fuzz_chance(s, 4)) c.o.seeds = words;
@@ -201,7 +202,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     int64_t *const integers[] = {&a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
                                  &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
                                  &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
-                                 &o->vattention.base_samples, &o->dense_below};
+                                 &o->vattention.base_samples, &o->dense_below, &o->num_combs};
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
     double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta};
     santa_tensor *t = tensors[fuzz_below(s, 4)];

@@ -119,7 +119,12 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
     o->stash = (santa_stash)(fuzz_chance(s, 2) ? fuzz_below(s, 4) : 0);
     if (fuzz_chance(s, 4)) o->dense_below = fuzz_between(s, -1, 300);
     if (o->method == SANTA_PROP && fuzz_chance(s, 2)) o->tile_size = 64 * fuzz_between(s, 1, 5);
-    if (o->method == SANTA_FLASH && fuzz_chance(s, 2)) o->tile_size = fuzz_chance(s, 2) ? 8 << fuzz_below(s, 3) : 64 * fuzz_between(s, 1, 5);
+    if (o->method == SANTA_FLASH && fuzz_chance(s, 2))
+        o->tile_size = fuzz_chance(s, 2) ? 8 << fuzz_below(s, 3) : 64 * fuzz_between(s, 1, 5);
+    if (o->method >= SANTA_SYS && o->method <= SANTA_FLASH && fuzz_chance(s, 3)) {
+        o->num_combs   = fuzz_between(s, 1, SANTA_MAX_COMBS);
+        o->num_samples = o->num_combs * fuzz_between(s, 1, 24);
+    }
     if (o->method == SANTA_TOP_P && fuzz_chance(s, 2)) o->top_p = (double)fuzz_between(s, 1, 100) / 100.0;
     o->seed   = fuzz_take(s, 2);
     o->offset = fuzz_take(s, 1);
@@ -137,7 +142,7 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
     v->delta        = fuzz_chance(s, 4) ? 0.0 : (double)fuzz_between(s, 1, 99) / 100.0;
     v->guarantee    = (santa_guarantee)fuzz_below(s, 2);
     v->bound        = (santa_bound)fuzz_below(s, 2);
-    p->predictor    = fuzz_chance(s, 2) ? (int)fuzz_between(s, 1, 3) : 0;
+    p->predictor    = fuzz_chance(s, 2) ? (int)fuzz_between(s, 1, 4) : 0;
 }
 
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
@@ -308,14 +313,15 @@ static inline void fuzz_tasks(void *user, int64_t count, santa_task task, void *
     }
 }
 
-/* Pure functions of their arguments; some indices outside of the range, some twice. */
+/* Pure functions of their arguments; some indices outside of the range, some twice; the fourth kind says that it wrote more than
+   it did. */
 static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
                                    int64_t end, int64_t count, int32_t *index) {
     const int which = *(const int *)user;
     (void)batch;
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < (which == 4 ? count / 2 : count); i++)
         index[i] = (int32_t)(begin - 2 + (i * 7 + head + q_index + (q[0] > 0.0f)) % (end - begin + 4));
-    return which == 1 ? count : which == 2 ? count / 2 : -1;
+    return which == 2 ? count / 2 : which == 3 ? -1 : count;
 }
 
 static inline void fuzz_build_table(fuzz_problem *p) {
