@@ -672,7 +672,7 @@ static bool dense_is_exact(const problem &p, double *worst) {
     const ref_spec &s = p.spec;
     const bool   mixed = s.q_type != s.k_type, floats = s.q_type == SANTA_F32 && s.k_type == SANTA_F32;
     const double rounding = ref_epsilon(s.out_type),
-                 scores = floats ? 2e-5 : mixed ? 1e-3 : 1e-4, v_max = largest_row_of_v(p);
+                 scores = floats ? 2e-6 : mixed ? 5e-5 : 5e-6, v_max = largest_row_of_v(p);
     std::vector<double> want((size_t)s.head_dim_v);
     result r;
     if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return false;
@@ -693,7 +693,7 @@ static bool dense_is_exact(const problem &p, double *worst) {
                                   (long long)i, (long long)h, difference, sqrt(norm), v_max)
                         != 0;
                 const double got = (double)r.lse[(size_t)((b * s.q_len + i) * s.heads + h)];
-                good &= CHECK_MSG(got == lse || fabs(got - lse) <= scores + 1e-6 * fabs(lse),
+                good &= CHECK_MSG(got == lse || fabs(got - lse) <= 10.0 * scores + 1e-6 * fabs(lse),
                                   "lse of row %lld, %lld, %lld: %g, want %g", (long long)b, (long long)i,
                                   (long long)h, got, lse)
                         != 0;
@@ -725,7 +725,7 @@ static void random_problems(void) {
             if (!compare(p, o, s.q_type == s.k_type ? &same : &mixed)) print_problem(s, o, i);
         }
     }
-    printf("        seed %llu: dense at most %.2f of its bound off; moved: %lld of %lld heads, %lld draws; "
+    printf("        seed %llu: dense at most %.3f of its bound off; moved: %lld of %lld heads, %lld draws; "
            "with q and k of two types %lld of %lld, %lld\n",
            (unsigned long long)test_seed, worst, (long long)same.off, (long long)same.rows,
            (long long)same.draws, (long long)mixed.off, (long long)mixed.rows, (long long)mixed.draws);
