@@ -24,6 +24,7 @@ extern const test_case suite_convert[], suite_random[], suite_dense[], suite_sam
 
 extern int      test_quick;                  /* --quick: fewer seeds and shapes, for valgrind and qemu */
 extern uint64_t test_seed;                   /* --seed N                                               */
+extern const char *test_cpu_lacks;           /* a feature by __builtin_cpu_supports that an x86 is said not to have; see impl.c */
 
 #if defined(__GNUC__) || defined(__clang__)
 #define TEST_PRINTF(f, a) __attribute__((format(printf, f, a)))

@@ -1,11 +1,17 @@
 /* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment makes an x86
    look like one that has no more than that: the library's questions to the CPU are answered here. */
+#ifdef __cplusplus
+extern "C" const char *test_cpu_lacks;       /* as in harness.h */
+#endif
+const char *test_cpu_lacks;
+
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && !defined(SANTA_NO_SIMD)
 #include <stdlib.h>
 #include <string.h>
 
 static int test_cpu_has(const char *feature) {
     const char *most = getenv("SANTA_TEST_ISA");
+    if (test_cpu_lacks && !strcmp(feature, test_cpu_lacks)) return 0;
     if (!most) return 1;
     if (!strcmp(most, "scalar")) return 0;
     return strcmp(most, "avx2") != 0 || strncmp(feature, "avx512", 6) != 0;

@@ -566,6 +566,13 @@ static void merge_edges(void) {
     CHECK(out[8] == 4.0f && out[9] == 6.0f);
     CHECK_NEAR(lse[4], 1e4 + log(2.0), 1e-3, 0);
 
+    /* Masses that no exponent holds beside each other: the smaller adds nothing, on either side. */
+    float       wide[2 * 2] = {1, 2, 1, 2}, wide_lse[2] = {-5000, 5000};
+    const float far_off[2 * 2] = {3, 6, 3, 6}, far_lse[2] = {5000, -5000};
+    CHECK_STATUS(santa_merge(2, 2, wide, wide_lse, far_off, far_lse), SANTA_OK);
+    CHECK(wide[0] == 3.0f && wide[1] == 6.0f && wide_lse[0] == 5000.0f);
+    CHECK(wide[2] == 1.0f && wide[3] == 2.0f && wide_lse[1] == 5000.0f);
+
     /* The empty side's out may hold anything, NaN too; the other order gives the same. */
     float   full[2] = {1, -1}, full_lse[1] = {0.5f};
     const float void_out[2] = {test_nan(), 3}, void_lse[1] = {-inf};

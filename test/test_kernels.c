@@ -200,6 +200,20 @@ static void choice(void) {
     CHECK(santa_isa_supported(SANTA_ISA_AUTO) && santa_isa_supported(SANTA_ISA_SCALAR));
 }
 
+/* An instruction set needs every one of the features that its kernels are compiled with. */
+static void isa_needs_its_features(void) {
+    static const char *const feature[] = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"};
+    const int avx2 = santa_isa_supported(SANTA_ISA_AVX2);
+    if (!avx2) SKIP("no x86 with AVX2");
+    for (int i = 0; i < 7; i++) {
+        test_cpu_lacks = feature[i];
+        CHECK_INT(santa_isa_supported(SANTA_ISA_AVX2), i >= 2);
+        CHECK_MSG(!santa_isa_supported(SANTA_ISA_AVX512), "AVX-512 without %s", feature[i]);
+        CHECK_INT(santa_best_isa(), i >= 2 ? SANTA_ISA_AVX2 : SANTA_ISA_SCALAR);
+    }
+    test_cpu_lacks = NULL;
+}
+
 /* ------------------------------------------------------------------------------------------------- not a number */
 
 /* Overwrites number c of a row with the type's bits; in q8_0 they are the scale of the number's block. */
@@ -319,6 +333,7 @@ static void infinite_k(void) {
 }
 
 const test_case suite_kernels[] = {
+    {"an instruction set needs all its features", isa_needs_its_features},
     {"the choice of an instruction set", choice},
     {"f32: scores and dense, all shapes", kernels_f32},
     {"f16: scores and dense, all shapes", kernels_f16},

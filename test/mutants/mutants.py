@@ -83,7 +83,7 @@ def cuda_units():
         entry += [folder + "/" + f for f in sorted(os.listdir(os.path.join(ROOT, folder))) if f.endswith(".h")]
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     return [Unit("santa_cuda.cu", "santa_cuda.cu", r"", entry, [], CXX + ["-std=c++17", "-O1", "-Itest/cuda/standin"], ["-lm"],
-                 [("launches", ["--quick", "--fail-fast"], {})], sanitize)]
+                 [("launches", ["--fail-fast"], {})], sanitize)]
 
 
 def units():
@@ -415,6 +415,24 @@ def read_equivalents():
                 sys.exit("%s:%d: not understood" % (os.path.relpath(EQUIVALENT, ROOT), number))
     return records
 
+
+def resolve_equivalents(mutants):
+    """The entries that mutants have, and those that none has. In a function of another name the line counts if it is the only one."""
+    exact, homes = set(), collections.defaultdict(set)
+    for m in mutants:
+        exact.add((m.function, m.before, m.after))
+        homes[m.before, m.after].add(m.function)
+    found, stale = set(), set()
+    for function, before, after in read_equivalents():
+        elsewhere = homes[before, after]
+        if (function, before, after) in exact:
+            found.add((function, before, after))
+        elif len(elsewhere) == 1:
+            found.add((next(iter(elsewhere)), before, after))
+        else:
+            stale.add((function, before, after))
+    return found, stale
+
 # ------------------------------------------------------------------------------------------------- building and running
 
 def limits():
@@ -592,7 +610,10 @@ def main():
         claimed.update(map(spot, fresh))
         everything += fresh
     possible = len(everything)
-    stale = [k for k in read_equivalents() if k not in {(m.function, m.before, m.after) for m in everything}]
+    equivalents, stale = resolve_equivalents(everything)
+    def tell_stale():
+        for entry in sorted(stale):
+            print("\nstale in equivalent.txt, no such line any more: in %s\n- %s\n+ %s" % entry)
     if options.section:
         everything = [m for m in everything if m.section in options.section]
     chosen = sample(everything, options.count, options.seed)
@@ -605,12 +626,12 @@ def main():
     if os.path.exists(results_path):
         with open(results_path) as f:
             results = json.load(f)
-    equivalents = read_equivalents()
     print("%d of %d possible mutants, seed %d" % (len(chosen), possible, options.seed))
     sys.stdout.flush()
     if options.list:
         for m in sorted(chosen, key=lambda m: (m.unit.source, m.line)):
             print("%s [%s, %s]" % (show(m), m.section, m.operator))
+        tell_stale()
         return 0
 
     verdicts, lock = {}, threading.Lock()
@@ -670,8 +691,7 @@ def main():
         print("\nNo test noticed:")
         for m in survivors:
             print(record(m) if options.survivors else show(m))
-    for function, before, after in stale:
-        print("stale in equivalent.txt, no such line any more: in %s\n- %s\n+ %s" % (function, before, after))
+    tell_stale()
     tested  = total["killed"] + total["survived"]
     allowed = int(ALLOWED * tested)
     failed  = max(0, len(survivors) - allowed)
