@@ -1,11 +1,14 @@
 /* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment makes an x86
-   look like one that has no more than that: the library's questions to the CPU are answered here. */
+   look like one that has no more than that: the library's questions to the CPU are answered here. Examples, benchmark and accuracy
+   link the same object, so the environment is read once, before main. */
 #if (defined(__x86_64__) || defined(__i386__)) && defined(__GNUC__) && !defined(SANTA_NO_SIMD)
 #include <stdlib.h>
 #include <string.h>
 
+static const char *most;
+__attribute__((constructor)) static void read_environment(void) { most = getenv("SANTA_TEST_ISA"); }
+
 static int test_cpu_has(const char *feature) {
-    const char *most = getenv("SANTA_TEST_ISA");
     if (!most) return 1;
     if (!strcmp(most, "scalar")) return 0;
     return strcmp(most, "avx2") != 0 || strncmp(feature, "avx512", 6) != 0;
