@@ -5,14 +5,20 @@ LDLIBS ?= -lm
 BUILD  ?= build
 
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
-TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(wildcard test/*.c))
+TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
+
+# One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION, as a single file must, are told that
+# they have it already: its code takes ten times as long to compile as the rest of them.
+LIBRARY  = $(BUILD)/santa.o
+LINKED   = -DSANTA_IMPLEMENTATION_DONE
 
 accuracy_options = $(if $(N),--bodies $(N)) $(if $(LENGTH),--length $(LENGTH)) $(if $(TABLES),--tables $(TABLES))
 mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD)) $(if $(MINUTES),--minutes $(MINUTES)) \
                    $(if $(SECTION),--section $(SECTION))
 
 help:
-	@echo "make test       the whole suite that this machine can run; last line: N passed, N failed, N skipped"
+	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
+	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
 	@echo "make demo       a small language model decodes text, exactly and with sampled attention"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
@@ -25,6 +31,9 @@ help:
 
 test:
 	@CC="$(CC)" BUILD="$(BUILD)" MAKE="$(MAKE)" sh test/run.sh
+
+test-all:
+	@CC="$(CC)" BUILD="$(BUILD)" MAKE="$(MAKE)" sh test/run.sh all
 
 sanitize:
 	@BUILD="$(BUILD)" sh test/sanitize.sh
@@ -47,24 +56,28 @@ accuracy: $(BUILD)/accuracy
 clean:
 	rm -rf $(BUILD)
 
-$(BUILD)/santa_test: $(TESTS)
+$(LIBRARY): test/impl.c santa.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -c -o $@ $<
+
+$(BUILD)/santa_test: $(TESTS) $(LIBRARY)
 	$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDLIBS)
 
 $(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
-$(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h
+$(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -o $@ $< $(LDLIBS)
+	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h santa.h
+$(BUILD)/bench: bench/bench.c bench/bench.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -pthread -o $@ $< $(LDLIBS)
+	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h santa.h
+$(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -pthread -o $@ $< $(LDLIBS)
+	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
 # The GPU half, where nvcc and santa_cuda.cu are: an object to link beside santa.h.
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
@@ -106,4 +119,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: help test sanitize mutants demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: help test test-all sanitize mutants demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean

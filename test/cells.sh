@@ -9,12 +9,15 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 1
 CC=${CC:-cc}
 BUILD=${BUILD:-build}
+# For programs that are linked with an object that holds the library's code, see the Makefile.
+LINKED=-DSANTA_IMPLEMENTATION_DONE
 # For emulators and valgrind: the suites that do not run the same code very often.
 SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {
     number=$((number + 1))
+    [ "$cells" -gt 0 ] || return 0          # they are being counted
     dir=$work/$number
     mkdir "$dir" 2>/dev/null || return 0
     name=$1
@@ -25,7 +28,7 @@ cell() {
     seconds=$(($(date +%s) - start))
     case $code in
     0)  echo passed >"$dir/result"
-        printf 'ok      %-72s %3d s\n' "$name" "$seconds" ;;
+        printf 'ok      [%2d/%d] %-72s %3d s, %4d s in all\n' "$number" "$cells" "$name" "$seconds" $(($(date +%s) - began)) ;;
     77) echo skipped >"$dir/result"
         echo "skipped $name: $(tail -n 1 "$dir/log")" ;;
     *)  echo failed >"$dir/result"
@@ -81,6 +84,12 @@ run_cells() {
     work=$BUILD/$(basename "$0" .sh)
     rm -rf "$work"
     mkdir -p "$work"
+    cells=0
+    number=0
+    "$1"
+    cells=$number
+    began=$(date +%s)
+    echo "plan: $cells cases, $JOBS at once"
     workers=0
     while [ "$workers" -lt "$JOBS" ]; do
         ( number=0; "$1" ) &

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, the whole compiled for
-# every architecture, and its tests, which skip themselves one by one where there is no device. Last line:
-# N passed, N failed, N skipped.
+# every architecture, and its tests, which skip themselves one by one where there is no device. With
+# `launches` only the first of these, by one compiler. Last line: N passed, N failed, N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 
@@ -14,6 +14,10 @@ launches_with() {
     can_link "$compiler" -x c++ "$@"
     "$compiler" -std=c++17 -Wall -Wextra -Werror "$@" -Itest/cuda/standin -o "$dir/test" \
         test/cuda/test_launches.cpp && limited "$dir/test"
+}
+
+launches_once() {
+    cell "launches on a stand-in runtime" launches_with "${CXX:-g++}" -O0
 }
 
 launches() {
@@ -52,6 +56,11 @@ gpu_tests() {
     nvcc -std=c++17 -o "$BUILD/test_cuda" test/cuda/test_cuda.cu $kernels && "$BUILD/test_cuda"
 }
 
+if [ "${1:-}" = launches ]; then
+    run_cells launches_once
+    exit
+fi
+plan "launches" "architectures" "gpu tests"
 part "launches"      run_cells launches
 part "architectures" run_cells architectures
 part "gpu tests"     gpu_tests

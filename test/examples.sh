@@ -1,19 +1,29 @@
 #!/bin/sh
-# Every example is built as its first lines say, with no flag but -O2, and run; so is the quick start that santa.h and
-# README.md print, which must be the program in examples/quickstart.c. Last line: the count.
+# Every example is built and run; so is the quick start that santa.h and README.md print, which must be the program in
+# examples/quickstart.c. They share one object with the library's code, as in the Makefile; with `alone` each is built as its first
+# lines say, with no flag but -O2. Last line: the count.
 . "$(dirname "$0")/cells.sh"
+alone=${1:-}
 
 plain() {
     "$CC" -O2 -I. -o "$dir/program" "$1" -lm
 }
 
+build() {
+    if [ "$alone" ]; then
+        plain "$1"
+    else
+        "$CC" -O2 $LINKED -I. -pthread -o "$dir/program" "$1" "$BUILD/santa.o" -lm
+    fi
+}
+
 example() {
-    plain "$1" && limited "$dir/program"
+    build "$1" && limited "$dir/program"
 }
 
 # The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
 decoder() {
-    plain examples/decode.c || return 1
+    build examples/decode.c || return 1
     [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
     for method in dense sys; do
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
@@ -39,7 +49,7 @@ quickstart() {
     [ -f "$2" ] || skip "no $2"
     "$1" >"$dir/quick.c"
     grep -q 'int main' "$dir/quick.c" || skip "$2 holds no whole program"
-    plain "$dir/quick.c" && "$dir/program" || return 1
+    "$3" "$dir/quick.c" && "$dir/program" || return 1
     if [ -f examples/quickstart.c ]; then
         bare "$dir/quick.c" >"$dir/printed"
         bare examples/quickstart.c >"$dir/example"
@@ -61,9 +71,10 @@ list() {
         *)                 cell "$file" example "$file" ;;
         esac
     done
-    cell "quick start of santa.h"          quickstart header_quickstart santa.h
-    cell "quick start of santa.h as C++"   quickstart_cpp
-    cell "quick start of README.md"        quickstart readme_quickstart README.md
+    cell "quick start of santa.h, alone"   quickstart header_quickstart santa.h plain
+    cell "quick start of README.md"        quickstart readme_quickstart README.md build
+    [ -z "$alone" ] || cell "quick start of santa.h as C++" quickstart_cpp
 }
 
+[ "$alone" ] || "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" || exit 1
 run_cells list

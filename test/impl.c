@@ -1,5 +1,6 @@
-/* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment makes an x86
-   look like one that has no more than that: the library's questions to the CPU are answered here. */
+/* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment
+   makes an x86 look like one that has no more than that: the library's questions to the CPU are answered here. Examples,
+   benchmark and accuracy link the same object, so the environment is read once, before main. */
 #ifdef __cplusplus
 extern "C" const char *test_cpu_lacks;       /* as in harness.h */
 #endif
@@ -9,8 +10,10 @@ const char *test_cpu_lacks;
 #include <stdlib.h>
 #include <string.h>
 
+static const char *most;
+__attribute__((constructor)) static void read_environment(void) { most = getenv("SANTA_TEST_ISA"); }
+
 static int test_cpu_has(const char *feature) {
-    const char *most = getenv("SANTA_TEST_ISA");
     if (test_cpu_lacks && !strcmp(feature, test_cpu_lacks)) return 0;
     if (!most) return 1;
     if (!strcmp(most, "scalar")) return 0;

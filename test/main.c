@@ -10,7 +10,7 @@
 #define HAVE_ALARM 1
 #endif
 
-/* Never ends; run by --hang alone, for examples.sh to see that the watchdog ends it. */
+/* Never ends; run by --hang alone, for self.sh to see that the watchdog ends it. */
 static void hang(void) {
     volatile int forever = 1;
     while (forever) {}
@@ -160,43 +160,71 @@ static int matches(const char *name, int filters, char **filter) {
     return filters == 0;
 }
 
+/* Calls visit(name, case) for the cases that the arguments ask for; how many these are. */
+typedef int (*visitor)(const char *name, const test_case *c);
+static int for_each_case(int hangs, int filters, char **filter, visitor visit) {
+    int count = 0;
+    for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
+        for (const test_case *c = suites[s].cases; c->name; c++) {
+            char name[160];
+            snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
+            if (hangs != (suites[s].cases == suite_hang) || !matches(name, filters, filter)) continue;
+            count++;
+            if (visit && !visit(name, c)) return count;
+        }
+    return count;
+}
+
+static int print_name(const char *name, const test_case *c) {
+    (void)c;
+    printf("%s\n", name);
+    return 1;
+}
+
+static struct { int fail_fast, passed, failed, skipped, cases; unsigned timeout; time_t start; } progress;
+
+static int run_case(const char *name, const test_case *c) {
+    failures = 0;
+    skipped  = NULL;
+    snprintf(watchdog_text, sizeof watchdog_text, "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name,
+             progress.timeout, progress.passed, progress.failed + 1, progress.skipped);
+    const clock_t start = clock();
+    watch(progress.timeout);
+    c->run();
+    watch(0);
+    const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    if (failures)     { progress.failed++;  printf("FAILED  %s: %d failed checks\n", name, failures); }
+    else if (skipped) { progress.skipped++; printf("skipped %s: %s\n", name, skipped); }
+    else {
+        progress.passed++;
+        printf("ok      [%3d/%d] %-72s %7.3f s, %3.0f s in all\n",
+               progress.passed + progress.failed + progress.skipped, progress.cases, name, seconds,
+               difftime(time(NULL), progress.start));
+    }
+    return !(progress.fail_fast && progress.failed);
+}
+
 int main(int argc, char **argv) {
-    int list = 0, hangs = 0, fail_fast = 0, filters = 0, passed = 0, failed = 0, skips = 0;
-    unsigned timeout = 300;
+    int list = 0, hangs = 0, filters = 0;
+    progress.timeout = 300;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) list = 1;
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
-        else if (!strcmp(argv[i], "--fail-fast")) fail_fast = 1;
+        else if (!strcmp(argv[i], "--fail-fast")) progress.fail_fast = 1;
         else if (!strcmp(argv[i], "--hang")) hangs = 1;
-        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc) timeout = (unsigned)strtoul(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc) progress.timeout = (unsigned)strtoul(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
         else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
         else argv[1 + filters++] = argv[i];
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
-    if (!list) printf("santa %d.%d.%d, %s, seed %llu%s\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
-                      santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "");
-    for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
-        for (const test_case *c = suites[s].cases; c->name && !(fail_fast && failed); c++) {
-            char name[160];
-            snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
-            if (hangs != (suites[s].cases == suite_hang) || !matches(name, filters, argv + 1)) continue;
-            if (list) { printf("%s\n", name); continue; }
-            failures = 0;
-            skipped  = NULL;
-            snprintf(watchdog_text, sizeof watchdog_text,
-                     "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name, timeout, passed, failed + 1, skips);
-            const clock_t start = clock();
-            watch(timeout);
-            c->run();
-            watch(0);
-            const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-            if (failures)     { failed++; printf("FAILED  %s: %d failed checks\n", name, failures); }
-            else if (skipped) { skips++;  printf("skipped %s: %s\n", name, skipped); }
-            else              { passed++; printf("ok      %-72s %7.3f s\n", name, seconds); }
-        }
-    if (list) return 0;
-    if (passed + failed + skips == 0) printf("no case has such a name; --list shows them\n");
-    printf("%d passed, %d failed, %d skipped\n", passed, failed, skips);
-    return failed || passed + skips == 0;
+    if (list) { for_each_case(hangs, filters, argv + 1, print_name); return 0; }
+    progress.cases = for_each_case(hangs, filters, argv + 1, NULL);
+    progress.start = time(NULL);
+    printf("santa %d.%d.%d, %s, seed %llu%s: %d cases\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
+           santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "", progress.cases);
+    for_each_case(hangs, filters, argv + 1, run_case);
+    if (progress.cases == 0) printf("no case has such a name; --list shows them\n");
+    printf("%d passed, %d failed, %d skipped\n", progress.passed, progress.failed, progress.skipped);
+    return progress.failed || progress.passed + progress.skipped == 0;
 }

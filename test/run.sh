@@ -1,6 +1,6 @@
 #!/bin/sh
-# The whole suite that this machine can run; `make test` starts it. What needs a tool that is not here is skipped, by
-# name. Last line: N passed, N failed, N skipped.
+# `make test` starts this: unit tests, examples and what the GPU half would launch, minutes. With `all`, for `make test-all`, the rest of what this machine
+# can run. What needs a tool that is not here is skipped, by name. Last line: N passed, N failed, N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 
@@ -9,8 +9,16 @@ unit_tests() {
     SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy "$BUILD/santa_test"
 }
 
-part "unit tests" unit_tests
-part "examples"   sh test/examples.sh
-part "matrix"     sh test/matrix.sh
-part "cuda"       sh test/cuda.sh
+if [ "${1:-}" = all ]; then
+    plan "examples one by one" "matrix" "cuda"
+    part "examples one by one" sh test/examples.sh alone
+    part "matrix"              sh test/matrix.sh
+    part "cuda"                sh test/cuda.sh
+else
+    plan "unit tests" "the tests' own tools" "examples" "CUDA launches"
+    part "unit tests"            unit_tests
+    part "the tests' own tools"  sh test/self.sh
+    part "examples"              sh test/examples.sh
+    part "CUDA launches"         sh test/cuda.sh launches
+fi
 total

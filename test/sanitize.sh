@@ -4,11 +4,11 @@
 
 DEBUG="-g1 -O1 -fno-omit-frame-pointer"
 MEMORY="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
-# For programs whose own code is in question: every instruction set's kernels take these compilers a minute, and run in the tests.
+# For the examples, whose own code is in question: every instruction set's kernels take these compilers a minute, and run in the tests.
 PLAIN="-DSANTA_NO_SIMD"
 
-# sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way and handed to the model
-# cases, which feed it broken files.
+# sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way, with the same object of the library, and
+# handed to the model cases, which feed it broken files.
 # shellcheck disable=SC2086
 sanitized() {
     compiler=$1
@@ -16,10 +16,11 @@ sanitized() {
     shift 2
     need "$compiler"
     can_link "$compiler" $flags
-    "$compiler" $flags $PLAIN -o "$dir/decode" examples/decode.c -lm || return 1
+    test_program "$compiler" $flags || return 1
+    "$compiler" $flags $LINKED -o "$dir/decode" examples/decode.c "$dir/impl.o" -lm || return 1
     SANTA_DECODE=$dir/decode
     export SANTA_DECODE
-    test_program "$compiler" $flags && limited "$dir/test" "$@"
+    limited "$dir/test" "$@"
 }
 
 # The same, and then as if the machine had less, see impl.c.
@@ -35,9 +36,10 @@ every_isa() {
 examples() {
     need "$1"
     can_link "$1" $DEBUG $MEMORY
+    "$1" $DEBUG $MEMORY $PLAIN -c -o "$dir/impl.o" test/impl.c || return 1
     for example in examples/*.c; do
         [ "$example" = examples/decode.c ] && continue
-        "$1" $DEBUG $MEMORY $PLAIN -pthread -o "$dir/example" "$example" -lm && limited "$dir/example" || return 1
+        "$1" $DEBUG $MEMORY $LINKED -pthread -o "$dir/example" "$example" "$dir/impl.o" -lm && limited "$dir/example" || return 1
     done
 }
 
@@ -45,7 +47,7 @@ examples() {
 # shellcheck disable=SC2086
 threads() {
     sanitized "$1" -fsanitize=thread --quick determinism/ || return 1
-    "$1" $DEBUG -fsanitize=thread $PLAIN -pthread -o "$dir/example" examples/threads.c -lm && limited "$dir/example"
+    "$1" $DEBUG -fsanitize=thread $LINKED -pthread -o "$dir/example" examples/threads.c "$dir/impl.o" -lm && limited "$dir/example"
 }
 
 # shellcheck disable=SC2086

@@ -1,15 +1,27 @@
 # Adds up the parts of a test run; sourced. Every part is a command whose last line is "N passed, N failed, N skipped".
+#     plan NAME...             prints what will run
 #     part NAME COMMAND...
 #     total                    prints the sum in the same form; returns non-zero when something failed
 
 all_passed=0
 all_failed=0
 all_skipped=0
+parts=0
+parts_begun=0
+begun=$(date +%s)
+
+plan() {
+    parts=$#
+    names=
+    for name in "$@"; do names="$names${names:+, }$name"; done
+    echo "plan: $names"
+}
 
 part() {
     title=$1
     shift
-    echo "== $title"
+    parts_begun=$((parts_begun + 1))
+    echo "== [$parts_begun/$parts] $title, after $(($(date +%s) - begun)) s"
     mkdir -p "$BUILD"
     log=$BUILD/part.$$                      # parts nest, hence the process number
     { "$@" 2>&1 </dev/null; echo $? >"$log.status"; } | tee "$log.log"
@@ -33,7 +45,17 @@ part() {
 }
 
 total() {
+    if [ "$parts_begun" -ne "$parts" ]; then
+        echo "FAILED  the plan had $parts parts, $parts_begun were run"
+        all_failed=$((all_failed + 1))
+    fi
+    # The seconds of CPU that this shell (hence no pipe) and what it ran have taken: `times` prints 0m1.23s four times.
+    times >"$BUILD/times.$$"
     echo
+    sed 's/[ms]/ /g' "$BUILD/times.$$" |
+        awk -v wall=$(($(date +%s) - begun)) '{ for (i = 1; i < NF; i += 2) sum += 60 * $i + $(i + 1) }
+                                              END { printf "took %d s, %.0f s of CPU\n", wall, sum }'
+    rm -f "$BUILD/times.$$"
     echo "$all_passed passed, $all_failed failed, $all_skipped skipped"
     [ "$all_failed" -eq 0 ]
 }

@@ -13,6 +13,7 @@
 #include "../../examples/llama.h"
 #include "../../examples/layer_budgets.h"
 #include "tasks.h"
+#include <assert.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -169,7 +170,7 @@ static int fail(run *r, const char *text) {
 
 static variant *add_variant(run *r, int table, const char *method, const char *budget, santa_options o) {
     variant *v = &r->variants[r->variant_count++];
-    SANTA_ASSERT(r->variant_count <= MAX_VARIANTS);
+    assert(r->variant_count <= MAX_VARIANTS);
     memset(v, 0, sizeof *v);
     v->table = table;
     snprintf(v->method, sizeof v->method, "%s", method);
