@@ -74,6 +74,9 @@ static void single_budgets(void) {
     in.population = 0;
     CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
     CHECK_INT(b, 0);
+    in.population = 1;
+    CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
+    CHECK_INT(b, 1);
 }
 
 /* Theorem 4.3 by exhaustion: the smallest max of the two budgets over all splits of epsilon and delta. */

@@ -37,6 +37,7 @@ EQUIVALENT = os.path.join(ROOT, "test", "mutants", "equivalent.txt")
 BUILD      = os.path.join(ROOT, os.environ.get("BUILD", "build"), "mutants")
 CC         = os.environ.get("CC", "cc").split()
 CXX        = os.environ.get("CXX", "c++").split()
+SANITIZE   = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 ALLOWED    = 0.05                            # of the mutants that could be killed may survive
 
 # ------------------------------------------------------------------------------------------------- what is tested
@@ -44,7 +45,7 @@ ALLOWED    = 0.05                            # of the mutants that could be kill
 class Unit:
     """A file, the sections of it that this way of building exercises, and how to build and run its tests."""
 
-    def __init__(self, name, source, sections, entry, objects, compile, link, suites, sanitize=None):
+    def __init__(self, name, source, sections, entry, objects, compile, flags, link, suites, again=()):
         self.name     = name
         self.folder   = re.sub(r"\W+", "_", name)
         self.source   = source               # the file that is changed, from ROOT
@@ -52,9 +53,10 @@ class Unit:
         self.entry    = entry                # files copied beside it, the first of which includes it (or is it)
         self.objects  = objects              # [(object, source)]: the tests, compiled once
         self.compile  = compile              # compiler and flags for the changed code and the tests
+        self.flags    = flags                # and for the changed code alone
         self.link     = link                 # flags at the end of the link line
         self.suites   = suites               # [(name, arguments, environment)]
-        self.sanitize = sanitize             # flags of a second build, for survivors of the first
+        self.again    = again                # [(name, flags, flags to link)] of further builds, for survivors of the first
 
 
 def library_units():
@@ -65,12 +67,13 @@ def library_units():
     suites   = [(n, ["--quick", "--fail-fast", n + "/"], {}) for n in names]
     narrower = [(n + " with AVX2", ["--quick", "--fail-fast", n + "/"], {"SANTA_TEST_ISA": "avx2"})
                 for n in ("dense", "q8_0", "bernoulli", "vattention")]
-    sanitize = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-include", "assert.h",
-                "-DSANTA_ASSERT=assert"]
-    link     = ["-pthread", "-lm"]
-    return [Unit("santa.h", "santa.h", r"(?!kernels(?!-scalar)|isa)", ["test/impl.c"], objects,
-                 CC + ["-O1", "-DSANTA_NO_SIMD"], link, suites, sanitize),
-            Unit("santa.h with SIMD", "santa.h", r"", ["test/impl.c"], objects, CC + ["-O1"], link, suites + narrower)]
+    scalar = ["-DSANTA_NO_SIMD"]
+    again  = [("with SIMD", [], []),
+              ("sanitizers", scalar + SANITIZE + ["-include", "assert.h", "-DSANTA_ASSERT=assert"], SANITIZE)]
+    link   = ["-pthread", "-lm"]
+    return [Unit("santa.h", "santa.h", r"(?!kernels(?!-scalar)|isa)", ["test/impl.c"], objects, CC + ["-O1"], scalar, link, suites,
+                 again),
+            Unit("santa.h with SIMD", "santa.h", r"", ["test/impl.c"], objects, CC + ["-O1"], [], link, suites + narrower)]
 
 
 def cuda_units():
@@ -81,9 +84,8 @@ def cuda_units():
     entry  = [program, "santa.h", "santa_cuda.h", "test/harness.h", "test/main.c"]
     for folder in ("test/cuda", "test/cuda/standin"):
         entry += [folder + "/" + f for f in sorted(os.listdir(os.path.join(ROOT, folder))) if f.endswith(".h")]
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    return [Unit("santa_cuda.cu", "santa_cuda.cu", r"", entry, [], CXX + ["-std=c++17", "-O1", "-Itest/cuda/standin"], ["-lm"],
-                 [("launches", ["--fail-fast"], {})], sanitize)]
+    return [Unit("santa_cuda.cu", "santa_cuda.cu", r"", entry, [], CXX + ["-std=c++17", "-O1", "-Itest/cuda/standin"], [], ["-lm"],
+                 [("launches", ["--fail-fast"], {})], [("sanitizers", SANITIZE, SANITIZE)])]
 
 
 def units():
@@ -128,8 +130,8 @@ def active_lines(unit, text, directory):
             group = number + 1
             marked.append("santa_mutants_group_%d" % group)
     place(unit, "\n".join(marked), directory)
-    flags = [x for x in unit.compile if x != "-c"]
-    done  = subprocess.run(flags + ["-E", "-P", "-o", "-", unit.entry[0]], cwd=directory, stdout=subprocess.PIPE, check=True)
+    command = unit.compile + unit.flags + ["-E", "-P", "-o", "-", unit.entry[0]]
+    done  = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, check=True)
     read  = {int(x) for x in re.findall(rb"santa_mutants_group_(\d+)", done.stdout)}
     return [g == 0 or g in read for g in groups]
 
@@ -417,7 +419,7 @@ def read_equivalents():
 
 
 def resolve_equivalents(mutants):
-    """The entries that mutants have, and those that none has. In a function of another name the line counts if it is the only one."""
+    """The entries that mutants have, and those that none has. A function may have another name if the line is the only one."""
     exact, homes = set(), collections.defaultdict(set)
     for m in mutants:
         exact.add((m.function, m.before, m.after))
@@ -482,18 +484,17 @@ class Builder:
         self.seconds, self.object = {}, None
         self.sane, self.lock = {}, threading.Lock()
 
-    def build(self, text, directory, sanitize=False):
+    def build(self, text, directory, flags):
         """Object file's bytes, or None if the compiler refuses it."""
         unit = self.unit
         place(unit, text, directory)
-        command = unit.compile + (unit.sanitize if sanitize else [])
-        if run(command + ["-w", "-c", "-o", "changed.o", unit.entry[0]], directory, 300):
+        if run(unit.compile + flags + ["-w", "-c", "-o", "changed.o", unit.entry[0]], directory, 300):
             return None
         with open(os.path.join(directory, "changed.o"), "rb") as f:
             return f.read()
 
-    def link(self, directory, sanitize=False):
-        command = self.unit.compile[:1] + (self.unit.sanitize[:2] if sanitize else [])
+    def link(self, directory, flags=()):
+        command = self.unit.compile[:1] + list(flags)
         subprocess.run(command + ["-o", "changed", "changed.o"] + self.objects + self.unit.link, cwd=directory, check=True)
 
     def baseline(self, directory):
@@ -502,7 +503,7 @@ class Builder:
         with open(os.path.join(ROOT, self.unit.source)) as f:
             text = f.read()
         temporary.directory = directory
-        self.object = self.build(text, directory)
+        self.object = self.build(text, directory, self.unit.flags)
         if self.object is None:
             sys.exit("%s: the unchanged code does not compile" % self.unit.name)
         self.link(directory)
@@ -517,12 +518,12 @@ class Builder:
             self.seconds[name] = time.time() - start
         self.suites = sorted(self.unit.suites, key=lambda s: self.seconds[s[0]])
 
-    def verdict(self, mutant, text, directory, sanitize):
+    def verdict(self, mutant, text, directory, thorough):
         """(verdict, by what)"""
         directory = os.path.join(directory, self.unit.folder)
         temporary.directory = directory
         changed = text[:mutant.start] + mutant.new + text[mutant.end:]
-        built   = self.build(changed, directory)
+        built   = self.build(changed, directory, self.unit.flags)
         if built is None:
             return "stillborn", ""
         if built == self.object:
@@ -533,29 +534,33 @@ class Builder:
             code = run([os.path.join(directory, "changed")] + arguments, ROOT, 10 + 10 * self.seconds[name], environment, log)
             if code != 0:
                 return "killed", name + self.reason(code, log)
-        if sanitize and self.unit.sanitize and self.build(changed, directory, True) is not None:
-            self.link(directory, True)
+        for build in self.unit.again if thorough else ():
+            if self.build(changed, directory, build[1]) is None:
+                continue
+            self.link(directory, build[2])
             for suite in self.suites:
                 name, arguments, environment = suite
                 if self.seconds[name] < 3.0:
                     program = os.path.join(directory, "changed")
                     code = run([program] + arguments, ROOT, 60 + 60 * self.seconds[name], environment, log)
-                    if code and self.is_sane(suite, text):
-                        return "killed", "sanitizers, " + name + self.reason(code, log)
+                    if code != 0 and self.is_sane(suite, text, build):
+                        return "killed", "%s, %s%s" % (build[0], name, self.reason(code, log))
         return "survived", ""
 
-    def is_sane(self, suite, text):
-        """The sanitizers find nothing in the unchanged code; asked only where they say that a mutant is killed."""
-        directory = os.path.join(self.directory, "sanitized")
+    def is_sane(self, suite, text, build):
+        """Another build of the unchanged code passes; asked only where that build says that a mutant is killed."""
+        directory = os.path.join(self.directory, build[0])
         program   = os.path.join(directory, "changed")
         with self.lock:
-            if not self.sane:
-                if self.build(text, directory, True) is None:
-                    return False
-                self.link(directory, True)
-            if suite[0] not in self.sane:
-                self.sane[suite[0]] = run([program] + suite[1], ROOT, 600, suite[2]) == 0
-            return self.sane[suite[0]]
+            if build[0] not in self.sane:
+                self.sane[build[0]] = {}
+                if self.build(text, directory, build[1]) is None:
+                    sys.exit("%s, %s: the unchanged code does not compile" % (self.unit.name, build[0]))
+                self.link(directory, build[2])
+            sane = self.sane[build[0]]
+            if suite[0] not in sane:
+                sane[suite[0]] = run([program] + suite[1], ROOT, 600, suite[2]) == 0
+            return sane[suite[0]]
 
     @staticmethod
     def reason(code, log):
@@ -587,7 +592,7 @@ def arguments():
     p.add_argument("--shard", help="I/N: every N-th of the sample; today/N: another one each day")
     p.add_argument("--minutes", type=float, help="starts no mutant after that time; the rest is skipped")
     p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    p.add_argument("--quick", action="store_true", help="no sanitizers for those that survive")
+    p.add_argument("--quick", action="store_true", help="no further builds (SIMD, sanitizers) for those that survive")
     p.add_argument("--list", action="store_true", help="shows the sample and ends")
     p.add_argument("--keep", action="store_true", help="takes over what was killed when it was last run here")
     p.add_argument("--survivors", action="store_true", help="at the end shows them as entries of equivalent.txt")
