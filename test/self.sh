@@ -32,6 +32,17 @@ script() {
 cells_and() { script "$1" "$2" "gone() { skip 'not here'; }; list() { cell one true; cell two $3; }; run_cells list"; }
 parts()     { script "$1" "$2" "$3; total"; }
 
+# One version in the three files' first lines, in the macros and on top of the history.
+versions() {
+    number() { sed -n "s/^#define SANTA_VERSION_$1 *\\([0-9]*\\)\$/\\1/p" santa.h; }
+    version=$(number MAJOR).$(number MINOR).$(number PATCH)
+    echo "$version"
+    for file in santa.h santa_cuda.h santa_cuda.cu; do
+        head -n 1 "$file" | grep -qF "$file - v$version - " || return 1
+    done
+    sed -n '/>>history$/{n;p;}' santa.h | tail -n 1 | grep -q "^   $version "
+}
+
 list() {
     cell "a case that hangs ends the run and fails it"  hangs
     cell "a case that ends in time does not"            program 0 "1 passed, 0 failed, 0 skipped" "random/Philox: the published"
@@ -46,6 +57,7 @@ list() {
     cell "a part that dies without a count"             parts 1 "0 passed, 1 failed, 0 skipped" 'plan a; part a false'
     cell "a part with a good count that ends badly"     parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a; part a sh -c "echo 1 passed, 0 failed, 0 skipped; exit 5"'
+    cell "one version everywhere"                       versions
     cell "a part of the plan that is not run"           parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a b; part a echo "1 passed, 0 failed, 0 skipped"'
 }
