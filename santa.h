@@ -4826,7 +4826,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *con
 SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
                                                       int64_t c, const float *w, int64_t w_stride, int heads, const float *keep,
                                                       const float *add, float *acc, int64_t acc_stride) {
-    int i, g, l;
+    int i, g;
     for (; c < dv; c += SANTA__LANES) {
         const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
         SANTA__V sum[4];
@@ -4837,10 +4837,12 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char 
             if (c == 0) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
             for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vfma)(x, SANTA__ISA(vset)(w[g * w_stride + i]), sum[g]);
         }
-        for (g = 0; g < heads; g++) {
-            float part[SANTA__LANES], *a = acc + g * acc_stride + c;
-            SANTA__ISA(vput)(part, sum[g]);
-            for (l = 0; l < lanes; l++) a[l] = a[l] * keep[g] + add[g] * santa__unit(t) * part[l];
+        for (g = 0; g < heads; g++) {                                 /* rounded as in accumulate_columns */
+            const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g] * santa__unit(t));
+            float part[SANTA__LANES] = {0.0f}, *a = acc + g * acc_stride + c;
+            memcpy(part, a, (size_t)lanes * sizeof *a);
+            SANTA__ISA(vput)(part, SANTA__ISA(vfma)(SANTA__ISA(vget)(part), k, SANTA__ISA(vmul)(y, sum[g])));
+            memcpy(a, part, (size_t)lanes * sizeof *a);
         }
     }
 }

@@ -10,14 +10,14 @@ const char *test_cpu_lacks;
 #include <stdlib.h>
 #include <string.h>
 
-static const char *most;
-__attribute__((constructor)) static void read_environment(void) { most = getenv("SANTA_TEST_ISA"); }
+static const char *test_isa;
+__attribute__((constructor)) static void read_environment(void) { test_isa = getenv("SANTA_TEST_ISA"); }
 
 static int test_cpu_has(const char *feature) {
     if (test_cpu_lacks && !strcmp(feature, test_cpu_lacks)) return 0;
-    if (!most) return 1;
-    if (!strcmp(most, "scalar")) return 0;
-    return strcmp(most, "avx2") != 0 || strncmp(feature, "avx512", 6) != 0;
+    if (!test_isa) return 1;
+    if (!strcmp(test_isa, "scalar")) return 0;
+    return strcmp(test_isa, "avx2") != 0 || strncmp(feature, "avx512", 6) != 0;
 }
 #define __builtin_cpu_supports(feature) (test_cpu_has(feature) && __builtin_cpu_supports(feature))
 #endif
