@@ -7,8 +7,9 @@ BUILD  ?= build
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
 
-# One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION, as a single file must, are told that
-# they have it already: its code takes ten times as long to compile as the rest of them.
+# One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION,
+# as a single file must, are told that they have it already: its code takes ten times as long to
+# compile as the rest of them.
 LIBRARY  = $(BUILD)/santa.o
 LINKED   = -DSANTA_IMPLEMENTATION_DONE
 

@@ -28,7 +28,8 @@ cell() {
     seconds=$(($(date +%s) - start))
     case $code in
     0)  echo passed >"$dir/result"
-        printf 'ok      [%2d/%d] %-72s %3d s, %4d s in all\n' "$number" "$cells" "$name" "$seconds" $(($(date +%s) - began)) ;;
+        printf 'ok      [%2d/%d] %-72s %3d s, %4d s in all\n' "$number" "$cells" "$name" "$seconds" \
+               $(($(date +%s) - began)) ;;
     77) echo skipped >"$dir/result"
         echo "skipped $name: $(tail -n 1 "$dir/log")" ;;
     *)  echo failed >"$dir/result"
