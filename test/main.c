@@ -39,6 +39,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"tasks",       suite_tasks},
     {"budget tool", suite_budget_tool},
     {"accuracy",    suite_accuracy},
+    {"golden",      suite_golden},
     {"big",         suite_big},
 #endif
     {"watchdog",    suite_hang},                 /* the last one: see --hang */
