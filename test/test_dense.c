@@ -410,6 +410,28 @@ static void masked_rows_unread(void) {
     }
 }
 
+/* Feature-major K whose tokens go backwards: keys are side by side, but not as the fast path for columns wants them. */
+static void feature_major_backwards(void) {
+    enum { N = 150, D = 33 };
+    ref_problem p;
+    ref_spec s = ref_spec_make(3, 1, N, D);
+    ref_build(&p, &s);
+    float *copy = ref_floats(N * D), *back = ref_floats(N * D);
+    const santa_tensor k = santa_keys_feature_major(&p.a.k, copy);
+    for (int i = 0; i < N * D; i++) back[i] = copy[i / N * N + (N - 1 - i % N)];
+    p.a.k = k;
+    p.a.k.data = back + N - 1;
+    p.a.k.stride[1] = -1;
+    FOR_EACH_ISA (isa) {
+        santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        o.isa = isa;
+        if (ref_run(&p, &o, NULL)) compare(&p, "feature-major K, backwards", 2e-5);
+    }
+    free(copy);
+    free(back);
+    ref_free(&p);
+}
+
 /* K feature-major, by the library's own copy: same result within rounding, also in a group of which eight heads are worked
    on at a time. */
 static void feature_major(void) {
@@ -513,13 +535,14 @@ static void rows_together(void) {
         const santa_method method = (santa_method)(turn % SANTA_METHOD_COUNT);
         const int random = (santa_method_traits(method) & (SANTA_DRAWS | SANTA_ADAPTS)) != 0;
         ref_spec s = ref_spec_make(turn < SANTA_METHOD_COUNT ? 6 : 2, 2, turn < 2 * SANTA_METHOD_COUNT ? 700 : 520, 16);
-        s.q_len  = 11;
+        s.q_len  = turn < SANTA_METHOD_COUNT ? 11 : 18;     /* of the latter 16 at a time */
         s.causal = 1;
         s.window = turn < 2 * SANTA_METHOD_COUNT ? 0 : 200;
         ref_problem p;
         ref_build(&p, &s);
         ref_set(&p.a.v, 0, s.len - 4, 1, 3, (double)test_nan());
         santa_options o = ref_options(method, 8, 3);
+        o.offset = santa_offset(1, 1);
         if (method == SANTA_SYS) o.dense_below = 695;        /* some rows are dense, some not */
         o.vattention.sink_tokens = o.vattention.local_tokens = 16;
         p.a.std_error = NULL;
@@ -627,6 +650,7 @@ const test_case suite_dense[] = {
     {"a sink of logit 0, every method", zero_sinks},
     {"rows outside the window are not read, every method", masked_rows_unread},
     {"feature-major K", feature_major},
+    {"feature-major K backwards", feature_major_backwards},
     {"merge of a split context", merge_splits},
     {"merge: empty sides, NaN", merge_edges},
     {"parts of a longer context", shards},

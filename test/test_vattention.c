@@ -649,6 +649,25 @@ static void reads_what_it_takes(void) {
             }
 }
 
+/* The oracle reads every key: a NaN in any of them, at the middle's ends too, spoils the row. */
+static void oracle_sees_nan(void) {
+    enum { SINKS = 3, LOCAL = 5 };
+    static const int where[] = {0, SINKS - 1, SINKS, SINKS + 1, N / 2, N - LOCAL - 1, N - LOCAL, N - 1};
+    for (int i = 0; i < 8; i++) {
+        ref_spec s = open_spec(1, 1);
+        ref_problem p;
+        ref_build(&p, &s);
+        ref_set(&p.a.k, 0, where[i], 0, 1, (double)test_nan());
+        santa_options o = open_options(1);
+        o.vattention.sink_tokens  = SINKS;
+        o.vattention.local_tokens = LOCAL;
+        o.vattention.heavy        = NULL;
+        if (ref_run(&p, &o, NULL))
+            CHECK_MSG(test_is_nan(p.lse[0]) && test_is_nan((float)ref_get(&p.a.out, 0, 0, 0, 0)), "NaN in key %d", where[i]);
+        ref_free(&p);
+    }
+}
+
 static void predictors(void) {
     enum { MANY = 64 };
     int32_t answer[MANY];
@@ -1216,6 +1235,7 @@ const test_case suite_vattention[] = {
     {"positions among a million keys: known answers", known_positions_of_many},
     {"audit of the full guarantee", full_audit},
     {"keys not taken are not read", reads_what_it_takes},
+    {"the oracle sees every key's NaN", oracle_sees_nan},
     {"predictors: few, many, double, wild", predictors},
     {"the sample is uniform, shared in a group, groups independent", uniform_sample},
     {"the denominator's guarantee holds, CLT and Hoeffding", denominator_coverage},

@@ -168,7 +168,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     static_assert(sizeof p <= 4096, "parameters of a kernel end at 4 KB");
     if (standin.fails()) return standin.fail_with;
     const dim3 g = config->gridDim, b = config->blockDim;
-    const bool overlap = config->numAttrs > 0;
+    const bool overlap = config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed;
     if (g.x < 1 || g.x > INT32_MAX) return standin.breaks("grid x", g.x, INT32_MAX);
     if (g.y < 1 || g.y > 65535) return standin.breaks("grid y", g.y, 65535);
     if (g.z < 1 || g.z > 65535) return standin.breaks("grid z", g.z, 65535);
