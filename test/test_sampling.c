@@ -834,11 +834,11 @@ static int stash_weights(const santa_options *o, santa_stream_id id, const float
                          double *want, double *plain) {
     double total = 0.0, top = -REF_INF;
     int clear = 1;
-    for (int64_t j = 0; j < n; j++) top = fmax(top, (double)s[j]);
+    for (int64_t j = 0; j < n; j++) if ((double)s[j] > top) top = (double)s[j];
     for (int64_t b = 0; b < n; b += 64) {
         const int64_t end = ref_min(n, b + 64);
         double max = -REF_INF, sum = 0.0, rounded = 0.0;
-        for (int64_t j = b; j < end; j++) max = fmax(max, (double)s[j]);
+        for (int64_t j = b; j < end; j++) if ((double)s[j] > max) max = (double)s[j];
         for (int64_t j = b; j < end; j++) {
             const double u = max > -REF_INF ? exp((double)s[j] - max) : 0.0;
             const uint32_t word = santa_random(o->seed, o->offset, id.request_id, 3, (uint32_t)id.head,
