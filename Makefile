@@ -7,8 +7,9 @@ BUILD  ?= build
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
 
-# One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION, as a single file must, are told that
-# they have it already: its code takes ten times as long to compile as the rest of them.
+# One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION,
+# as a single file must, are told that they have it already: its code takes ten times as long to
+# compile as the rest of them.
 LIBRARY  = $(BUILD)/santa.o
 LINKED   = -DSANTA_IMPLEMENTATION_DONE
 
@@ -25,6 +26,7 @@ help:
 	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
 	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
+	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
 	@echo "make clean      remove $(BUILD)/"
@@ -41,6 +43,12 @@ sanitize:
 mutants:
 	@if command -v python3 >/dev/null; then CC="$(CC)" BUILD="$(BUILD)" python3 test/mutants/mutants.py $(mutants_options); \
 	 else echo "skipped the mutation test: no python3"; echo "0 passed, 0 failed, 1 skipped"; fi
+
+coverage:
+	@BUILD="$(BUILD)" sh test/coverage.sh
+
+golden: $(BUILD)/santa_test
+	SANTA_WRITE_GOLDEN=test/golden.h $(BUILD)/santa_test golden/results
 
 demo: $(BUILD)/decode
 	$(BUILD)/decode --demo

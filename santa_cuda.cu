@@ -93,7 +93,7 @@ struct params {
 
 /* ---------------------------------------------------------------------------------------------- >>shared-memory */
 
-/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask for it, both by these. */
+/* What a CTA of each kernel needs of shared memory: kernels declare it and launches ask for it by these. */
 
 constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
 
@@ -123,7 +123,7 @@ template <typename K, int C, int GS> struct dense_memory {
     enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
-    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
+    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "more than DENSE_BYTES");
 };
 
 /* k_dense_plain: its own, small enough to be declared. */
@@ -133,7 +133,8 @@ template <int GS, int COLUMNS> struct alignas(16) plain_memory {
     warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
 };
 
-/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at
+   [k][t]. */
 template <int CH, bool FLASH> struct gather_memory {
     /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, flash tiles
        that have mass */
@@ -156,6 +157,7 @@ template <int CH, bool FLASH> struct gather_memory {
 static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
 
+/* k_combine, for a query head and 128 columns. */
 struct combine_memory {
     double scratch[16];
     float weight[128], tops[16], sums[4][128];
@@ -1122,7 +1124,7 @@ __device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *t
 }
 
 /* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefixes in shared memory (above RUN * 256 tiles of threads only)
+   1 scan     all tile sums of the head in f64, prefixes in shared memory; above RUN * 256 tiles the threads' only
    2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one share: the CTA that finishes last adds the shares in order

@@ -1,4 +1,4 @@
-/* santa_cuda.h - the GPU side of santa.h - MIT or public domain, as santa.h
+/* santa_cuda.h - v0.2.0 - the GPU side of santa.h - MIT or public domain, as santa.h
 
    Add santa_cuda.cu to the build and call santa_decode as on the CPU, with tensors whose .device is SANTA_CUDA:
 

@@ -12,7 +12,7 @@ BUILD=${BUILD:-build}
 # For programs that are linked with an object that holds the library's code, see the Makefile.
 LINKED=-DSANTA_IMPLEMENTATION_DONE
 # For emulators and valgrind: the suites that do not run the same code very often.
-SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/"
+SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {
@@ -28,7 +28,8 @@ cell() {
     seconds=$(($(date +%s) - start))
     case $code in
     0)  echo passed >"$dir/result"
-        printf 'ok      [%2d/%d] %-72s %3d s, %4d s in all\n' "$number" "$cells" "$name" "$seconds" $(($(date +%s) - began)) ;;
+        printf 'ok      [%2d/%d] %-72s %3d s, %4d s in all\n' "$number" "$cells" "$name" "$seconds" \
+               $(($(date +%s) - began)) ;;
     77) echo skipped >"$dir/result"
         echo "skipped $name: $(tail -n 1 "$dir/log")" ;;
     *)  echo failed >"$dir/result"

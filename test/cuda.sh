@@ -1,7 +1,8 @@
 #!/bin/sh
-# The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, the whole compiled for
-# every architecture, and its tests, which skip themselves one by one where there is no device. With
-# `launches` only the first of these, by one compiler. Last line: N passed, N failed, N skipped.
+# The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, the whole
+# compiled for every architecture, and its tests, which skip themselves one by one where there
+# is no device. With `launches` only the first of these, by one compiler. Last line: N passed, N
+# failed, N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Every example is built and run; so is the quick start that santa.h and README.md print, which must be the program in
-# examples/quickstart.c. They share one object with the library's code, as in the Makefile; with `alone` each is built as its first
-# lines say, with no flag but -O2. Last line: the count.
+# Every example is built and run; so is the quick start that santa.h and README.md print, which
+# must be the program in examples/quickstart.c. They share one object with the library's code,
+# as in the Makefile; with `alone` each is built as its first lines say, with no flag but -O2.
+# Last line: the count.
 . "$(dirname "$0")/cells.sh"
 alone=${1:-}
 

@@ -1,6 +1,7 @@
-/* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2 in the environment
-   makes an x86 look like one that has no more than that: the library's questions to the CPU are answered here. Examples,
-   benchmark and accuracy link the same object, so the environment is read once, before main. */
+/* The one file of the test program that holds the library's code. SANTA_TEST_ISA=scalar or avx2
+   in the environment makes an x86 look like one that has no more than that: the library's
+   questions to the CPU are answered here. Examples, benchmark and accuracy link the same
+   object, so the environment is read once, before main. */
 #ifdef __cplusplus
 extern "C" const char *test_cpu_lacks;       /* as in harness.h */
 #endif

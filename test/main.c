@@ -39,6 +39,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"tasks",       suite_tasks},
     {"budget tool", suite_budget_tool},
     {"accuracy",    suite_accuracy},
+    {"golden",      suite_golden},
     {"big",         suite_big},
 #endif
     {"watchdog",    suite_hang},                 /* the last one: see --hang */
@@ -126,8 +127,9 @@ void *test_alloc(size_t bytes) {
     return p;
 }
 
-/* A case that takes longer than --timeout seconds ends the program, so that one that hangs is named and the run fails. What is to
-   be printed then is ready before the case runs: a signal handler may do little. */
+/* A case that takes longer than --timeout seconds ends the program, so that one that hangs is
+   named and the run fails. What is to be printed then is ready before the case runs: a signal
+   handler may do little. */
 static char watchdog_text[320];
 
 #ifdef HAVE_ALARM
@@ -149,7 +151,8 @@ static void watch(unsigned seconds) { (void)seconds; }       /* no such signal h
 
 static void usage(void) {
     printf("santa_test [--list] [--quick] [--fail-fast] [--seed N] [--timeout N] [substring ...]\n"
-           "runs the cases whose suite/name has one of the substrings; --quick: fewer seeds, for valgrind and qemu;\n"
+           "runs the cases whose suite/name has one of the substrings;\n"
+           "--quick: fewer seeds, for valgrind and qemu;\n"
            "--fail-fast: ends with the first case that fails;\n"
            "--timeout: seconds after which a case counts as one that hangs, 0 for none, default 300\n");
 }
@@ -186,8 +189,9 @@ static struct { int fail_fast, passed, failed, skipped, cases; unsigned timeout;
 static int run_case(const char *name, const test_case *c) {
     failures = 0;
     skipped  = NULL;
-    snprintf(watchdog_text, sizeof watchdog_text, "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name,
-             progress.timeout, progress.passed, progress.failed + 1, progress.skipped);
+    snprintf(watchdog_text, sizeof watchdog_text,
+             "FAILED  %s: no end after %u s\n%d passed, %d failed, %d skipped\n", name, progress.timeout,
+             progress.passed, progress.failed + 1, progress.skipped);
     const clock_t start = clock();
     watch(progress.timeout);
     c->run();
@@ -212,7 +216,8 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
         else if (!strcmp(argv[i], "--fail-fast")) progress.fail_fast = 1;
         else if (!strcmp(argv[i], "--hang")) hangs = 1;
-        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc) progress.timeout = (unsigned)strtoul(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--timeout") && i + 1 < argc)
+            progress.timeout = (unsigned)strtoul(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
         else if (argv[i][0] == '-') { usage(); return !!strcmp(argv[i], "--help"); }
         else argv[1 + filters++] = argv[i];
@@ -221,8 +226,9 @@ int main(int argc, char **argv) {
     if (list) { for_each_case(hangs, filters, argv + 1, print_name); return 0; }
     progress.cases = for_each_case(hangs, filters, argv + 1, NULL);
     progress.start = time(NULL);
-    printf("santa %d.%d.%d, %s, seed %llu%s: %d cases\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR, SANTA_VERSION_PATCH,
-           santa_isa_name(santa_best_isa()), (unsigned long long)test_seed, test_quick ? ", quick" : "", progress.cases);
+    printf("santa %d.%d.%d, %s, seed %llu%s: %d cases\n", SANTA_VERSION_MAJOR, SANTA_VERSION_MINOR,
+           SANTA_VERSION_PATCH, santa_isa_name(santa_best_isa()), (unsigned long long)test_seed,
+           test_quick ? ", quick" : "", progress.cases);
     for_each_case(hangs, filters, argv + 1, run_case);
     if (progress.cases == 0) printf("no case has such a name; --list shows them\n");
     printf("%d passed, %d failed, %d skipped\n", progress.passed, progress.failed, progress.skipped);

@@ -4,11 +4,12 @@
 
 DEBUG="-g1 -O1 -fno-omit-frame-pointer"
 MEMORY="-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
-# For the examples, whose own code is in question: every instruction set's kernels take these compilers a minute, and run in the tests.
+# For the examples, whose own code is in question: every instruction set's kernels take these
+# compilers a minute, and run in the tests.
 PLAIN="-DSANTA_NO_SIMD"
 
-# sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way, with the same object of the library, and
-# handed to the model cases, which feed it broken files.
+# sanitized COMPILER FLAGS ARGUMENTS...: the test program. The decoder is built the same way,
+# with the same object of the library, and handed to the model cases, which feed it broken files.
 # shellcheck disable=SC2086
 sanitized() {
     compiler=$1
@@ -39,7 +40,8 @@ examples() {
     "$1" $DEBUG $MEMORY $PLAIN -c -o "$dir/impl.o" test/impl.c || return 1
     for example in examples/*.c; do
         [ "$example" = examples/decode.c ] && continue
-        "$1" $DEBUG $MEMORY $LINKED -pthread -o "$dir/example" "$example" "$dir/impl.o" -lm && limited "$dir/example" || return 1
+        "$1" $DEBUG $MEMORY $LINKED -pthread -o "$dir/example" "$example" "$dir/impl.o" -lm &&
+            limited "$dir/example" || return 1
     done
 }
 
@@ -47,7 +49,8 @@ examples() {
 # shellcheck disable=SC2086
 threads() {
     sanitized "$1" -fsanitize=thread --quick determinism/ || return 1
-    "$1" $DEBUG -fsanitize=thread $LINKED -pthread -o "$dir/example" examples/threads.c "$dir/impl.o" -lm && limited "$dir/example"
+    "$1" $DEBUG -fsanitize=thread $LINKED -pthread -o "$dir/example" examples/threads.c "$dir/impl.o" -lm &&
+        limited "$dir/example"
 }
 
 # shellcheck disable=SC2086

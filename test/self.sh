@@ -1,8 +1,10 @@
 #!/bin/sh
-# The tests' own tools: what must fail does, and is counted. Wants the test program in $BUILD. Last line: the count.
+# The tests' own tools: what must fail does, and is counted. Wants the test program in $BUILD.
+# Last line: the count.
 . "$(dirname "$0")/cells.sh"
 
-# ends STATUS LAST_LINE COMMAND...: that is how the command ends, and within a minute. STATUS: 0, or 1 for any other.
+# ends STATUS LAST_LINE COMMAND...: that is how the command ends, and within a minute. STATUS:
+# 0, or 1 for any other.
 ends() {
     status=$1
     last=$2
@@ -20,33 +22,53 @@ program() {
 }
 
 hangs() {
-    program 1 "0 passed, 1 failed, 0 skipped" --hang && grep -q '^FAILED  watchdog/a case that hangs: ' "$dir/out"
+    program 1 "0 passed, 1 failed, 0 skipped" --hang &&
+        grep -q '^FAILED  watchdog/a case that hangs: ' "$dir/out"
 }
 
-# script STATUS LAST_LINE TEXT: a script that sources what is tried here, with a build directory of its own.
+# script STATUS LAST_LINE TEXT: a script that sources what is tried here, with a build directory
+# of its own.
 script() {
-    { echo ". '$root/test/cells.sh'; . '$root/test/total.sh'; cd '$root'; BUILD='$dir'"; echo "$3"; } >"$dir/script.sh"
+    echo ". '$root/test/cells.sh'; . '$root/test/total.sh'; cd '$root'; BUILD='$dir'" >"$dir/script.sh"
+    echo "$3" >>"$dir/script.sh"
     ends "$1" "$2" sh "$dir/script.sh"
 }
 
-cells_and() { script "$1" "$2" "gone() { skip 'not here'; }; list() { cell one true; cell two $3; }; run_cells list"; }
-parts()     { script "$1" "$2" "$3; total"; }
+cells_and() {
+    script "$1" "$2" "gone() { skip 'not here'; }; list() { cell one true; cell two $3; }; run_cells list"
+}
+parts() { script "$1" "$2" "$3; total"; }
+
+# One version in the three files' first lines, in the macros and on top of the history.
+versions() {
+    number() { sed -n "s/^#define SANTA_VERSION_$1 *\\([0-9]*\\)\$/\\1/p" santa.h; }
+    version=$(number MAJOR).$(number MINOR).$(number PATCH)
+    echo "$version"
+    for file in santa.h santa_cuda.h santa_cuda.cu; do
+        head -n 1 "$file" | grep -qF "$file - v$version - " || return 1
+    done
+    sed -n '/>>history$/{n;p;}' santa.h | tail -n 1 | grep -q "^   $version "
+}
 
 list() {
-    cell "a case that hangs ends the run and fails it"  hangs
-    cell "a case that ends in time does not"            program 0 "1 passed, 0 failed, 0 skipped" "random/Philox: the published"
-    cell "a name that no case has fails the run"        program 1 "0 passed, 0 failed, 0 skipped" "no such case"
-    cell "a cell that passes"                           cells_and 0 "2 passed, 0 failed, 0 skipped" true
-    cell "a cell that fails"                            cells_and 1 "1 passed, 1 failed, 0 skipped" false
-    cell "a cell that is skipped"                       cells_and 0 "1 passed, 0 failed, 1 skipped" gone
-    cell "a part that passes"                           parts 0 "3 passed, 0 failed, 1 skipped" \
+    cell "a case that hangs ends the run and fails it" hangs
+    cell "a case that ends in time does not" \
+         program 0 "1 passed, 0 failed, 0 skipped" "random/Philox: the published"
+    cell "a name that no case has fails the run" program 1 "0 passed, 0 failed, 0 skipped" "no such case"
+    cell "a cell that passes"     cells_and 0 "2 passed, 0 failed, 0 skipped" true
+    cell "a cell that fails"      cells_and 1 "1 passed, 1 failed, 0 skipped" false
+    cell "a cell that is skipped" cells_and 0 "1 passed, 0 failed, 1 skipped" gone
+    cell "a part that passes" parts 0 "3 passed, 0 failed, 1 skipped" \
          'plan a; part a echo "3 passed, 0 failed, 1 skipped"'
-    cell "a part with a failure"                        parts 1 "3 passed, 1 failed, 0 skipped" \
-         'plan a b; part a echo "2 passed, 1 failed, 0 skipped"; part b echo "1 passed, 0 failed, 0 skipped"'
-    cell "a part that dies without a count"             parts 1 "0 passed, 1 failed, 0 skipped" 'plan a; part a false'
-    cell "a part with a good count that ends badly"     parts 1 "1 passed, 1 failed, 0 skipped" \
+    cell "a part with a failure" parts 1 "3 passed, 1 failed, 0 skipped" \
+         'plan a b; part a echo "2 passed, 1 failed, 0 skipped"
+          part b echo "1 passed, 0 failed, 0 skipped"'
+    cell "a part that dies without a count" parts 1 "0 passed, 1 failed, 0 skipped" \
+         'plan a; part a false'
+    cell "a part with a good count that ends badly" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a; part a sh -c "echo 1 passed, 0 failed, 0 skipped; exit 5"'
-    cell "a part of the plan that is not run"           parts 1 "1 passed, 1 failed, 0 skipped" \
+    cell "one version everywhere" versions
+    cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a b; part a echo "1 passed, 0 failed, 0 skipped"'
 }
 

@@ -112,9 +112,10 @@ static void moments(void) {
         }
 }
 
-/* Every element's count of draws that kept it, recomputed: draw b of feature i has word i * B + b of stream 1, of the query head
-   or, for GROUP, the group's first; it keeps the feature if below |q| / max |q|. Stratified, draw b has [b/B, (b + 1)/B) to itself:
-   only the stratum in which the feature's share ends is random, by the word of that b. */
+/* Every element's count of draws that kept it, recomputed: draw b of feature i has word i * B +
+   b of stream 1, of the query head or, for GROUP, the group's first; it keeps the feature if
+   below |q| / max |q|. Stratified, draw b has [b/B, (b + 1)/B) to itself: only the stratum in
+   which the feature's share ends is random, by the word of that b. */
 static void known_draws(void) {
     static const int64_t budgets[] = {1, 3, 4, 16};
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
@@ -137,15 +138,19 @@ static void known_draws(void) {
                             const double share = (double)draws * size[i] / max;
                             int64_t kept = 0;
                             for (int64_t d = 0; d < draws; d++) {
-                                const double u = ldexp((double)santa_random(o.seed, o.offset, 0, 1, is_group(m) ? 0 : (uint32_t)h,
-                                                                            0, (uint32_t)(i * draws + d)), -32);
+                                const uint32_t head = is_group(m) ? 0 : (uint32_t)h;
+                                const uint32_t index = (uint32_t)(i * draws + d);
+                                const double u = ldexp((double)santa_random(o.seed, o.offset, 0, 1, head, 0, index),
+                                                       -32);
                                 kept += is_strat(m) ? (double)d + u < share : u * (double)draws < share;
                             }
                             const double q = p.q[h * DIM + i];
-                            const double want = size[i] > 0.0 ? q / size[i] * max * (double)kept / (double)draws : 0.0;
+                            const double unit = size[i] > 0.0 ? q / size[i] * max / (double)draws : 0.0;
+                            const double want = unit * (double)kept;
                             CHECK_MSG(fabs((double)scores[h * DIM + i] - want) < 1e-5,
-                                      "scores %d, B = %d, seed %d, head %d, element %d: %g, want %g", method, (int)draws,
-                                      (int)seed, h, (int)i, (double)scores[h * DIM + i], want);
+                                      "scores %d, B = %d, seed %d, head %d, element %d: %g, want %g",
+                                      method, (int)draws, (int)seed, h, (int)i,
+                                      (double)scores[h * DIM + i], want);
                         }
                     }
                 free(workspace);

@@ -1,8 +1,10 @@
-/* More than 2^24 keys in one sequence, where a float counts no further: one head of 8 features in f16, 268 MB of K, which is V as
-   well. The keys past 2^24 carry a third of the mass, so that most of what is drawn near the end lies there. */
+/* More than 2^24 keys in one sequence, where a float counts no further: one head of 8 features
+   in f16, 268 MB of K, which is V as well. The keys past 2^24 carry a third of the mass, so
+   that most of what is drawn near the end lies there. */
 #include "reference.h"
 
-enum { BULK = 1 << 24, TAIL = 5000, KEYS = BULK + TAIL, DIM = 8, ROWS = 1021, SAMPLES = 3000, TILE = 1 << 20, TILES = BULK / TILE + 1,
+enum { BULK = 1 << 24, TAIL = 5000, KEYS = BULK + TAIL, DIM = 8, ROWS = 1021, SAMPLES = 3000,
+      TILE = 1 << 20, TILES = BULK / TILE + 1,
        TOP = 20000 };
 
 static double   row[2][ROWS][DIM];            /* what key j holds, by j < BULK and j % ROWS */
@@ -70,7 +72,7 @@ static int decode(santa_options o, int64_t threads, float *lse, santa_stats *sta
 static double top;
 static double mass_of(int64_t j) { return exp((double)scores[j] - top); }
 
-/* Scores of all keys within rounding of their own double; the sums and tiles of their masses. */
+/* Scores of all keys within rounding of their own double; sums and tiles of their masses. */
 static double sum_of_masses(double tile[TILES], double mean[DIM]) {
     double exact[2][ROWS], total = 0.0;
     int64_t wrong = 0;
@@ -98,10 +100,18 @@ static double sum_of_masses(double tile[TILES], double mean[DIM]) {
 }
 
 /* A sampler's list beside the walk over all keys that checks it. */
-typedef struct walk { santa_options o; ref_drawn r; double *threshold; int64_t i, m, in_tile; int bad; } walk;
+typedef struct walk {
+    santa_options o;
+    ref_drawn     r;
+    double       *threshold;
+    int64_t       i, m, in_tile;
+    int           bad;
+} walk;
 
-/* Key j with the masses [begin, end) of the whole: are its draws those whose thresholds lie there, but for rounding? */
-static void step(walk *w, int64_t j, double begin, double end, double total, const double tile[TILES], double before_tile) {
+/* Key j with the masses [begin, end) of the whole: are its draws those whose thresholds lie
+   there, but for rounding? */
+static void step(walk *w, int64_t j, double begin, double end, double total, const double tile[TILES],
+                 double before_tile) {
     if (j % TILE == 0) w->in_tile = 0;
     if (w->bad || w->i >= w->r.d.rows || w->r.index[w->i] != j) return;
     const double  tolerance = 2e-7;
@@ -120,8 +130,8 @@ static void step(walk *w, int64_t j, double begin, double end, double total, con
         }
         w->m++;
         w->bad |= !CHECK_MSG(t >= begin / total - tolerance && t < end / total + tolerance,
-                             "%s: draw %d is key %d of [%.12g, %.12g), threshold %.12g", santa_method_name(w->o.method), (int)w->m,
-                             (int)j, begin / total, end / total, t);
+                             "%s: draw %d is key %d of [%.12g, %.12g), threshold %.12g",
+                             santa_method_name(w->o.method), (int)w->m, (int)j, begin / total, end / total, t);
     }
     w->bad |= !CHECK_NEAR(w->r.weight[w->i], weight, 0.0, 3e-6);
     w->i++;
@@ -143,7 +153,8 @@ static void sixteen_million_keys(void) {
     CHECK_STATUS(santa_scores(&a, &o, 0, 0, 0, scores, KEYS, workspace, bytes), SANTA_OK);
     free(workspace);
     const double total = sum_of_masses(tile, mean), want = top + log(total);
-    CHECK_MSG(tile[TILES - 1] > 0.2 * total && tile[TILES - 1] < 0.5 * total, "%g of %g past 2^24", tile[TILES - 1], total);
+    CHECK_MSG(tile[TILES - 1] > 0.2 * total && tile[TILES - 1] < 0.5 * total, "%g of %g past 2^24",
+              tile[TILES - 1], total);
 
     for (int64_t threads = 1; threads <= 2; threads++)
         if (decode(o, threads, &lse, &stats)) {
@@ -154,7 +165,8 @@ static void sixteen_million_keys(void) {
             memcpy(one, out, sizeof one);
         }
 
-    /* What the samplers draw from these scores, what santa_gather makes of it, and that santa_decode does the same. */
+    /* What the samplers draw from these scores, what santa_gather makes of it, and that
+       santa_decode does the same. */
     for (int m = 0; m < 4; m++) {
         memset(&w[m], 0, sizeof w[m]);
         w[m].o = ref_options(methods[m], SAMPLES, 17 + (uint64_t)m);
@@ -172,7 +184,8 @@ static void sixteen_million_keys(void) {
         check_array_near("gather", one, sum, DIM, 2e-6, 2e-6);
         for (int64_t threads = 1; threads <= 2; threads++)
             if (decode(w[m].o, threads, &lse, &stats)) {
-                CHECK_MSG(!memcmp(out, one, sizeof out) && !memcmp(&lse, &w[m].r.d.lse, sizeof lse), "%s, %d threads: not its steps",
+                CHECK_MSG(!memcmp(out, one, sizeof out) && !memcmp(&lse, &w[m].r.d.lse, sizeof lse),
+                          "%s, %d threads: not its steps",
                           santa_method_name(methods[m]), (int)threads);
                 CHECK_INT(stats.v_rows_head, w[m].r.d.rows);
             }
@@ -186,13 +199,15 @@ static void sixteen_million_keys(void) {
     for (int m = 0; m < 4; m++) {
         int64_t past = 0;
         for (int64_t i = 0; i < w[m].r.d.rows; i++) past += w[m].r.index[i] > BULK;
-        CHECK_MSG(w[m].bad || (w[m].i == w[m].r.d.rows && past > 30), "%s: %d rows past 2^24 of %d, %d checked",
+        CHECK_MSG(w[m].bad || (w[m].i == w[m].r.d.rows && past > 30),
+                  "%s: %d rows past 2^24 of %d, %d checked",
                   santa_method_name(methods[m]), (int)past, (int)w[m].r.d.rows, (int)w[m].i);
         ref_drawn_free(&w[m].r);
         free(w[m].threshold);
     }
 
-    /* top-k: no key that is left out is better than one that is taken, and of equal ones the first are. */
+    /* top-k: no key that is left out is better than one that is taken, and of equal ones the
+       first are. */
     o = ref_options(SANTA_TOP_K, TOP, 0);
     ref_drawn r = ref_sample(scores, KEYS, &o, ref_stream(0, 0, 0));
     if (CHECK_STATUS(r.status, SANTA_OK) && CHECK_INT(r.d.rows, TOP)) {
@@ -209,13 +224,15 @@ static void sixteen_million_keys(void) {
             wrong += taken ? scores[j] == lowest && left_out : scores[j] > lowest;
             left_out |= !taken && scores[j] == lowest;
         }
-        CHECK_MSG(wrong == 0 && next == TOP && r.index[TOP - 1] > BULK, "%d keys should (not) be among the best", (int)wrong);
+        CHECK_MSG(wrong == 0 && next == TOP && r.index[TOP - 1] > BULK,
+                  "%d keys should (not) be among the best", (int)wrong);
         for (int64_t i = 0; i < TOP; i++)
             if (!CHECK_NEAR(r.weight[i], mass_of(r.index[i]) / kept, 0.0, 3e-6)) break;
     }
     ref_drawn_free(&r);
 
-    /* vAttention without heavy keys: sinks, local tokens and the positions of >>random, each weighed as it must be. */
+    /* vAttention without heavy keys: sinks, local tokens and the positions of >>random, each
+       weighed as it must be. */
     santa_audit audit;
     o = ref_options(SANTA_VATTENTION, 0, 5);
     o.vattention.heavy_tokens = SANTA_NONE;
@@ -231,7 +248,8 @@ static void sixteen_million_keys(void) {
         CHECK_INT(audit.num_base, (size + 39) / 40);
         CHECK(audit.budget >= audit.num_base && 2 * audit.budget < size);
         for (int64_t left = audit.budget, i = 0; left > 0; i++) {
-            const uint64_t wide = (uint64_t)santa_random(o.seed, o.offset, 0, 2, 0, 0, (uint32_t)i) * (uint64_t)size;
+            const uint64_t word = santa_random(o.seed, o.offset, 0, 2, 0, 0, (uint32_t)i);
+            const uint64_t wide = word * (uint64_t)size;
             char *key = taken + 128 + (wide >> 32);
             if ((wide & 0xffffffffu) < (UINT64_C(1) << 32) % (uint64_t)size) continue;
             left -= !*key;

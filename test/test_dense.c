@@ -349,7 +349,8 @@ static void no_keys(void) {
         }
 }
 
-/* A sink of logit 0 is a sink: it takes its share of every method's row, and the whole of a row without a key. */
+/* A sink of logit 0 is a sink: it takes its share of every method's row, and the whole of a row
+   without a key. */
 static void zero_sinks(void) {
     static const float zeros[2] = {0.0f, -0.0f};
     for (int method = 0; method < SANTA_METHOD_COUNT; method++)
@@ -369,12 +370,10 @@ static void zero_sinks(void) {
             if (ref_run(&p, &o, NULL))
                 for (int h = 0; h < 2; h++) {
                     const double keys = exp((double)lse[h]), share = keys / (keys + 1.0);
-                    CHECK_MSG(fabs((double)p.lse[h] - log(keys + 1.0)) < 1e-6, "%s, %d keys: lse %.9g, want %.9g",
-                              santa_method_name(o.method), (int)n, (double)p.lse[h], log(keys + 1.0));
+                    CHECK_MSG(fabs((double)p.lse[h] - log(keys + 1.0)) < 1e-6,
+                              "%s, %d keys: lse %.9g, want %.9g", santa_method_name(o.method), (int)n, (double)p.lse[h], log(keys + 1.0));
                     for (int c = 0; c < 8; c++)
-                        CHECK_MSG(fabs(ref_get(&p.a.out, 0, 0, h, c) - share * (double)out[h * 8 + c]) < 2e-6,
-                                  "%s, %d keys: out %.9g, want %.9g", santa_method_name(o.method), (int)n,
-                                  ref_get(&p.a.out, 0, 0, h, c), share * (double)out[h * 8 + c]);
+                        CHECK_NEAR(ref_get(&p.a.out, 0, 0, h, c), share * (double)out[h * 8 + c], 2e-6, 0.0);
                 }
             p.a.seq_lens = &none;
             if (ref_run(&p, &o, NULL))
@@ -610,7 +609,8 @@ static void merge_edges(void) {
     CHECK(test_is_nan(nothing[0]) && test_is_nan(nothing_lse[0]));
 }
 
-/* A NaN lse on either side, of either sign, quiet or not, spoils its row and no other, whatever the other side's lse is. */
+/* A NaN lse on either side, of either sign, quiet or not, spoils its row and no other, whatever
+   the other side's lse is. */
 static void merge_nan(void) {
     static const uint32_t nans[] = {0x7fc00001u, 0xffc00000u, 0x7f800001u, 0xff812345u};
     const float other[] = {-INFINITY, 0.0f, -3.5f, 1e30f, -1e30f, INFINITY, test_nan()};
@@ -625,8 +625,8 @@ static void merge_nan(void) {
                 CHECK_STATUS(santa_merge(3, DV, x, x_lse, y, y_lse), SANTA_OK);
                 for (int c = 0; c < DV; c++)
                     CHECK_MSG(test_is_nan(x[DV + c]) && x[c] == 3.0f && x[2 * DV + c] == 3.0f,
-                              "NaN %08x on side %d, other lse %g: %g %g %g", (unsigned)nans[n], side, (double)other[i],
-                              (double)x[c], (double)x[DV + c], (double)x[2 * DV + c]);
+                              "NaN %08x on side %d, other lse %g: %g %g %g", (unsigned)nans[n], side,
+                              (double)other[i], (double)x[c], (double)x[DV + c], (double)x[2 * DV + c]);
                 CHECK(test_is_nan(x_lse[1]));
                 CHECK_NEAR(x_lse[0], 1.0 + log(2.0), 1e-6, 0.0);
                 CHECK_NEAR(x_lse[2], 1.0 + log(2.0), 1e-6, 0.0);

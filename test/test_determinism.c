@@ -390,7 +390,8 @@ static void shared_keys(void) {
     }
 }
 
-/* A window that begins within a chunk of exact attention lies in one chunk more than its length needs: each has its place. */
+/* A window that begins within a chunk of exact attention lies in one chunk more than its length
+   needs: each has its place. */
 static void shared_windows(void) {
     static const int64_t windows[] = {1024, 1025, 1087, 1300, 1536, 1537, 1800, 2047, 2048};
     int turn = 0;
@@ -419,7 +420,7 @@ static void shared_windows(void) {
                 o.parallel_user = &r;
                 rounds = 0;
                 result got = decode(&s, &o);
-                snprintf(what, sizeof what, "window %d of %d keys, HND %d", (int)windows[w], (int)length, hnd);
+                snprintf(what, sizeof what, "window %d of %d, HND %d", (int)windows[w], (int)length, hnd);
                 CHECK_MSG(rounds == 2, "%s: parallel_for was called %d times", what, rounds);     /* all rows together */
                 same(&want, 0, &got, what, o.method);
                 CHECK_MSG(same_stats(&got.stats, &want.stats), "%s: stats", what);

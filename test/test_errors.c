@@ -288,21 +288,25 @@ static void overflows(void) {
     BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
 }
 
-/* Each stride fits; only what the whole tensor spans does not. Where a product or a sum wraps, it wraps into something small. */
+/* Each stride fits; only what the whole tensor spans does not. Where a product or a sum wraps,
+   it wraps into something small. */
 static void overflowing_spans(void) {
     santa_tensor *const kv[] = {&a.k, &a.v};
     for (int i = 0; i < 2; i++) {
-#define LONGEST a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0; a.seq_lens = NULL
+#define LONGEST \
+    a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0; a.seq_lens = NULL
         BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 33);
         BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = -((int64_t)1 << 33));
-        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 31);         /* 2^62 elements of 4 bytes */
-        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 33; kv[i]->stride[2] = (int64_t)1 << 35);
-        BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = ((int64_t)1 << 31) + 1;
+        BAD(ERR_OVERFLOW, LONGEST; kv[i]->stride[1] = (int64_t)1 << 31);     /* 2^62 elements of 4 bytes */
+        BAD(ERR_OVERFLOW,
+            LONGEST; kv[i]->stride[1] = (int64_t)1 << 33; kv[i]->stride[2] = (int64_t)1 << 35);
+        BAD(ERR_OVERFLOW,
+            a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = ((int64_t)1 << 31) + 1;
                           a.q.stride[0] = a.k.stride[0] = a.v.stride[0] = 0; a.seq_lens = NULL;
-                          kv[i]->stride[0] = (int64_t)1 << 33);                  /* 2^31 of these are 0 modulo 2^64 */
+                          kv[i]->stride[0] = (int64_t)1 << 33);      /* 2^31 of these are 0 modulo 2^64 */
         reset();
         LONGEST;
-        kv[i]->stride[1] = (int64_t)1 << 30;                                     /* the largest power of two that fits */
+        kv[i]->stride[1] = (int64_t)1 << 30;                         /* the largest power of two that fits */
         CHECK_STATUS(santa_check(&a, &o), sizeof(void *) < 8 ? SANTA_ERR_OVERFLOW : SANTA_OK);
     }
 #undef LONGEST
@@ -312,7 +316,8 @@ static void overflowing_spans(void) {
 static void overflowing_rows(void) {
     const int64_t most = PTRDIFF_MAX / (int64_t)sizeof(santa_audit);
 #define ONE_HEAD(rows) \
-    a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = rows; a.q.stride[0] = a.k.stride[0] = a.v.stride[0] = 0; \
+    a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = rows; \
+    a.q.stride[0] = a.k.stride[0] = a.v.stride[0] = 0; \
     a.q.shape[1] = a.out.shape[1] = a.q.shape[2] = a.out.shape[2] = a.k.shape[2] = a.v.shape[2] = 1; \
     a.v.shape[3] = a.out.shape[3] = a.out.stride[0] = 1; a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL
     reset();
@@ -324,11 +329,13 @@ static void overflowing_rows(void) {
     BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 30;
                       a.q.shape[1] = a.out.shape[1] = a.q.shape[2] = a.out.shape[2] = (int64_t)1 << 15;
                       for (int d = 0; d < 3; d++) a.q.stride[d] = a.k.stride[d] = a.v.stride[d] = 0;
-                      a.v.shape[3] = a.out.shape[3] = 1; a.out.stride[0] = (int64_t)1 << 30; a.out.stride[1] = (int64_t)1 << 15;
+                      a.v.shape[3] = a.out.shape[3] = 1; a.out.stride[0] = (int64_t)1 << 30;
+                      a.out.stride[1] = (int64_t)1 << 15;
                       a.out.stride[2] = 1; a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL);
 }
 
-/* Heads times what each one's plan counts with may reach 2^56 and no more. Tensors of that size fit in 64 bits of address. */
+/* Heads times what each one's plan counts with may reach 2^56 and no more. Tensors of that size
+   fit in 64 bits of address. */
 static void overflowing_plans(void) {
     const int64_t heads = (int64_t)1 << 20, most = ((int64_t)1 << 36) - LEN - DIM;
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
@@ -370,11 +377,12 @@ static void sequences(void) {
         BAD_PAGED(ERR_BLOCK_TABLE, table[4] = wild[i]; a.seq_lens = NULL);       /* now in use */
         GOOD_PAGED(lens[0] = 0; table[0] = wild[i]);
         GOOD_PAGED(lens[0] = 48; table[3] = wild[i]);                            /* three full pages */
-        BAD_PAGED(ERR_BLOCK_TABLE, lens[0] = 49; table[3] = wild[i]);            /* and one key on the fourth */
+        BAD_PAGED(ERR_BLOCK_TABLE, lens[0] = 49; table[3] = wild[i]);        /* and one key on the fourth */
         BAD_PAGED(ERR_BLOCK_TABLE, lens[0] = 1; table[0] = wild[i]);
         GOOD_PAGED(lens[0] = 1; table[1] = wild[i]);
         BAD_PAGED(ERR_BLOCK_TABLE, lens[1] = 5 * PAGE + 1; table[2 * MAX_PAGES - 1] = wild[i]);
-        /* row 0 of sequence 1 is at 94: of 15 keys all are on the last page, the 16th is on the one before */
+        /* row 0 of sequence 1 is at 94: of 15 keys all are on the last page, the 16th is on the
+           one before */
         GOOD_PAGED(a.window = 15; table[2 * MAX_PAGES - 2] = wild[i]);
         BAD_PAGED(ERR_BLOCK_TABLE, a.window = 16; table[2 * MAX_PAGES - 2] = wild[i]);
         GOOD_PAGED(a.window = 16; table[2 * MAX_PAGES - 3] = wild[i]);
@@ -812,7 +820,8 @@ static void measures(void) {
         EXPECT(ERR_PROBABILITIES, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         CHECK_MSG(result == -7.0, "an error wrote a variance");
         p[3] = 1.0f / (float)LEN;
-        EXPECT(ERR_NUM_SAMPLES,    VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES + 1, &result, got.workspace, bytes));
+        EXPECT(ERR_NUM_SAMPLES,
+               VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES + 1, &result, got.workspace, bytes));
         CHECK_MSG(result == -7.0, "an error wrote a variance");
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, SANTA_MAX_SAMPLES, &result, got.workspace, bytes));
         EXPECT(OK, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
@@ -938,7 +947,8 @@ static void every_status(void) {
 /* every_status counts what the cases before it produced, so with a filter that leaves them out it runs them first. */
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
-        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans, overflowing_rows,
+        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
+        overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
         threads_and_items, vattention_options, workspaces, steps, budgets, measures
     };

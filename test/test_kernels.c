@@ -119,8 +119,9 @@ static void kernels_bf16_query(void) { every_type(SANTA_BF16, SANTA_BF16); }
 static void kernels_e4m3(void) { every_type(SANTA_E4M3, SANTA_F32); }
 static void kernels_q8_0(void) { every_type(SANTA_Q8_0, SANTA_F32); }
 
-/* The library's exp, to the last bit, by way of vAttention's full guarantee: of two fixed keys the first scores 0 with V = 0, the
-   second x with V = 1, and the sample has V = 0 at score 0; so the audit's |N|, a double, is the float exp(x). */
+/* The library's exp, to the last bit, by way of vAttention's full guarantee: of two fixed keys
+   the first scores 0 with V = 0, the second x with V = 1, and the sample has V = 0 at score 0;
+   so the audit's |N|, a double, is the float exp(x). */
 static void exponentials(void) {
     enum { KEYS = 66, HEADS = 64, FIXED = 2 };
     static float q[HEADS], k[KEYS], v[KEYS], out[HEADS];
@@ -147,10 +148,12 @@ static void exponentials(void) {
         const size_t bytes = santa_workspace_size(&a, &o);
         void *workspace = test_alloc(bytes);
         for (int turn = 0; turn < (test_quick ? 40 : 400); turn++) {
-            for (int h = 0; h < HEADS; h++)              /* everywhere, near 0, at multiples of ln 2 / 2, at the edge */
+            /* everywhere, near 0, at multiples of ln 2 / 2, at the edge */
+            for (int h = 0; h < HEADS; h++)
                 q[h] = turn % 4 == 0   ? (float)(-87.0 * test_uniform(&r))
                        : turn % 4 == 1 ? (float)-ldexp(1.0, (int)(-40.0 * test_uniform(&r)))
-                       : turn % 4 == 2 ? (float)(-0.34657359 * (double)test_below(&r, 251) + 1e-6 * (test_uniform(&r) - 1.0))
+                       : turn % 4 == 2 ? (float)(-0.34657359 * (double)test_below(&r, 251)
+                                                 + 1e-6 * (test_uniform(&r) - 1.0))
                                        : (float)(-86.9 - 0.2 * test_uniform(&r));
             q[0] = turn % 2 ? -87.0f : -0.0f;
             q[1] = -88.0f;
@@ -162,7 +165,8 @@ static void exponentials(void) {
                 else if (!(error <= worst)) { worst = error; at = x; }
             }
         }
-        CHECK_MSG(worst <= 1.25e-7, "%s: exp(%.9g) is off by %.3g of itself", santa_isa_name(isa), at, worst);
+        CHECK_MSG(worst <= 1.25e-7, "%s: exp(%.9g) is off by %.3g of itself", santa_isa_name(isa), at,
+                  worst);
         free(workspace);
     }
 }

@@ -626,8 +626,9 @@ static void workspace_is_used_up(void) {
         }
 }
 
-/* The documented bytes are enough at every address, and none of them is to spare where alignment takes most: the last part of the
-   workspace is used to its end here, and one byte less is refused. */
+/* The documented bytes are enough at every address, and none of them is to spare where
+   alignment takes most: the last part of the workspace is used to its end here, and one byte
+   less is refused. */
 static void workspace_to_the_byte(void) {
     for (int m = 0; m < METHODS; m++)
         for (int threads = 1; threads <= 2; threads++) {
@@ -646,8 +647,8 @@ static void workspace_to_the_byte(void) {
                 CHECK(is_canary(w, c.bytes + 64 + 2 * MARGIN));
                 CHECK_STATUS(santa_decode(&c.a, &c.o, here, c.bytes, NULL), SANTA_OK);
                 CHECK_MSG(is_canary(w, (size_t)(here - w)) && is_canary(here + c.bytes, MARGIN),
-                          "%s, %d threads: wrote beside a workspace at %lu mod 64", santa_method_name(o.method), threads,
-                          (unsigned long)at);
+                          "%s, %d threads: wrote beside a workspace at %lu mod 64",
+                          santa_method_name(o.method), threads, (unsigned long)at);
             }
             free(w);
             free_call(&c);
@@ -668,7 +669,8 @@ static void step_workspaces_to_the_byte(void) {
         float   weight[N];
         santa_draws d = {index, NULL, weight, N, 0, 0, 0.0f};
         const santa_stream_id id = {0, 0, 0};
-        const size_t bytes = m < METHODS ? santa_sample_workspace_size(N, &o) : santa_variance_workspace_size(N, DV);
+        const size_t bytes = m < METHODS ? santa_sample_workspace_size(N, &o)
+                                         : santa_variance_workspace_size(N, DV);
         unsigned char *w = (unsigned char *)test_alloc(bytes + 64 + 2 * MARGIN);
         for (size_t at = 0; at < 64; at++) {
             unsigned char *here = w + MARGIN;
@@ -677,10 +679,11 @@ static void step_workspaces_to_the_byte(void) {
                 double variance;
                 santa_status status;
                 memset(w, CANARY, bytes + 64 + 2 * MARGIN);
-                if (m == METHODS)          status = santa_variance_iid(p, N, v, DV, DV, 9, &variance, here, bytes - less);
-                else if (m == METHODS + 1) status = santa_variance_strat(p, N, v, DV, DV, 9, &variance, here, bytes - less);
-                else if (m == METHODS + 2) status = santa_variance_sys(p, N, v, DV, DV, 9, &variance, here, bytes - less);
-                else                       status = santa_sample(p, N, &o, id, &d, here, bytes - less);
+                const size_t given = bytes - less;
+                if (m == METHODS)          status = santa_variance_iid(p, N, v, DV, DV, 9, &variance, here, given);
+                else if (m == METHODS + 1) status = santa_variance_strat(p, N, v, DV, DV, 9, &variance, here, given);
+                else if (m == METHODS + 2) status = santa_variance_sys(p, N, v, DV, DV, 9, &variance, here, given);
+                else                       status = santa_sample(p, N, &o, id, &d, here, given);
                 CHECK_STATUS(status, less ? SANTA_ERR_WORKSPACE_SIZE : SANTA_OK);
                 CHECK_MSG(is_canary(w, (size_t)(here - w)) && is_canary(here + bytes, MARGIN),
                           "%d: wrote beside a workspace at %lu mod 64", m, (unsigned long)at);

@@ -279,8 +279,9 @@ static void flash_tiles(void) {
                 }
 }
 
-/* A tile more than 87 below the best one has no share and no draw; one less far below is drawn from as often as any, with its
-   own small mass as weight, which does not drown in what lies before it. */
+/* A tile more than 87 below the best one has no share and no draw; one less far below is drawn
+   from as often as any, with its own small mass as weight, which does not drown in what lies
+   before it. */
 static void flash_far_tiles(void) {
     static const float low[] = {-200.0f, -80.0f, 0.0f, -86.9f, -87.1f, -200.0f, -1e30f, -60.0f, -40.0f};
     static const int   drawn[] = {0, 1, 1, 1, 0, 0, 0, 1, 1};
@@ -289,7 +290,8 @@ static void flash_far_tiles(void) {
         const int64_t n = TILES * size;
         float *scores = ref_floats(n);
         test_rng r = test_rng_make((uint64_t)size);
-        for (int64_t j = 0; j < n; j++) scores[j] = low[j / size] - (j % size ? (float)(3.0 * test_uniform(&r)) : 0.0f);
+        for (int64_t j = 0; j < n; j++)
+            scores[j] = low[j / size] - (j % size ? (float)(3.0 * test_uniform(&r)) : 0.0f);
         double lse, *p = probabilities(scores, n, &lse);
         santa_options o = ref_options(SANTA_FLASH, SAMPLES, 3);
         o.tile_size = size;
@@ -824,27 +826,29 @@ static void rounded_stash(void) {
         }
 }
 
-/* The stash of one row, recomputed: in 8 bits key j takes half j % 2 of word j / 2 of stream 3, j counted from token 0. A comb of
-   2^18 or more thresholds draws so often that its counts show what each block's weights were rounded to. False for a seed whose
-   numbers lie so near to the next integer that float arithmetic may not decide as this does. */
-static int stash_weights(const santa_options *o, santa_stream_id id, const float *s, int64_t n, double *want, double *plain) {
+/* The stash of one row, recomputed: in 8 bits key j takes half j % 2 of word j / 2 of stream 3,
+   j counted from token 0. A comb of 2^18 or more thresholds draws so often that its counts show
+   what each block's weights were rounded to. False for a seed whose numbers lie so near to the
+   next integer that float arithmetic may not decide as this does. */
+static int stash_weights(const santa_options *o, santa_stream_id id, const float *s, int64_t n,
+                         double *want, double *plain) {
     double total = 0.0, top = -REF_INF;
     int clear = 1;
-    for (int64_t j = 0; j < n; j++) top = fmax(top, (double)s[j]);
+    for (int64_t j = 0; j < n; j++) if ((double)s[j] > top) top = (double)s[j];
     for (int64_t b = 0; b < n; b += 64) {
         const int64_t end = ref_min(n, b + 64);
         double max = -REF_INF, sum = 0.0, rounded = 0.0;
-        for (int64_t j = b; j < end; j++) max = fmax(max, (double)s[j]);
+        for (int64_t j = b; j < end; j++) if ((double)s[j] > max) max = (double)s[j];
         for (int64_t j = b; j < end; j++) {
             const double u = max > -REF_INF ? exp((double)s[j] - max) : 0.0;
-            const uint32_t word = santa_random(o->seed, o->offset, id.request_id, 3, (uint32_t)id.head, (uint32_t)id.q_index,
-                                               (uint32_t)(j / 2));
+            const uint32_t word = santa_random(o->seed, o->offset, id.request_id, 3, (uint32_t)id.head,
+                                               (uint32_t)id.q_index, (uint32_t)(j / 2));
             const double x = u * 255.0 + (double)(j % 2 ? word >> 16 : word & 0xffffu) / 65536.0;
             sum += plain[j] = u;
             rounded += want[j] = o->stash == SANTA_STASH_U8 ? floor(x) : ref_round(SANTA_F16, u);
             clear = clear && (o->stash == SANTA_STASH_F16 || fabs(x - floor(x + 0.5)) > 2e-4 || u == 0.0);
         }
-        const double mass = max > -REF_INF ? sum * exp(max - top) : 0.0;       /* of the block, which rounding leaves alone */
+        const double mass = max > -REF_INF ? sum * exp(max - top) : 0.0;       /* not rounded */
         for (int64_t j = b; j < end; j++) {
             want[j]  = rounded > 0.0 ? want[j] * mass / rounded : 0.0;
             plain[j] = sum > 0.0 ? plain[j] * mass / sum : 0.0;
@@ -861,11 +865,11 @@ static void known_stash(void) {
     ref_spec spec = ref_spec_make(HEADS, 1, N, 8);
     spec.q_len  = ROWS;
     spec.causal = 1;
-    spec.window = 120;                                       /* the first row's block is not the sequence's */
+    spec.window = 120;                               /* the first row's block is not the sequence's */
     spec.head_dim_v = N;
     ref_problem p;
     ref_build(&p, &spec);
-    for (int64_t i = 0; i < N * N; i++) p.v[i] = i / N == i % N ? 1.0 : 0.0;     /* out[j] is key j's weight */
+    for (int64_t i = 0; i < N * N; i++) p.v[i] = i / N == i % N;     /* out[j] is key j's weight */
     ref_write(&p);
     p.a.std_error = NULL;
     for (int stash = SANTA_STASH_F16; stash <= SANTA_STASH_U8; stash++) {
@@ -884,7 +888,8 @@ static void known_stash(void) {
                 double want[N], plain[N];
                 const int64_t i = row / HEADS, h = row % HEADS;
                 CHECK_STATUS(santa_scores(&p.a, &o, 0, i, 0, scores, N, workspace, bytes), SANTA_OK);
-                if (!stash_weights(&o, ref_stream(request[0], h, i), scores + h * N, N, want, plain)) continue;
+                if (!stash_weights(&o, ref_stream(request[0], h, i), scores + h * N, N, want, plain))
+                    continue;
                 compared++;
                 ref_drawn alone = ref_sample(scores + h * N, N, &o, ref_stream(request[0], h, i));
                 double weight[N] = {0.0};
@@ -893,7 +898,8 @@ static void known_stash(void) {
                 for (int64_t j = 0; j < N; j++) {
                     const double got = ref_get(&p.a.out, 0, i, h, j);
                     CHECK_NEAR(weight[j], got, 2e-7, 0.0);           /* santa_sample rounds as santa_decode does */
-                    CHECK_MSG(fabs(got - want[j]) < 1.01 / S + 2e-7, "stash %d, seed %d, row %d, head %d: key %d has weight %.9g, "
+                    CHECK_MSG(fabs(got - want[j]) < 1.01 / S + 2e-7,
+                              "stash %d, seed %d, row %d, head %d: key %d has weight %.9g, "
                               "want %.9g", stash, (int)seed, (int)i, (int)h, (int)j, got, want[j]);
                     apart = fmax(apart, fabs(want[j] - plain[j]));
                 }

@@ -566,13 +566,14 @@ static void standard_error_edges(void) {
 /* Squared distance of two rows of V. */
 static double apart(const double *v, int64_t dv, int32_t a, int32_t b) {
     double sum = 0.0;
-    for (int64_t c = 0; c < dv; c++) sum += (v[a * dv + c] - v[b * dv + c]) * (v[a * dv + c] - v[b * dv + c]);
+    for (int64_t c = 0; c < dv; c++) sum += pow(v[a * dv + c] - v[b * dv + c], 2.0);
     return sum;
 }
 
-/* std_error^2 of 2 and 3 draws a <= b <= c in closed form. iid and combs of one draw: the sum of squared distances over S^2 (S - 1).
-   strat and one comb: |a-b|^2 / 4 of two draws, (|a-b|^2 + |b-c|^2) / 12 of three. flash with a draw in each of two tiles: half of
-   |a-b|^2 times the sum of their squared masses. */
+/* std_error^2 of 2 and 3 draws a <= b <= c in closed form. iid and combs of one draw: the sum
+   of squared distances over S^2 (S - 1). strat and one comb: |a-b|^2 / 4 of two draws, (|a-b|^2
+   + |b-c|^2) / 12 of three. flash with a draw in each of two tiles: half of |a-b|^2 times the
+   sum of their squared masses. */
 static void few_draws(void) {
     enum { N = 100, DV = 5 };
     static const santa_method methods[] = {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH};
@@ -583,7 +584,8 @@ static void few_draws(void) {
     s.sinks = 1;
     for (int turn = 0; turn < 400; turn++) {
         const int64_t samples = 2 + turn % 2;
-        const int tiles = turn % 5 == 4 && turn % 3 == 0, combs = turn % 5 >= 2 && turn % 3 == 1 ? (int)samples : 1;
+        const int tiles = turn % 5 == 4 && turn % 3 == 0;
+        const int combs = turn % 5 >= 2 && turn % 3 == 1 ? (int)samples : 1;
         if (tiles && samples == 3) continue;
         ref_problem p;
         float scores[N];
@@ -603,16 +605,20 @@ static void few_draws(void) {
             int drawn = 0;
             for (int64_t i = 0; i < d.d.rows; i++)
                 for (int32_t c = 0; c < d.count[i]; c++) row[drawn++] = d.index[i];
-            const double ab = apart(p.v, DV, row[0], row[1]), bc = samples > 2 ? apart(p.v, DV, row[1], row[2]) : 0.0;
+            const double ab = apart(p.v, DV, row[0], row[1]);
+            const double bc = samples > 2 ? apart(p.v, DV, row[1], row[2]) : 0.0;
             const double ac = samples > 2 ? apart(p.v, DV, row[0], row[2]) : 0.0;
             double want;
-            if (o.method == SANTA_IID || combs > 1) want = (ab + bc + ac) / (double)(samples * samples * (samples - 1));
-            else if (tiles)        want = 0.5 * ab * (pow((double)d.weight[0], 2.0) + pow((double)d.weight[1], 2.0));
-            else if (samples == 2) want = ab / 4.0;
-            else                   want = (ab + bc) / 12.0;
+            if (o.method == SANTA_IID || combs > 1)
+                want = (ab + bc + ac) / (double)(samples * samples * (samples - 1));
+            else if (tiles)
+                want = 0.5 * ab * (pow((double)d.weight[0], 2.0) + pow((double)d.weight[1], 2.0));
+            else
+                want = samples == 2 ? ab / 4.0 : (ab + bc) / 12.0;
             CHECK_MSG(fabs((double)p.std_error[0] - share * sqrt(want)) <= 1e-6 + 2e-6 * share * sqrt(want),
-                      "%s, %d draws, %d combs, rows %d %d %d: std_error %.9g, want %.9g", santa_method_name(o.method),
-                      (int)samples, combs, (int)row[0], (int)row[1], (int)row[2], (double)p.std_error[0], share * sqrt(want));
+                      "%s, %d draws, %d combs, rows %d %d %d: std_error %.9g, want %.9g",
+                      santa_method_name(o.method), (int)samples, combs, (int)row[0], (int)row[1], (int)row[2],
+                      (double)p.std_error[0], share * sqrt(want));
             twice  += samples == 3 && d.d.rows == 2;
             thrice += d.d.rows == 1;
         }

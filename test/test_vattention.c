@@ -304,7 +304,7 @@ static void check_groups(int64_t heads, uint64_t seed, int base_only, int alibi,
     s.alibi = alibi;
     s.sinks = sinks;
     ref_build(&p, &s);
-    for (int64_t h = 0; h < heads && alibi; h++) p.slopes[h] *= 0.1f;      /* the first keys still weigh something */
+    for (int64_t h = 0; h < heads && alibi; h++) p.slopes[h] *= 0.1f;    /* the first keys weigh something */
     open_up(&p);
     santa_options o = open_options(seed);
     o.vattention.epsilon = base_only ? 0.9 : 0.05;
@@ -348,18 +348,22 @@ static void sets_and_weights(void) {
     static const int64_t groups[] = {1, 2, 4, 11};           /* above 8 a group is worked on in slices */
     for (uint64_t seed = 0; seed < (test_quick ? 4u : 40u); seed++)
         for (int i = 0; i < 4; i++)
-            for (int base_only = 0; base_only < 2; base_only++) check_groups(2 * groups[i], seed, base_only, 0, 0);
+            for (int base_only = 0; base_only < 2; base_only++)
+                check_groups(2 * groups[i], seed, base_only, 0, 0);
 }
 
-/* Each head has its own slope and its own sink, in the second slice of a group as well; the sinks count in the budgets. */
+/* Each head has its own slope and its own sink, in the second slice of a group as well; the
+   sinks count in the budgets. */
 static void alibi_and_sinks(void) {
     for (uint64_t seed = 0; seed < (test_quick ? 2u : 10u); seed++)
         for (int64_t group = 1; group <= 11; group += 5)
             for (int base_only = 0; base_only < 2; base_only++)
-                for (int which = 1; which < 4; which++) check_groups(2 * group, seed, base_only, which & 1, which >> 1);
+                for (int which = 1; which < 4; which++)
+                    check_groups(2 * group, seed, base_only, which & 1, which >> 1);
 }
 
-/* A sink far above the keys, beyond the range of a double's exp too: nothing is left to promise, so the base sample will do. */
+/* A sink far above the keys, beyond the range of a double's exp too: nothing is left to
+   promise, so the base sample will do. */
 static void far_sinks(void) {
     static const float above[] = {600.0f, 700.0f, 710.0f, 5000.0f, 1e30f};
     for (int i = 0; i < 5; i++)
@@ -381,7 +385,7 @@ static void far_sinks(void) {
                 CHECK(p.std_error[0] == 0.0f);
                 CHECK(audit.denominator > 1e250 && audit.denominator < REF_INF);
                 CHECK_INT(audit.num_base, 40);
-                if (!full) CHECK_INT(audit.budget, 40);      /* in full the numerator has a promise of its own */
+                if (!full) CHECK_INT(audit.budget, 40);      /* in full the numerator is promised, too */
             }
             ref_free(&p);
         }
@@ -428,14 +432,17 @@ static void huge_values(void) {
     }
 }
 
-/* The positions of >>random: stream 2, the group's first head, words 0, 1, ..: word * size >> 32 between sinks and local tokens,
-   what was taken before passed over. A word whose product's low half is below 2^32 mod size is passed over, too, or small positions
-   would come more often. Marks the first `count` of them in taken; how many words were unfit by the second rule. */
-static int64_t draw_positions(const santa_options *o, santa_stream_id id, int64_t first, int64_t size, int64_t count, char *taken) {
+/* The positions of >>random: stream 2, the group's first head, words 0, 1, ..: word * size >> 32
+   between sinks and local tokens, what was taken before passed over. A word whose product's low
+   half is below 2^32 mod size is passed over, too, or small positions would come more often.
+   Marks the first `count` of them in taken; how many words were unfit by the second rule. */
+static int64_t draw_positions(const santa_options *o, santa_stream_id id, int64_t first, int64_t size,
+                              int64_t count, char *taken) {
     int64_t unfit = 0;
     for (uint32_t i = 0; count > 0; i++) {
-        const uint64_t wide = (uint64_t)santa_random(o->seed, o->offset, id.request_id, 2, (uint32_t)id.head,
-                                                     (uint32_t)id.q_index, i) * (uint64_t)size;
+        const uint64_t word = santa_random(o->seed, o->offset, id.request_id, 2, (uint32_t)id.head,
+                                           (uint32_t)id.q_index, i);
+        const uint64_t wide = word * (uint64_t)size;
         const int64_t  key  = first + (int64_t)(wide >> 32);
         if ((wide & 0xffffffffu) < (UINT64_C(1) << 32) % (uint64_t)size) { unfit++; continue; }
         if (taken[key]) continue;
@@ -445,7 +452,8 @@ static int64_t draw_positions(const santa_options *o, santa_stream_id id, int64_
     return unfit;
 }
 
-/* V is the identity and epsilon so large or small that the base sample, or more than it and less than half, is read. */
+/* V is the identity and epsilon so large or small that the base sample, or more than it and
+   less than half, is read. */
 static void known_positions(void) {
     static const int32_t heavy[] = {31, 88, 145, 202, 259, 260, 89, 30, 203, 11};
     enum { ROWS = 2, HEADS = 4, GROUP = 2 };
@@ -475,16 +483,19 @@ static void known_positions(void) {
         o.vattention.audit      = audit;
         if (ref_run(&p, &o, NULL))
             for (int64_t row = 0; row < 2 * ROWS * HEADS; row++) {
-                const int64_t b = row / (ROWS * HEADS), i = row / HEADS % ROWS, h = row % HEADS, first = h / GROUP * GROUP;
+                const int64_t b = row / (ROWS * HEADS), i = row / HEADS % ROWS, h = row % HEADS;
+                const int64_t first = h / GROUP * GROUP;
                 char taken[N];
                 for (int64_t j = 0; j < N; j++) taken[j] = j < 10 || j >= N - 20;
                 for (int64_t head = first; head < first + GROUP; head++)
                     for (int64_t a = 0; a < x.answers; a++) taken[heavy[head * x.stride + a]] = 1;
-                if (!CHECK(audit[row].budget >= 40 && 2 * audit[row].budget < audit[row].num_residual)) continue;
+                if (!CHECK(audit[row].budget >= 40 && 2 * audit[row].budget < audit[row].num_residual))
+                    continue;
                 more += audit[row].budget > 40;
                 draw_positions(&o, ref_stream(requests[b], first, i), 10, N - 30, audit[row].budget, taken);
                 for (int64_t j = 0; j < N; j++)
-                    CHECK_MSG((ref_get(&p.a.out, b, i, h, j) != 0.0) == taken[j], "turn %d, batch %d, row %d, head %d: key %d",
+                    CHECK_MSG((ref_get(&p.a.out, b, i, h, j) != 0.0) == taken[j],
+                              "turn %d, batch %d, row %d, head %d: key %d",
                               turn, (int)b, (int)i, (int)h, (int)j);
             }
         ref_free(&p);
@@ -492,10 +503,12 @@ static void known_positions(void) {
     CHECK_MSG(more > 20, "only %d rows took more than the base sample", more);
 }
 
-/* A size that leaves 2^32 mod size = 1167296: one word in 3700 is unfit. All keys but those that the words name hold NaN. */
+/* A size that leaves 2^32 mod size = 1167296: one word in 3700 is unfit. All keys but those
+   that the words name hold NaN. */
 static void known_positions_of_many(void) {
     const int64_t n = 1400000, base = test_quick ? 20000 : 60000;
-    uint16_t *k = (uint16_t *)test_alloc((size_t)n * sizeof *k), *v = (uint16_t *)test_alloc((size_t)n * sizeof *v);
+    uint16_t *k = (uint16_t *)test_alloc((size_t)n * sizeof *k);
+    uint16_t *v = (uint16_t *)test_alloc((size_t)n * sizeof *v);
     char *taken = (char *)test_alloc((size_t)n);
     float q = 1.0f, out = 0.0f, lse = 0.0f;
     santa_audit audit;
@@ -1180,7 +1193,8 @@ static void reuse_bias(void) {
     ref_free(&p);
 }
 
-/* A row without a key has an audit of zeros, whatever lay there, and so have rows that causal leaves none. */
+/* A row without a key has an audit of zeros, whatever lay there, and so have rows that causal
+   leaves none. */
 static void audit_of_no_key(void) {
     for (int sinks = 0; sinks < 2; sinks++) {
         ref_spec s = ref_spec_make(4, 2, 300, 8);
@@ -1203,8 +1217,8 @@ static void audit_of_no_key(void) {
                 CHECK_INT(x->num_keys, keys);
                 CHECK_INT(x->num_fixed + x->num_residual, keys);
                 if (keys == 0)
-                    CHECK(x->num_fixed == 0 && x->num_base == 0 && x->needed == 0 && x->budget == 0 && x->exact == 0 &&
-                          x->sigma == 0.0 && x->denominator == 0.0 && x->trace == 0.0 && x->norm == 0.0 &&
+                    CHECK(x->num_fixed == 0 && x->num_base == 0 && x->needed == 0 && x->budget == 0 &&
+                          x->exact == 0 && x->sigma == 0.0 && x->denominator == 0.0 && x->trace == 0.0 && x->norm == 0.0 &&
                           x->max_score == 0.0 && x->density == 0.0);
             }
         ref_free(&p);

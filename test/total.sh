@@ -49,7 +49,8 @@ total() {
         echo "FAILED  the plan had $parts parts, $parts_begun were run"
         all_failed=$((all_failed + 1))
     fi
-    # The seconds of CPU that this shell (hence no pipe) and what it ran have taken: `times` prints 0m1.23s four times.
+    # The seconds of CPU that this shell (hence no pipe) and what it ran have taken: `times`
+    # prints 0m1.23s four times.
     times >"$BUILD/times.$$"
     echo
     sed 's/[ms]/ /g' "$BUILD/times.$$" |

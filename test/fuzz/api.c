@@ -1,7 +1,9 @@
-/* Valid calls of the whole API: the status is ok, nothing beside the results is read or written, the workspace may be just as
-   large as asked for, dense is close to float64, a sampled row lies among the rows of V and its lse is exact, and what
-   must not matter (threads, layout, pages, batch, items, tiles of prop) changes no bit; the steps give what the call gives,
-   merged halves are the whole; budgets, variances and conversions are right against the formulas. */
+/* Valid calls of the whole API: the status is ok, nothing beside the results is read or
+   written, the workspace may be just as large as asked for, dense is close to float64, a
+   sampled row lies among the rows of V and its lse is exact, and what must not matter (threads,
+   layout, pages, batch, items, tiles of prop) changes no bit; the steps give what the call
+   gives, merged halves are the whole; budgets, variances and conversions are right against the
+   formulas. */
 #include "problem.h"
 #include "../reference.h"
 
@@ -38,7 +40,8 @@ static void api_take(const fuzz_problem *p, api_result *r) {
     r->dv   = p->s.dim_v;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t c = 0; c < r->dv; c++)
-            r->out[i * r->dv + c] = api_bits(api_load(&p->a.out, i / (p->s.q_len * heads), i / heads % p->s.q_len, i % heads, c));
+            r->out[i * r->dv + c] = api_bits(
+                api_load(&p->a.out, i / (p->s.q_len * heads), i / heads % p->s.q_len, i % heads, c));
         r->lse[i]       = p->a.lse ? api_bits(p->a.lse[i]) : 0;
         r->std_error[i] = p->a.std_error ? api_bits(p->a.std_error[i]) : 0;
         if (p->o.vattention.audit) r->audit[i] = p->o.vattention.audit[i];
@@ -57,13 +60,15 @@ static int api_gaps_untouched(const santa_tensor *t) {
             for (int64_t h = 0; h < t->shape[2]; h++)
                 for (int64_t e = 0; e < t->shape[3]; e++)
                     memset(mine + ((const unsigned char *)t->data - (a->memory + a->at)) +
-                           fuzz_byte_count(t->dtype, fuzz_at(t, i, j, h, e)), 1, (size_t)fuzz_byte_count(t->dtype, 1));
+                               fuzz_byte_count(t->dtype, fuzz_at(t, i, j, h, e)),
+                           1, (size_t)fuzz_byte_count(t->dtype, 1));
     for (size_t i = 0; i < a->bytes; i++) whole &= mine[i] || a->memory[a->at + i] == 0xff;
     free(mine);
     return whole;
 }
 
-/* santa_decode in a workspace that ends (or begins) at a guard, after one that is a byte short. -1: too large to be tried. */
+/* santa_decode in a workspace that ends (or begins) at a guard, after one that is a byte short.
+   -1: too large to be tried. */
 static int api_decode(fuzz_problem *p, santa_stats *stats) {
     const size_t bytes = santa_workspace_size(&p->a, &p->o);
     int ok = CHECK_STATUS(santa_check(&p->a, &p->o), SANTA_OK) & CHECK(bytes != 0);
@@ -72,7 +77,8 @@ static int api_decode(fuzz_problem *p, santa_stats *stats) {
     void *work = fuzz_memory(FUZZ_WORK, bytes, p->s.at_end, p->s.shuffle % 3 ? 0xff : 0x3f);
     ok &= CHECK_STATUS(santa_decode(&p->a, &p->o, work, bytes - 1, stats), SANTA_ERR_WORKSPACE_SIZE);
     for (size_t i = 0; ok && i < fuzz_areas[FUZZ_OUT].bytes; i++)
-        if (fuzz_areas[FUZZ_OUT].memory[fuzz_areas[FUZZ_OUT].at + i] != 0xff) ok &= CHECK_MSG(0, "an error wrote to out");
+        if (fuzz_areas[FUZZ_OUT].memory[fuzz_areas[FUZZ_OUT].at + i] != 0xff)
+            ok &= CHECK_MSG(0, "an error wrote to out");
     ok &= CHECK_STATUS(santa_decode(&p->a, &p->o, work, bytes, stats), SANTA_OK);
     for (int area = FUZZ_Q; area <= FUZZ_WORK; area++)
         if (fuzz_areas[area].memory) ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
@@ -93,7 +99,9 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
         p->o.item_end   = items;
         const size_t bytes = santa_workspace_size(&p->a, &p->o);
         if (bytes > FUZZ_AREA) return -1;
-        ok &= CHECK_STATUS(santa_decode(&p->a, &p->o, fuzz_memory(FUZZ_WORK, bytes, s->at_end, 0xff), bytes, &two), SANTA_OK);
+        ok &= CHECK_STATUS(
+            santa_decode(&p->a, &p->o, fuzz_memory(FUZZ_WORK, bytes, s->at_end, 0xff), bytes, &two),
+            SANTA_OK);
         memcpy(sum, &one, sizeof one);
         memcpy(add, &two, sizeof two);
         for (size_t i = 0; i < sizeof sum / sizeof *sum; i++) sum[i] += add[i];
@@ -106,7 +114,7 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
     return ok;
 }
 
-/* ------------------------------------------------------------------------------------------------ float64 */
+/* ----------------------------------------------------------------------------------- float64 */
 
 /* One row: exact attention, and bounds of what f32 may add to it. */
 typedef struct api_exact {
@@ -118,8 +126,9 @@ typedef struct api_exact {
 
 static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64_t h) {
     const fuzz_spec *s = &p->s;
-    const double eps = 6e-8, scale = (s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)s->dim)) *
-                                     (s->k_scale > 0.0f ? (double)s->k_scale : 1.0);
+    const double eps = 6e-8,
+                 scale = (s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)s->dim)) *
+                         (s->k_scale > 0.0f ? (double)s->k_scale : 1.0);
     api_exact x;
     int64_t position;
     double  max, total = 0.0, *noise = ref_doubles(s->n);
@@ -134,7 +143,8 @@ static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64
         fuzz_place(p, b, j, &i0, &i1);
         for (int64_t c = 0; c < s->dim; c++) {
             const double product = scale * ref_load(s->q_type, p->a.q.data, fuzz_at(&p->a.q, b, i, h, c)) *
-                                   ref_load(s->k_type, p->a.k.data, fuzz_at(&p->a.k, i0, i1, h / s->group, c));
+                                   ref_load(s->k_type, p->a.k.data,
+                                            fuzz_at(&p->a.k, i0, i1, h / s->group, c));
             dot  += product;
             size += fabs(product);
         }
@@ -174,7 +184,8 @@ static int api_row_is_dense(const fuzz_problem *p, const api_result *r, int64_t 
     const int64_t samples = o->num_samples ? o->num_samples : 128;
     if (o->method == SANTA_DENSE) return 1;
     if (o->method == SANTA_VATTENTION) return p->o.vattention.audit && r->audit[slot].exact && keys > 0;
-    return fuzz_has_draws(o->method) && keys < (o->dense_below == SANTA_AUTO ? 16 * samples : o->dense_below);
+    return fuzz_has_draws(o->method) &&
+           keys < (o->dense_below == SANTA_AUTO ? 16 * samples : o->dense_below);
 }
 
 /* out, lse and std_error of one row against float64. */
@@ -187,12 +198,14 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
     const int dense = api_row_is_dense(p, r, slot, x.end - x.begin);
     int ok = 1;
     for (int64_t c = 0; c < s->dim_v; c++) {
-        const double out = (double)api_float(r->out[slot * s->dim_v + c]), half = ref_epsilon(s->out_type) + 1e-6;
+        const double out = (double)api_float(r->out[slot * s->dim_v + c]),
+                     half = ref_epsilon(s->out_type) + 1e-6;
         double sum = 0.0, size = 0.0, low = REF_INF, high = -REF_INF, top = 0.0;
         for (int64_t j = x.begin; j < x.end; j++) {
             int64_t i0, i1;
             fuzz_place(p, b, j, &i0, &i1);
-            const double v = v_scale * ref_load(s->v_type, p->a.v.data, fuzz_at(&p->a.v, i0, i1, h / s->group, c));
+            const double v = v_scale *
+                             ref_load(s->v_type, p->a.v.data, fuzz_at(&p->a.v, i0, i1, h / s->group, c));
             sum  += x.p[j] * v;
             size += x.p[j] * fabs(v);
             if (v < low)        low  = v;
@@ -200,29 +213,33 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
             if (fabs(v) > top)  top  = fabs(v);
         }
         if (x.begin == x.end) {
-            ok &= CHECK_MSG(r->out[slot * s->dim_v + c] << 1 == 0, "out[%lld] = %g of a row without keys", (long long)c, out);
+            ok &= CHECK_MSG(r->out[slot * s->dim_v + c] << 1 == 0, "out[%lld] = %g of a row without keys",
+                            (long long)c, out);
         } else if (dense && exact_scores) {
             const double allowed = half * fabs(sum) + 1e-4 * size + 4.0 * x.noise * top + 1e-7;
-            ok &= CHECK_MSG(fabs(out - sum) <= allowed, "out[%lld] = %.9g, float64 %.9g, off by more than %g", (long long)c,
-                            out, sum, allowed);
+            ok &= CHECK_MSG(fabs(out - sum) <= allowed,
+                            "out[%lld] = %.9g, float64 %.9g, off by more than %g", (long long)c, out, sum,
+                            allowed);
         } else {                                              /* weights that add up to at most 1 */
             const double allowed = half * top + 1e-4 * top + 1e-7;
             if (p->a.sinks) { low = fmin(low, 0.0); high = fmax(high, 0.0); }
-            ok &= CHECK_MSG(out >= low - allowed && out <= high + allowed, "out[%lld] = %.9g is not in [%.9g, %.9g]",
-                            (long long)c, out, low, high);
+            ok &= CHECK_MSG(out >= low - allowed && out <= high + allowed,
+                            "out[%lld] = %.9g is not in [%.9g, %.9g]", (long long)c, out, low, high);
         }
     }
     if (p->a.lse) {
         const double lse = (double)api_float(r->lse[slot]);
         if (x.lse == -REF_INF) ok &= CHECK_MSG(lse == x.lse, "lse = %g without keys", lse);
         else if (exact_scores && (s->o.method != SANTA_VATTENTION || dense))
-            ok &= CHECK_MSG(fabs(lse - x.lse) <= 4.0 * x.noise + 3e-6 * (1.0 + fabs(x.lse)), "lse = %.9g, float64 %.9g", lse, x.lse);
+            ok &= CHECK_MSG(fabs(lse - x.lse) <= 4.0 * x.noise + 3e-6 * (1.0 + fabs(x.lse)),
+                            "lse = %.9g, float64 %.9g", lse, x.lse);
         else ok &= CHECK_MSG(fuzz_is_finite((float)lse), "lse = %g", lse);
     }
     if (p->a.std_error) {
         const float e = api_float(r->std_error[slot]);
         ok &= CHECK_MSG(e >= 0.0f, "std_error = %g", (double)e);
-        if (dense || x.begin == x.end) ok &= CHECK_MSG(e == 0.0f, "std_error = %g of an exact row", (double)e);
+        if (dense || x.begin == x.end)
+            ok &= CHECK_MSG(e == 0.0f, "std_error = %g of an exact row", (double)e);
     }
     if (p->o.vattention.audit && x.begin < x.end) {
         const santa_audit *a = &r->audit[slot];
@@ -232,7 +249,9 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
         ok &= CHECK(a->sigma >= 0.0 && a->denominator >= 0.0 && a->density > 0.0 && a->density <= 1.0);
     }
     api_free(x);
-    if (!ok) CHECK_MSG(0, "%s, batch %lld, row %lld, head %lld", santa_method_name(s->o.method), (long long)b, (long long)i, (long long)h);
+    if (!ok)
+        CHECK_MSG(0, "%s, batch %lld, row %lld, head %lld", santa_method_name(s->o.method), (long long)b,
+                  (long long)i, (long long)h);
     return ok;
 }
 
@@ -249,7 +268,8 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
            CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys) &
            CHECK(x->v_rows_read >= 0 && x->v_rows_read <= keys && x->v_rows_read <= x->v_rows_head) &
            CHECK(x->v_rows_head <= keys * s->group && x->draws >= 0) &
-           CHECK(x->k_features_read <= x->k_rows_read * s->dim && x->k_features_head <= x->k_rows_read * s->dim * s->group) &
+           CHECK(x->k_features_read <= x->k_rows_read * s->dim &&
+                 x->k_features_head <= x->k_rows_read * s->dim * s->group) &
            CHECK(x->tiles_skipped >= 0 && x->tiles_skipped <= x->tiles);
 }
 
@@ -263,27 +283,29 @@ static int api_check_result(const fuzz_problem *p, const api_result *r) {
     return ok;
 }
 
-/* ------------------------------------------------------------------------------------------------ the same bits */
+/* ----------------------------------------------------------------------------- the same bits */
 
-static int api_same(const api_result *x, int64_t x_row, const api_result *y, int64_t y_row, int64_t rows, const fuzz_spec *a,
-                    const fuzz_spec *b, const char *what) {
+static int api_same(const api_result *x, int64_t x_row, const api_result *y, int64_t y_row, int64_t rows,
+                    const fuzz_spec *a, const fuzz_spec *b, const char *what) {
     int ok = 1;
     for (int64_t i = 0; ok && i < rows; i++) {
         const int64_t k = x_row + i, l = y_row + i;
         for (int64_t c = 0; ok && c < x->dv; c++)
-            ok &= CHECK_MSG(x->out[k * x->dv + c] == y->out[l * x->dv + c], "%s, %s: out[%lld][%lld] %.9g became %.9g", what,
-                            santa_method_name(a->o.method), (long long)k, (long long)c,
-                            (double)api_float(x->out[k * x->dv + c]), (double)api_float(y->out[l * x->dv + c]));
+            ok &= CHECK_MSG(
+                x->out[k * x->dv + c] == y->out[l * x->dv + c], "%s, %s: out[%lld][%lld] %.9g became %.9g",
+                what, santa_method_name(a->o.method), (long long)k, (long long)c,
+                (double)api_float(x->out[k * x->dv + c]), (double)api_float(y->out[l * x->dv + c]));
         if (!a->no_lse && !b->no_lse)
-            ok &= CHECK_MSG(x->lse[k] == y->lse[l], "%s, %s: lse[%lld] %.9g became %.9g", what, santa_method_name(a->o.method),
-                            (long long)k, (double)api_float(x->lse[k]), (double)api_float(y->lse[l]));
+            ok &= CHECK_MSG(x->lse[k] == y->lse[l], "%s, %s: lse[%lld] %.9g became %.9g", what,
+                            santa_method_name(a->o.method), (long long)k, (double)api_float(x->lse[k]),
+                            (double)api_float(y->lse[l]));
         if (!a->no_error && !b->no_error)
-            ok &= CHECK_MSG(x->std_error[k] == y->std_error[l], "%s, %s: std_error[%lld] %.9g became %.9g", what,
-                            santa_method_name(a->o.method), (long long)k, (double)api_float(x->std_error[k]),
-                            (double)api_float(y->std_error[l]));
+            ok &= CHECK_MSG(x->std_error[k] == y->std_error[l], "%s, %s: std_error[%lld] %.9g became %.9g",
+                            what, santa_method_name(a->o.method), (long long)k,
+                            (double)api_float(x->std_error[k]), (double)api_float(y->std_error[l]));
         if (a->o.method == SANTA_VATTENTION && !a->no_audit && !b->no_audit && !a->poke)
-            ok &= CHECK_MSG(memcmp(&x->audit[k], &y->audit[l], sizeof x->audit[k]) == 0, "%s: audit[%lld] changed", what,
-                            (long long)k);
+            ok &= CHECK_MSG(memcmp(&x->audit[k], &y->audit[l], sizeof x->audit[k]) == 0,
+                            "%s: audit[%lld] changed", what, (long long)k);
     }
     return ok;
 }
@@ -292,8 +314,8 @@ static fuzz_layout api_other_layout(fuzz_source *f, fuzz_layout layout) {
     return layout < FUZZ_ADJACENT ? (fuzz_layout)fuzz_below(f, FUZZ_ADJACENT) : layout;
 }
 
-/* Another way to the same numbers. The sums of scores follow the features where they are not side by side, so that such a
-   view keeps its layout and pages. */
+/* Another way to the same numbers. The sums of scores follow the features where they are not
+   side by side, so that such a view keeps its layout and pages. */
 static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_result *first) {
     fuzz_problem p;
     fuzz_spec    s = *spec;
@@ -342,19 +364,23 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     if (fuzz_chance(f, 2)) s.o.num_threads = fuzz_between(f, 0, 7);
     const int ok = api_run(&p, &s, half, &api_second);
     if (ok != 1) return ok != 0;
-    if (!api_same(first, b * per_sequence, &api_second, 0, s.batch * per_sequence, spec, &s, what)) return 0;
+    if (!api_same(first, b * per_sequence, &api_second, 0, s.batch * per_sequence, spec, &s, what))
+        return 0;
     int64_t field[2][sizeof first->stats / sizeof(int64_t)];
     memcpy(field[0], &first->stats, sizeof first->stats);
     memcpy(field[1], &api_second.stats, sizeof first->stats);
     for (size_t i = 0; stats && i < sizeof field[0] / sizeof field[0][0]; i++)
         if (!CHECK_MSG(field[0][i] == field[1][i], "%s, %s: stats[%d] was %lld, became %lld", what,
-                       santa_method_name(s.o.method), (int)i, (long long)field[0][i], (long long)field[1][i])) return 0;
+                       santa_method_name(s.o.method), (int)i, (long long)field[0][i],
+                       (long long)field[1][i]))
+            return 0;
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ steps */
+/* ------------------------------------------------------------------------------------- steps */
 
-/* scores, sample and gather of one row's group, as santa_decode did them in one go (or, dense, nearly so). */
+/* scores, sample and gather of one row's group, as santa_decode did them in one go (or, dense,
+   nearly so). */
 static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r) {
     const fuzz_spec *s = &p->s;
     const int64_t b = fuzz_below(f, s->batch), i = fuzz_below(f, s->q_len), kv = fuzz_below(f, s->kv_heads);
@@ -362,9 +388,11 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
     const size_t  bytes = santa_workspace_size(&p->a, &p->o);
     const int     at_end = s->at_end;
     if (len == 0 || bytes > FUZZ_AREA) return 1;
-    float *scores = (float *)fuzz_memory(FUZZ_SCORES, (size_t)((s->group - 1) * stride + len) * sizeof *scores, at_end, 0xff);
+    float *scores = (float *)fuzz_memory(
+        FUZZ_SCORES, (size_t)((s->group - 1) * stride + len) * sizeof *scores, at_end, 0xff);
     void  *work   = fuzz_memory(FUZZ_WORK, bytes, at_end, 0xff);
-    int ok = CHECK_STATUS(santa_scores(&p->a, &p->o, b, i, kv, scores, stride, work, bytes - 1), SANTA_ERR_WORKSPACE_SIZE);
+    int ok = CHECK_STATUS(santa_scores(&p->a, &p->o, b, i, kv, scores, stride, work, bytes - 1),
+                          SANTA_ERR_WORKSPACE_SIZE);
     ok &= CHECK_STATUS(santa_scores(&p->a, &p->o, b, i, kv, scores, stride, work, bytes), SANTA_OK);
     ok &= CHECK(fuzz_memory_whole(FUZZ_SCORES) && fuzz_memory_whole(FUZZ_WORK));
     for (int64_t g = 0; ok && g < s->group; g++) {
@@ -373,9 +401,13 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
             api_exact x = api_scores64(p, b, i, head);
             for (int64_t j = 0; ok && j < len; j++) {
                 const float got = scores[g * stride + j];
-                if (j < x.begin || j >= x.end) ok &= CHECK_MSG(got == -INFINITY, "score %g of masked key %lld", (double)got, (long long)j);
-                else ok &= CHECK_MSG(fabs((double)got - x.score[j]) <= 2e-4 * (1.0 + fabs(x.score[j])) + x.noise,
-                                     "score[%lld] = %.9g, float64 %.9g", (long long)j, (double)got, x.score[j]);
+                if (j < x.begin || j >= x.end)
+                    ok &= CHECK_MSG(got == -INFINITY, "score %g of masked key %lld", (double)got,
+                                    (long long)j);
+                else
+                    ok &= CHECK_MSG(
+                        fabs((double)got - x.score[j]) <= 2e-4 * (1.0 + fabs(x.score[j])) + x.noise,
+                        "score[%lld] = %.9g, float64 %.9g", (long long)j, (double)got, x.score[j]);
             }
             api_free(x);
         }
@@ -391,22 +423,27 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         memset(&d, 0, sizeof d);
         d.capacity = santa_sample_capacity(len, &o);
         d.index    = (int32_t *)fuzz_memory(FUZZ_INDEX, (size_t)d.capacity * 4, at_end, 0xff);
-        d.count    = fuzz_chance(f, 2) ? NULL : (int32_t *)fuzz_memory(FUZZ_COUNT, (size_t)d.capacity * 4, at_end, 0xff);
+        d.count = fuzz_chance(f, 2)
+                      ? NULL
+                      : (int32_t *)fuzz_memory(FUZZ_COUNT, (size_t)d.capacity * 4, at_end, 0xff);
         d.weight   = (float *)fuzz_memory(FUZZ_WEIGHT, (size_t)d.capacity * 4, at_end, 0xff);
         const size_t need = santa_sample_workspace_size(len, &o);
         if (need > FUZZ_AREA) return ok;
         work = fuzz_memory(FUZZ_WORK, need, at_end, 0xff);
-        ok &= CHECK_STATUS(santa_sample(scores + g * stride, len, &o, id, &d, work, need - 1), SANTA_ERR_WORKSPACE_SIZE);
+        ok &= CHECK_STATUS(santa_sample(scores + g * stride, len, &o, id, &d, work, need - 1),
+                           SANTA_ERR_WORKSPACE_SIZE);
         ok &= CHECK_STATUS(santa_sample(scores + g * stride, len, &o, id, &d, work, need), SANTA_OK);
         for (int area = FUZZ_WORK; area <= FUZZ_WEIGHT; area++)
-            if (fuzz_areas[area].memory) ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
+            if (fuzz_areas[area].memory)
+                ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
         int64_t draws = 0, begin, end, position;
         double  sum = 0.0;
         fuzz_range(s, b, i, &begin, &end, &position);
         ok &= CHECK(d.rows >= 0 && d.rows <= d.capacity);
         for (int64_t k = 0; ok && k < d.rows; k++) {
-            ok &= CHECK_MSG(d.index[k] >= begin && d.index[k] < end && (k == 0 || d.index[k] > d.index[k - 1]), "index %d",
-                            (int)d.index[k]);
+            ok &= CHECK_MSG(d.index[k] >= begin && d.index[k] < end &&
+                                (k == 0 || d.index[k] > d.index[k - 1]),
+                            "index %d", (int)d.index[k]);
             ok &= CHECK_MSG(d.weight[k] >= 0.0f && d.weight[k] <= 1.0f, "weight %g", (double)d.weight[k]);
             if (d.count) draws += d.count[k];
             sum += (double)d.weight[k];
@@ -414,36 +451,45 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         if (d.count) ok &= CHECK_INT(draws, d.draws);
         if (d.rows)  ok &= CHECK_NEAR(sum, 1.0, 1e-4, 0.0);
         ok &= CHECK_INT(d.rows == 0, begin == end);
-        /* Bits only where santa_decode sums as santa_gather does; a sink takes its share behind the sum. Where features are not
-           side by side, or Bernoulli picks some, the keys that lie side by side in a block are scored together: tiles of flash
-           that are shorter than a block may round their scores otherwise, and a draw may move. */
+        /* Bits only where santa_decode sums as santa_gather does; a sink takes its share behind
+           the sum. Where features are not side by side, or Bernoulli picks some, the keys that
+           lie side by side in a block are scored together: tiles of flash that are shorter than
+           a block may round their scores otherwise, and a draw may move. */
         const santa_isa isa = p->o.isa == SANTA_ISA_AUTO ? santa_best_isa() : p->o.isa;
-        const int plain = (s->k_layout < FUZZ_ADJACENT && s->o.scores == SANTA_SCORES_EXACT) || s->o.scores == SANTA_SCORES_Q8;
+        const int plain = (s->k_layout < FUZZ_ADJACENT && s->o.scores == SANTA_SCORES_EXACT) ||
+                          s->o.scores == SANTA_SCORES_Q8;
         const int short_tiles = o.method == SANTA_FLASH && o.tile_size > 0 && o.tile_size < SANTA_BLOCK;
         if (!plain && short_tiles) continue;
         if (p->a.lse && !p->a.sinks && !api_row_is_dense(p, r, slot, end - begin))
-            ok &= CHECK_MSG(api_bits(d.lse) == r->lse[slot], "lse %.9g of santa_sample, %.9g of santa_decode", (double)d.lse,
+            ok &= CHECK_MSG(api_bits(d.lse) == r->lse[slot],
+                            "lse %.9g of santa_sample, %.9g of santa_decode", (double)d.lse,
                             (double)api_float(r->lse[slot]));
         float *row = (float *)fuzz_memory(FUZZ_ROW, (size_t)s->dim_v * sizeof *row, at_end, 0xff);
         ok &= CHECK_STATUS(santa_gather(&p->a, b, kv, d.index, d.weight, d.rows, row), SANTA_OK);
         ok &= CHECK(fuzz_memory_whole(FUZZ_ROW));
-        const int bits = isa == santa_best_isa() && !p->a.sinks && !api_row_is_dense(p, r, slot, end - begin);
+        const int bits = isa == santa_best_isa() && !p->a.sinks &&
+                         !api_row_is_dense(p, r, slot, end - begin);
         for (int64_t c = 0; ok && c < s->dim_v && begin < end; c++) {
             const float out  = api_float(r->out[slot * s->dim_v + c]);
-            const float want = s->out_type == SANTA_F16 ? santa_f16_to_f32(santa_f32_to_f16(row[c]))
-                             : s->out_type == SANTA_BF16 ? santa_bf16_to_f32(santa_f32_to_bf16(row[c])) : row[c];
-            if (bits) ok &= CHECK_MSG(api_bits(want) == r->out[slot * s->dim_v + c], "%s: steps give out[%lld] = %.9g, decode %.9g",
-                                      santa_method_name(o.method), (long long)c, (double)want, (double)out);
+            const float want = s->out_type == SANTA_F16    ? santa_f16_to_f32(santa_f32_to_f16(row[c]))
+                               : s->out_type == SANTA_BF16 ? santa_bf16_to_f32(santa_f32_to_bf16(row[c]))
+                                                           : row[c];
+            if (bits)
+                ok &= CHECK_MSG(api_bits(want) == r->out[slot * s->dim_v + c],
+                                "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method),
+                                (long long)c, (double)want, (double)out);
             else if (!p->a.sinks && (o.method == SANTA_DENSE || !api_row_is_dense(p, r, slot, end - begin)))
-                ok &= CHECK_MSG(fabs((double)want - (double)out) <= 2.1 * ref_epsilon(s->out_type) * fabs((double)out) + 2e-3,
-                                "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method), (long long)c,
-                                (double)want, (double)out);
+                ok &= CHECK_MSG(fabs((double)want - (double)out) <=
+                                    2.1 * ref_epsilon(s->out_type) * fabs((double)out) + 2e-3,
+                                "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method),
+                                (long long)c, (double)want, (double)out);
         }
     }
     return ok;
 }
 
-/* Exact attention over the first keys and over the others, merged; the second part gets the sinks. */
+/* Exact attention over the first keys and over the others, merged; the second part gets the
+   sinks. */
 static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
@@ -457,7 +503,8 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     if (s.n < 2) return 1;
     if (api_run(&p, &s, 0, &api_first) != 1) return 1;
     const int64_t rows = s.batch * s.q_len * s.kv_heads * s.group, cut = fuzz_between(f, 1, s.n - 1);
-    float *part[4] = {ref_floats(rows * s.dim_v), ref_floats(rows), ref_floats(rows * s.dim_v), ref_floats(rows)};
+    float *part[4] = {ref_floats(rows * s.dim_v), ref_floats(rows), ref_floats(rows * s.dim_v),
+                      ref_floats(rows)};
     int32_t *lens  = ref_ints(s.batch);
     int ok = 1;
     for (int k = 0; ok && k < 2; k++) {
@@ -483,7 +530,8 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     ok &= CHECK_STATUS(santa_merge(rows, s.dim_v, part[0], part[1], part[2], part[3]), SANTA_OK);
     if (ok) {
         for (int64_t i = 0; i < rows; i++) {
-            for (int64_t c = 0; c < s.dim_v; c++) api_first.out[i * s.dim_v + c] = api_bits(part[0][i * s.dim_v + c]);
+            for (int64_t c = 0; c < s.dim_v; c++)
+                api_first.out[i * s.dim_v + c] = api_bits(part[0][i * s.dim_v + c]);
             api_first.lse[i] = api_bits(part[1][i]);
         }
         ok &= api_check_result(&p, &api_first);
@@ -511,7 +559,7 @@ static int api_check_feature_major(const fuzz_problem *p) {
     return ok;
 }
 
-/* ------------------------------------------------------------------------------------------------ numbers */
+/* ----------------------------------------------------------------------------------- numbers */
 
 static int api_check_conversions(fuzz_source *f) {
     const uint32_t bits = (uint32_t)fuzz_take(f, 4);
@@ -522,7 +570,8 @@ static int api_check_conversions(fuzz_source *f) {
     char   q8[34];
     int    ok = 1;
     if (test_is_nan(x)) {
-        ok &= CHECK(test_is_nan(santa_f16_to_f32(santa_f32_to_f16(x))) && test_is_nan(santa_bf16_to_f32(santa_f32_to_bf16(x))));
+        ok &= CHECK(test_is_nan(santa_f16_to_f32(santa_f32_to_f16(x))) &&
+                    test_is_nan(santa_bf16_to_f32(santa_f32_to_bf16(x))));
         ok &= CHECK(test_is_nan(santa_e4m3_to_f32(santa_f32_to_e4m3(x))));
     } else {
         ok &= CHECK_INT(santa_f32_to_f16(x), ref_encode16(SANTA_F16, (double)x));
@@ -539,13 +588,15 @@ static int api_check_conversions(fuzz_source *f) {
     }
     santa_f32_to_q8_0(block, 32, q8);
     santa_q8_0_to_f32(q8, 32, back);
-    for (int i = 0; i < 32; i++) ok &= CHECK_NEAR(back[i], want[i], (double)top * (0.502 / 127.0 + 1e-3) + 1e-6, 0.0);
+    for (int i = 0; i < 32; i++)
+        ok &= CHECK_NEAR(back[i], want[i], (double)top * (0.502 / 127.0 + 1e-3) + 1e-6, 0.0);
     return ok;
 }
 
 static int api_check_measures(fuzz_source *f) {
     enum { N = 24, DIM = 5 };
-    const int64_t n = fuzz_between(f, 1, N), dv = fuzz_between(f, 1, DIM), draws = fuzz_between(f, 1, 40), stride = dv + fuzz_below(f, 3);
+    const int64_t n = fuzz_between(f, 1, N), dv = fuzz_between(f, 1, DIM), draws = fuzz_between(f, 1, 40),
+                  stride = dv + fuzz_below(f, 3);
     float  p[N], *v = (float *)fuzz_memory(FUZZ_V, (size_t)((n - 1) * stride + dv) * sizeof *v, 1, 0xff);
     double weight[N], exact[N], values[N * DIM], total = 0.0, square = 0.0;
     int    ok = 1;
@@ -557,7 +608,8 @@ static int api_check_measures(fuzz_source *f) {
     for (int64_t j = 0; j < n; j++)
         for (int64_t c = 0; c < dv; c++)
             values[j * dv + c] = (double)(v[j * stride + c] = (float)fuzz_below(f, 21) - 10.0f);
-    const double want[3] = {ref_variance_iid(exact, n, values, dv, draws), ref_variance_strat(exact, n, values, dv, draws),
+    const double want[3] = {ref_variance_iid(exact, n, values, dv, draws),
+                            ref_variance_strat(exact, n, values, dv, draws),
                             ref_variance_sys(exact, n, values, dv, draws)};
     const size_t bytes = santa_variance_workspace_size(n, dv);
     void  *work = fuzz_memory(FUZZ_WORK, bytes, 1, 0xff);
@@ -565,18 +617,22 @@ static int api_check_measures(fuzz_source *f) {
     ok &= CHECK_STATUS(santa_variance_iid(p, n, v, stride, dv, draws, &got[0], work, bytes), SANTA_OK);
     ok &= CHECK_STATUS(santa_variance_strat(p, n, v, stride, dv, draws, &got[1], work, bytes), SANTA_OK);
     ok &= CHECK_STATUS(santa_variance_sys(p, n, v, stride, dv, draws, &got[2], work, bytes), SANTA_OK);
-    for (int i = 0; i < 3; i++) ok &= CHECK_MSG(fabs(got[i] - want[i]) <= 1e-5 * (1.0 + want[i]), "variance %d: %.9g, formula %.9g", i, got[i], want[i]);
-    ok &= CHECK_STATUS(santa_variance_sys(p, n, v, stride, dv, draws, &got[2], work, bytes - 1), SANTA_ERR_WORKSPACE_SIZE);
+    for (int i = 0; i < 3; i++)
+        ok &= CHECK_MSG(fabs(got[i] - want[i]) <= 1e-5 * (1.0 + want[i]), "variance %d: %.9g, formula %.9g",
+                        i, got[i], want[i]);
+    ok &= CHECK_STATUS(santa_variance_sys(p, n, v, stride, dv, draws, &got[2], work, bytes - 1),
+                       SANTA_ERR_WORKSPACE_SIZE);
     ok &= CHECK_NEAR(santa_effective_keys(p, n), 1.0 / square, 0.0, 1e-5);
     ok &= CHECK_STATUS(santa_expected_distinct(SANTA_IID, p, n, draws, &rows), SANTA_OK);
     for (int64_t j = 0; j < n; j++) rows -= 1.0 - pow(1.0 - exact[j], (double)draws);
     ok &= CHECK_NEAR(rows, 0.0, 1e-4, 0.0);
     ok &= CHECK_NEAR(santa_relative_l2(v, v, dv), 0.0, 0.0, 0.0);
-    return ok & CHECK(fabs(santa_cosine(v, v, dv) - 1.0) < 1e-6 || santa_relative_l2(v, v, dv) != 0.0 || v[0] == 0.0f);
+    return ok & CHECK(fabs(santa_cosine(v, v, dv) - 1.0) < 1e-6 || santa_relative_l2(v, v, dv) != 0.0 ||
+                      v[0] == 0.0f);
 }
 
-/* Bounds that hold for any budget: none is above the population, more precision never costs less, the full guarantee costs
-   no less than each half of it. */
+/* Bounds that hold for any budget: none is above the population, more precision never costs
+   less, the full guarantee costs no less than each half of it. */
 static int api_check_budgets(fuzz_source *f) {
     santa_budget in;
     int64_t b[3], fine[3];
@@ -599,8 +655,10 @@ static int api_check_budgets(fuzz_source *f) {
         else                   in.delta *= 0.5;
     }
     for (int i = 0; i < 3; i++) {
-        ok &= CHECK_MSG(b[i] >= 0 && b[i] <= in.population, "budget %d is %lld of %lld", i, (long long)b[i], (long long)in.population);
-        ok &= CHECK_MSG(fine[i] >= b[i], "budget %d fell from %lld to %lld", i, (long long)b[i], (long long)fine[i]);
+        ok &= CHECK_MSG(b[i] >= 0 && b[i] <= in.population, "budget %d is %lld of %lld", i, (long long)b[i],
+                        (long long)in.population);
+        ok &= CHECK_MSG(fine[i] >= b[i], "budget %d fell from %lld to %lld", i, (long long)b[i],
+                        (long long)fine[i]);
         ok &= CHECK_MSG(b[2] >= b[i], "full %lld, budget %d %lld", (long long)b[2], i, (long long)b[i]);
     }
     const double tail = (double)fuzz_between(f, 1, 65535) / 65536.0;
@@ -620,7 +678,8 @@ static int api_one(const uint8_t *data, size_t size) {
     int ok = s.poke || api_check_result(&p, &api_first);
     if (ok && kind < 6) ok &= api_check_steps(&f, &p, &api_first);
     if (ok && kind == 6) ok &= api_check_feature_major(&p);
-    for (int turn = 0; ok && turn < (kind < 6 ? 1 : 2); turn++) ok &= api_check_variation(&f, &s, &api_first);
+    for (int turn = 0; ok && turn < (kind < 6 ? 1 : 2); turn++)
+        ok &= api_check_variation(&f, &s, &api_first);
     return ok;
 }
 

@@ -1,13 +1,15 @@
-/* Wild calls: valid ones of which a few fields got random or extreme values. Whatever the library says, it must not crash,
-   hang, write outside of its outputs, or accept what it then cannot do. */
+/* Wild calls: valid ones of which a few fields got random or extreme values. Whatever the
+   library says, it must not crash, hang, write outside of its outputs, or accept what it then
+   cannot do. */
 #include "fuzz.h"
 
-/* ------------------------------------------------------------------------------------------------ the memory */
+/* -------------------------------------------------------------------------------- the memory */
 
 enum { ELEMENTS = 1 << 14, ORIGIN = ELEMENTS / 4, ENTRIES = 1 << 10, SLOTS = 1 << 10, CANARY = 0xa5 };
 
-/* Each element is a finite number whatever type it is read as: a 16-bit half in [0x3c00, 0x3fff] is in [1, 2) as f16
-   and below 2 as bf16 or as the upper half of an f32. Of its bytes as e4m3 only 0x7f and 0xff would be NaN. */
+/* Each element is a finite number whatever type it is read as: a 16-bit half in [0x3c00,
+   0x3fff] is in [1, 2) as f16 and below 2 as bf16 or as the upper half of an f32. Of its bytes
+   as e4m3 only 0x7f and 0xff would be NaN. */
 static union { float f[ELEMENTS]; uint16_t h[2 * ELEMENTS]; } q_data, k_data, v_data;
 
 static struct outputs {
@@ -27,7 +29,7 @@ static void fill_memory(void) {
     if (q_data.h[0]) return;
     for (int a = 0; a < 3; a++)
         for (int i = 0; i < 2 * ELEMENTS; i++) {
-            const uint16_t half = (uint16_t)(0x3c00u + (test_next(&r) & 0x83ffu));            /* and a random sign */
+            const uint16_t half = (uint16_t)(0x3c00u + (test_next(&r) & 0x83ffu)); /* and a random sign */
             arenas[a][i] = (half & 0x7f) == 0x7f ? half ^ 1 : half;
         }
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
@@ -54,15 +56,16 @@ static int inside(const santa_tensor *t, const void *arena) {
     return origin + bytes_of(t->dtype, low) >= 0 && origin + bytes_of(t->dtype, high + 1) <= ELEMENTS * 4;
 }
 
-static int64_t offset_of(const santa_tensor *t, int64_t i, int64_t j, int64_t h, int64_t e) {         /* in bytes */
+static int64_t offset_of(const santa_tensor *t, int64_t i, int64_t j, int64_t h, int64_t e) { /* in bytes */
     const int64_t at[4] = {i, j, h, e};
     int64_t sum = 0;
     for (int d = 0; d < 4; d++)
-        if (t->shape[d] > 1) sum += at[d] * t->stride[d];     /* the stride of a size of 1 may be anything */
+        if (t->shape[d] > 1) sum += at[d] * t->stride[d]; /* the stride of a size of 1 may be anything */
     return (const char *)t->data - (const char *)got.out + sum * size_of(t->dtype);
 }
 
-/* Marks the bytes of the view in a copy of the arena, so that what differs outside of them shows. */
+/* Marks the bytes of the view in a copy of the arena, so that what differs outside of them
+   shows. */
 static int outside_untouched(const santa_tensor *t) {
     static unsigned char mine[sizeof got.out];
     memset(mine, 0, sizeof mine);
@@ -93,7 +96,7 @@ static int out_is_finite(const santa_tensor *t) {
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ a call */
+/* ------------------------------------------------------------------------------------ a call */
 
 typedef struct fuzz_call {
     santa_attention a;
@@ -107,18 +110,19 @@ static void serial_for(void *user, int64_t count, santa_task task, void *context
 }
 
 /* Picks whatever indices it likes, some of them outside of the range and twice. */
-static int64_t some_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
-                         int64_t end, int64_t count, int32_t *index) {
+static int64_t some_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                         int64_t begin, int64_t end, int64_t count, int32_t *index) {
     (void)user;
     (void)batch;
     (void)q_index;
     (void)q;
-    for (int64_t i = 0; i < count; i++) index[i] = (int32_t)(begin - 2 + (i * 7 + head) % (end - begin + 4));
+    for (int64_t i = 0; i < count; i++)
+        index[i] = (int32_t)(begin - 2 + (i * 7 + head) % (end - begin + 4));
     return count > 3 ? count - 1 : count;
 }
 
-static santa_tensor arena_view(void *arena, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
-                               int hnd) {
+static santa_tensor arena_view(void *arena, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2,
+                               int64_t n3, int hnd) {
     char *data = (char *)arena + bytes_of(dtype, ORIGIN);
     return hnd ? santa_view_hnd(data, dtype, n0, n1, n2, n3) : santa_view(data, dtype, n0, n1, n2, n3);
 }
@@ -129,8 +133,10 @@ static fuzz_call valid_call(fuzz_source *s) {
     const int64_t batch = fuzz_between(s, 1, 3), q_len = fuzz_between(s, 1, 3);
     const int64_t kv_heads = fuzz_between(s, 1, 3), group = fuzz_between(s, 1, 5);
     const santa_dtype kv = (santa_dtype)fuzz_below(s, 5), other = (santa_dtype)fuzz_below(s, 3);
-    const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200), page = fuzz_between(s, 1, 20);
-    const int64_t dim = blocks ? 32 * fuzz_between(s, 1, 2) : fuzz_between(s, 1, 9), dim_v = blocks ? 32 : fuzz_between(s, 1, 9);
+    const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200),
+                  page = fuzz_between(s, 1, 20);
+    const int64_t dim = blocks ? 32 * fuzz_between(s, 1, 2) : fuzz_between(s, 1, 9),
+                  dim_v = blocks ? 32 : fuzz_between(s, 1, 9);
     const int     paged = fuzz_chance(s, 3), hnd = fuzz_chance(s, 3);
     const int64_t pages = (n + page - 1) / page;
     const int64_t k0 = paged ? pages : batch, k1 = paged ? page : n;
@@ -171,7 +177,8 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.o.method == SANTA_FLASH && fuzz_chance(s, 2)) c.o.tile_size = 8 << fuzz_below(s, 3);
     if (c.o.method == SANTA_SYS) c.o.num_combs = fuzz_below(s, 2);
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
-    if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && fuzz_chance(s, 2)) c.a.std_error = got.std_error;
+    if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && fuzz_chance(s, 2))
+        c.a.std_error = got.std_error;
     if (fuzz_chance(s, 4)) c.o.seeds = words;
     if (fuzz_chance(s, 4)) c.o.offsets = words + 3;
     if (fuzz_chance(s, 4)) c.o.request_ids = words + 6;
@@ -199,16 +206,18 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     santa_attention *a = &c->a;
     santa_options   *o = &c->o;
     santa_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->out};
-    int64_t *const integers[] = {&a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
-                                 &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
-                                 &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
-                                 &o->vattention.base_samples, &o->dense_below, &o->num_combs};
+    int64_t *const integers[] = {
+        &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
+        &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
+        &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
+        &o->vattention.base_samples
+    };
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
     double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta};
     santa_tensor *t = tensors[fuzz_below(s, 4)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
-    case 1: {                                                 /* one size in all the tensors that share it */
+    case 1: { /* one size in all the tensors that share it */
         enum { Q = 1, K = 2, V = 4, OUT = 8 };
         static const struct { int tensors, dimension; } shared[] = {
             {Q | K | V | OUT, 0}, {K | V, 0}, {Q | OUT, 1}, {K | V, 1}, {Q | OUT, 2}, {K | V, 2},
@@ -222,7 +231,9 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     case 2: t->stride[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
     case 3: { const int64_t d = fuzz_below(s, 4); t->stride[d] = -t->stride[d]; break; }
     case 4: t->stride[fuzz_below(s, 4)] = fuzz_below(s, 4); break;
-    case 5: case 6: *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s); break;
+    case 5: case 6:
+        *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s);
+        break;
     case 7: *reals[fuzz_below(s, 3)] = fuzz_wild_double(s); break;
     case 8: *scales[fuzz_below(s, 3)] = fuzz_wild_float(s); c->tame = 0; break;
     case 9: a->soft_cap = fuzz_wild_float(s); c->tame = 0; break;
@@ -250,12 +261,16 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         break;
     case 12: lens[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
     case 13: table[fuzz_below(s, 64)] = fuzz_wild_int32(s); break;
-    case 14: (fuzz_chance(s, 2) ? sinks : slopes)[fuzz_below(s, 8)] = fuzz_wild_float(s); c->tame = 0; break;
+    case 14:
+        (fuzz_chance(s, 2) ? sinks : slopes)[fuzz_below(s, 8)] = fuzz_wild_float(s);
+        c->tame = 0;
+        break;
     default: fuzz_wild_enum(s, &a->causal, 2); break;
     }
 }
 
-/* What the caller vouches for: arrays as long as the shapes say. Shapes beyond the arrays lose the array instead. */
+/* What the caller vouches for: arrays as long as the shapes say. Shapes beyond the arrays lose
+   the array instead. */
 static void honest_arrays(santa_attention *a, santa_options *o) {
     const int64_t batch = a->q.shape[0], heads = a->q.shape[2];
     if (heads > ENTRIES) a->sinks = a->alibi_slopes = NULL;
@@ -263,8 +278,9 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
     if (batch > ENTRIES - 8) o->seeds = o->offsets = o->request_ids = NULL;
     if (a->block_table && a->max_pages > 0 && batch > 0) {
         const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
-        const int     wraps  = batch > 1 && stride > INT64_MAX / 4 / (batch - 1);     /* must be refused unseen */
-        if (stride >= a->max_pages && !wraps && (batch > ENTRIES || stride > ENTRIES || batch * stride > ENTRIES))
+        const int wraps = batch > 1 && stride > INT64_MAX / 4 / (batch - 1); /* must be refused unseen */
+        if (stride >= a->max_pages && !wraps &&
+            (batch > ENTRIES || stride > ENTRIES || batch * stride > ENTRIES))
             a->block_table = NULL;
     }
 }
@@ -272,7 +288,8 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
 /* Small enough to run, and inside the arenas? Otherwise only the checks are exercised. */
 static int affordable(const fuzz_call *c, size_t bytes) {
     const santa_attention *a = &c->a;
-    if (!inside(&a->q, &q_data) || !inside(&a->k, &k_data) || !inside(&a->v, &v_data) || !inside(&a->out, got.out))
+    if (!inside(&a->q, &q_data) || !inside(&a->k, &k_data) || !inside(&a->v, &v_data) ||
+        !inside(&a->out, got.out))
         return 0;
     const double rows = (double)a->q.shape[0] * (double)a->q.shape[1] * (double)a->q.shape[2];
     const double keys = (double)a->k.shape[1] * (double)(a->block_table ? a->max_pages : 1);
@@ -286,10 +303,12 @@ static int check_decode(fuzz_call *c) {
     const size_t       bytes  = santa_workspace_size(&c->a, &c->o);
     int ok = CHECK_MSG((int)status >= 0 && status < SANTA_STATUS_COUNT, "status %d", (int)status);
     /* the size query looks at shapes and options only */
-    const int contents = status == SANTA_ERR_NULL_DATA || status == SANTA_ERR_SEQ_LEN || status == SANTA_ERR_SINKS ||
-                         status == SANTA_ERR_ALIBI || status == SANTA_ERR_BLOCK_TABLE;
-    ok &= CHECK_MSG((status == SANTA_OK || contents) == (bytes != 0), "\"%s\", but a workspace of %lu bytes",
-                    santa_status_string(status), (unsigned long)bytes);
+    const int contents = status == SANTA_ERR_NULL_DATA || status == SANTA_ERR_SEQ_LEN ||
+                         status == SANTA_ERR_SINKS || status == SANTA_ERR_ALIBI ||
+                         status == SANTA_ERR_BLOCK_TABLE;
+    ok &= CHECK_MSG((status == SANTA_OK || contents) == (bytes != 0),
+                    "\"%s\", but a workspace of %lu bytes", santa_status_string(status),
+                    (unsigned long)bytes);
     memset(&got, CANARY, sizeof got);
     const santa_status without = santa_decode(&c->a, &c->o, NULL, 0, &got.stats);
     ok &= CHECK_STATUS(without, status == SANTA_OK ? SANTA_ERR_WORKSPACE_NULL : status);
@@ -297,13 +316,15 @@ static int check_decode(fuzz_call *c) {
         unsigned char *w = (unsigned char *)test_alloc(bytes + 16);
         memset(w, 0xff, bytes + 16);
         ok &= CHECK_STATUS(santa_decode(&c->a, &c->o, w, bytes, &got.stats), SANTA_OK);
-        for (int i = 0; i < 16; i++) ok &= CHECK_MSG(w[bytes + (size_t)i] == 0xff, "wrote behind the workspace");
+        for (int i = 0; i < 16; i++)
+            ok &= CHECK_MSG(w[bytes + (size_t)i] == 0xff, "wrote behind the workspace");
         free(w);
         ok &= CHECK_MSG(outside_untouched(&c->a.out), "wrote beside out");
         const santa_stats *x = &got.stats;
         ok &= CHECK(x->rows >= 0 && x->keys >= 0 && x->k_rows_read >= 0 && x->draws >= 0);
         ok &= CHECK(x->tiles_skipped >= 0 && x->tiles_skipped <= x->tiles);
-        ok &= CHECK_MSG(x->v_rows_read >= 0 && x->v_rows_read <= x->keys && x->v_rows_read <= x->v_rows_head,
+        ok &= CHECK_MSG(x->v_rows_read >= 0 && x->v_rows_read <= x->keys &&
+                            x->v_rows_read <= x->v_rows_head,
                         "V rows read %lld, per head %lld, keys %lld", (long long)x->v_rows_read,
                         (long long)x->v_rows_head, (long long)x->keys);
         const int whole = c->o.item_begin == 0 && c->o.item_end == 0;
@@ -325,7 +346,8 @@ static int check_scores(fuzz_source *s, fuzz_call *c) {
     const int64_t q_index = fuzz_chance(s, 4) ? fuzz_wild_int(s) : 0;
     const int64_t kv      = fuzz_chance(s, 4) ? fuzz_wild_int(s) : 0;
     const int64_t n = c->a.k.shape[1] * (c->a.block_table ? c->a.max_pages : 1);
-    const int64_t group = c->a.q.shape[2] / c->a.k.shape[2], stride = fuzz_between(s, n > 4 ? n - 2 : n, n + 5);
+    const int64_t group = c->a.q.shape[2] / c->a.k.shape[2],
+                  stride = fuzz_between(s, n > 4 ? n - 2 : n, n + 5);
     float *scores = (float *)test_alloc((size_t)(group * stride) * sizeof(float));
     void  *w = test_alloc(bytes);
     memset(w, 0xff, bytes);
@@ -344,7 +366,7 @@ static int check_scores(fuzz_source *s, fuzz_call *c) {
     return ok;
 }
 
-/* A draw list is ascending, inside, with mass; its counts add up and its weights add up to 1. */
+/* A draw list is ascending, inside, with mass; its counts add up and its weights to 1. */
 static int check_sample(fuzz_source *s, santa_options o) {
     enum { MAX_N = 400 };
     float         scores[MAX_N];
@@ -358,8 +380,9 @@ static int check_sample(fuzz_source *s, santa_options o) {
     }
     const int64_t capacity = santa_sample_capacity(n, &o);
     const size_t  bytes    = santa_sample_workspace_size(n, &o);
-    ok &= CHECK_MSG(capacity >= 0 && (capacity == 0) == (bytes == 0), "n %lld: capacity %lld, workspace %lu",
-                    (long long)n, (long long)capacity, (unsigned long)bytes);
+    ok &= CHECK_MSG(capacity >= 0 && (capacity == 0) == (bytes == 0),
+                    "n %lld: capacity %lld, workspace %lu", (long long)n, (long long)capacity,
+                    (unsigned long)bytes);
     if (n > MAX_N || capacity > 1 << 16 || bytes > (size_t)1 << 22) return ok;
     int32_t *index  = (int32_t *)test_alloc((size_t)capacity * sizeof(int32_t));
     int32_t *count  = (int32_t *)test_alloc((size_t)capacity * sizeof(int32_t));
@@ -379,10 +402,12 @@ static int check_sample(fuzz_source *s, santa_options o) {
     if (status == SANTA_OK) {
         int64_t draws = 0;
         double  sum   = 0.0;
-        ok &= CHECK_MSG(d.rows >= 0 && d.rows <= capacity, "%lld rows of %lld", (long long)d.rows, (long long)capacity);
+        ok &= CHECK_MSG(d.rows >= 0 && d.rows <= capacity, "%lld rows of %lld", (long long)d.rows,
+                        (long long)capacity);
         for (int64_t i = 0; ok && i < d.rows; i++) {
             const int32_t before = i ? index[i - 1] : -1;
-            ok &= CHECK_MSG(index[i] > before && index[i] < n, "index %d after %d", (int)index[i], (int)before);
+            ok &= CHECK_MSG(index[i] > before && index[i] < n, "index %d after %d", (int)index[i],
+                            (int)before);
             if (!ok) break;
             ok &= CHECK_MSG(scores[index[i]] > -3.4e38f, "drew a masked key");
             ok &= CHECK_MSG(fuzz_is_finite(weight[i]) && weight[i] >= 0.0f, "weight %g", (double)weight[i]);
@@ -394,7 +419,8 @@ static int check_sample(fuzz_source *s, santa_options o) {
         }
         if (d.count) ok &= CHECK_INT(draws, d.draws);
         if (d.rows)
-            ok &= CHECK_MSG(fabs(sum - 1.0) < 1e-4, "%s: weights add up to %.9g", santa_method_name(o.method), sum);
+            ok &= CHECK_MSG(fabs(sum - 1.0) < 1e-4, "%s: weights add up to %.9g",
+                            santa_method_name(o.method), sum);
         if (tame) ok &= CHECK(d.rows > 0 && fuzz_is_finite(d.lse));
     }
     free(index);
@@ -418,12 +444,12 @@ static int check_numbers(fuzz_source *s) {
     in.trace       = fuzz_wild_double(s);
     in.norm        = fuzz_wild_double(s);
     fuzz_wild_enum(s, &in.bound, 2);
-    const santa_status status[3] = {santa_budget_denominator(&in, &b[0]), santa_budget_numerator(&in, &b[1]),
-                                    santa_budget_full(&in, &b[2])};
+    const santa_status status[3] = {santa_budget_denominator(&in, &b[0]),
+                                    santa_budget_numerator(&in, &b[1]), santa_budget_full(&in, &b[2])};
     for (int i = 0; i < 3; i++)
         ok &= CHECK_MSG(status[i] == SANTA_OK ? b[i] >= 0 && b[i] <= in.population : b[i] == 0,
-                        "budget %d: \"%s\", %lld of %lld", i, santa_status_string(status[i]), (long long)b[i],
-                        (long long)in.population);
+                        "budget %d: \"%s\", %lld of %lld", i, santa_status_string(status[i]),
+                        (long long)b[i], (long long)in.population);
     x = fuzz_wild_double(s);
     const double z = santa_normal_quantile(x);
     ok &= CHECK_MSG(!(x > 0.0 && x < 1.0) || fabs(z) < 40.0, "quantile(%g) = %g", x, z);
@@ -433,7 +459,8 @@ static int check_numbers(fuzz_source *s) {
     for (int i = 0; i < N; i++) p[i] = 1.0f / (float)N;
     for (int i = 0; i < N * DIM; i++) rows[i] = (float)(i % 5);
     if (fuzz_chance(s, 2)) p[fuzz_below(s, N)] = fuzz_wild_float(s);
-    const int64_t draws = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_between(s, 1, 60), n = fuzz_between(s, fuzz_chance(s, 3) ? -1 : N, N);
+    const int64_t draws = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_between(s, 1, 60),
+                  n = fuzz_between(s, fuzz_chance(s, 3) ? -1 : N, N);
     if (draws <= 4096) {
         const size_t bytes = santa_variance_workspace_size(n, DIM);
         void  *w = test_alloc(bytes);
@@ -441,9 +468,12 @@ static int check_numbers(fuzz_source *s) {
         santa_variance_iid  (p, n, rows, DIM, DIM, draws, &v[0], w, bytes);
         santa_variance_strat(p, n, rows, DIM, DIM, draws, &v[1], w, bytes);
         santa_variance_sys  (p, n, rows, DIM, DIM, draws, &v[2], w, bytes);
-        ok &= CHECK_MSG(v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0, "variances %g, %g, %g", v[0], v[1], v[2]);
-        if (santa_expected_distinct((santa_method)fuzz_below(s, SANTA_METHOD_COUNT), p, n, draws, &result) == SANTA_OK)
-            ok &= CHECK_MSG(result >= 0.0 && result <= (double)n + 1e-6, "%g distinct of %lld", result, (long long)n);
+        ok &= CHECK_MSG(v[0] >= 0.0 && v[1] >= 0.0 && v[2] >= 0.0, "variances %g, %g, %g", v[0], v[1],
+                        v[2]);
+        if (santa_expected_distinct((santa_method)fuzz_below(s, SANTA_METHOD_COUNT), p, n, draws,
+                                    &result) == SANTA_OK)
+            ok &= CHECK_MSG(result >= 0.0 && result <= (double)n + 1e-6, "%g distinct of %lld", result,
+                            (long long)n);
         free(w);
     }
     return ok;
@@ -455,9 +485,11 @@ static int arguments_one(const uint8_t *data, size_t size) {
     fuzz_call c = valid_call(&s);
     for (int64_t i = fuzz_below(&s, 4); i > 0; i--) mutate(&s, &c);
     honest_arrays(&c.a, &c.o);
-    /* now and then a NaN or an infinity in the data (as any of the types), taken back afterwards */
+    /* now and then a NaN or an infinity in the data (as any of the types), taken back
+       afterwards */
     uint16_t *const arenas[] = {q_data.h, k_data.h, v_data.h};
-    uint16_t *spot = fuzz_chance(&s, 8) ? arenas[fuzz_below(&s, 3)] + ORIGIN + fuzz_below(&s, 256) : NULL, old = 0;
+    uint16_t *spot = fuzz_chance(&s, 8) ? arenas[fuzz_below(&s, 3)] + ORIGIN + fuzz_below(&s, 256) : NULL,
+             old = 0;
     if (spot) {
         old   = *spot;
         *spot = fuzz_chance(&s, 2) ? 0x7fc0 : 0xfc00;

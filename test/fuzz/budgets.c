@@ -1,5 +1,6 @@
-/* Broken state files of layer_budgets.h: the search says what is wrong, or goes on to budgets that add up. Two bytes choose the
-   search and whether its own first line is put before the rest of the file. */
+/* Broken state files of layer_budgets.h: the search says what is wrong, or goes on to budgets
+   that add up. Two bytes choose the search and whether its own first line is put before the
+   rest of the file. */
 #include "fuzz.h"
 #include "../../examples/layer_budgets.h"
 
@@ -36,14 +37,15 @@ static int budgets_one(const uint8_t *data, size_t size) {
     if (status != 0) return CHECK(status == -1 && e.text[0] != 0 && memchr(e.text, 0, sizeof e.text));
     int ok = 1;
     for (int32_t i = 0; i < o.layers; i++) {
-        ok &= CHECK_MSG(budget[i] >= o.minimum && budget[i] <= o.total, "budget %lld", (long long)budget[i]);
+        ok &= CHECK_MSG(budget[i] >= o.minimum && budget[i] <= o.total, "budget %lld",
+                        (long long)budget[i]);
         sum += budget[i];
     }
     return ok & CHECK_INT(sum, o.total);
 }
 
-/* State files of searches of every length, after each of their steps, with their first line or without, some with the largest
-   of numbers. */
+/* State files of searches of every length, after each of their steps, with their first line or
+   without, some with the largest of numbers. */
 static size_t budgets_seed(int number, uint8_t *data, size_t capacity) {
     const int which = number % 7, with_line = number / 7 % 2;
     fuzz_bytes b = {data, 0, capacity};
@@ -57,7 +59,8 @@ static size_t budgets_seed(int number, uint8_t *data, size_t capacity) {
         fuzz_put(&b, line, strlen(line));
         fuzz_put(&b, "\n", 1);
     }
-    snprintf(line, sizeof line, "iteration %d square %g reward %g\n", number / 14, 0.25 * number, -0.5 * number);
+    snprintf(line, sizeof line, "iteration %d square %g reward %g\n", number / 14, 0.25 * number,
+             -0.5 * number);
     fuzz_put(&b, line, strlen(line));
     for (int32_t i = 0; i < o.layers; i++) {
         const double large = number % 4 ? 0.0 : i % 2 ? -1e308 : 1e308;

@@ -1,10 +1,13 @@
-/* fuzz.h - what the fuzz targets share: bytes as a source of choices, memory between guard pages, seeds, and a driver.
+/* fuzz.h - what the fuzz targets share: bytes as a source of choices, memory between guard
+   pages, seeds, and a driver.
 
    A target is a function from a byte string to 1 when all was right, else 0. It lives three lives:
-   - in the test program (test_fuzz.c includes every target): its seeds and random changes of them, for a moment;
-   - as a program of its own, anywhere:    cc -O1 test/fuzz/api.c test/impl.c -lm -o api
-       api [--seconds N] [--seed N] [--write-seeds DIRECTORY] [file ...]     files are run, one by one
-   - as a libFuzzer target, see .ci/run:  clang -DSANTA_LIBFUZZER -fsanitize=fuzzer,address,undefined ...
+   - in the test program (test_fuzz.c includes every target), for a moment;
+   - as a program of its own, anywhere; files are run, one by one:
+         cc -O1 test/fuzz/api.c test/impl.c -lm -o api
+         api [--seconds N] [--seed N] [--write-seeds DIRECTORY] [file ...]
+   - as a libFuzzer target, see .ci/run:
+         clang -DSANTA_LIBFUZZER -fsanitize=fuzzer,address,undefined test/fuzz/api.c test/impl.c -lm
    Without the test program's harness a failed check prints where and why and aborts. */
 #ifndef SANTA_FUZZ_H
 #define SANTA_FUZZ_H
@@ -39,12 +42,12 @@
 typedef struct fuzz_target {
     const char *name;
     int    (*run)(const uint8_t *data, size_t size);
-    size_t (*seed)(int number, uint8_t *data, size_t capacity);            /* bytes of seed 0, 1, ..; 0: no more */
+    size_t (*seed)(int number, uint8_t *data, size_t capacity); /* bytes of seed 0, 1, ..; 0: no more */
 } fuzz_target;
 
 enum { FUZZ_MAX_INPUT = 1 << 16 };
 
-/* ------------------------------------------------------------------------------------------------ bytes to values */
+/* --------------------------------------------------------------------------- bytes to values */
 
 typedef struct fuzz_source { const uint8_t *data; size_t left; } fuzz_source;
 
@@ -60,13 +63,15 @@ static inline uint64_t fuzz_take(fuzz_source *s, int bytes) { /* zeros after the
 static inline int64_t fuzz_below(fuzz_source *s, int64_t n) {
     return (int64_t)(fuzz_take(s, n > 65536 ? 4 : n > 256 ? 2 : 1) % (uint64_t)n);
 }
-static inline int64_t fuzz_between(fuzz_source *s, int64_t a, int64_t b) { return a + fuzz_below(s, b - a + 1); }
-static inline int     fuzz_chance(fuzz_source *s, int one_in) { return fuzz_below(s, one_in) == one_in - 1; }
+static inline int64_t fuzz_between(fuzz_source *s, int64_t a, int64_t b) {
+    return a + fuzz_below(s, b - a + 1);
+}
+static inline int fuzz_chance(fuzz_source *s, int one_in) { return fuzz_below(s, one_in) == one_in - 1; }
 
 static inline int64_t fuzz_wild_int(fuzz_source *s) {
     static const int64_t values[] = {
-        0, 1, -1, 2, -2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192, 255, 256, 257,
-        512, 1000, 1024, 4096, 65535, 65536, 65537, SANTA_MAX_SAMPLES, SANTA_MAX_SAMPLES + 1,
+        0, 1, -1, 2, -2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 192, 255,
+        256, 257, 512, 1000, 1024, 4096, 65535, 65536, 65537, SANTA_MAX_SAMPLES, SANTA_MAX_SAMPLES + 1,
         INT32_MAX - 1, INT32_MAX, INT32_MIN, (int64_t)INT32_MAX + 1, (int64_t)1 << 32, (int64_t)1 << 33,
         (int64_t)1 << 40, (int64_t)1 << 61, (int64_t)1 << 62, INT64_MAX / 8, INT64_MAX / 4, INT64_MAX / 2,
         INT64_MAX - 63, INT64_MAX - 1, INT64_MAX, INT64_MIN / 2, INT64_MIN + 1, INT64_MIN
@@ -86,8 +91,10 @@ static inline int32_t fuzz_wild_int32(fuzz_source *s) {
 }
 
 static inline double fuzz_wild_double(fuzz_source *s) {
-    static const double values[] = {0.0, -0.0, 1.0, -1.0, 0.5, 0.05, 0.215, 0.999999999, 1.0000001, 2.0, 100.0, -100.0,
-                                    1e-9, 1e-38, 1e-300, 4.9e-324, 3e38, 1e300, -1e300};
+    static const double values[] = {
+        0.0, -0.0, 1.0, -1.0, 0.5, 0.05, 0.215, 0.999999999, 1.0000001, 2.0, 100.0, -100.0, 1e-9, 1e-38,
+        1e-300, 4.9e-324, 3e38, 1e300, -1e300
+    };
     const int64_t n = (int64_t)(sizeof values / sizeof *values), i = fuzz_below(s, n + 4);
     if (i < n) return values[i];
     uint64_t bits = 0x7ff0000000000000u;                      /* infinity, its negative, NaN, anything */
@@ -120,25 +127,29 @@ static inline int fuzz_is_finite(float x) {
     return (bits & 0x7fffffffu) < 0x7f800000u;
 }
 
-/* ------------------------------------------------------------------------------------------------ guarded memory */
+/* ---------------------------------------------------------------------------- guarded memory */
 
-/* A few areas, each between unreadable pages, lie ready: mapping afresh for every input would be most of the time. */
+/* A few areas, each between unreadable pages, lie ready: mapping afresh for every input would
+   be most of the time. */
 enum { FUZZ_AREAS = 20, FUZZ_AREA = 1 << 22, FUZZ_GUARD = 1 << 16, FUZZ_MARGIN = 256, FUZZ_CANARY = 0xc5 };
 
 typedef struct fuzz_area { unsigned char *memory; size_t at, bytes; int mapped; } fuzz_area;
 
 static fuzz_area fuzz_areas[FUZZ_AREAS];
 
-/* bytes <= FUZZ_AREA of area i, filled with poison: they end at the guard behind the area, or begin at the one before
-   it. Beyond their other end lie canaries; under ASan nothing beside them may be touched at all. */
+/* bytes <= FUZZ_AREA of area i, filled with poison: they end at the guard behind the area, or
+   begin at the one before it. Beyond their other end lie canaries; under ASan nothing beside
+   them may be touched at all. */
 static inline void *fuzz_memory(int i, size_t bytes, int at_end, int poison) {
     fuzz_area *a = &fuzz_areas[i];
     if (!a->memory) {
 #if defined(__unix__) || defined(__APPLE__)
-        void *map = mmap(NULL, FUZZ_AREA + 2 * FUZZ_GUARD, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void *map = mmap(NULL, FUZZ_AREA + 2 * FUZZ_GUARD, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (map == MAP_FAILED) { printf("no memory to map\n"); exit(2); }
         a->memory = (unsigned char *)map + FUZZ_GUARD;
-        if (mprotect(map, FUZZ_GUARD, PROT_NONE) != 0 || mprotect(a->memory + FUZZ_AREA, FUZZ_GUARD, PROT_NONE) != 0) {
+        if (mprotect(map, FUZZ_GUARD, PROT_NONE) != 0 ||
+            mprotect(a->memory + FUZZ_AREA, FUZZ_GUARD, PROT_NONE) != 0) {
             printf("cannot protect memory\n");
             exit(2);
         }
@@ -155,7 +166,8 @@ static inline void *fuzz_memory(int i, size_t bytes, int at_end, int poison) {
     __asan_unpoison_memory_region(a->memory + a->at, bytes);
 #else
     a->at = at_end ? FUZZ_AREA - bytes : 0;
-    const size_t before = a->at < FUZZ_MARGIN ? a->at : (size_t)FUZZ_MARGIN, behind = FUZZ_AREA - a->at - bytes;
+    const size_t before = a->at < FUZZ_MARGIN ? a->at : (size_t)FUZZ_MARGIN,
+                 behind = FUZZ_AREA - a->at - bytes;
     memset(a->memory + a->at - before, FUZZ_CANARY, before);
     memset(a->memory + a->at + bytes, FUZZ_CANARY, behind < FUZZ_MARGIN ? behind : (size_t)FUZZ_MARGIN);
 #endif
@@ -178,7 +190,7 @@ static inline int fuzz_memory_whole(int i) {
     return whole;
 }
 
-/* ------------------------------------------------------------------------------------------------ files */
+/* ------------------------------------------------------------------------------------- files */
 
 /* A file of this process's own that holds these bytes; its name, until the next call. */
 static inline const char *fuzz_file(const void *data, size_t size) {
@@ -190,7 +202,10 @@ static inline const char *fuzz_file(const void *data, size_t size) {
         snprintf(path, sizeof path, "santa_fuzz_%ld", FUZZ_PROCESS);
         f = fopen(path, "wb");
     }
-    if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) { printf("cannot write %s\n", path); exit(2); }
+    if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) {
+        printf("cannot write %s\n", path);
+        exit(2);
+    }
     return path;
 }
 
@@ -212,9 +227,10 @@ static inline void fuzz_put_f32(fuzz_bytes *b, float f) {
     fuzz_put_u32(b, x);
 }
 
-/* ------------------------------------------------------------------------------------------------ inputs */
+/* ------------------------------------------------------------------------------------ inputs */
 
-/* Changes to a seed, as fuzzers make them: bytes, words of extreme value, parts taken out, copied or put in, an end cut off. */
+/* Changes to a seed, as fuzzers make them: bytes, words of extreme value, parts taken out,
+   copied or put in, an end cut off. */
 static inline size_t fuzz_change(test_rng *r, uint8_t *data, size_t size, size_t capacity) {
     for (int64_t turn = test_below(r, 6); turn > 0 && size > 0; turn--) {
         const size_t at = (size_t)test_below(r, (int64_t)size), left = size - at;
@@ -244,7 +260,7 @@ static inline size_t fuzz_change(test_rng *r, uint8_t *data, size_t size, size_t
     return size;
 }
 
-/* Input i of a seed of the random numbers: the target's own seeds first, then changes of them. */
+/* Input i of a seed of the random numbers: the target's own seeds, then changes of them. */
 static inline size_t fuzz_input(const fuzz_target *t, uint64_t i, uint8_t *data, size_t capacity) {
     static const fuzz_target *counted;
     static int seeds;
@@ -280,7 +296,7 @@ static inline size_t fuzz_random_seed(int number, int numbers, uint8_t *data, si
     return number < numbers ? size : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ programs */
+/* ---------------------------------------------------------------------------------- programs */
 
 #ifdef FUZZ_IN_SUITE
 
@@ -310,14 +326,15 @@ int test_check(int ok, const char *file, int line, const char *fmt, ...) {
 int test_check_int(long long got, long long want, const char *expr, const char *file, int line) {
     return test_check(got == want, file, line, "%s: got %lld, want %lld", expr, got, want);
 }
-int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr, const char *file,
-                    int line) {
+int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr,
+                    const char *file, int line) {
     return test_check(got == want || fabs(got - want) <= abs_tol + rel_tol * fabs(want), file, line,
-                      "%s: got %.9g, want %.9g, tolerance %g + %g relative", expr, got, want, abs_tol, rel_tol);
+                      "%s: got %.9g, want %.9g, tolerance %g + %g relative", expr, got, want, abs_tol,
+                      rel_tol);
 }
 int test_check_status(santa_status got, santa_status want, const char *expr, const char *file, int line) {
-    return test_check(got == want, file, line, "%s: got \"%s\", want \"%s\"", expr, santa_status_string(got),
-                      santa_status_string(want));
+    return test_check(got == want, file, line, "%s: got \"%s\", want \"%s\"", expr,
+                      santa_status_string(got), santa_status_string(want));
 }
 void *test_alloc(size_t bytes) {
     void *p = malloc(bytes ? bytes : 1);
@@ -340,15 +357,15 @@ static int fuzz_write_seeds(const fuzz_target *t, const char *directory) {
 #ifdef SANTA_LIBFUZZER
 
 /* libFuzzer's main; `--write-seeds DIRECTORY` first of all arguments is ours. */
-#define FUZZ_TARGET(target, one, seeds)                                                                           \
-    static const fuzz_target target = {#target, one, seeds};                                                      \
-    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);                                         \
-    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv);                                                    \
-    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { target.run(data, size); return 0; }    \
-    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv) {                                                   \
-        if (*argc == 3 && !strcmp((*argv)[1], "--write-seeds")) exit(fuzz_write_seeds(&target, (*argv)[2]));     \
-        return 0;                                                                                                \
-    }                                                                                                            \
+#define FUZZ_TARGET(target, one, seeds)                                                                   \
+    static const fuzz_target target = {#target, one, seeds};                                              \
+    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);                                  \
+    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv);                                             \
+    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { target.run(data, size); return 0; } \
+    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv) {                                            \
+        if (*argc == 3 && !strcmp((*argv)[1], "--write-seeds")) exit(fuzz_write_seeds(&target, (*argv)[2])); \
+        return 0;                                                                                         \
+    }                                                                                                     \
     typedef int fuzz_semicolon
 
 #else
@@ -359,7 +376,7 @@ static int fuzz_main(const fuzz_target *t, int argc, char **argv) {
     int    files   = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--seconds") && i + 1 < argc)          seconds = atof(argv[++i]);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)        test_seed = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--write-seeds") && i + 1 < argc) return fuzz_write_seeds(t, argv[++i]);
         else if (argv[i][0] == '-') {
             printf("%s [--seconds N] [--seed N] [--write-seeds DIRECTORY] [file ...]\n", argv[0]);
@@ -377,9 +394,9 @@ static int fuzz_main(const fuzz_target *t, int argc, char **argv) {
     return 0;
 }
 
-#define FUZZ_TARGET(target, one, seeds)                                                                           \
-    static const fuzz_target target = {#target, one, seeds};                                                      \
-    int main(int argc, char **argv) { return fuzz_main(&target, argc, argv); }                                   \
+#define FUZZ_TARGET(target, one, seeds)                                                                   \
+    static const fuzz_target target = {#target, one, seeds};                                              \
+    int main(int argc, char **argv) { return fuzz_main(&target, argc, argv); }                            \
     typedef int fuzz_semicolon
 
 #endif

@@ -1,10 +1,11 @@
-/* loaders.h - examples/llama.h, its allocations watched: a broken file must not make it ask for much more than the file holds. */
+/* loaders.h - examples/llama.h, its allocations watched: a broken file must not make it ask for
+   much more than the file holds. */
 #ifndef SANTA_FUZZ_LOADERS_H
 #define SANTA_FUZZ_LOADERS_H
 
 #include "fuzz.h"
 
-static size_t fuzz_largest;                                   /* bytes asked for at once since it was set to 0 */
+static size_t fuzz_largest; /* bytes asked for at once since it was set to 0 */
 
 static inline void *fuzz_malloc(size_t n) {
     if (n > fuzz_largest) fuzz_largest = n;

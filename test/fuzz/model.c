@@ -1,12 +1,14 @@
-/* Broken model files: llama_load says what is wrong, or the model decodes. The first byte says how the rest becomes a file:
-   bit 0: its length is made what its header asks for, if that is little; the other bits choose how to attend. */
+/* Broken model files: llama_load says what is wrong, or the model decodes. The first byte says
+   how the rest becomes a file: bit 0: its length is made what its header asks for, if that is
+   little; the other bits choose how to attend. */
 #include "loaders.h"
 
 enum { MODEL_MOST = 1 << 18 };
 
-/* What the header of a checkpoint asks for in bytes, or 0 where that is too much, by arithmetic that cannot overflow. */
+/* What the header of a checkpoint asks for in bytes, or 0 where that is too much, by arithmetic
+   that cannot overflow. */
 static double model_bytes(const uint8_t *file, size_t size) {
-    double x[8] = {0.0}, numbers;                             /* dim, hidden, layers, heads, KV heads, head_dim, vocabulary, context */
+    double x[8] = {0.0}, numbers; /* dim, hidden, layers, heads, KV heads, head_dim, vocabulary, context */
     int    versioned = size >= 64 && memcmp(file, "SANTA-LM", 8) == 0;
     if (size < 28) return 0.0;
     for (int i = 0; i < (versioned ? 8 : 7); i++) {
@@ -22,7 +24,8 @@ static double model_bytes(const uint8_t *file, size_t size) {
     return numbers * (versioned && llama_u32(file + 48) > 0 ? 2.0 : 4.0) + (versioned ? 64.0 : 28.0);
 }
 
-/* A few tokens through the model by a method, with what weights there are: NaN and infinity, too. */
+/* A few tokens through the model by a method, with what weights there are: NaN and infinity,
+   too. */
 static int model_decode(const llama_model *m, int how) {
     llama_state   s;
     llama_error   e = {""};
@@ -44,8 +47,8 @@ static int model_decode(const llama_model *m, int how) {
         const int32_t token = llama_sample(s.logits, m->vocab_size, how & 1 ? 0.8 : 0.0, &random);
         int finite = 1;
         for (int32_t i = 0; i < m->vocab_size; i++) finite &= fuzz_is_finite(s.logits[i]);
-        ok &= CHECK_MSG(finite ? token >= 0 && token < m->vocab_size : token == -1, "token %d of %d", (int)token,
-                        (int)m->vocab_size);
+        ok &= CHECK_MSG(finite ? token >= 0 && token < m->vocab_size : token == -1, "token %d of %d",
+                        (int)token, (int)m->vocab_size);
     }
     ok &= CHECK(llama_forward(&s, 0, capacity, 1, &e) != 0 && fuzz_is_message(e.text));
     ok &= CHECK(llama_forward(&s, m->vocab_size, 0, 1, &e) != 0 && fuzz_is_message(e.text));
@@ -63,23 +66,26 @@ static int model_one(const uint8_t *data, size_t size) {
     memcpy(file, data + 1, bytes);
     const double wanted = model_bytes(file, bytes);
     if ((how & 1) && wanted > 0.0 && wanted <= (double)MODEL_MOST) {
-        for (size_t i = bytes; i < (size_t)wanted; i++) file[i] = (uint8_t)(i % 4 == 3 ? 0x3c ^ (i / 4 * 0x80) : i * 37);
+        for (size_t i = bytes; i < (size_t)wanted; i++)
+            file[i] = (uint8_t)(i % 4 == 3 ? 0x3c ^ (i / 4 * 0x80) : i * 37);
         bytes = (size_t)wanted;
     }
     fuzz_largest = 0;
     const char *path = fuzz_file(file, bytes);
     const int   status = llama_load(&m, path, &e);
     remove(path);
-    int ok = CHECK_MSG(fuzz_largest <= 2 * bytes, "%lu bytes asked for a file of %lu", (unsigned long)fuzz_largest,
-                       (unsigned long)bytes);
+    int ok = CHECK_MSG(fuzz_largest <= 2 * bytes, "%lu bytes asked for a file of %lu",
+                       (unsigned long)fuzz_largest, (unsigned long)bytes);
     if (status != 0) return ok & CHECK(status == -1 && fuzz_is_message(e.text) && m.data == NULL);
-    ok &= CHECK_MSG((double)bytes == wanted, "a file of %lu bytes, its header asks for %.0f", (unsigned long)bytes, wanted);
+    ok &= CHECK_MSG((double)bytes == wanted, "a file of %lu bytes, its header asks for %.0f",
+                    (unsigned long)bytes, wanted);
     if (ok) ok &= model_decode(&m, how / 2);
     llama_free(&m);
     return ok;
 }
 
-/* Whole little models of every format, by every method: their headers are seeds enough, bit 0 of the first byte does the rest. */
+/* Whole little models of every format, by every method: their headers are seeds enough, bit 0
+   of the first byte does the rest. */
 static size_t model_seed(int number, uint8_t *data, size_t capacity) {
     static const int32_t plain[7] = {8, 12, 2, 4, 2, 9, 12};
     const int   format = number % 5, how = number / 5;

@@ -1,15 +1,18 @@
-/* problem.h - random valid calls of the whole API: every method, type, layout, paging and option, in memory between guard
-   pages, where all that a call must not read is NaN or a wild number.
+/* problem.h - random valid calls of the whole API: every method, type, layout, paging and
+   option, in memory between guard pages, where all that a call must not read is NaN or a wild
+   number.
 
-   A fuzz_spec says what the call computes and, apart from that, how its numbers lie in memory and who works on them.
-   fuzz_build makes the arrays; the same spec with another place, page size or thread count must give the same bits. */
+   A fuzz_spec says what the call computes and, apart from that, how its numbers lie in memory
+   and who works on them. fuzz_build makes the arrays; the same spec with another place, page
+   size or thread count must give the same bits. */
 #ifndef SANTA_FUZZ_PROBLEM_H
 #define SANTA_FUZZ_PROBLEM_H
 
 #include "fuzz.h"
 
-enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS, FUZZ_SLOPES,
-       FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW };
+enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS,
+       FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
+       FUZZ_WEIGHT, FUZZ_ROW };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -37,15 +40,16 @@ typedef struct fuzz_spec {
     fuzz_values values;
     uint64_t value_seed;
     float    gain, soft_cap, sm_scale, k_scale, v_scale;
-    int      ragged, sinks, alibi, causal, one_sequence, poke;             /* poke: a NaN or infinity somewhere    */
-    int      own_seeds, own_offsets, own_requests;                         /* one for each sequence                */
-    int      predictor;                                                    /* 0 none, else which                   */
-    santa_options o;                                                       /* arrays and callbacks are put in later */
+    int      ragged, sinks, alibi, causal, one_sequence;
+    int      poke;                                 /* a NaN or infinity somewhere          */
+    int      own_seeds, own_offsets, own_requests; /* one for each sequence                */
+    int      predictor;                            /* 0 none, else which                   */
+    santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
-    int64_t first;                                                         /* number of the batch's first sequence */
-    int64_t page_size;                                                     /* 0 = not paged                        */
-    uint64_t shuffle;                                                      /* of pages and of tasks                */
+    int64_t  first;                                /* number of the batch's first sequence */
+    int64_t  page_size;                            /* 0 = not paged                        */
+    uint64_t shuffle;                              /* of pages and of tasks                */
     int      broadcast, at_end, wide_table, no_lse, no_error, no_audit;
 } fuzz_spec;
 
@@ -53,10 +57,10 @@ typedef struct fuzz_problem {
     fuzz_spec       s;
     santa_attention a;
     santa_options   o;
-    uint64_t        order;         /* of tasks                                                                     */
+    uint64_t        order;         /* of tasks                                             */
 } fuzz_problem;
 
-/* ------------------------------------------------------------------------------------------------ choices */
+/* ----------------------------------------------------------------------------------- choices */
 
 static inline int fuzz_has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
 
@@ -103,9 +107,15 @@ static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
     }
     p->dim   = (p->dim + unit - 1) / unit * unit;
     p->dim_v = (p->dim_v + unit - 1) / unit * unit;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->group > 1) p->group--;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->kv_heads > 1) p->kv_heads--;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 && p->q_len > 1) p->q_len--;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+           p->group > 1)
+        p->group--;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+           p->kv_heads > 1)
+        p->kv_heads--;
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+           p->q_len > 1)
+        p->q_len--;
 }
 
 static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
@@ -185,7 +195,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_audit   = fuzz_chance(s, 3);
 }
 
-/* ------------------------------------------------------------------------------------------------ numbers */
+/* ----------------------------------------------------------------------------------- numbers */
 
 static inline uint64_t fuzz_hash(uint64_t a, uint64_t b) {
     uint64_t z = (a + 0x9e3779b97f4a7c15u) ^ b * 0xd1342543de82ef95u;
@@ -197,8 +207,10 @@ static inline uint64_t fuzz_hash(uint64_t a, uint64_t b) {
 /* Uniform in [-1, 1), a function of the spec's seed and the place. */
 static inline float fuzz_unit(const fuzz_spec *p, int tensor, int64_t b, int64_t j, int64_t h, int64_t c) {
     const int64_t  sequence = p->one_sequence && tensor != FUZZ_Q ? 0 : p->first + b;
-    const uint64_t place = ((uint64_t)sequence * 4099u + (uint64_t)j) * 67u * 199u + (uint64_t)h * 199u + (uint64_t)c;
-    return (float)(int32_t)(fuzz_hash(p->value_seed * 4u + (uint64_t)tensor, place) >> 40) / 8388608.0f - 1.0f;
+    const uint64_t place = ((uint64_t)sequence * 4099u + (uint64_t)j) * 67u * 199u + (uint64_t)h * 199u +
+                           (uint64_t)c;
+    return (float)(int32_t)(fuzz_hash(p->value_seed * 4u + (uint64_t)tensor, place) >> 40) / 8388608.0f -
+           1.0f;
 }
 
 /* The numbers of one row of q, k or v. */
@@ -223,7 +235,8 @@ static inline int64_t fuzz_at(const santa_tensor *t, int64_t i0, int64_t i1, int
     return i0 * t->stride[0] + i1 * t->stride[1] + i2 * t->stride[2] + i3 * t->stride[3];
 }
 
-static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, const float *x) {
+static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2,
+                                  const float *x) {
     char *row = (char *)t->data + fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, i2, 0));
     if (t->dtype == SANTA_Q8_0) { santa_f32_to_q8_0(x, t->shape[3], row); return; }
     for (int64_t c = 0; c < t->shape[3]; c++) {
@@ -237,10 +250,10 @@ static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1,
     }
 }
 
-/* ------------------------------------------------------------------------------------------------ memory */
+/* ------------------------------------------------------------------------------------ memory */
 
-static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout layout, int at_end, int broadcast,
-                                       int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout layout, int at_end,
+                                       int broadcast, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     const int64_t gap = layout == FUZZ_PADDED ? type == SANTA_Q8_0 ? 96 : 3 : 0;
     santa_tensor  t;
     memset(&t, 0, sizeof t);
@@ -273,7 +286,8 @@ static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout l
     }
     if (type == SANTA_Q8_0) high += 31;                       /* to the end of a block */
     const int64_t bytes = fuzz_byte_count(type, high - low + 1);
-    t.data = (char *)fuzz_memory(area, (size_t)bytes, at_end, 0xff) - fuzz_byte_count(type, low);     /* 0xff: NaN in any type */
+    t.data = (char *)fuzz_memory(area, (size_t)bytes, at_end, 0xff) -
+             fuzz_byte_count(type, low); /* 0xff: NaN in any type */
     return t;
 }
 
@@ -290,7 +304,8 @@ static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b) {
 }
 
 /* Valid keys of a query row. */
-static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end, int64_t *position) {
+static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end,
+                              int64_t *position) {
     const int64_t len = fuzz_len(p, b);
     *position = len - p->q_len + i;
     *end   = p->causal ? *position + 1 > 0 ? *position + 1 : 0 : len;
@@ -313,10 +328,10 @@ static inline void fuzz_tasks(void *user, int64_t count, santa_task task, void *
     }
 }
 
-/* Pure functions of their arguments; some indices outside of the range, some twice; the fourth kind says that it wrote more than
-   it did. */
-static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
-                                   int64_t end, int64_t count, int32_t *index) {
+/* Pure functions of their arguments; some indices outside of the range, some twice; the fourth
+   kind says that it wrote more than it did. */
+static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                                   int64_t begin, int64_t end, int64_t count, int32_t *index) {
     const int which = *(const int *)user;
     (void)batch;
     for (int64_t i = 0; i < (which == 4 ? count / 2 : count); i++)
@@ -326,8 +341,10 @@ static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, i
 
 static inline void fuzz_build_table(fuzz_problem *p) {
     const fuzz_spec *s = &p->s;
-    const int64_t columns = (s->n + s->page_size - 1) / s->page_size, stride = s->wide_table ? columns + 3 : columns;
-    int32_t *table = (int32_t *)fuzz_memory(FUZZ_TABLE, (size_t)(s->batch * stride) * sizeof *table, s->at_end, 0x7f);
+    const int64_t columns = (s->n + s->page_size - 1) / s->page_size,
+                  stride = s->wide_table ? columns + 3 : columns;
+    int32_t *table = (int32_t *)fuzz_memory(FUZZ_TABLE, (size_t)(s->batch * stride) * sizeof *table,
+                                            s->at_end, 0x7f);
     int32_t *page  = (int32_t *)test_alloc((size_t)(s->batch * columns + 1) * sizeof *page);
     for (int64_t i = 0; i < s->batch * columns; i++) {        /* a shuffle */
         const int64_t other = (int64_t)(fuzz_hash(s->shuffle, (uint64_t)i) % (uint64_t)(i + 1));
@@ -338,8 +355,10 @@ static inline void fuzz_build_table(fuzz_problem *p) {
         int64_t begin, end, position;
         fuzz_range(s, b, 0, &begin, &end, &position);
         for (int64_t i = 0; i < columns; i++)                 /* wild where no row looks */
-            table[b * stride + i] = i >= begin / s->page_size && i * s->page_size < fuzz_len(s, b) ? page[b * columns + i]
-                                  : i % 2 ? INT32_MAX : -7;
+            table[b * stride + i] = i >= begin / s->page_size && i * s->page_size < fuzz_len(s, b)
+                                        ? page[b * columns + i]
+                                    : i % 2 ? INT32_MAX
+                                            : -7;
     }
     free(page);
     p->a.block_table        = table;
@@ -350,7 +369,8 @@ static inline void fuzz_build_table(fuzz_problem *p) {
 static inline uint64_t *fuzz_words(int area, const fuzz_spec *s, uint64_t stream) {
     uint64_t *word = (uint64_t *)fuzz_memory(area, (size_t)s->batch * sizeof *word, s->at_end, 0);
     for (int64_t b = 0; b < s->batch; b++)
-        word[b] = stream ? fuzz_hash(s->value_seed + stream, (uint64_t)(s->first + b)) : (uint64_t)(s->first + b);
+        word[b] = stream ? fuzz_hash(s->value_seed + stream, (uint64_t)(s->first + b))
+                         : (uint64_t)(s->first + b);
     return word;
 }
 
@@ -365,7 +385,8 @@ static inline void fuzz_poke(fuzz_problem *p) {
     if (t != &p->a.q) fuzz_place(p, 0, begin + s->poke / 3 % (end - begin), &i0, &i1);
     const uint16_t half = s->poke & 4 ? 0x7fff : t->dtype == SANTA_F16 ? 0x7c00 : 0x7f80;
     const uint32_t word = (uint32_t)half << 16;
-    char *at = (char *)t->data + fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, s->poke % t->shape[2], s->poke % t->shape[3]));
+    char *at = (char *)t->data +
+               fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, s->poke % t->shape[2], s->poke % t->shape[3]));
     if (t->dtype == SANTA_F32) memcpy(at, &word, 4);
     else                       memcpy(at, &half, 2);
 }
@@ -383,10 +404,12 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     santa_attention *a = &p->a;
     a->q   = fuzz_tensor(FUZZ_Q, s->q_type, s->q_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim);
     a->k   = fuzz_tensor(FUZZ_K, s->k_type, s->k_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim);
-    a->v   = fuzz_tensor(FUZZ_V, s->v_type, s->v_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim_v);
-    a->out = fuzz_tensor(FUZZ_OUT, s->out_type, s->out_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim_v);
+    a->v = fuzz_tensor(FUZZ_V, s->v_type, s->v_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim_v);
+    a->out = fuzz_tensor(FUZZ_OUT, s->out_type, s->out_layout, s->at_end, 0, s->batch, s->q_len, heads,
+                         s->dim_v);
     if (!s->no_lse) a->lse = (float *)fuzz_memory(FUZZ_LSE, (size_t)rows * sizeof(float), s->at_end, 0xff);
-    if (!s->no_error) a->std_error = (float *)fuzz_memory(FUZZ_ERROR, (size_t)rows * sizeof(float), s->at_end, 0xff);
+    if (!s->no_error)
+        a->std_error = (float *)fuzz_memory(FUZZ_ERROR, (size_t)rows * sizeof(float), s->at_end, 0xff);
     if (s->ragged || s->page_size) {                          /* the last page may be partial */
         int32_t *lens = (int32_t *)fuzz_memory(FUZZ_LENS, (size_t)s->batch * sizeof *lens, s->at_end, 0);
         for (int64_t b = 0; b < s->batch; b++) lens[b] = (int32_t)fuzz_len(s, b);
@@ -395,7 +418,8 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     if (s->page_size) fuzz_build_table(p);
     if (s->sinks) {
         float *sinks = (float *)fuzz_memory(FUZZ_SINKS, (size_t)heads * sizeof *sinks, s->at_end, 0);
-        for (int64_t h = 0; h < heads; h++) sinks[h] = h % 3 == 2 ? -INFINITY : h % 3 == 1 ? 0.0f : 2.0f + 0.25f * (float)h;
+        for (int64_t h = 0; h < heads; h++)
+            sinks[h] = h % 3 == 2 ? -INFINITY : h % 3 == 1 ? 0.0f : 2.0f + 0.25f * (float)h;
         a->sinks = sinks;
     }
     if (s->alibi) {
@@ -442,7 +466,8 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         p->o.vattention.heavy_user = &p->s.predictor;
     }
     if (s->o.method == SANTA_VATTENTION && !s->no_audit)
-        p->o.vattention.audit = (santa_audit *)fuzz_memory(FUZZ_AUDIT, (size_t)rows * sizeof(santa_audit), s->at_end, 0xff);
+        p->o.vattention.audit = (santa_audit *)fuzz_memory(FUZZ_AUDIT, (size_t)rows * sizeof(santa_audit),
+                                                           s->at_end, 0xff);
 }
 
 #endif
