@@ -354,15 +354,18 @@ template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
     return sizeof(K) == 1 ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
 
-/* Features f .. f + 7 of a row of q, zeros from f + count on. */
-__device__ __forceinline__ void load_features(const params &p, const char *row, int f, int count, float x[8]) {
-    if (p.vector_q && count >= 8) {
-        const uint4 y = *(const uint4 *)(row + 2 * f);
-        if (p.q_type == SANTA_F16) unpack16<__half>(y, x); else unpack16<__nv_bfloat16>(y, x);
-        return;
-    }
+/* Features f .. f + 7 of a row of 16-bit q, as they lie in memory. */
+__device__ __forceinline__ uint4 load_query16(const params &p, const char *row, int f) {
+    if (p.vector_q) return *(const uint4 *)(row + 2 * f);
+    unsigned w[4];
+    row += f * p.q_stride[3];
 #pragma unroll
-    for (int e = 0; e < 8; e++) x[e] = e < count ? load_any(p.q_type, row + (f + e) * p.q_stride[3]) : 0.0f;
+    for (int i = 0; i < 4; i++) {
+        w[i] = *(const unsigned short *)row;
+        w[i] |= (unsigned)*(const unsigned short *)(row + p.q_stride[3]) << 16;
+        row += 2 * p.q_stride[3];
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 template <typename K, int C, bool LO>
@@ -371,12 +374,12 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
-    if (!LO && sizeof(K) == 2 && p.vector_q) {      /* same type as K, aligned: as it is */
+    if (!LO && sizeof(K) == 2) {                    /* same type as K: as it is */
 #pragma unroll
         for (int i = 0; i < C; i++) {
             uint4 x = make_uint4(0, 0, 0, 0);
-            int f = feature_of<K>(i, c);
-            if (r < heads && f < p.d) x = *(const uint4 *)(row + 2 * f);
+            const int f = feature_of<K>(i, c);
+            if (r < heads && f < p.d) x = load_query16(p, row, f);        /* p.d is a multiple of 8 */
             q.hi[2 * i][0] = x.x; q.hi[2 * i][1] = x.y;
             q.hi[2 * i + 1][0] = x.z; q.hi[2 * i + 1][1] = x.w;
         }
@@ -386,7 +389,15 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 #pragma unroll
     for (int i = 0; i < C; i++) {
         const int f = feature_of<K>(i, c);
-        load_features(p, row, f, r < heads ? p.d - f : 0, x[i]);
+        const bool have = r < heads && f < p.d;
+        if (LO && p.q_type == SANTA_F32) {
+#pragma unroll
+            for (int e = 0; e < 8; e++) x[i][e] = have ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
+        } else {
+            uint4 y = make_uint4(0, 0, 0, 0);
+            if (have) y = load_query16(p, row, f);
+            if (p.q_type == SANTA_F16) unpack16<__half>(y, x[i]); else unpack16<__nv_bfloat16>(y, x[i]);
+        }
 #pragma unroll
         for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
     }
@@ -497,18 +508,23 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, L
     i64 at[8];
     bool bad = tile_rows(p, b, kv, tile * TILE + 8 * r, begin, end, at);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float a = 0.0f, d = 0.0f;
-        for (int f = 0; f < p.d; f++) {
-            float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
-            a += x * load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
-            d += x * load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
+#pragma unroll 1
+    for (int f = 0; f < p.d; f++) {
+        const float a = load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
+        const float d = load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+            s[0][i] += x * a;
+            s[1][i] += x * d;
         }
-        s[0][i] = a;
-        s[1][i] = d;
     }
     return bad;
 }
+
+/* Called, so that it does not swell its callers. */
+__device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
 
 /* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
 template <bool EXTRA>
@@ -524,7 +540,7 @@ __device__ __forceinline__ void tile_finish(const params &p, float unscale, int 
         for (int i = 0; i < 8; i++) {
             float x = s[e][i] * scale;
             if (EXTRA) {
-                if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
+                if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
                 x = (x + slope * (float)(first + i - position)) * LOG2E;
             }
             s[e][i] = x;
