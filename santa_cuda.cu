@@ -779,14 +779,15 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
     }
 }
 
-/* The scores of the next tile in the ring. `advance` sends for another step. */
+/* The scores of the next tile in the ring, its steps 0 to 3. `advance` sends for the step that is STEPS - 1
+   further on: which one of its tile, the compiler knows. */
 template <typename K, int C, typename Advance>
 __device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot, Advance advance,
                                             float s[2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        advance();
+        advance(i + STEPS - 1);
         copy_wait<STEPS - 1>();
         step_dots<K, C>(q, mine + slot * ring<K, C>::LOADS * 32, i, s);
         if (++slot == STEPS) slot = 0;
@@ -806,17 +807,17 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     settle(p, end, in);
     x = in;
     in.base = key_base<PAGED>(p, in);
-    int fill = 0, slot = 0, fill_slot = 0;                            /* next step of in's tile; ring positions */
-    auto advance = [&] {
+    int slot = 0, fill_slot = 0;                    /* places in the ring */
+    auto advance = [&](int step) {                  /* step % 4 of in's tile */
         if (in.valid) {
-            copy_keys<K, C, PAGED>(p, in, fill, mine + fill_slot * LOADS * 32);
-            if (++fill == 4) { fill = 0; in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base<PAGED>(p, in); }
+            copy_keys<K, C, PAGED>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base<PAGED>(p, in); }
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance();
+    for (int i = 0; i < STEPS - 1; i++) advance(i);
     zero_arrivals(p);
     launch_dependents();                            /* once all CTAs are here, gather's start up as soon as there is room */
     query<K, C, false> q;
@@ -1474,10 +1475,11 @@ k_dense(const __grid_constant__ params p) {
     const int first = max(split * (SPLIT / TILE), x.begin / TILE);
     const int last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
     /* tile t belongs to warp t % 8, whatever the first one is */
-    int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill = 0, fill_slot = 0, slot = 0;
+    int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0, slot = 0;
     x.tile = in_tile;
     const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
-    auto advance = [&] {
+    auto advance = [&](int step) {                  /* step % 8 of in_tile: four of K, four of V */
+        const int fill = step % 8;
         if (in_tile < last) {
             uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
@@ -1486,13 +1488,13 @@ k_dense(const __grid_constant__ params p) {
             y.base = base;
             if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
             else copy_values<K, C, PAGED>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
-            if (++fill == 8) { fill = 0; in_tile += SCORE_WARPS; }
+            if (fill == 7) in_tile += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance();
+    for (int i = 0; i < STEPS - 1; i++) advance(i);
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
     float acc[GS][PER];
 #pragma unroll
@@ -1508,7 +1510,7 @@ k_dense(const __grid_constant__ params p) {
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            advance();
+            advance(4 + i + STEPS - 1);
             copy_wait<STEPS - 1>();
 #pragma unroll
             for (int l = 0; l < LOADS; l++) {
