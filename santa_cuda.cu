@@ -68,8 +68,9 @@ struct params {
     i64 q_stride[4], v_stride[4], out_stride[4];
     const int *table;
     i64 table_stride;
-    int page_size, page_shift, pages;               /* page_shift: log2 of page_size, -1 if it is none */
-    int eights;                                     /* page_size is a multiple of 8 */
+    divisor by_page;                                /* keys of a page, with a table */
+    int pages;
+    int eights;                                     /* 8 keys in a row share a page; always without a table */
     int batch, heads, kv_heads, group, slices, dv, tiles, q_type, k_type, v_type, out_type;
     int vector_q, vector_v, splits;
     float scale, soft_cap, v_scale;
@@ -168,7 +169,7 @@ struct combine_memory {
 template <typename K, int C, bool LO, bool EXTRA> void k_scores_plain(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, 0);
 }
-template <typename K, int C, bool PAGED> void k_scores(const params) {
+template <typename K, int C> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
 template <typename V, int CH, bool FLASH> void k_gather(const params) {
@@ -177,7 +178,7 @@ template <typename V, int CH, bool FLASH> void k_gather(const params) {
 template <typename K, int C, bool LO, bool EXTRA, int GS, int CV> void k_dense_plain(const params) {
     standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<GS, 128 * CV>), 0);
 }
-template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
+template <typename K, int C, int GS> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
@@ -224,20 +225,17 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
     begin = min(begin, end);
 }
 
-__device__ __noinline__ int divide(int a, int b) { return a / b; }
-
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). */
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
-template <bool PAGED> __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    if (!PAGED) return b * stride[0] + j * stride[1];
-    int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size);
-    int at = p.table[b * p.table_stride + page];
-    if ((unsigned)at >= (unsigned)p.pages) return NO_ROW;
-    return at * stride[0] + (j - page * p.page_size) * stride[1];
-}
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    return p.table ? row_offset<true>(p, stride, b, j) : row_offset<false>(p, stride, b, j);
+    if (p.table) {
+        const unsigned page = p.by_page.quotient((unsigned)j);
+        b = p.table[b * p.table_stride + page];
+        if ((unsigned)b >= (unsigned)p.pages) return NO_ROW;
+        j -= (int)(page * p.by_page.d);
+    }
+    return b * stride[0] + j * stride[1];
 }
 
 __device__ __forceinline__ float e4m3_to_float(unsigned char x) {
@@ -705,19 +703,23 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range: its place in k, -1 if the block
-   table is wrong; *start: its first key. */
+/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range: its place in k,
+   -1 if the block table is wrong; *start: its first key. Without a table a sequence is one page. */
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
+    *start = 0;
+    if (!p.table) return x.b;
     const int last = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
-    const int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size), at = p.table[x.b * p.table_stride + page];
-    *start = page * p.page_size;
+    const unsigned page = p.by_page.quotient((unsigned)j);
+    const int at = p.table[x.b * p.table_stride + page];
+    *start = (int)(page * p.by_page.d);
     return (unsigned)at < (unsigned)p.pages ? at : -1;
 }
 
-/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were laid out like the lane's. */
-template <bool PAGED> __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
-    i64 at = PAGED ? 0 : x.b * p.k_stride[0];
-    if (PAGED && p.eights && x.valid) {
+/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were laid out like
+   the lane's. */
+__device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
+    i64 at = 0;
+    if (p.eights && x.valid) {
         int start;
         const int page = lane_page(p, x, &start);
         at = max(page, 0) * p.k_stride[0] - (i64)start * p.k_row;
@@ -726,19 +728,25 @@ template <bool PAGED> __device__ __forceinline__ const char *key_base(const para
 }
 
 /* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
-template <typename K, int C, bool PAGED>
+template <typename K, int C>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
-    const auto each_row = [&](auto copy) {
+    i64 at[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) at[h] = (i64)min(max(first + h, x.begin), x.end - 1) * p.k_row;
+    if (__builtin_expect(!p.eights, 0))
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int j = min(max(first + h, x.begin), x.end - 1);
-            i64 at = PAGED && !p.eights ? row_offset<true>(p, p.k_stride, x.b, j) : (i64)j * p.k_row;
-            if (PAGED && at == NO_ROW) at = 0;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) copy(slot + (h * PIECES + k) * 32 + lane, x.base + at + 64 * k, 64 * k + 16 * c);
+            at[h] = row_offset(p, p.k_stride, x.b, min(max(first + h, x.begin), x.end - 1));
+            if (at[h] == NO_ROW) at[h] = 0;
         }
+    const auto each_row = [&](auto copy) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                copy(slot + (h * PIECES + k) * 32 + lane, x.base + at[h] + 64 * k, 64 * k + 16 * c);
     };
     if (p.d == 32 * C) {                            /* one piece of code: a jump may be a trip to fetch it */
         if (p.once) each_row([](uint4 *to, const char *from, int) { copy16_once(to, from); });
@@ -751,12 +759,13 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
     }
 }
 
-template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
-    if (!PAGED) return false;
+__device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     int start;
+    if (!p.table) return false;
     if (p.eights) return lane_page(p, x, &start) < 0;
     bool bad = false;
     const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
+#pragma unroll 1
     for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
 }
@@ -794,7 +803,7 @@ __device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const u
     }
 }
 
-template <typename K, int C, bool PAGED>
+template <typename K, int C>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     extern __shared__ uint4 slots[];
@@ -806,12 +815,12 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
-    in.base = key_base<PAGED>(p, in);
+    in.base = key_base(p, in);
     int slot = 0, fill_slot = 0;                    /* places in the ring */
     auto advance = [&](int step) {                  /* step % 4 of in's tile */
         if (in.valid) {
-            copy_keys<K, C, PAGED>(p, in, step % 4, mine + fill_slot * LOADS * 32);
-            if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base<PAGED>(p, in); }
+            copy_keys<K, C>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base(p, in); }
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
@@ -832,7 +841,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages(p, x), s, m);
         write_tile(p, x.b, x.kv, x.slice, x.tile, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -1443,7 +1452,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 
 /* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
    to a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
-template <typename K, int C, bool PAGED>
+template <typename K, int C>
 __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int tile, int begin, int end, int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
     const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
@@ -1451,13 +1460,13 @@ __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int 
 #pragma unroll
     for (int l = 0; l < LOADS; l++) {
         const int at = l * (32 / LANES) + sub, j = min(max(tile * TILE + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
-        i64 offset = PAGED ? row_offset<true>(p, p.v_stride, b, j) : b * p.v_stride[0] + j * p.v_stride[1];
-        if (PAGED && offset == NO_ROW) offset = 0;
+        i64 offset = row_offset(p, p.v_stride, b, j);
+        if (offset == NO_ROW) offset = 0;
         copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
     }
 }
 
-template <typename K, int C, int GS, bool PAGED>
+template <typename K, int C, int GS>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
@@ -1477,17 +1486,17 @@ k_dense(const __grid_constant__ params p) {
     /* tile t belongs to warp t % 8, whatever the first one is */
     int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0, slot = 0;
     x.tile = in_tile;
-    const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
+    const char *base = nullptr;
     auto advance = [&](int step) {                  /* step % 8 of in_tile: four of K, four of V */
         const int fill = step % 8;
         if (in_tile < last) {
             uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
             y.tile = in_tile;
-            if (PAGED && fill == 0) base = key_base<PAGED>(p, y);
+            if (fill == 0) base = key_base(p, y);
             y.base = base;
-            if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
-            else copy_values<K, C, PAGED>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
+            if (fill < 4) copy_keys<K, C>(p, y, fill, to);
+            else copy_values<K, C>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
             if (fill == 7) in_tile += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
@@ -1506,7 +1515,7 @@ k_dense(const __grid_constant__ params p) {
     for (; x.tile < last; x.tile += SCORE_WARPS) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages(p, x), s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
@@ -1846,9 +1855,7 @@ divisor divide_by(unsigned d) {
 }
 
 template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
-    const int bytes = dense_memory<K, C, GS>::BYTES;
-    return p.table ? launch_ring<k_dense<K, C, GS, true>>(grid, bytes, stream, p)
-                   : launch_ring<k_dense<K, C, GS, false>>(grid, bytes, stream, p);
+    return launch_ring<k_dense<K, C, GS>>(grid, dense_memory<K, C, GS>::BYTES, stream, p);
 }
 
 template <typename K, int C>
@@ -1869,8 +1876,7 @@ cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const
     const dim3 grid(steps < most ? steps : most);
     p.run = steps / grid.x;
     p.longer = steps % grid.x;
-    return p.table ? launch_ring<k_scores<K, C, true>>(grid, ring<K, C>::BYTES, stream, p)
-                   : launch_ring<k_scores<K, C, false>>(grid, ring<K, C>::BYTES, stream, p);
+    return launch_ring<k_scores<K, C>>(grid, ring<K, C>::BYTES, stream, p);
 }
 
 /* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
@@ -1943,10 +1949,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     p.seq_lens = (const int *)a->seq_lens;
     p.table = (const int *)a->block_table;
     p.table_stride = a->block_table_stride;
-    p.page_size = (int)a->k.shape[1];
-    p.page_shift = -1;
-    p.eights = p.page_size % 8 == 0;
-    for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
+    if (p.table) p.by_page = divide_by((unsigned)a->k.shape[1]);
+    p.eights = !p.table || a->k.shape[1] % 8 == 0;
     p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
     p.batch = (int)g.batch; p.q_len = (int)a->q.shape[1]; p.heads = (int)g.heads;
     p.kv_heads = (int)g.kv_heads; p.group = (int)g.group;
