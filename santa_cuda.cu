@@ -127,7 +127,10 @@ template <typename K, int C, int GS> struct dense_memory {
     static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
 };
 
-/* k_dense_plain: its own, small enough to be declared. */
+/* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and V: it has room
+   for the widest, and skips what a problem does not have. */
+enum { PLAIN_CHUNKS = 8 };                          /* 32 features of K each */
+enum { PLAIN_HEADS = 4, PLAIN_PIECES = 2 };         /* of a query; 128 columns of V each */
 template <int GS, int COLUMNS> struct alignas(16) plain_memory {
     float weight[DENSE_WARPS][TILE * GS];
     float factor[DENSE_WARPS][GS];
@@ -166,7 +169,7 @@ struct combine_memory {
    There each one states its threads and what it declares and needs of shared memory. */
 #ifdef SANTA_CUDA_STANDIN
 
-template <typename K, int C, bool LO, bool EXTRA> void k_scores_plain(const params) {
+template <typename K> void k_scores_plain(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, 0);
 }
 template <typename K, int C> void k_scores(const params) {
@@ -175,8 +178,8 @@ template <typename K, int C> void k_scores(const params) {
 template <typename V, int CH, bool FLASH> void k_gather(const params) {
     standin_kernel(SHARE, sizeof(gather_memory<CH, FLASH>), 0);
 }
-template <typename K, int C, bool LO, bool EXTRA, int GS, int CV> void k_dense_plain(const params) {
-    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<GS, 128 * CV>), 0);
+template <typename K> void k_dense_plain(const params) {
+    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
 }
 template <typename K, int C, int GS> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
@@ -475,21 +478,26 @@ template <typename K, int C, bool LO>
 __device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int tile, int begin, int end,
                                           float s[2][8]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = tile * TILE + 8 * r;
-    enum { LOADS = sizeof(K) == 1 ? C / 2 : C };
+    enum { LOADS = sizeof(K) == 1 ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
     i64 at[8];
     bool bad = tile_rows(p, b, kv, first, begin, end, at);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint4 x[2][LOADS];
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < LOADS; j++)
-                x[h][j] = 64 * j + 16 * c < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + (64 * j + 16 * c))
-                                                                 : make_uint4(0, 0, 0, 0);
         float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
-        for (int j = 0; j < LOADS; j++) piece_dots(q, x[0][j], x[1][j], j, acc);
+        for (int from = 0; from < LOADS; from += AT_ONCE) {
+            if (64 * from >= p.d * (int)sizeof(K)) break;
+            uint4 x[2][AT_ONCE];
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) {
+                    const int byte = 64 * (from + j) + 16 * c;
+                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte) : make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) piece_dots(q, x[0][j], x[1][j], from + j, acc);
+        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             s[e][2 * i] = acc[e];
@@ -649,7 +657,7 @@ __device__ __forceinline__ void launch_dependents() {
 }
 
 /* The plain kernel: any K, extras, a q in two parts. */
-template <typename K, int C, bool LO, bool EXTRA>
+template <typename K>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
     int b, kv, slice, tile, begin, end, position;
     zero_arrivals(p);
@@ -657,11 +665,11 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
         key_range(p, b, begin, end, position);
         if (tile * TILE < end && (tile + 1) * TILE > begin) {
             const int head = kv * p.group + slice * SLOTS, heads = min(p.group - slice * SLOTS, (int)SLOTS);
-            query<K, C, LO> q;
+            query<K, PLAIN_CHUNKS, true> q;
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
             bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-            tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
+            tile_finish<true>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
             write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
         }
     }
@@ -1383,9 +1391,9 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
    columns of V when head_dim_v is larger. A warp owns tiles of 64 keys: scores as in k_scores, p to its own shared memory, then
    half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
    by their maxima in a fixed order. Reads K and V once (per slice), writes heads * splits * (dv + 2) floats. */
-template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
+template <typename K>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
-    enum { COLUMNS = 128 * CV };
+    enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
     __shared__ plain_memory<GS, COLUMNS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
@@ -1401,7 +1409,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
     for (int g = 0; g < GS; g++)
 #pragma unroll
         for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
-    query<K, C, LO> q;
+    query<K, PLAIN_CHUNKS, true> q;
     const int last = min((split + 1) * (SPLIT / TILE), (end + TILE - 1) / TILE);
     int tile = split * (SPLIT / TILE) + warp;
     if (tile < last) load_query(p, b, head, heads, q);
@@ -1409,20 +1417,13 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
         if ((tile + 1) * TILE <= begin) continue;
         float s[2][8], m[2];
         bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-        tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
+        tile_finish<true>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = half; i < TILE; i += 2) {
             const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
             const bool in = j >= begin && j < end;
             const i64 at = in ? row_offset(p, p.v_stride, b, j) : 0;
-            float x[CV][8];
-#pragma unroll
-            for (int v = 0; v < CV; v++)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[v][k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                        ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
             float w[GS];
 #pragma unroll
             for (int g = 0; g < GS; g += 4) {
@@ -1430,11 +1431,18 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
                 w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
             }
 #pragma unroll
-            for (int g = 0; g < GS; g++)
+            for (int v = 0; v < CV; v++) {
+                if (column + 128 * v >= p.dv) break;
+                float x[8];
 #pragma unroll
-                for (int v = 0; v < CV; v++)
+                for (int k = 0; k < 8; k++)
+                    x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
+                        ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
 #pragma unroll
-                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[v][k];
+                for (int g = 0; g < GS; g++)
+#pragma unroll
+                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[k];
+            }
         }
     }
     /* halves, then warps */
@@ -1705,7 +1713,7 @@ santa_status geometry_of(const santa_problem *problem, geometry *g) {
     g->stats = { g->kv_heads, g->batch, 1 };
     if (dense) {
         g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
-        g->plain_slices = blocks_of(g->group, 4);
+        g->plain_slices = blocks_of(g->group, PLAIN_HEADS);
         g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
         g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
         g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
@@ -1881,20 +1889,18 @@ cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const
 
 /* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
    and a q of another type. */
-template <typename K, int C>
+template <typename K>
 cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
     const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
     if (p.method != SANTA_DENSE)
-        return launch<k_scores_plain<K, C, true, true>>(scores, SCORE_WARPS * 32, 0, stream, false, p);
-    if (p.dv > 128)
-        return launch<k_dense_plain<K, C, true, true, 4, 2>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
-    return launch<k_dense_plain<K, C, true, true, 4, 1>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
+        return launch<k_scores_plain<K>>(scores, SCORE_WARPS * 32, 0, stream, false, p);
+    return launch<k_dense_plain<K>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
 }
 
 /* The scores kernel, or dense's first one, for K on tensor cores. */
 template <typename K>
 cudaError_t launch_cores(params &p, const geometry &g, cudaStream_t stream, const device &card, bool fast) {
-    if (!fast) return p.d <= 128 ? launch_plain<K, 4>(p, g, stream) : launch_plain<K, 8>(p, g, stream);
+    if (!fast) return launch_plain<K>(p, g, stream);
     const int widest = p.method == SANTA_DENSE && p.dv > p.d ? p.dv : p.d;
     if (widest <= 64) return launch_fast<K, 2>(p, g, stream, card);
     if (widest <= 128) return launch_fast<K, 4>(p, g, stream, card);
@@ -2005,7 +2011,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         if (cores && a->k.dtype == SANTA_BF16) e = launch_cores<__nv_bfloat16>(p, g, stream, card, fast);
         else if (cores && a->k.dtype == SANTA_F16) e = launch_cores<__half>(p, g, stream, card, fast);
         else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
-        else e = launch_plain<any, 2>(p, g, stream);
+        else e = launch_plain<any>(p, g, stream);
         if (e != cudaSuccess) return cuda_status(e);
         if (dense) e = launch<k_combine>(grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
         else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
