@@ -1633,7 +1633,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     key_range(p, b, begin, end, position);
     const i64 keys = end - begin;
     i64 by_head = 0, by_group = 0, draws = 0;
-    const int sampled = p.method != SANTA_DENSE;
+    const bool sampled = p.draws != nullptr;
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
@@ -1680,20 +1680,281 @@ bool fits(extent e) { return e.x <= INT32_MAX && e.y <= 65535 && e.z <= 65535; }
 dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z); }
 
 /* All that a call is sized by. check refuses what does not fit, decode launches from the same
-   numbers. Nothing is narrower than 64 bits until geometry_of has said that it may be. */
+   numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may be. */
 struct geometry {
     i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
     i64 tiles, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
-    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head */
+    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head; 0: nothing is drawn */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 work;                                       /* warps of a scores kernel */
     extent scores, gather, dense, dense_plain, combine, stats;
 };
 
+/* Where the parts of a workspace begin, and its size. */
+struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
+
+size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
+
+/* Next part of n * size bytes on a 256-byte border; totals saturate. */
+size_t add_part(layout *l, size_t n, size_t size) {
+    size_t at = l->total, bytes = saturating(n, size);
+    if (bytes > SIZE_MAX / 4 || at > SIZE_MAX / 4) { l->total = SIZE_MAX / 2; return at; }
+    l->total += (bytes + 255) / 256 * 256;
+    return at;
+}
+
+struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
+
+/* A call on its way to the GPU. */
+struct call {
+    params p;
+    geometry g;
+    device card;
+    cudaStream_t stream;
+    bool cores;                                     /* K suits the tensor cores: 16-byte pieces of its rows */
+    bool streams;                                   /* and the ring: scores are products with q as it is, scaled */
+};
+
+/* A family of kernels: the methods that it serves, and what they need. The rest of this section is the same for
+   all of them and asks for none by name. Another family is a row in `pipelines`. */
+struct pipeline {
+    unsigned methods;                               /* bit m: the method of that number */
+    santa_status (*measure)(const santa_problem *problem, geometry *g);       /* its own sizes, or its limit */
+    void (*arrange)(const geometry &g, santa_stash stash, layout *l);         /* its parts of a workspace */
+    cudaError_t (*launch)(call &c);                 /* of query row c.p.q_index */
+};
+
+constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
+
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
 
-santa_status geometry_of(const santa_problem *problem, geometry *g) {
-    const bool dense = problem->o.method == SANTA_DENSE, flash = problem->o.method == SANTA_FLASH;
+i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+
+void byte_strides(const santa_tensor *t, i64 *s) {
+    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size_of(t->dtype);
+}
+
+/* Rows start on 16 bytes and their features are adjacent. */
+bool vectors(const santa_tensor *t) {
+    i64 s[4];
+    byte_strides(t, s);
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+}
+
+/* Rows of n numbers are whole pieces of 16 bytes. */
+bool whole_pieces(int type, i64 n) { return type != SANTA_F32 && n % (type == SANTA_E4M3 ? 16 : 8) == 0; }
+
+santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
+
+/* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
+#ifndef SANTA_CUDA_LAUNCHED
+#define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
+#endif
+
+/* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
+template <auto kernel> cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap) {
+    SANTA_CUDA_LAUNCHED(kernel);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = c.stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = overlap && c.card.major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, c.p);
+}
+
+/* More than 48 KB of shared memory has to be asked for. */
+template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes) {
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e == cudaSuccess ? launch<kernel>(c, grid, SCORE_WARPS * 32, (size_t)bytes, false) : e;
+}
+
+/* From a number to what the kernels are compiled for: f is called with a value that has it as its type. */
+template <typename T> struct a_type { typedef T type; };
+template <int N> struct a_number { enum { value = N }; };
+
+template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
+    switch (type) {
+        case SANTA_F16: return f(a_type<__half>());
+        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
+        default: return f(a_type<e4m3>());
+    }
+}
+
+template <typename F> cudaError_t with_value_type(int type, F f) {
+    switch (type) {
+        case SANTA_F32: return f(a_type<float>());
+        case SANTA_F16: return f(a_type<__half>());
+        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
+        default: return f(a_type<__nv_fp8_e4m3>());
+    }
+}
+
+template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
+    return features <= 64 ? f(a_number<2>()) : features <= 128 ? f(a_number<4>()) : f(a_number<8>());
+}
+
+/* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
+
+santa_status measure_exact(const santa_problem *problem, geometry *g) {
+    g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+    g->plain_slices = blocks_of(g->group, PLAIN_HEADS);
+    g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
+    g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+    g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
+    /* alignment and the card decide later which of the two dense kernels runs */
+    const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
+    return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_exact(const geometry &g, santa_stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads);
+    l->part = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
+}
+
+template <typename K, int C> cudaError_t launch_dense(const call &c) {
+    constexpr int wide = sizeof(K) == 2 ? 8 : 4;
+    const dim3 grid = grid_of(c.g.dense);
+    return c.g.group > 4 ? launch_ring<k_dense<K, C, wide>>(c, grid, dense_memory<K, C, wide>::BYTES)
+                         : launch_ring<k_dense<K, C, 4>>(c, grid, dense_memory<K, C, 4>::BYTES);
+}
+
+template <typename K> cudaError_t launch_dense_plain(const call &c) {
+    return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, false);
+}
+
+cudaError_t launch_exact(call &c) {
+    const params &p = c.p;
+    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
+    c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
+    cudaError_t e = !c.cores ? launch_dense_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
+        typedef typename decltype(key)::type K;
+        if (!streams) return launch_dense_plain<K>(c);
+        return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
+            return launch_dense<K, decltype(chunks)::value>(c);
+        });
+    });
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* Draws from the tiles' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
+
+santa_status measure_comb(const santa_problem *, geometry *g) {
+    g->flash_blocks = 1;
+    g->draws = g->samples;
+    return SANTA_OK;
+}
+
+/* A tile has a draw at least. */
+santa_status measure_flash(const santa_problem *problem, geometry *g) {
+    if (problem->o.tile_size % TILE) return SANTA_ERR_BACKEND_TILE;
+    g->flash_blocks = problem->o.tile_size / TILE;
+    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
+    g->draws = blocks_of(g->tiles, g->flash_blocks);
+    if (g->draws < g->samples) g->draws = g->samples;
+    return SANTA_OK;
+}
+
+template <auto measure_draws> santa_status measure_sampled(const santa_problem *problem, geometry *g) {
+    g->samples = problem->o.num_samples;
+    const santa_status s = measure_draws(problem, g);
+    if (s != SANTA_OK) return s;
+    g->shares = blocks_of(g->draws, SHARE);
+    g->slices = blocks_of(g->group, SLOTS);
+    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
+    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
+    g->gather = { g->heads, g->batch, g->shares * g->columns };
+    /* work: see divisor */
+    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
+    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
+    l->tile = add_part(l, saturating(rows, tiles), sizeof(float2));
+    l->stash = add_part(l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash)));
+    l->keys = add_part(l, saturating(rows, draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+    l->part = add_part(l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
+    l->arrived = add_part(l, columns, sizeof(int));
+}
+
+divisor divide_by(unsigned d) {
+    divisor x = { d, 0, 0 };
+    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
+    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
+    return x;
+}
+
+template <typename K, int C> cudaError_t launch_scores(call &c) {
+    const unsigned steps = (unsigned)c.g.scores.x;
+    const i64 stash = c.g.batch * c.g.heads * c.g.tiles * TILE * stash_bytes((santa_stash)c.p.stash_type);
+    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query
+       too often. */
+    const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
+    const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
+    c.p.once = stash <= c.card.l2 / 3;
+    const dim3 grid(steps < most ? steps : most);
+    c.p.run = steps / grid.x;
+    c.p.longer = steps % grid.x;
+    return launch_ring<k_scores<K, C>>(c, grid, ring<K, C>::BYTES);
+}
+
+template <typename K> cudaError_t launch_scores_plain(const call &c) {
+    return launch<k_scores_plain<K>>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+}
+
+/* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more
+   than its part of the grid fits on a multiprocessor. */
+template <typename V, int CH, bool FLASH> cudaError_t launch_gather(const call &c) {
+    const dim3 grid = grid_of(c.g.gather);
+    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = blocks_of(ctas, c.card.multiprocessors);
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
+    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, FLASH>,
+                                               cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    if (e != cudaSuccess) return e;
+    return launch<k_gather<V, CH, FLASH>>(c, grid, SHARE, pad > 0 ? (size_t)pad : 0, true);
+}
+
+template <bool FLASH> cudaError_t launch_sampled(call &c) {
+    params &p = c.p;
+    p.slices = (int)c.g.slices;
+    p.work = (unsigned)c.g.work;
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
+    p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
+    cudaError_t e = !c.cores ? launch_scores_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
+        typedef typename decltype(key)::type K;
+        if (!c.streams) return launch_scores_plain<K>(c);
+        return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
+    });
+    if (e != cudaSuccess) return e;
+    return with_value_type(p.v_type, [&](auto value) {
+        typedef typename decltype(value)::type V;
+        return p.dv > 128 ? launch_gather<V, 2, FLASH>(c) : launch_gather<V, 1, FLASH>(c);
+    });
+}
+
+const pipeline pipelines[] = {
+    { bit(SANTA_DENSE), measure_exact, arrange_exact, launch_exact },
+    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), measure_sampled<measure_comb>,
+      arrange_sampled, launch_sampled<false> },
+    { bit(SANTA_FLASH), measure_sampled<measure_flash>, arrange_sampled, launch_sampled<true> },
+};
+
+const pipeline *pipeline_of(santa_method m) {
+    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return &row;
+    return nullptr;
+}
+
+/* The sizes of a problem whose method has a pipeline, and whether they are within the limits. */
+santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
     memset(g, 0, sizeof *g);
     g->batch = problem->batch;
     g->heads = problem->heads;
@@ -1711,74 +1972,40 @@ santa_status geometry_of(const santa_problem *problem, geometry *g) {
     g->splits = blocks_of(g->keys, SPLIT);
     g->columns = blocks_of(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
-    if (dense) {
-        g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
-        g->plain_slices = blocks_of(g->group, PLAIN_HEADS);
-        g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
-        g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
-        g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
-        /* alignment and the card decide later which of the two dense kernels runs */
-        const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
-        return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
-    }
-    g->samples = problem->o.num_samples;
-    g->flash_blocks = flash ? problem->o.tile_size / TILE : 1;
-    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
-    g->draws = flash ? blocks_of(g->tiles, g->flash_blocks) : 0;
-    if (g->draws < g->samples) g->draws = g->samples;
-    g->shares = blocks_of(g->draws, SHARE);
-    g->slices = blocks_of(g->group, SLOTS);
-    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
-    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
-    g->gather = { g->heads, g->batch, g->shares * g->columns };
-    /* work: see divisor */
-    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    return row.measure(problem, g);
 }
 
-/* Where the parts of a workspace begin, and its size. */
-struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
-
-size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
-
-/* Next part of n * size bytes on a 256-byte border; totals saturate. */
-size_t add_part(layout *l, size_t n, size_t size) {
-    size_t at = l->total, bytes = saturating(n, size);
-    if (bytes > SIZE_MAX / 4 || at > SIZE_MAX / 4) { l->total = SIZE_MAX / 2; return at; }
-    l->total += (bytes + 255) / 256 * 256;
-    return at;
-}
-
-layout layout_of(const geometry &g, const santa_options *o) {
+layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     layout l;
     memset(&l, 0, sizeof l);
-    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
-    if (o->method == SANTA_DENSE) {
-        l.part = add_part(&l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
-        return l;
-    }
-    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
-    l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
-    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(o->stash)));
-    l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
-    l.draws = add_part(&l, rows, sizeof(int));
-    l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
-    l.arrived = add_part(&l, columns, sizeof(int));
+    row.arrange(g, stash, &l);
     return l;
 }
 
-santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
-
-i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
-
-void byte_strides(const santa_tensor *t, i64 *s) {
-    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size_of(t->dtype);
+santa_status check(const santa_problem *problem) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    const pipeline *row = pipeline_of(o->method);
+    if (!row) return SANTA_ERR_BACKEND_METHOD;
+    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
+    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
+    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
+    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
+        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    geometry g;
+    const santa_status s = geometry_of(*row, problem, &g);
+    if (s != SANTA_OK) return s;
+    return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
-/* Rows start on 16 bytes and their features are adjacent. */
-bool vectors(const santa_tensor *t) {
-    i64 s[4];
-    byte_strides(t, s);
-    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+size_t workspace_size(const santa_problem *problem) {
+    geometry g;
+    const pipeline *row = pipeline_of(problem->o.method);
+    if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
+    return layout_of(*row, g, problem->o.stash).total + 255;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -1788,62 +2015,6 @@ santa_status check_pointer(const void *p) {
     if (e != cudaSuccess) { cudaGetLastError(); return cuda_status(e); }
     return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
 }
-
-santa_status check(const santa_problem *problem) {
-    const santa_attention *a = &problem->a;
-    const santa_options *o = &problem->o;
-    if (!(santa_method_traits(o->method) & (SANTA_EXACT | SANTA_DRAWS))) return SANTA_ERR_BACKEND_METHOD;
-    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
-    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
-    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
-    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
-    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
-    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (o->method == SANTA_FLASH && o->tile_size % TILE) return SANTA_ERR_BACKEND_TILE;
-    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
-        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
-    geometry g;
-    const santa_status s = geometry_of(problem, &g);
-    if (s != SANTA_OK) return s;
-    return layout_of(g, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
-}
-
-size_t workspace_size(const santa_problem *problem) {
-    geometry g;
-    return geometry_of(problem, &g) == SANTA_OK ? layout_of(g, &problem->o).total + 255 : 0;
-}
-
-/* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
-#ifndef SANTA_CUDA_LAUNCHED
-#define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
-#endif
-
-/* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
-template <auto kernel>
-cudaError_t launch(dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap,
-                   const params &p) {
-    SANTA_CUDA_LAUNCHED(kernel);
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, p);
-}
-
-/* More than 48 KB of shared memory has to be asked for. */
-template <auto kernel> cudaError_t launch_ring(dim3 grid, int bytes, cudaStream_t stream, const params &p) {
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess) return e;
-    return launch<kernel>(grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
-}
-
-struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
 
 santa_status read_device(device *card) {
     const struct { cudaDeviceAttr name; int *value; } wanted[] = {
@@ -1855,174 +2026,91 @@ santa_status read_device(device *card) {
     return cuda_status(e);
 }
 
-divisor divide_by(unsigned d) {
-    divisor x = { d, 0, 0 };
-    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
-    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
-    return x;
-}
+/* What the kernels need to know of a problem. */
+void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    p->q = (const char *)a->q.data;
+    p->k = (const char *)a->k.data;
+    p->v = (const char *)a->v.data;
+    p->out = (char *)a->out.data;
+    p->lse = a->lse;
+    p->q_type = a->q.dtype; p->k_type = a->k.dtype; p->v_type = a->v.dtype; p->out_type = a->out.dtype;
+    byte_strides(&a->q, p->q_stride);
+    byte_strides(&a->k, p->k_stride);
+    byte_strides(&a->v, p->v_stride);
+    byte_strides(&a->out, p->out_stride);
+    p->k_row = (int)p->k_stride[1];
+    p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);   /* token-major: heads are closer than tokens */
+    p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
+    p->vector_v = vectors(&a->v);
 
-template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
-    return launch_ring<k_dense<K, C, GS>>(grid, dense_memory<K, C, GS>::BYTES, stream, p);
-}
+    p->batch = (int)g.batch; p->q_len = (int)problem->q_len; p->heads = (int)g.heads;
+    p->kv_heads = (int)g.kv_heads; p->group = (int)g.group;
+    p->d = (int)g.d; p->dv = (int)g.dv;
+    p->capacity = (int)g.keys; p->tiles = (int)g.tiles; p->splits = (int)g.splits;
+    p->seq_lens = (const int *)a->seq_lens;
+    p->context_lens = (const int *)a->context_lens;
+    p->first_key = (int)a->first_key;
+    p->table = (const int *)a->block_table;
+    p->table_stride = a->block_table_stride;
+    p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
+    if (p->table) p->by_page = divide_by((unsigned)a->k.shape[1]);
+    p->eights = !p->table || a->k.shape[1] % 8 == 0;
 
-template <typename K, int C>
-cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const device &card) {
-    if (p.method == SANTA_DENSE) {
-        const dim3 grid = grid_of(g.dense);
-        const bool eight = sizeof(K) == 2 && g.group > 4;
-        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream)
-                     : launch_dense<K, C, 4>(p, grid, stream);
-    }
-    const unsigned steps = (unsigned)g.scores.x;
-    const i64 stash = g.batch * g.heads * g.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
-    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query too often. */
-    const unsigned resident = 2 * (unsigned)card.multiprocessors;
-    const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
-    /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
-    p.once = stash <= card.l2 / 3;
-    const dim3 grid(steps < most ? steps : most);
-    p.run = steps / grid.x;
-    p.longer = steps % grid.x;
-    return launch_ring<k_scores<K, C>>(grid, ring<K, C>::BYTES, stream, p);
-}
-
-/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
-   and a q of another type. */
-template <typename K>
-cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
-    const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
-    if (p.method != SANTA_DENSE)
-        return launch<k_scores_plain<K>>(scores, SCORE_WARPS * 32, 0, stream, false, p);
-    return launch<k_dense_plain<K>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
-}
-
-/* The scores kernel, or dense's first one, for K on tensor cores. */
-template <typename K>
-cudaError_t launch_cores(params &p, const geometry &g, cudaStream_t stream, const device &card, bool fast) {
-    if (!fast) return launch_plain<K>(p, g, stream);
-    const int widest = p.method == SANTA_DENSE && p.dv > p.d ? p.dv : p.d;
-    if (widest <= 64) return launch_fast<K, 2>(p, g, stream, card);
-    if (widest <= 128) return launch_fast<K, 4>(p, g, stream, card);
-    return launch_fast<K, 8>(p, g, stream, card);
-}
-
-/* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more than its part of the
-   grid fits on a multiprocessor. */
-template <typename V, int CH, bool FLASH>
-cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const device &card) {
-    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = (ctas + card.multiprocessors - 1) / card.multiprocessors;
-    const i64 pad = card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
-    const size_t shared = pad > 0 ? (size_t)pad : 0;
-    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, FLASH>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, card.shared / 2);
-    if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, FLASH>>(grid, SHARE, shared, stream, card.major >= 9, p);
-}
-
-template <typename V>
-cudaError_t launch_gather(const params &p, const geometry &g, cudaStream_t stream, const device &card) {
-    const dim3 grid = grid_of(g.gather);
-    if (p.method == SANTA_FLASH) return p.dv > 128 ? launch_spread<V, 2, true>(p, grid, stream, card)
-                                                   : launch_spread<V, 1, true>(p, grid, stream, card);
-    return p.dv > 128 ? launch_spread<V, 2, false>(p, grid, stream, card)
-                      : launch_spread<V, 1, false>(p, grid, stream, card);
+    p->scale = problem->scale; p->v_scale = problem->v_scale;
+    p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
+    p->sinks = a->sinks; p->slopes = a->alibi_slopes;
+    p->method = o->method; p->stash_type = o->stash;
+    p->seed = o->seed; p->offset = o->offset;
+    p->seeds = (const u64 *)o->seeds; p->offsets = (const u64 *)o->offsets; p->ids = (const u64 *)o->request_ids;
+    p->samples = (int)g.samples;
+    p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
+    p->flash_blocks = (int)g.flash_blocks;
+    p->max_draws = g.draws;
+    p->shares = (int)g.shares;
+    p->arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
-    cudaStream_t stream = (cudaStream_t)o->stream;
-    const bool dense = o->method == SANTA_DENSE;
-    santa_status s;                                 /* santa_decode has run check */
+    const pipeline *row = pipeline_of(o->method);   /* santa_decode has run check */
+    santa_status s;
+    call c;
+    memset((void *)&c, 0, sizeof c);
+    if (!row) return SANTA_ERR_BACKEND_METHOD;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    geometry g;
-    if ((s = geometry_of(problem, &g)) != SANTA_OK) return s;
-    const layout l = layout_of(g, o);
+    if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
+    const layout l = layout_of(*row, c.g, o->stash);
     if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
-    for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
-    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, a->context_lens, o->seeds,
-                                   o->offsets, o->request_ids };
-    for (const void *pointer : others) if (pointer && (s = check_pointer(pointer)) != SANTA_OK) return s;
+    const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
+    const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
+                                   a->context_lens, o->seeds, o->offsets, o->request_ids };
+    for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
+    for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
-    params p;
-    memset(&p, 0, sizeof p);
-    p.q = (const char *)a->q.data; p.k = (const char *)a->k.data; p.v = (const char *)a->v.data; p.out = (char *)a->out.data;
-    p.lse = a->lse;
-    byte_strides(&a->q, p.q_stride); byte_strides(&a->k, p.k_stride);
-    byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
-    p.seq_lens = (const int *)a->seq_lens;
-    p.table = (const int *)a->block_table;
-    p.table_stride = a->block_table_stride;
-    if (p.table) p.by_page = divide_by((unsigned)a->k.shape[1]);
-    p.eights = !p.table || a->k.shape[1] % 8 == 0;
-    p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
-    p.batch = (int)g.batch; p.q_len = (int)a->q.shape[1]; p.heads = (int)g.heads;
-    p.kv_heads = (int)g.kv_heads; p.group = (int)g.group;
-    p.d = (int)g.d; p.dv = (int)g.dv;
-    p.capacity = (int)g.keys;
-    p.tiles = (int)g.tiles;
-    p.splits = (int)g.splits;
-    p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
-    p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
-    p.scale = problem->scale;
-    p.v_scale = problem->v_scale;
-    p.context_lens = (const int *)a->context_lens;
-    p.first_key = (int)a->first_key;
-    p.seed = o->seed; p.offset = o->offset;
-    p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.stash_type = o->stash;
-    p.samples = (int)g.samples;
-    p.per_sample = dense ? 0.0 : 1.0 / (double)g.samples;
-    p.flash_blocks = (int)g.flash_blocks;
-    p.max_draws = g.draws;
-    p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
-    p.vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
-    p.vector_v = vectors(&a->v);
+    params &p = c.p;
+    fill_problem(problem, c.g, &p);
     char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     p.tile = (float2 *)(base + l.tile);
     p.stash = base + l.stash;
     p.part = (float *)(base + l.part);
     p.arrived = (int *)(base + l.arrived);
-    p.shares = (int)g.shares;
-    p.arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
-    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = stats; }
+    p.stats = stats;
+    if (stats && c.g.draws) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); }
 
-    device card = { 0, 0, 0, 0 };
-    if ((s = read_device(&card)) != SANTA_OK) return s;
+    c.stream = (cudaStream_t)o->stream;
+    if ((s = read_device(&c.card)) != SANTA_OK) return s;
+    c.cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
+    const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
+    c.streams = c.cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
 
-    /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
-    const bool eight_bits = a->k.dtype == SANTA_E4M3;
-    const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
-    p.k_row = (int)p.k_stride[1];
-    const bool stream_q = eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype;
-    const bool stream_v = a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0;
-    const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
-                      && (!dense || (stream_v && card.shared >= DENSE_BYTES));
-    p.slices = (int)(!dense ? g.slices : fast ? g.dense_slices : g.plain_slices);
-    p.work = (unsigned)g.work;
-    p.by_slices = divide_by((unsigned)p.slices);
-    p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
-    p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
-    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
+    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK) return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
-        cudaError_t e;
-        if (cores && a->k.dtype == SANTA_BF16) e = launch_cores<__nv_bfloat16>(p, g, stream, card, fast);
-        else if (cores && a->k.dtype == SANTA_F16) e = launch_cores<__half>(p, g, stream, card, fast);
-        else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
-        else e = launch_plain<any>(p, g, stream);
+        cudaError_t e = row->launch(c);
+        if (e == cudaSuccess && stats) e = launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch<k_combine>(grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
-        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
-        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, g, stream, card);
-        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, g, stream, card);
-        else e = launch_gather<__nv_fp8_e4m3>(p, g, stream, card);
-        if (e != cudaSuccess) return cuda_status(e);
-        if (stats) {
-            e = launch<k_stats>(grid_of(g.stats), 256, 0, stream, false, p);
-            if (e != cudaSuccess) return cuda_status(e);
-        }
     }
     return SANTA_OK;
 }
