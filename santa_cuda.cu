@@ -137,18 +137,55 @@ template <int GS, int COLUMNS> struct alignas(16) plain_memory {
     warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
 };
 
-/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
-template <int CH, bool FLASH> struct gather_memory {
-    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, flash tiles
-       that have mass */
-    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];
-    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head */
-    /* sums up to and with a thread, from the start of its warp; before, where its threshold lies
-       within its stratum */
+/* k_gather draws by a Pick: which tile each draw falls in, and the weight of its row. A Pick holds what it keeps
+   in registers, its `memory` what it keeps in shared memory; see >>gather-kernel for what it has to say when.
+   Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+struct gather_head;                                 /* the query head and what is known of its masses */
+struct portion;                                     /* which of its draws are whose */
+struct place;                                       /* where a draw fell */
+template <typename Pick> struct scan_memory {
+    typename Pick::memory pick;
+    /* sums up to and with a thread, from the start of its warp; before, a Pick's */
     double ends[SHARE];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
-    u64 key;                                        /* flash: row_key */
     float tops[GATHER_WARPS];
+};
+
+/* sys, prop, strat, iid: positions in the mass of all keys. */
+struct comb {
+    struct memory {
+        double prefix[RUN * SHARE];                 /* sums up to and with a tile, from its thread's first one */
+    };
+    double u;                                       /* where this lane's threshold lies within its stratum */
+
+    __device__ static const float2 *copied(memory &, bool fits);
+    __device__ void prepare(const params &p, scan_memory<comb> &s, const gather_head &x, const portion &mine);
+    __device__ void recall(scan_memory<comb> &s);
+    __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
+    __device__ void settle(const params &p, scan_memory<comb> &s, const gather_head &x, portion &mine);
+    __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
+};
+
+/* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
+struct flash {
+    struct memory {
+        int tile_of[RUN * SHARE];                   /* flash tiles that have mass */
+        float2 sums[RUN * SHARE];                   /* p.tile of this head */
+        u64 key;                                    /* row_key */
+    };
+    i64 from;                                       /* rank of the first tile in tile_of */
+    int groups;                                     /* flash tiles that have mass */
+
+    __device__ static const float2 *copied(memory &s, bool fits);
+    __device__ void prepare(const params &p, scan_memory<flash> &s, const gather_head &x, const portion &mine);
+    __device__ void recall(scan_memory<flash> &s);
+    __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
+    __device__ void settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine);
+    __device__ place find(const params &p, scan_memory<flash> &s, const gather_head &x, int draw);
+};
+
+template <int CH, typename Pick> struct gather_memory {
+    scan_memory<Pick> scan;
     union {
         struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
@@ -157,7 +194,7 @@ template <int CH, bool FLASH> struct gather_memory {
     static_assert(128 * CH <= SHARE, "a thread adds up a column");
     static_assert(SHARE == GATHER_WARPS * 32, "a lane has one draw");
 };
-static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
+static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
 
 struct combine_memory {
@@ -175,8 +212,8 @@ template <typename K> void k_scores_plain(const params) {
 template <typename K, int C> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
-template <typename V, int CH, bool FLASH> void k_gather(const params) {
-    standin_kernel(SHARE, sizeof(gather_memory<CH, FLASH>), 0);
+template <typename V, int CH, typename Pick> void k_gather(const params) {
+    standin_kernel(SHARE, sizeof(gather_memory<CH, Pick>), 0);
 }
 template <typename K> void k_dense_plain(const params) {
     standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
@@ -1067,9 +1104,52 @@ __device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, flo
     return at;
 }
 
-/* The tile of mass position t (relative to 2^m). */
-template <int CH>
-__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, float m, double t) {
+/* The query head of a CTA. */
+struct gather_head {
+    int b, head, portion;
+    int first, per;                                 /* first tile that has keys; tiles of a thread */
+    bool fits;                                      /* a thread's tiles fit in RUN */
+    tile_sums sum;
+    float m;                                        /* highest score, in base 2 */
+    double total;                                   /* mass relative to 2^m */
+};
+
+/* The draws of a CTA: n from portion * SHARE on, `each` to a warp; this lane's. */
+struct portion { int draws, n, each, draw; };
+
+__device__ __forceinline__ portion portion_of(int draws, int index) {
+    const int n = max(min(draws - index * SHARE, (int)SHARE), 0), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+    return { draws, n, each, index * SHARE + (int)(threadIdx.x >> 5) * each + (int)(threadIdx.x & 31) };
+}
+
+/* What k_gather asks of a Pick, in this order; every thread calls:
+     copied     where `keep` puts the tiles' sums, or nullptr
+     prepare    what does not depend on the scores, before the wait for them; into shared memory, or the compiler
+                would move it behind the wait
+     recall     behind the wait, each thread what it put there
+     keep       tile k of this thread, the i-th in its registers: its sums, and the mass up to and with it
+     settle     once all masses are known: lists of its own, more draws than p.samples
+     find       the place of a draw; lanes that have none do not call */
+
+__device__ __forceinline__ const float2 *comb::copied(memory &, bool) { return nullptr; }
+
+__device__ __forceinline__ void comb::prepare(const params &p, scan_memory<comb> &s, const gather_head &x,
+                                              const portion &mine) {
+    const bool own = p.method == SANTA_IID || p.method == SANTA_STRAT;
+    s.ends[threadIdx.x] = uniform(row_key(p, x.b), 0, (unsigned)x.head, (unsigned)p.q_index,
+                                  own ? (unsigned)mine.draw : 0u);
+}
+
+__device__ __forceinline__ void comb::recall(scan_memory<comb> &s) { u = s.ends[threadIdx.x]; }
+
+__device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double mass) {
+    s.prefix[k * SHARE + threadIdx.x] = mass;
+}
+
+__device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &, portion &) { }
+
+__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw) {
+    double t = p.method == SANTA_IID ? u * x.total : ((double)draw + u) * (x.total * p.per_sample);
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -1086,120 +1166,140 @@ __device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<C
     }
     t -= below;
     below = 0.0;
-    const int per = 1 << sum.shift, from = thread << sum.shift;
+    const int per = 1 << x.sum.shift, from = thread << x.sum.shift;
     if (per > RUN) {
-        const found_tile at = walk_tiles(sum.all + from, min(per - 1, sum.count - from), m, t);
+        const found_tile at = walk_tiles(x.sum.all + from, min(per - 1, x.sum.count - from), x.m, t);
         k = at.k;
         below = at.below;
     } else {
 #pragma unroll 1
         for (int o = per >> 1; o; o >>= 1) {
-            const double end = s.prefix[(k + o - 1) * SHARE + thread];
+            const double end = s.pick.prefix[(k + o - 1) * SHARE + thread];
             if (t >= end) { k += o; below = end; }
         }
     }
-    const int tile = min(from + k, sum.count - 1);
-    return { tile, t - below, m, sum[tile], 1.0f };
+    const int tile = min(from + k, x.sum.count - 1);
+    return { tile, t - below, x.m, x.sum[tile], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
 
-/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws. The r-th of T has draws
-   [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a draw is. */
+/* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a
+   draw is. */
 __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
     return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
 }
 
-/* tile_of lists the tiles that have mass from the one of rank `from` on. */
-__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, i64 from, int groups,
-                                             i64 draw, u64 key, int head, int first, float m, double total) {
-    const i64 s = p.samples, r = flash_rank(p, groups, draw);
-    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
-    const int f = tile_of[r - from], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
-    const double count = (double)(hi_draw - lo_draw);
-    double mine = 0.0;
-    float top = MASKED;
-    for (int k = lo; k < hi; k++) top = fmaxf(top, sum[k].x);
-    for (int k = lo; k < hi; k++) mine += tile_mass(sum[k], top);
-    double at = ((double)(draw - lo_draw) + uniform(key, 0, (unsigned)head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
-    double t = at;
-    int tile = lo;
-    for (int k = lo; k < hi; k++) {
-        const double next = tile_mass(sum[k], top);
-        if (next > 0.0) { tile = k; t = at; }
-        if (at < next) break;
-        at -= next;
-    }
-    return { tile, t, top, sum[tile], (float)(mine * (double)pow2(top - m) * (double)s / (total * count)) };
-}
-
-/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order, from the one
-   of rank `from` on as many as the list can hold; returns how many there are in all. */
-__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, i64 from, int first, float m,
-                                          double *scratch) {
-    const int count = sum.count ? (first + sum.count - 1) / p.flash_blocks + 1 : 0;
+/* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on as many as the list
+   can hold; returns how many there are in all. */
+__device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s, const gather_head &x, i64 from) {
+    const int count = x.sum.count ? (x.first + x.sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
-    for (int base = first / p.flash_blocks; base < count; base += SHARE) {
+    for (int base = x.first / p.flash_blocks; base < count; base += SHARE) {
         const int f = base + (int)threadIdx.x;
         bool has = false;
-        for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, sum.count); t++)
-            has |= sum[t].x - m > -87.0f * LOG2E;
-        double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
+        for (int t = max(f * p.flash_blocks - x.first, 0); f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
+            has |= x.sum[t].x - x.m > -87.0f * LOG2E;
+        double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
         const i64 at = groups + (int)rank - 1 - from;
-        if (has && at >= 0 && at < RUN * SHARE) tile_of[at] = f;
+        if (has && at >= 0 && at < RUN * SHARE) s.pick.tile_of[at] = f;
         groups += (int)found;
     }
     __syncthreads();
     return groups;
 }
 
-/* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
+__device__ __forceinline__ const float2 *flash::copied(memory &s, bool fits) { return fits ? s.sums : nullptr; }
+
+__device__ __forceinline__ void flash::prepare(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                               const portion &) {
+    const u64 key = row_key(p, x.b);
+    if (threadIdx.x == 0) s.pick.key = key;
+}
+
+__device__ __forceinline__ void flash::recall(scan_memory<flash> &) { }
+
+__device__ __forceinline__ void flash::keep(memory &s, int, int i, float2 sums, double) {
+    s.sums[i * SHARE + threadIdx.x] = sums;
+}
+
+__device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine) {
+    from = x.fits ? 0 : x.portion * SHARE;          /* all fit, or this portion's when each has one draw */
+    groups = flash_list(p, s, x, from);
+    if (!x.fits && p.samples >= groups) {
+        from = flash_rank(p, groups, x.portion * SHARE);
+        flash_list(p, s, x, from);
+    }
+    mine = portion_of(max(p.samples, groups), x.portion);
+}
+
+__device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x, int draw) {
+    const i64 s = p.samples, r = flash_rank(p, groups, draw);
+    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
+    const int f = mem.pick.tile_of[r - from];
+    const int lo = max(f * p.flash_blocks - x.first, 0), hi = min((f + 1) * p.flash_blocks - x.first, x.sum.count);
+    const double count = (double)(hi_draw - lo_draw);
+    double mine = 0.0;
+    float top = MASKED;
+    for (int k = lo; k < hi; k++) top = fmaxf(top, x.sum[k].x);
+    for (int k = lo; k < hi; k++) mine += tile_mass(x.sum[k], top);
+    double at = ((double)(draw - lo_draw) + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
+    double t = at;
+    int tile = lo;
+    for (int k = lo; k < hi; k++) {
+        const double next = tile_mass(x.sum[k], top);
+        if (next > 0.0) { tile = k; t = at; }
+        if (at < next) break;
+        at -= next;
+    }
+    return { tile, t, top, x.sum[tile], (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
+}
+
+/* Grid: (query head, batch, 256-draw portion x 128 * CH columns of V), 8 warps.
    1 scan     all tile sums of the head in f64, prefixes in shared memory (above RUN * 256 tiles of threads only)
-   2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
+   2 draw     a lane per draw, each warp an eighth of them: tile by the Pick, key from the tile's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
-   4 merge    with more than one share: the CTA that finishes last adds the shares in order
+   4 merge    with more than one portion: the CTA that finishes last adds them in order
    Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
    not depend on the scores stands before the wait for them, beside the end of the scores kernel, and a small grid is spread.
    Barriers: for the maximum, for the prefixes, for the warps' sums. */
-template <typename V, int CH, bool FLASH>
+template <typename V, int CH, typename Pick>
 __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
-    __shared__ gather_memory<CH, FLASH> s;
+    __shared__ gather_memory<CH, Pick> memory;
+    scan_memory<Pick> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
-    const int share_of = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
+    const int index = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
     const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
     const bool fits = per <= RUN;
-    const tile_sums sum = { p.tile + row * p.tiles + first, FLASH && fits ? s.sums : nullptr, tiles, shift };
-    const float2 *mine = sum.all + tid * per;       /* this thread's tiles */
+    const tile_sums sum = { p.tile + row * p.tiles + first, Pick::copied(s.pick, fits), tiles, shift };
+    const float2 *own = sum.all + tid * per;        /* this thread's tiles */
     const int have = min(per, tiles - tid * per);
-    int draws = p.samples, n = min(draws - share_of * SHARE, (int)SHARE), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-    int draw = share_of * SHARE + warp * each + lane;
-    /* where this lane's threshold lies within its stratum; stored, or the compiler would move it behind the wait */
-    const u64 key = row_key(p, b);
-    if (!FLASH) s.ends[tid] = uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
-                                      p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
-    else if (tid == 0) s.key = key;
+    gather_head x = { b, head, index, first, per, fits, sum, MASKED, 0.0 };
+    portion mine = portion_of(p.samples, index);
+    Pick pick;
+    pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
 
     /* 1 */
-    float2 x[RUN];
+    pick.recall(s);
+    float2 run[RUN];
     float m = MASKED;
-    const double u = FLASH ? 0.0 : s.ends[tid];
     auto load_run = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? mine[k + i] : make_float2(MASKED, 0.0f);
+        for (int i = 0; i < RUN; i++) run[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
     };
     load_run(0);
 #pragma unroll 1
     for (int k = 0;;) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) m = fmaxf(m, x[i].x);
+        for (int i = 0; i < RUN; i++) m = fmaxf(m, run[i].x);
         if ((k += RUN) >= per) break;
         load_run(k);
     }
@@ -1216,9 +1316,8 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
 #pragma unroll
         for (int i = 0; i < RUN; i++) {
             if (k + i >= per) break;
-            mass += tile_mass(x[i], m);
-            if (!FLASH && fits) s.prefix[(k + i) * SHARE + tid] = mass;
-            if (FLASH && fits) s.sums[i * SHARE + tid] = x[i];
+            mass += tile_mass(run[i], m);
+            if (fits) pick.keep(s.pick, k + i, i, run[i], mass);
         }
     }
 #pragma unroll
@@ -1233,35 +1332,20 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
     const bool bad = !(total == total) || isinf(total);
-
-    int *tile_of = (int *)s.prefix, groups = 0;
-    i64 from = fits ? 0 : share_of * SHARE;         /* all fit, or this share's when each has one draw */
-    if (FLASH) {
-        groups = flash_list(p, sum, tile_of, from, first, m, s.scratch);
-        if (!fits && p.samples >= groups) {
-            from = flash_rank(p, groups, share_of * SHARE);
-            flash_list(p, sum, tile_of, from, first, m, s.scratch);
-        }
-        draws = max(draws, groups);
-        n = max(min(draws - share_of * SHARE, (int)SHARE), 0);
-        each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-        draw = share_of * SHARE + warp * each + lane;
-    }
-    if (bad || !(total > 0.0)) draws = n = 0;
-    if (tid == 0 && share_of == 0 && column_block == 0 && p.draws) p.draws[row] = draws;
+    x.m = m;
+    x.total = total;
+    pick.settle(p, s, x, mine);
+    if (bad || !(total > 0.0)) mine.draws = mine.n = 0;
+    if (tid == 0 && index == 0 && column_block == 0 && p.draws) p.draws[row] = mine.draws;
 
     /* 2 */
-    const int count = max(min(each, n - warp * each), 0);
+    const int count = max(min(mine.each, mine.n - warp * mine.each), 0);
     float acc[CH][4];
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) acc[ch][0] = acc[ch][1] = acc[ch][2] = acc[ch][3] = 0.0f;
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
-        if (lane < count) {
-            if constexpr (FLASH) at = flash_place(p, sum, tile_of, from, groups, draw, s.key, head, first, m, total);
-            else at = comb_place<CH>(sum, s, m,
-                                     p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
-        }
+        if (lane < count) at = pick.find(p, s, x, mine.draw);
         /* lanes past the end repeat the last draw, without weight */
         at.tile = __shfl_sync(FULL, at.tile, min(lane, count - 1));
         const i64 stash = stash_entry(p, b, head, first);
@@ -1270,36 +1354,36 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
         else if (p.stash_type == SANTA_STASH_F16) j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
         j = first * TILE + __shfl_sync(FULL, j, min(lane, count - 1));
-        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + draw] = j;
+        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
             if (lane < count) at.weight = __int_as_float(0x7fc00000);
         }
-        s.warps[warp].at[lane] = offset + kv * p.v_stride[2];
-        s.warps[warp].weight[lane] = at.weight;
+        memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
+        memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, s.warps[warp].at, s.warps[warp].weight, acc);
+        gather_rows<V, CH>(p, column, count, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
     for (int ch = 0; ch < CH; ch++)
-        *(float4 *)(s.warps[warp].sum + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        *(float4 *)(memory.warps[warp].sum + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
     __syncthreads();
     float f = 0.0f;                                 /* COLUMNS <= 256: a column per thread */
     if (tid < COLUMNS)
 #pragma unroll
-        for (int k = 0; k < GATHER_WARPS; k++) f += s.warps[k].sum[tid];
+        for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
     if (p.shares > 1) {
         /* 4: p.arrived was zeroed before the scores were complete */
         const i64 block = row * ((p.dv + 255) / 256) + column_block;
-        if (tid < COLUMNS) p.part[(block * p.shares + share_of) * COLUMNS + tid] = f;
+        if (tid < COLUMNS) p.part[(block * p.shares + index) * COLUMNS + tid] = f;
         __threadfence();
         __syncthreads();
-        if (tid == 0) s.last_one = atomicAdd(&p.arrived[block], 1) == p.shares - 1;
+        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[block], 1) == p.shares - 1;
         __syncthreads();
-        if (!s.last_one) return;
+        if (!memory.last_one) return;
         __threadfence();
         f = 0.0f;
         if (tid < COLUMNS)
@@ -1912,17 +1996,17 @@ template <typename K> cudaError_t launch_scores_plain(const call &c) {
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more
    than its part of the grid fits on a multiprocessor. */
-template <typename V, int CH, bool FLASH> cudaError_t launch_gather(const call &c) {
+template <typename V, int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = blocks_of(ctas, c.card.multiprocessors);
-    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
-    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, FLASH>,
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
+    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, Pick>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, FLASH>>(c, grid, SHARE, pad > 0 ? (size_t)pad : 0, true);
+    return launch<k_gather<V, CH, Pick>>(c, grid, SHARE, pad > 0 ? (size_t)pad : 0, true);
 }
 
-template <bool FLASH> cudaError_t launch_sampled(call &c) {
+template <typename Pick> cudaError_t launch_sampled(call &c) {
     params &p = c.p;
     p.slices = (int)c.g.slices;
     p.work = (unsigned)c.g.work;
@@ -1937,15 +2021,15 @@ template <bool FLASH> cudaError_t launch_sampled(call &c) {
     if (e != cudaSuccess) return e;
     return with_value_type(p.v_type, [&](auto value) {
         typedef typename decltype(value)::type V;
-        return p.dv > 128 ? launch_gather<V, 2, FLASH>(c) : launch_gather<V, 1, FLASH>(c);
+        return p.dv > 128 ? launch_gather<V, 2, Pick>(c) : launch_gather<V, 1, Pick>(c);
     });
 }
 
 const pipeline pipelines[] = {
     { bit(SANTA_DENSE), measure_exact, arrange_exact, launch_exact },
     { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), measure_sampled<measure_comb>,
-      arrange_sampled, launch_sampled<false> },
-    { bit(SANTA_FLASH), measure_sampled<measure_flash>, arrange_sampled, launch_sampled<true> },
+      arrange_sampled, launch_sampled<comb> },
+    { bit(SANTA_FLASH), measure_sampled<measure_flash>, arrange_sampled, launch_sampled<flash> },
 };
 
 const pipeline *pipeline_of(santa_method m) {

@@ -274,7 +274,7 @@ static void check_gather(const problem &x, const standin_launch &l, const params
                    name.c_str()))
         return;
     const char *const want = x.a.v.dtype == SANTA_E4M3 ? "__nv_fp8_e4m3" : kernel_type(x.a.v.dtype);
-    CHECK_MSG(!strcmp(type, want) && flash == !strcmp(flag, "true"), "%s: type or method", name.c_str());
+    CHECK_MSG(!strcmp(type, want) && !strcmp(flag, flash ? "flash" : "comb"), "%s: type or method", name.c_str());
     CHECK_MSG(p.shares == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
               name.c_str());
     CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.tiles), "%s: a tile of %d x 64 keys",
