@@ -5,7 +5,7 @@
 
    A decode step by sampling is two kernels:
      scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
-     gather   a CTA per query head and 256 draws: scan of the tile sums, the comb (or strata, or draws) by binary search, V's rows.
+     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata, or draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
 
    What each step won on an H200 is in bench/ladder.md.
@@ -23,16 +23,16 @@
 
 namespace {
 
-enum { TILE = SANTA_BLOCK };                        /* keys per tile; a warp owns one */
-enum { SLOTS = 8 };                                 /* query heads per pass: the N side of the mma */
+enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
+enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
 enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
-enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
-enum { RUN = 8 };                                   /* tiles per such thread whose sums are kept: 131072 keys */
+enum { PORTION = GATHER_WARPS * 32 };               /* draws of a head that a CTA has: one for each thread */
+enum { KEPT = 8 };                                  /* blocks of such a thread whose sums are kept: 131072 keys */
 
-static_assert(TILE == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
-static_assert(SPLIT % TILE == 0, "a split of dense is whole tiles");
-static_assert((RUN & (RUN - 1)) == 0, "a thread has a power of two of tiles");
+static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
+static_assert(SPLIT % BLOCK == 0, "a split of dense is whole blocks");
+static_assert((KEPT & (KEPT - 1)) == 0, "a thread has a power of two of blocks");
 
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
@@ -48,48 +48,55 @@ struct divisor {
     __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
 };
 
-/* Everything a kernel needs, by value. Strides in bytes. */
+/* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token, head, feature. */
 struct params {
     /* First what a scores kernel needs before its first load: few lines of constants. */
-    unsigned run, longer;                           /* the stream: steps of 8 warps per CTA; the first `longer` have one more */
-    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
-    divisor by_slices, by_inner, by_outer;
-    int heads_inner, capacity, q_len, q_index, causal, d;
-    int k_row;                                      /* the stream: k_stride[1]                                            */
-    int once;                                       /* the stream: K is the first that L2 gives up                        */
-    const int *seq_lens, *context_lens;
+    unsigned steps, longer;                         /* k_scores: of 8 warps in a CTA; the first `longer` CTAs have one more */
+    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * blocks */
+    divisor by_slices, by_inner, by_outer;          /* from a warp to its work */
+    int heads_inner;                                /* neighbouring warps: the heads of a block; or one head's blocks */
+    int capacity, q_len, q_index, causal, d;
+    int k_row;                                      /* k_stride[1] */
+    int once;                                       /* K is the first that L2 gives up */
+    const int *seq_lens, *context_lens;             /* [batch] or NULL */
     int first_key;
     i64 window;
-    const char *k;
-    i64 k_stride[4];                                /* all strides: batch (page for k, v), token, head, feature           */
-    const char *q, *v;
-    char *out;
-    float *lse;
+
+    const char *k;                                  /* [batch or pages, capacity or page, kv_heads, d] */
+    i64 k_stride[4];
+    const char *q;                                  /* [batch, q_len, heads, d] */
+    const char *v;                                  /* as k, dv */
+    char *out;                                      /* as q, dv */
+    float *lse;                                     /* [batch, q_len, heads] or NULL */
     i64 q_stride[4], v_stride[4], out_stride[4];
-    const int *table;
+    int q_type, k_type, v_type, out_type;           /* santa_dtype */
+    int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
+    int heads, group, slices, dv;                   /* slices: of a group, each a kernel's pass */
+    int blocks, splits;                             /* of 64 and SPLIT keys in capacity */
+    const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
     int pages;
     int eights;                                     /* 8 keys in a row share a page; always without a table */
-    int batch, heads, kv_heads, group, slices, dv, tiles, q_type, k_type, v_type, out_type;
-    int vector_q, vector_v, splits;
     float scale, soft_cap, v_scale;
-    const float *sinks, *slopes;
-    u64 seed, offset;
+    const float *sinks, *slopes;                    /* [heads] or NULL */
+
+    int method, samples, flash_blocks, stash_type;  /* flash_blocks: in a flash tile */
     double per_sample;                              /* 1 / samples */
-    const u64 *seeds, *offsets, *ids;
-    int method, samples, flash_blocks, stash_type;
-    float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
-    char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
-    int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
-    int *draws;                                     /* [batch, heads]: how many                                           */
-    i64 max_draws;
-    float *part;                                    /* dense: [batch, heads, splits, dv + 2]: sums, max, denominator; sampled:
-                                                       [batch, heads, column blocks, shares, columns]: sums of 256 draws  */
-    int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
-    int shares;
-    i64 arrivals;                                   /* counters in arrived: scores sets them to 0 */
+    u64 seed, offset;
+    const u64 *seeds, *offsets, *ids;               /* [batch] or NULL */
+    float2 *block_sums;                             /* [batch, heads, blocks]: max (base 2), sum of u */
+    char *stash;                                    /* [batch, heads, blocks, 64] of stash_type: u */
+    int portions;                                   /* of a head's draws: PORTION each */
+    float *partial;                                 /* exact: [batch, heads, splits, dv + 2]: sums, max, denominator;
+                                                       drawn: [batch, heads, column blocks, portions, columns]: sums */
+    int *arrived;                                   /* [batch, heads, column blocks]: portions that are done */
+    i64 arrivals;                                   /* counters in arrived: the scores kernel sets them to 0 */
+
     santa_stats *stats;
+    int *keys;                                      /* [batch, heads, max_draws]: drawn keys, for stats; or NULL */
+    int *draws;                                     /* [batch, heads]: how many; NULL if nothing is drawn */
+    i64 max_draws;
 };
 
 /* ---------------------------------------------------------------------------------------------- >>shared-memory */
@@ -101,9 +108,12 @@ constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
 
+template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
+template <> constexpr bool eight_bits<e4m3> = true;
+
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
-    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
+    enum { LOADS = 2 * (eight_bits<K> ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
     enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp, or 8 */
     enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
     static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
@@ -115,7 +125,7 @@ template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; }
 
 /* k_dense: the ring, where at the end the warps' sums lie, and beside it their weights. */
 template <int GS> struct alignas(16) dense_weights {
-    float weight[SCORE_WARPS][TILE * GS];
+    float weight[SCORE_WARPS][BLOCK * GS];
     float factor[SCORE_WARPS][GS];
 };
 constexpr int DENSE_BYTES = SCORE_WARPS * 24 * 512 + (int)sizeof(dense_weights<8>); /* above LEAST_SHARED */
@@ -132,21 +142,21 @@ template <typename K, int C, int GS> struct dense_memory {
 enum { PLAIN_CHUNKS = 8 };                          /* 32 features of K each */
 enum { PLAIN_HEADS = 4, PLAIN_PIECES = 2 };         /* of a query; 128 columns of V each */
 template <int GS, int COLUMNS> struct alignas(16) plain_memory {
-    float weight[DENSE_WARPS][TILE * GS];
+    float weight[DENSE_WARPS][BLOCK * GS];
     float factor[DENSE_WARPS][GS];
     warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
 };
 
-/* k_gather draws by a Pick: which tile each draw falls in, and the weight of its row. A Pick holds what it keeps
+/* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick holds what it keeps
    in registers, its `memory` what it keeps in shared memory; see >>gather-kernel for what it has to say when.
-   Thread t owns 1 << shift neighbouring tiles; its k-th one is at [k][t]. */
+   Thread t owns 1 << shift neighbouring blocks; its k-th one is at [k][t]. */
 struct gather_head;                                 /* the query head and what is known of its masses */
 struct portion;                                     /* which of its draws are whose */
 struct place;                                       /* where a draw fell */
 template <typename Pick> struct scan_memory {
     typename Pick::memory pick;
     /* sums up to and with a thread, from the start of its warp; before, a Pick's */
-    double ends[SHARE];
+    double ends[PORTION];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
     float tops[GATHER_WARPS];
 };
@@ -154,7 +164,7 @@ template <typename Pick> struct scan_memory {
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
     struct memory {
-        double prefix[RUN * SHARE];                 /* sums up to and with a tile, from its thread's first one */
+        double prefix[KEPT * PORTION];                 /* sums up to and with a block, from its thread's first one */
     };
     double u;                                       /* where this lane's threshold lies within its stratum */
 
@@ -169,11 +179,11 @@ struct comb {
 /* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
 struct flash {
     struct memory {
-        int tile_of[RUN * SHARE];                   /* flash tiles that have mass */
-        float2 sums[RUN * SHARE];                   /* p.tile of this head */
+        int tile_of[KEPT * PORTION];                   /* flash tiles that have mass */
+        float2 sums[KEPT * PORTION];                   /* p.block_sums of this head */
         u64 key;                                    /* row_key */
     };
-    i64 from;                                       /* rank of the first tile in tile_of */
+    i64 from;                                       /* rank of the first flash tile in tile_of */
     int groups;                                     /* flash tiles that have mass */
 
     __device__ static const float2 *copied(memory &s, bool fits);
@@ -191,8 +201,8 @@ template <int CH, typename Pick> struct gather_memory {
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
     } warps[GATHER_WARPS];
     int last_one;
-    static_assert(128 * CH <= SHARE, "a thread adds up a column");
-    static_assert(SHARE == GATHER_WARPS * 32, "a lane has one draw");
+    static_assert(128 * CH <= PORTION, "a thread adds up a column");
+    static_assert(PORTION == GATHER_WARPS * 32, "a lane has one draw");
 };
 static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
@@ -213,7 +223,7 @@ template <typename K, int C> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
 template <typename V, int CH, typename Pick> void k_gather(const params) {
-    standin_kernel(SHARE, sizeof(gather_memory<CH, Pick>), 0);
+    standin_kernel(PORTION, sizeof(gather_memory<CH, Pick>), 0);
 }
 template <typename K> void k_dense_plain(const params) {
     standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
@@ -375,7 +385,7 @@ template <typename K> struct compute { typedef K type; };             /* what th
 template <> struct compute<e4m3> { typedef __half type; };
 template <> struct compute<any> { typedef __nv_bfloat16 type; };
 
-/* The scores of one tile of 64 keys for up to 8 query heads, by one warp. A dot product does not care in which order the
+/* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does not care in which order the
    feature index runs: lane (r = lane / 4, c = lane % 4) loads 16 adjacent bytes of a K row and feeds them to the mma as the
    fragment columns that are its own, with q permuted alike; so scores need no shared memory. Nor does it matter which key sits
    in which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so that a lane ends with 8 adjacent
@@ -389,7 +399,7 @@ template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float u
 
 /* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16 bytes), one per 32 otherwise. */
 template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
-    return sizeof(K) == 1 ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
+    return eight_bits<K> ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
 
 /* Features f .. f + 7 of a row of 16-bit q, as they lie in memory. */
@@ -412,7 +422,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
-    if (!LO && sizeof(K) == 2) {                    /* same type as K: as it is */
+    if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
 #pragma unroll
         for (int i = 0; i < C; i++) {
             uint4 x = make_uint4(0, 0, 0, 0);
@@ -439,7 +449,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 #pragma unroll
         for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
     }
-    if (sizeof(K) == 1) {                           /* a power of two, exact; one for all heads: it is undone after the mma */
+    if (eight_bits<K>) {                           /* a power of two, exact; one for all heads: it is undone after the mma */
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (m > 1e-30f && m < 1e30f) {
@@ -473,7 +483,7 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 }
 
 /* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are masked later. */
-__device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int first, int begin, int end, i64 *at) {
+__device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end, i64 *at) {
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -489,7 +499,7 @@ __device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int fi
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j, float acc[4]) {
     typedef typename compute<K>::type T;
-    if constexpr (sizeof(K) == 1) {
+    if constexpr (eight_bits<K>) {
 #pragma unroll
         for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
             const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w;
@@ -512,12 +522,12 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
 }
 
 template <typename K, int C, bool LO>
-__device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int tile, int begin, int end,
+__device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int block, int begin, int end,
                                           float s[2][8]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = tile * TILE + 8 * r;
-    enum { LOADS = sizeof(K) == 1 ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = block * BLOCK + 8 * r;
+    enum { LOADS = eight_bits<K> ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
     i64 at[8];
-    bool bad = tile_rows(p, b, kv, first, begin, end, at);
+    bool bad = block_rows(p, b, kv, first, begin, end, at);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -545,11 +555,11 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO>
 }
 
 template <int C, bool LO>
-__device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, LO> &q, int b, int kv, int tile, int begin, int end,
+__device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv, int block, int begin, int end,
                                           float s[2][8]) {
     const int r = (threadIdx.x & 31) >> 2;
     i64 at[8];
-    bool bad = tile_rows(p, b, kv, tile * TILE + 8 * r, begin, end, at);
+    bool bad = block_rows(p, b, kv, block * BLOCK + 8 * r, begin, end, at);
 #pragma unroll
     for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
 #pragma unroll 1
@@ -569,12 +579,12 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, L
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
 
-/* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
+/* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void tile_finish(const params &p, float unscale, int head, int heads, int tile, int begin, int end,
+__device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block, int begin, int end,
                                             int position, bool bad, float s[2][8], float m[2]) {
-    const int lane = threadIdx.x & 31, first = tile * TILE + 8 * (lane >> 2), c = lane & 3;
-    const bool whole = tile * TILE >= begin && (tile + 1) * TILE <= end;
+    const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
+    const bool whole = block * BLOCK >= begin && (block + 1) * BLOCK <= end;
     const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -608,10 +618,10 @@ __device__ __forceinline__ void tile_finish(const params &p, float unscale, int 
 
 /* ---------------------------------------------------------------------------------------------- >>scores-kernel */
 
-/* Grid: one warp per (batch, KV head, slice of 8 query heads, tile); neighbouring warps share a tile of all KV heads in
+/* Grid: one warp per (batch, KV head, slice of 8 query heads, block); neighbouring warps share a block of all KV heads in
    token-major memory, or follow one head in head-major memory. Reads 64 rows of K, writes 64 * heads stash entries and heads
    (max, sum) pairs. No shared memory and no barrier; it should run at the speed of reading K. */
-__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &tile) {
+__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &block) {
     if (w >= p.work) return false;
     unsigned rest = p.by_slices.quotient(w), at, batch, other;
     slice = (int)(w - rest * p.by_slices.d);
@@ -622,33 +632,33 @@ __device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int 
     other = rest - batch * p.by_outer.d;
     b = (int)batch;
     kv = (int)(p.heads_inner ? at : other);
-    tile = (int)(p.heads_inner ? other : at);
+    block = (int)(p.heads_inner ? other : at);
     return true;
 }
 
-/* Where the 64 entries of a tile start. */
-__device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int tile) {
-    return (((i64)b * p.heads + head) * p.tiles + tile) * TILE;
+/* Where the 64 entries of a block start. */
+__device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int block) {
+    return (((i64)b * p.heads + head) * p.blocks + block) * BLOCK;
 }
 
-/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per tile, the (max, sum) pairs. */
-__device__ __forceinline__ void write_tile(const params &p, int b, int kv, int slice, int tile, int heads, u64 key, float s[2][8],
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, the (max, sum) pairs. */
+__device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads, u64 key, float s[2][8],
                                            const float m[2]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, head = kv * p.group + slice * SLOTS;
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, head = kv * p.group + slice * PASS_HEADS;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int h = 2 * c + e;
-        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty tile gives zeros, or NaN if it held one */
+        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty block gives zeros, or NaN if it held one */
 #pragma unroll
         for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
         float sum = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
-        const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, tile) + 8 * r;
+        const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, block) + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per key */
-            uint4 w = philox(key, (unsigned)(tile * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
+            uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
 #pragma unroll
@@ -670,7 +680,7 @@ __device__ __forceinline__ void write_tile(const params &p, int b, int kv, int s
             *(float4 *)(p.stash + 4 * at + 16) = make_float4(s[e][4], s[e][5], s[e][6], s[e][7]);
         }
         if (r == 0)
-            p.tile[row * p.tiles + tile] = make_float2(m[e], sum);
+            p.block_sums[row * p.blocks + block] = make_float2(m[e], sum);
     }
 }
 
@@ -696,25 +706,25 @@ __device__ __forceinline__ void launch_dependents() {
 /* The plain kernel: any K, extras, a q in two parts. */
 template <typename K>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
-    int b, kv, slice, tile, begin, end, position;
+    int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
-    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, tile)) {
+    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, block)) {
         key_range(p, b, begin, end, position);
-        if (tile * TILE < end && (tile + 1) * TILE > begin) {
-            const int head = kv * p.group + slice * SLOTS, heads = min(p.group - slice * SLOTS, (int)SLOTS);
+        if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
+            const int head = kv * p.group + slice * PASS_HEADS, heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
             query<K, PLAIN_CHUNKS, true> q;
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
-            bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-            tile_finish<true>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
-            write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+            bool bad = block_dots(p, q, b, kv, block, begin, end, s);
+            block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
+            write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
         }
     }
     launch_dependents();
 }
 
-/* The tuned kernel: a stream. Every warp walks its tiles with STEPS steps of 16 keys in flight to a ring in shared memory by
-   cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
+/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight to a ring in shared memory by
+   cp.async, across block borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
    is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
    multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
@@ -736,15 +746,15 @@ __device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
 
-/* A warp's place in its tiles. A CTA owns a run of neighbouring tiles, so that it streams one region and keeps its queries. */
-struct cursor { unsigned w; int b, kv, slice, tile, begin, end, position; bool valid; const char *base; };
+/* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one region and keeps its queries. */
+struct cursor { unsigned w; int b, kv, slice, block, begin, end, position; bool valid; const char *base; };
 
-/* To the first needed tile at or behind w. */
+/* To the first needed block at or behind w. */
 __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {
     for (;; x.w += SCORE_WARPS) {
-        if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.tile))) return;
+        if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.block))) return;
         key_range(p, x.b, x.begin, x.end, x.position);
-        if (x.tile * TILE < x.end && (x.tile + 1) * TILE > x.begin) return;
+        if (x.block * BLOCK < x.end && (x.block + 1) * BLOCK > x.begin) return;
     }
 }
 
@@ -753,7 +763,7 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
     *start = 0;
     if (!p.table) return x.b;
-    const int last = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
+    const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
     const unsigned page = p.by_page.quotient((unsigned)j);
     const int at = p.table[x.b * p.table_stride + page];
     *start = (int)(page * p.by_page.d);
@@ -772,10 +782,10 @@ __device__ __forceinline__ const char *key_base(const params &p, const cursor &x
     return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
 }
 
-/* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
+/* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
 template <typename K, int C>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
-    const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
+    const int lane = threadIdx.x & 31, c = lane & 3, first = x.block * BLOCK + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
     i64 at[2];
 #pragma unroll
@@ -809,7 +819,7 @@ __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     if (!p.table) return false;
     if (p.eights) return lane_page(p, x, &start) < 0;
     bool bad = false;
-    const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
+    const int first = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
 #pragma unroll 1
     for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
@@ -833,8 +843,8 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
     }
 }
 
-/* The scores of the next tile in the ring, its steps 0 to 3. `advance` sends for the step that is STEPS - 1
-   further on: which one of its tile, the compiler knows. */
+/* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that is STEPS - 1
+   further on: which one of its block, the compiler knows. */
 template <typename K, int C, typename Advance>
 __device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot, Advance advance,
                                             float s[2][8]) {
@@ -854,15 +864,15 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     extern __shared__ uint4 slots[];
     const int warp = threadIdx.x >> 5;
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
-    const unsigned from = blockIdx.x * p.run + min(blockIdx.x, p.longer);
-    const unsigned end = (from + p.run + (blockIdx.x < p.longer)) * SCORE_WARPS;
+    const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
+    const unsigned end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
     cursor in, x;
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
     in.base = key_base(p, in);
     int slot = 0, fill_slot = 0;                    /* places in the ring */
-    auto advance = [&](int step) {                  /* step % 4 of in's tile */
+    auto advance = [&](int step) {                  /* step % 4 of in's block */
         if (in.valid) {
             copy_keys<K, C>(p, in, step % 4, mine + fill_slot * LOADS * 32);
             if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base(p, in); }
@@ -878,7 +888,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * SLOTS, heads = min(p.group - x.slice * SLOTS, (int)SLOTS);
+        const int head = x.kv * p.group + x.slice * PASS_HEADS, heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
             load_query(p, x.b, head, heads, q);
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
@@ -886,8 +896,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages(p, x), s, m);
-        write_tile(p, x.b, x.kv, x.slice, x.tile, heads, key, s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x), s, m);
+        write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
     }
@@ -896,7 +906,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 /* ---------------------------------------------------------------------------------------------- >>gather-kernel */
 
 /* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one double per warp. */
-template <int WARPS> __device__ __forceinline__ double block_scan(double x, double *scratch, double *total) {
+template <int WARPS> __device__ __forceinline__ double cta_scan(double x, double *scratch, double *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
@@ -916,8 +926,8 @@ template <int WARPS> __device__ __forceinline__ double block_scan(double x, doub
     return before + x;
 }
 
-/* Mass of a tile relative to 2^m; NaN if a score was. */
-__device__ __forceinline__ double tile_mass(float2 x, float m) {
+/* Mass of a block relative to 2^m; NaN if a score was. */
+__device__ __forceinline__ double block_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
@@ -986,31 +996,31 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
     }
 }
 
-/* The sums of a head's tiles, beginning with the first one that has keys: a copy in shared memory if there is one. */
-struct tile_sums {
+/* The sums of a head's blocks, beginning with the first one that has keys: a copy in shared memory if there is one. */
+struct head_sums {
     const float2 *all, *copy;
     int count, shift;
     __device__ __forceinline__ float2 operator[](int t) const {
-        return copy ? copy[(t & ((1 << shift) - 1)) * SHARE + (t >> shift)] : all[t];
+        return copy ? copy[(t & ((1 << shift) - 1)) * PORTION + (t >> shift)] : all[t];
     }
 };
 
-/* Where rounding points at a tile without mass, past a tile's end or at an entry without mass (a masked key, perhaps), the nearest
-   with mass takes the draw, earlier ones first. Returns its key, counted from the first tile. */
-template <typename U> __device__ __noinline__ int key_with_mass(tile_sums sum, const U *stash, int tile, int entry) {
+/* Where rounding points at a block without mass, past a block's end or at an entry without mass (a masked key, perhaps), the nearest
+   with mass takes the draw, earlier ones first. Returns its key, counted from the first block. */
+template <typename U> __device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry) {
     const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f; };
-    int t = tile;
+    int t = block;
     while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
-    if (t < 0) for (t = tile; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
-    const int start = t * TILE + (t < tile ? TILE - 1 : t > tile ? 0 : min(entry, TILE - 1));
-    for (int i = start; i >= t * TILE; i--) if (has(i)) return i;
-    for (int i = start; i < (t + 1) * TILE; i++) if (has(i)) return i;
+    if (t < 0) for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
+    const int start = t * BLOCK + (t < block ? BLOCK - 1 : t > block ? 0 : min(entry, BLOCK - 1));
+    for (int i = start; i >= t * BLOCK; i--) if (has(i)) return i;
+    for (int i = start; i < (t + 1) * BLOCK; i++) if (has(i)) return i;
     return start;
 }
 
-/* Where a draw fell: its tile, the mass before it there (relative to 2^top), p.tile there, and the weight of its row. */
+/* Where a draw fell: its block, the mass before it there (relative to 2^top), p.block_sums there, and the weight of its row. */
 struct place {
-    int tile;
+    int block;
     double before;
     float top;
     float2 sum;
@@ -1037,20 +1047,20 @@ template <typename U> struct entries {
     }
 };
 
-/* Lane i's draw fell at `at`; returns its key, counted from the first tile (whose stash this is): in its tile, the number of
+/* Lane i's draw fell at `at`; returns its key, counted from the first block (whose stash this is): in its block, the number of
    running sums that do not exceed the mass before the draw, and never one without mass. Four lanes to a draw, 16 entries each, 16
    draws on their way together. The lane whose entries begin at or below that mass and end above it counts: its running sums then
    grow at the entry. Rounded stashes are stretched to the exact sum. */
-template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, const U *stash, int count, const place &at) {
-    enum { LANES = 4, DRAWS = 32 / LANES, EACH = TILE / LANES, MASSLESS = 2 * TILE };
-    const int lane = threadIdx.x & 31, part = lane % LANES;
+template <typename U> __device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at) {
+    enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES, MASSLESS = 2 * BLOCK };
+    const int lane = threadIdx.x & 31, quarter = lane % LANES;
     int found = 0;
 #pragma unroll 1
     for (int base = 0; __any_sync(FULL, base < count); base += 2 * DRAWS) {
         entries<U> x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)                 /* on their way before anything waits for at.sum */
-            x[i].load(stash + (i64)__shfl_sync(FULL, at.tile, base + DRAWS * i + lane / LANES) * TILE + EACH * part);
+            x[i].load(stash + (i64)__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES) * BLOCK + EACH * quarter);
         const float want = at.entries_before();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -1060,42 +1070,42 @@ template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, co
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) {
                 const float y = __shfl_up_sync(FULL, end, o, LANES);
-                if (part >= o) end += y;
+                if (quarter >= o) end += y;
             }
             if (sizeof(U) < 4) {
                 const float sum_u = __shfl_sync(FULL, at.sum.y, base + DRAWS * i + lane / LANES);
                 t *= __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES), sum_u);
             }
             float begin = __shfl_up_sync(FULL, end, 1, LANES);
-            if (part == 0) begin = 0.0f;
+            if (quarter == 0) begin = 0.0f;
             int entry = 0;
 #pragma unroll
             for (int k = 0; k < EACH; k++) entry += u[k] <= t - begin;
-            entry = (entry == EACH ? MASSLESS : 0) | (entry + EACH * part);
-            if (!(begin <= t) || (part < LANES - 1 && end <= t)) entry = 0;
+            entry = (entry == EACH ? MASSLESS : 0) | (entry + EACH * quarter);
+            if (!(begin <= t) || (quarter < LANES - 1 && end <= t)) entry = 0;
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) entry |= __shfl_xor_sync(FULL, entry, o);
             entry = __shfl_sync(FULL, entry, lane % DRAWS * LANES);
             if (lane / DRAWS == base / DRAWS + i) found = entry;
         }
     }
-    if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.tile * TILE + found;
-    return key_with_mass(sum, stash, at.tile, found & (MASSLESS - 1));
+    if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.block * BLOCK + found;
+    return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1));
 }
 
-/* The tile among a thread's `have` ones where mass position t falls, and the sum before it: for more
-   than RUN, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
-struct found_tile { int k; double below; };
-__device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, float m, double t) {
-    found_tile at = { 0, 0.0 };
+/* The block among a thread's `have` ones where mass position t falls, and the sum before it: for more
+   than KEPT, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
+struct found_block { int k; double below; };
+__device__ __noinline__ found_block walk_blocks(const float2 *blocks, int have, float m, double t) {
+    found_block at = { 0, 0.0 };
 #pragma unroll 1
-    for (int k = 0; k < have; k += RUN) {
-        float2 x[RUN];
+    for (int k = 0; k < have; k += KEPT) {
+        float2 x[KEPT];
 #pragma unroll
-        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? tiles[k + i] : make_float2(MASKED, 0.0f);
+        for (int i = 0; i < KEPT; i++) x[i] = k + i < have ? blocks[k + i] : make_float2(MASKED, 0.0f);
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
-            const double end = at.below + tile_mass(x[i], m);
+        for (int i = 0; i < KEPT; i++) {
+            const double end = at.below + block_mass(x[i], m);
             if (t < end || at.k == have) return at;
             at.below = end;
             at.k++;
@@ -1107,27 +1117,27 @@ __device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, flo
 /* The query head of a CTA. */
 struct gather_head {
     int b, head, portion;
-    int first, per;                                 /* first tile that has keys; tiles of a thread */
-    bool fits;                                      /* a thread's tiles fit in RUN */
-    tile_sums sum;
+    int first, per;                                 /* first block that has keys; blocks of a thread */
+    bool fits;                                      /* a thread's blocks fit in KEPT */
+    head_sums sum;
     float m;                                        /* highest score, in base 2 */
     double total;                                   /* mass relative to 2^m */
 };
 
-/* The draws of a CTA: n from portion * SHARE on, `each` to a warp; this lane's. */
+/* The draws of a CTA: n from portion * PORTION on, `each` to a warp; this lane's. */
 struct portion { int draws, n, each, draw; };
 
 __device__ __forceinline__ portion portion_of(int draws, int index) {
-    const int n = max(min(draws - index * SHARE, (int)SHARE), 0), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-    return { draws, n, each, index * SHARE + (int)(threadIdx.x >> 5) * each + (int)(threadIdx.x & 31) };
+    const int n = max(min(draws - index * PORTION, (int)PORTION), 0), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+    return { draws, n, each, index * PORTION + (int)(threadIdx.x >> 5) * each + (int)(threadIdx.x & 31) };
 }
 
 /* What k_gather asks of a Pick, in this order; every thread calls:
-     copied     where `keep` puts the tiles' sums, or nullptr
+     copied     where `keep` puts the blocks' sums, or nullptr
      prepare    what does not depend on the scores, before the wait for them; into shared memory, or the compiler
                 would move it behind the wait
      recall     behind the wait, each thread what it put there
-     keep       tile k of this thread, the i-th in its registers: its sums, and the mass up to and with it
+     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and with it
      settle     once all masses are known: lists of its own, more draws than p.samples
      find       the place of a draw; lanes that have none do not call */
 
@@ -1143,7 +1153,7 @@ __device__ __forceinline__ void comb::prepare(const params &p, scan_memory<comb>
 __device__ __forceinline__ void comb::recall(scan_memory<comb> &s) { u = s.ends[threadIdx.x]; }
 
 __device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double mass) {
-    s.prefix[k * SHARE + threadIdx.x] = mass;
+    s.prefix[k * PORTION + threadIdx.x] = mass;
 }
 
 __device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &, portion &) { }
@@ -1167,19 +1177,19 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
     t -= below;
     below = 0.0;
     const int per = 1 << x.sum.shift, from = thread << x.sum.shift;
-    if (per > RUN) {
-        const found_tile at = walk_tiles(x.sum.all + from, min(per - 1, x.sum.count - from), x.m, t);
+    if (per > KEPT) {
+        const found_block at = walk_blocks(x.sum.all + from, min(per - 1, x.sum.count - from), x.m, t);
         k = at.k;
         below = at.below;
     } else {
 #pragma unroll 1
         for (int o = per >> 1; o; o >>= 1) {
-            const double end = s.pick.prefix[(k + o - 1) * SHARE + thread];
+            const double end = s.pick.prefix[(k + o - 1) * PORTION + thread];
             if (t >= end) { k += o; below = end; }
         }
     }
-    const int tile = min(from + k, x.sum.count - 1);
-    return { tile, t - below, x.m, x.sum[tile], 1.0f };
+    const int block = min(from + k, x.sum.count - 1);
+    return { block, t - below, x.m, x.sum[block], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
@@ -1197,14 +1207,14 @@ __device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s
     const int count = x.sum.count ? (x.first + x.sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
-    for (int base = x.first / p.flash_blocks; base < count; base += SHARE) {
+    for (int base = x.first / p.flash_blocks; base < count; base += PORTION) {
         const int f = base + (int)threadIdx.x;
         bool has = false;
         for (int t = max(f * p.flash_blocks - x.first, 0); f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
             has |= x.sum[t].x - x.m > -87.0f * LOG2E;
-        double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
+        double found, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
         const i64 at = groups + (int)rank - 1 - from;
-        if (has && at >= 0 && at < RUN * SHARE) s.pick.tile_of[at] = f;
+        if (has && at >= 0 && at < KEPT * PORTION) s.pick.tile_of[at] = f;
         groups += (int)found;
     }
     __syncthreads();
@@ -1222,14 +1232,14 @@ __device__ __forceinline__ void flash::prepare(const params &p, scan_memory<flas
 __device__ __forceinline__ void flash::recall(scan_memory<flash> &) { }
 
 __device__ __forceinline__ void flash::keep(memory &s, int, int i, float2 sums, double) {
-    s.sums[i * SHARE + threadIdx.x] = sums;
+    s.sums[i * PORTION + threadIdx.x] = sums;
 }
 
 __device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine) {
-    from = x.fits ? 0 : x.portion * SHARE;          /* all fit, or this portion's when each has one draw */
+    from = x.fits ? 0 : x.portion * PORTION;          /* all fit, or this portion's when each has one draw */
     groups = flash_list(p, s, x, from);
     if (!x.fits && p.samples >= groups) {
-        from = flash_rank(p, groups, x.portion * SHARE);
+        from = flash_rank(p, groups, x.portion * PORTION);
         flash_list(p, s, x, from);
     }
     mine = portion_of(max(p.samples, groups), x.portion);
@@ -1244,43 +1254,43 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
     double mine = 0.0;
     float top = MASKED;
     for (int k = lo; k < hi; k++) top = fmaxf(top, x.sum[k].x);
-    for (int k = lo; k < hi; k++) mine += tile_mass(x.sum[k], top);
+    for (int k = lo; k < hi; k++) mine += block_mass(x.sum[k], top);
     double at = ((double)(draw - lo_draw) + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
     double t = at;
-    int tile = lo;
+    int block = lo;
     for (int k = lo; k < hi; k++) {
-        const double next = tile_mass(x.sum[k], top);
-        if (next > 0.0) { tile = k; t = at; }
+        const double next = block_mass(x.sum[k], top);
+        if (next > 0.0) { block = k; t = at; }
         if (at < next) break;
         at -= next;
     }
-    return { tile, t, top, x.sum[tile], (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
+    return { block, t, top, x.sum[block], (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
 }
 
 /* Grid: (query head, batch, 256-draw portion x 128 * CH columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefixes in shared memory (above RUN * 256 tiles of threads only)
-   2 draw     a lane per draw, each warp an eighth of them: tile by the Pick, key from the tile's 64 stash entries
+   1 scan     all block sums of the head in f64, prefixes in shared memory (above KEPT * 256 blocks of threads only)
+   2 draw     a lane per draw, each warp an eighth of them: block by the Pick, key from the block's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one portion: the CTA that finishes last adds them in order
-   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
+   Bytes: blocks * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
    not depend on the scores stands before the wait for them, beside the end of the scores kernel, and a small grid is spread.
    Barriers: for the maximum, for the prefixes, for the warps' sums. */
 template <typename V, int CH, typename Pick>
-__global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     __shared__ gather_memory<CH, Pick> memory;
     scan_memory<Pick> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
-    const int index = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
+    const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions, column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
-    const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
-    const bool fits = per <= RUN;
-    const tile_sums sum = { p.tile + row * p.tiles + first, Pick::copied(s.pick, fits), tiles, shift };
-    const float2 *own = sum.all + tid * per;        /* this thread's tiles */
-    const int have = min(per, tiles - tid * per);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
+    const bool fits = per <= KEPT;
+    const head_sums sum = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
+    const float2 *own = sum.all + tid * per;        /* this thread's blocks */
+    const int have = min(per, blocks - tid * per);
     gather_head x = { b, head, index, first, per, fits, sum, MASKED, 0.0 };
     portion mine = portion_of(p.samples, index);
     Pick pick;
@@ -1289,19 +1299,19 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
 
     /* 1 */
     pick.recall(s);
-    float2 run[RUN];
+    float2 sums[KEPT];                              /* of this thread's blocks */
     float m = MASKED;
-    auto load_run = [&](int k) {
+    auto load_sums = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) run[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
+        for (int i = 0; i < KEPT; i++) sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
     };
-    load_run(0);
+    load_sums(0);
 #pragma unroll 1
     for (int k = 0;;) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) m = fmaxf(m, run[i].x);
-        if ((k += RUN) >= per) break;
-        load_run(k);
+        for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+        if ((k += KEPT) >= per) break;
+        load_sums(k);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -1311,13 +1321,13 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
     double mass = 0.0;
 #pragma unroll 1
-    for (int k = 0; k < per; k += RUN) {
-        if (!fits) load_run(k);
+    for (int k = 0; k < per; k += KEPT) {
+        if (!fits) load_sums(k);
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
+        for (int i = 0; i < KEPT; i++) {
             if (k + i >= per) break;
-            mass += tile_mass(run[i], m);
-            if (fits) pick.keep(s.pick, k + i, i, run[i], mass);
+            mass += block_mass(sums[i], m);
+            if (fits) pick.keep(s.pick, k + i, i, sums[i], mass);
         }
     }
 #pragma unroll
@@ -1347,13 +1357,13 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) at = pick.find(p, s, x, mine.draw);
         /* lanes past the end repeat the last draw, without weight */
-        at.tile = __shfl_sync(FULL, at.tile, min(lane, count - 1));
+        at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
         const i64 stash = stash_entry(p, b, head, first);
         int j;
         if (p.stash_type == SANTA_STASH_U8) j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
         else if (p.stash_type == SANTA_STASH_F16) j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * TILE + __shfl_sync(FULL, j, min(lane, count - 1));
+        j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
         if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
@@ -1375,22 +1385,22 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     if (tid < COLUMNS)
 #pragma unroll
         for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
-    if (p.shares > 1) {
+    if (p.portions > 1) {
         /* 4: p.arrived was zeroed before the scores were complete */
-        const i64 block = row * ((p.dv + 255) / 256) + column_block;
-        if (tid < COLUMNS) p.part[(block * p.shares + index) * COLUMNS + tid] = f;
+        const i64 counter = row * ((p.dv + 255) / 256) + column_block;
+        if (tid < COLUMNS) p.partial[(counter * p.portions + index) * COLUMNS + tid] = f;
         __threadfence();
         __syncthreads();
-        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[block], 1) == p.shares - 1;
+        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[counter], 1) == p.portions - 1;
         __syncthreads();
         if (!memory.last_one) return;
         __threadfence();
         f = 0.0f;
         if (tid < COLUMNS)
 #pragma unroll 8
-            for (int k = 0; k < p.shares; k++) f += p.part[(block * p.shares + k) * COLUMNS + tid];
+            for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
-    if (tid == SHARE - 1 && column_block == 0 && p.lse)
+    if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
         f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
@@ -1401,13 +1411,13 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
 
 /* ---------------------------------------------------------------------------------------------- >>dense-kernel */
 
-/* Online softmax of a warp's tile, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS]
-   (position 8 * i + r holds key 8 * r + i of the tile); the sums so far, acc, are scaled to it by way of factor[GS]. */
+/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS]
+   (position 8 * i + r holds key 8 * r + i of the block); the sums so far, acc, are scaled to it by way of factor[GS]. */
 template <int GS, int N>
 __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight,
                                                float *factor, float (&acc)[GS][N]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    __syncwarp();                                   /* the last tile's weights have been read */
+    __syncwarp();                                   /* the last block's weights have been read */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
@@ -1464,7 +1474,7 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
             sum += e * mw[k];
             d += e * mass;
         }
-        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        float *out = p.partial + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
         if (column + k < p.dv) out[column + k] = sum;
         if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
     }
@@ -1472,7 +1482,7 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
 }
 
 /* Exact split-KV attention. Grid: (split of SPLIT keys, KV head x slice of GS query heads, batch); blockIdx.y also counts 128 * CV
-   columns of V when head_dim_v is larger. A warp owns tiles of 64 keys: scores as in k_scores, p to its own shared memory, then
+   columns of V when head_dim_v is larger. A warp owns blocks of 64 keys: scores as in k_scores, p to its own shared memory, then
    half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
    by their maxima in a fixed order. Reads K and V once (per slice), writes heads * splits * (dv + 2) floats. */
 template <typename K>
@@ -1480,9 +1490,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
     enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
     __shared__ plain_memory<GS, COLUMNS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
-    const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
-    const int kv = (int)(blockIdx.y / blocks) / p.slices, split = blockIdx.x;
+    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices;
+    const int kv = (int)(blockIdx.y / pieces) / p.slices, split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     const int half = lane >> 4, col = column + 8 * (lane & 15);
     int begin, end, position;
@@ -1494,18 +1504,18 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
         for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
     query<K, PLAIN_CHUNKS, true> q;
-    const int last = min((split + 1) * (SPLIT / TILE), (end + TILE - 1) / TILE);
-    int tile = split * (SPLIT / TILE) + warp;
-    if (tile < last) load_query(p, b, head, heads, q);
-    for (; tile < last; tile += DENSE_WARPS) {
-        if ((tile + 1) * TILE <= begin) continue;
+    const int last = min((split + 1) * (SPLIT / BLOCK), (end + BLOCK - 1) / BLOCK);
+    int block = split * (SPLIT / BLOCK) + warp;
+    if (block < last) load_query(p, b, head, heads, q);
+    for (; block < last; block += DENSE_WARPS) {
+        if ((block + 1) * BLOCK <= begin) continue;
         float s[2][8], m[2];
-        bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-        tile_finish<true>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
+        bool bad = block_dots(p, q, b, kv, block, begin, end, s);
+        block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
-        for (int i = half; i < TILE; i += 2) {
-            const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
+        for (int i = half; i < BLOCK; i += 2) {
+            const int j = block * BLOCK + 8 * (i & 7) + (i >> 3);
             const bool in = j >= begin && j < end;
             const i64 at = in ? row_offset(p, p.v_stride, b, j) : 0;
             float w[GS];
@@ -1542,16 +1552,16 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
     write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
 }
 
-/* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
+/* The tuned kernel: the stream of k_scores with V in it. A block is four steps of K and four of V; V steps are 16 rows, LANES lanes
    to a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
 template <typename K, int C>
-__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int tile, int begin, int end, int i, uint4 *slot) {
+__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int block, int begin, int end, int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
     const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
     const bool have = byte < p.dv * (int)sizeof(K);
 #pragma unroll
     for (int l = 0; l < LOADS; l++) {
-        const int at = l * (32 / LANES) + sub, j = min(max(tile * TILE + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
+        const int at = l * (32 / LANES) + sub, j = min(max(block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) offset = 0;
         copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
@@ -1559,7 +1569,7 @@ __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int 
 }
 
 template <typename K, int C, int GS>
-__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
+__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || eight_bits<K> ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     typedef dense_memory<K, C, GS> memory;
@@ -1573,23 +1583,23 @@ k_dense(const __grid_constant__ params p) {
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
-    const int first = max(split * (SPLIT / TILE), x.begin / TILE);
-    const int last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
-    /* tile t belongs to warp t % 8, whatever the first one is */
-    int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0, slot = 0;
-    x.tile = in_tile;
+    const int first = max(split * (SPLIT / BLOCK), x.begin / BLOCK);
+    const int last = min((split + 1) * (SPLIT / BLOCK), (x.end + BLOCK - 1) / BLOCK);
+    /* block t belongs to warp t % 8, whatever the first one is */
+    int in_block = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0, slot = 0;
+    x.block = in_block;
     const char *base = nullptr;
-    auto advance = [&](int step) {                  /* step % 8 of in_tile: four of K, four of V */
+    auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
         const int fill = step % 8;
-        if (in_tile < last) {
+        if (in_block < last) {
             uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
-            y.tile = in_tile;
+            y.block = in_block;
             if (fill == 0) base = key_base(p, y);
             y.base = base;
             if (fill < 4) copy_keys<K, C>(p, y, fill, to);
-            else copy_values<K, C>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
-            if (fill == 7) in_tile += SCORE_WARPS;
+            else copy_values<K, C>(p, b, kv, in_block, x.begin, x.end, fill - 4, to);
+            if (fill == 7) in_block += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
@@ -1603,11 +1613,11 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < PER; k++) acc[g][k] = 0.0f;
     query<K, C, false> q;
-    if (x.tile < last) load_query(p, b, head, heads, q);
-    for (; x.tile < last; x.tile += SCORE_WARPS) {
+    if (x.block < last) load_query(p, b, head, heads, q);
+    for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages(p, x), s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x), s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
@@ -1657,11 +1667,11 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     key_range(p, b, begin, end, position);
     const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first, column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
-    const float *part = p.part + ((i64)b * p.heads + head) * p.splits * pitch;
+    const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
     float m = MASKED, sum = 0.0f;
     double total = 0.0;
-    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, part[i * pitch + p.dv]);
+    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
@@ -1673,10 +1683,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         float x[8], w = 0.0f;
         if (n > 0)
 #pragma unroll
-            for (int z = 0; z < 8; z++) x[z] = part[(from + min(z, n - 1)) * pitch + column];
+            for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
         if (tid < 128 && base + tid < last) {
-            const float mi = part[(base + tid) * pitch + p.dv], d = part[(base + tid) * pitch + p.dv + 1];
+            const float mi = partial[(base + tid) * pitch + p.dv], d = partial[(base + tid) * pitch + p.dv + 1];
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
@@ -1686,7 +1696,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         for (int i = 0; i < n; i += 8) {                              /* past the end: the last row again, with weight 0 */
             float y[8];
 #pragma unroll
-            for (int z = 0; z < 8; z++) y[z] = part[(from + min(i + 8 + z, n - 1)) * pitch + column];
+            for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
             for (int z = 0; z < 8; z++)
                 sum += (i + z < n ? shared.weight[32 * quarter + i + z] : 0.0f) * x[z];
@@ -1696,7 +1706,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     }
     shared.sums[quarter][tid % 128] = sum;
     double all;
-    block_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
+    cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
     if (tid == 511 && blockIdx.z == 0 && p.lse) p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
@@ -1756,7 +1766,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
 /* n / size, rounded up; n is at least 1 and may be any int64. */
-i64 blocks_of(i64 n, i64 size) { return (n - 1) / size + 1; }
+i64 ceil_div(i64 n, i64 size) { return (n - 1) / size + 1; }
 
 /* A grid before it is known to be one. */
 struct extent { i64 x, y, z; };
@@ -1767,15 +1777,15 @@ dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z
    numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may be. */
 struct geometry {
     i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
-    i64 tiles, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
-    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head; 0: nothing is drawn */
+    i64 blocks, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
+    i64 samples, flash_blocks, draws, portions;       /* draws: the most of a query head; 0: nothing is drawn */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 work;                                       /* warps of a scores kernel */
     extent scores, gather, dense, dense_plain, combine, stats;
 };
 
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
+struct layout { size_t block_sums, stash, keys, draws, partial, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -1885,11 +1895,11 @@ template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 *
 /* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
 
 santa_status measure_exact(const santa_problem *problem, geometry *g) {
-    g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
-    g->plain_slices = blocks_of(g->group, PLAIN_HEADS);
+    g->dense_slices = ceil_div(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+    g->plain_slices = ceil_div(g->group, PLAIN_HEADS);
     g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
     g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
-    g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
+    g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     /* alignment and the card decide later which of the two dense kernels runs */
     const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
@@ -1897,11 +1907,11 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads);
-    l->part = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
+    l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
 }
 
 template <typename K, int C> cudaError_t launch_dense(const call &c) {
-    constexpr int wide = sizeof(K) == 2 ? 8 : 4;
+    constexpr int wide = !eight_bits<K> ? 8 : 4;
     const dim3 grid = grid_of(c.g.dense);
     return c.g.group > 4 ? launch_ring<k_dense<K, C, wide>>(c, grid, dense_memory<K, C, wide>::BYTES)
                          : launch_ring<k_dense<K, C, 4>>(c, grid, dense_memory<K, C, 4>::BYTES);
@@ -1926,7 +1936,7 @@ cudaError_t launch_exact(call &c) {
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
 }
 
-/* Draws from the tiles' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
+/* Draws from the blocks' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
 
 santa_status measure_comb(const santa_problem *, geometry *g) {
     g->flash_blocks = 1;
@@ -1934,12 +1944,12 @@ santa_status measure_comb(const santa_problem *, geometry *g) {
     return SANTA_OK;
 }
 
-/* A tile has a draw at least. */
+/* A flash tile has a draw at least. */
 santa_status measure_flash(const santa_problem *problem, geometry *g) {
-    if (problem->o.tile_size % TILE) return SANTA_ERR_BACKEND_TILE;
-    g->flash_blocks = problem->o.tile_size / TILE;
-    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
-    g->draws = blocks_of(g->tiles, g->flash_blocks);
+    if (problem->o.tile_size % BLOCK) return SANTA_ERR_BACKEND_TILE;
+    g->flash_blocks = problem->o.tile_size / BLOCK;
+    if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;       /* one flash tile has all keys */
+    g->draws = ceil_div(g->blocks, g->flash_blocks);
     if (g->draws < g->samples) g->draws = g->samples;
     return SANTA_OK;
 }
@@ -1948,23 +1958,23 @@ template <auto measure_draws> santa_status measure_sampled(const santa_problem *
     g->samples = problem->o.num_samples;
     const santa_status s = measure_draws(problem, g);
     if (s != SANTA_OK) return s;
-    g->shares = blocks_of(g->draws, SHARE);
-    g->slices = blocks_of(g->group, SLOTS);
-    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
-    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
-    g->gather = { g->heads, g->batch, g->shares * g->columns };
+    g->portions = ceil_div(g->draws, PORTION);
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    g->gather = { g->heads, g->batch, g->portions * g->columns };
     /* work: see divisor */
     return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
 void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
-    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
-    l->tile = add_part(l, saturating(rows, tiles), sizeof(float2));
-    l->stash = add_part(l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(stash)));
+    const size_t rows = (size_t)(g.batch * g.heads), blocks = (size_t)g.blocks, draws = (size_t)g.draws;
+    const size_t columns = g.portions > 1 ? saturating(rows, (size_t)g.columns) : 0;
+    l->block_sums = add_part(l, saturating(rows, blocks), sizeof(float2));
+    l->stash = add_part(l, saturating(rows, blocks), (size_t)(BLOCK * stash_bytes(stash)));
     l->keys = add_part(l, saturating(rows, draws), sizeof(int));
     l->draws = add_part(l, rows, sizeof(int));
-    l->part = add_part(l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
+    l->partial = add_part(l, saturating(columns, (size_t)g.portions), 256 * sizeof(float));
     l->arrived = add_part(l, columns, sizeof(int));
 }
 
@@ -1977,15 +1987,15 @@ divisor divide_by(unsigned d) {
 
 template <typename K, int C> cudaError_t launch_scores(call &c) {
     const unsigned steps = (unsigned)c.g.scores.x;
-    const i64 stash = c.g.batch * c.g.heads * c.g.tiles * TILE * stash_bytes((santa_stash)c.p.stash_type);
+    const i64 stash = c.g.batch * c.g.heads * c.g.blocks * BLOCK * stash_bytes((santa_stash)c.p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query
        too often. */
     const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
-    const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    const unsigned most = eight_bits<K> ? 2 * resident : steps >= 6 * resident ? steps : resident;
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
     c.p.once = stash <= c.card.l2 / 3;
     const dim3 grid(steps < most ? steps : most);
-    c.p.run = steps / grid.x;
+    c.p.steps = steps / grid.x;
     c.p.longer = steps % grid.x;
     return launch_ring<k_scores<K, C>>(c, grid, ring<K, C>::BYTES);
 }
@@ -1998,12 +2008,12 @@ template <typename K> cudaError_t launch_scores_plain(const call &c) {
    than its part of the grid fits on a multiprocessor. */
 template <typename V, int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
-    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = blocks_of(ctas, c.card.multiprocessors);
+    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
     const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, Pick>,
                                                cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, Pick>>(c, grid, SHARE, pad > 0 ? (size_t)pad : 0, true);
+    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
 }
 
 template <typename Pick> cudaError_t launch_sampled(call &c) {
@@ -2011,8 +2021,8 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     p.slices = (int)c.g.slices;
     p.work = (unsigned)c.g.work;
     p.by_slices = divide_by((unsigned)p.slices);
-    p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
-    p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
+    p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
+    p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
     cudaError_t e = !c.cores ? launch_scores_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
         if (!c.streams) return launch_scores_plain<K>(c);
@@ -2047,14 +2057,14 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->d = problem->head_dim;
     g->dv = problem->head_dim_v;
     g->keys = problem->capacity;
-    /* the last tile ends within int */
-    if (g->keys > INT32_MAX - (TILE - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    /* the last block ends within int */
+    if (g->keys > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
     if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     /* from here on no product leaves int64 */
-    g->tiles = blocks_of(g->keys, TILE);
-    g->splits = blocks_of(g->keys, SPLIT);
-    g->columns = blocks_of(g->dv, 256);
+    g->blocks = ceil_div(g->keys, BLOCK);
+    g->splits = ceil_div(g->keys, SPLIT);
+    g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
     return row.measure(problem, g);
 }
@@ -2129,10 +2139,9 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p->vector_v = vectors(&a->v);
 
-    p->batch = (int)g.batch; p->q_len = (int)problem->q_len; p->heads = (int)g.heads;
-    p->kv_heads = (int)g.kv_heads; p->group = (int)g.group;
+    p->q_len = (int)problem->q_len; p->heads = (int)g.heads; p->group = (int)g.group;
     p->d = (int)g.d; p->dv = (int)g.dv;
-    p->capacity = (int)g.keys; p->tiles = (int)g.tiles; p->splits = (int)g.splits;
+    p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
     p->first_key = (int)a->first_key;
@@ -2152,8 +2161,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
     p->max_draws = g.draws;
-    p->shares = (int)g.shares;
-    p->arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
+    p->portions = (int)g.portions;
+    p->arrivals = g.portions > 1 ? g.batch * g.heads * g.columns : 0;
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats) {
@@ -2177,9 +2186,9 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     params &p = c.p;
     fill_problem(problem, c.g, &p);
     char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
-    p.tile = (float2 *)(base + l.tile);
+    p.block_sums = (float2 *)(base + l.block_sums);
     p.stash = base + l.stash;
-    p.part = (float *)(base + l.part);
+    p.partial = (float *)(base + l.partial);
     p.arrived = (int *)(base + l.arrived);
     p.stats = stats;
     if (stats && c.g.draws) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); }

@@ -156,14 +156,13 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
         for (int k = 0; k < 4; k++) same &= stride[i][k] == t.stride[k] * bytes_of(t.dtype);
         CHECK_MSG(same, "%s: tensor %d is another", kernel, i);
     }
-    CHECK_MSG(p.batch == a.q.shape[0] && p.q_len == a.q.shape[1] && p.heads == a.q.shape[2]
-                  && p.kv_heads == a.k.shape[2] && p.group == a.q.shape[2] / a.k.shape[2]
+    CHECK_MSG(p.q_len == a.q.shape[1] && p.heads == a.q.shape[2] && p.group == a.q.shape[2] / a.k.shape[2]
                   && p.d == a.k.shape[3] && p.dv == a.v.shape[3] && p.q_index == row,
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
-    CHECK_MSG(p.capacity == keys && p.tiles == over(keys, 64) && p.splits == over(keys, 1024), "%s: keys",
+    CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64) && p.splits == over(keys, 1024), "%s: keys",
               kernel);
-    CHECK_MSG((int64_t)p.tiles * 64 <= INT32_MAX, "%s: the last tile ends outside int", kernel);
+    CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
                   && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats,
               "%s: pointers", kernel);
@@ -236,19 +235,19 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name) {
-    const int64_t slices = over(p.group, 8), work = (int64_t)p.batch * p.kv_heads * slices * p.tiles;
+    const int64_t slices = over(p.group, 8), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
     char type[40];
     int C = 0;
     CHECK_MSG(work < INT32_MAX && p.work == work && p.slices == slices, "%s: work", name.c_str());
     CHECK_MSG(divides_by(p.by_slices, slices)
-                  && divides_by(p.by_inner, p.heads_inner ? p.kv_heads : p.tiles)
-                  && divides_by(p.by_outer, p.heads_inner ? p.tiles : p.kv_heads),
+                  && divides_by(p.by_inner, p.heads_inner ? x.a.k.shape[2] : p.blocks)
+                  && divides_by(p.by_outer, p.heads_inner ? p.blocks : x.a.k.shape[2]),
               "%s: divisors", name.c_str());
     if (sscanf(name.c_str(), "k_scores<%39[^,], %d>", type, &C) == 2) {
         check_stream(x, type, C, name);
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
-        CHECK_MSG((int64_t)l.grid.x * p.run + p.longer == over(work, 8) && p.longer < l.grid.x && p.run > 0,
+        CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x && p.steps > 0,
                   "%s: steps", name.c_str());
     } else if (sscanf(name.c_str(), "k_scores_plain<%39[^>]>", type) == 1) {
         if (strcmp(type, "any")) check_cores(x, type, 8, name);
@@ -275,26 +274,26 @@ static void check_gather(const problem &x, const standin_launch &l, const params
         return;
     const char *const want = x.a.v.dtype == SANTA_E4M3 ? "__nv_fp8_e4m3" : kernel_type(x.a.v.dtype);
     CHECK_MSG(!strcmp(type, want) && !strcmp(flag, flash ? "flash" : "comb"), "%s: type or method", name.c_str());
-    CHECK_MSG(p.shares == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
+    CHECK_MSG(p.portions == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
               name.c_str());
-    CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.tiles), "%s: a tile of %d x 64 keys",
+    CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.blocks), "%s: a flash tile of %d x 64 keys",
               name.c_str(), p.flash_blocks);
     CHECK_MSG(p.samples == (x.o.num_samples ? x.o.num_samples : 128) && p.per_sample == 1.0 / p.samples,
               "%s: samples", name.c_str());
-    check_grid(l, p.heads, p.batch, p.shares * over(p.dv, 128 * CH), name);
+    check_grid(l, p.heads, x.a.q.shape[0], p.portions * over(p.dv, 128 * CH), name);
 }
 
 /* The parts of the workspace that a call's kernels share, by what they index. */
 static std::vector<part> parts_of(const problem &x, const params &p) {
-    const uint64_t rows = (uint64_t)p.batch * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
-    const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.shares;
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
+    const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
     if (x.o.method == SANTA_DENSE)
-        return {{"partial results", p.part, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4}};
+        return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
     const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 ? 2 : 1;
     CHECK_INT(p.stash_type, stash);
-    std::vector<part> parts = {{"tile sums", p.tile, rows * (uint64_t)p.tiles * 8},
-                               {"stash", p.stash, rows * (uint64_t)p.tiles * 64 * entry}};
+    std::vector<part> parts = {{"block sums", p.block_sums, rows * (uint64_t)p.blocks * 8},
+                               {"stash", p.stash, rows * (uint64_t)p.blocks * 64 * entry}};
     if (x.stats) {
         parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4});
         parts.push_back({"draws", p.draws, rows * 4});
@@ -303,7 +302,7 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
     }
     CHECK_INT(p.arrivals, shares > 1 ? (i64)(rows * columns) : 0);
     if (shares > 1) {
-        parts.push_back({"shares", p.part, rows * columns * shares * width * 4});
+        parts.push_back({"portions", p.partial, rows * columns * shares * width * 4});
         parts.push_back({"arrivals", p.arrived, rows * columns * 4});
     }
     return parts;
@@ -336,13 +335,13 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
         check_parts(parts_of(x, p), workspace, bytes, name);
         if (which == 2) {
             CHECK(name == "k_stats");
-            check_grid(l, p.kv_heads, p.batch, 1, name);
+            check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
         } else if (which == 0) {
             if (dense) check_dense(x, l, p, name);
             else check_scores(x, l, p, name);
         } else if (dense) {
             CHECK(name == "k_combine");
-            check_grid(l, p.heads, p.batch, over(p.dv, 128), name);
+            check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
         } else {
             check_gather(x, l, p, name);
         }
