@@ -1,11 +1,14 @@
-/* santa_cuda.cu - v0.2.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+/* santa_cuda.cu - v0.2.0 - decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
-   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
+   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel,
+              dense-kernel, stats-kernel, launch
 
    A decode step by sampling is two kernels:
-     scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
-     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata, or draws) by binary search, V's rows.
+     scores   reads K once: for 64 keys and a query head the maximum, the sum of u = exp(s - max),
+              and the stash of all u.
+     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata, or
+              draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
 
    What each step won on an H200 is in bench/ladder.md.
@@ -25,10 +28,10 @@ namespace {
 
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
-enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
+enum { SPLIT = 1024 };                              /* keys of a dense CTA; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
-enum { PORTION = GATHER_WARPS * 32 };               /* draws of a head that a CTA has: one for each thread */
-enum { KEPT = 8 };                                  /* blocks of such a thread whose sums are kept: 131072 keys */
+enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
+enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
 
 static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
 static_assert(SPLIT % BLOCK == 0, "a split of dense is whole blocks");
@@ -42,19 +45,23 @@ static_assert((KEPT & (KEPT - 1)) == 0, "a thread has a power of two of blocks")
 typedef unsigned long long u64;
 typedef long long i64;
 
-/* n / d for n < 2^31 by a multiplication: a division is 20 instructions, and these stand before a kernel's first load. */
+/* n / d for n < 2^31 by a multiplication: a division is 20 instructions, and these stand before
+   a kernel's first load. */
 struct divisor {
     unsigned d, factor, shift;
-    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return (__umulhi(n, factor) + n) >> shift;
+    }
 };
 
-/* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token, head, feature. */
+/* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
+   head, feature. */
 struct params {
     /* First what a scores kernel needs before its first load: few lines of constants. */
-    unsigned steps, longer;                         /* k_scores: of 8 warps in a CTA; the first `longer` CTAs have one more */
-    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * blocks */
+    unsigned steps, longer;                         /* of a CTA; the first `longer` have one more */
+    unsigned work;                                  /* warps: batch * kv_heads * slices * blocks */
     divisor by_slices, by_inner, by_outer;          /* from a warp to its work */
-    int heads_inner;                                /* neighbouring warps: the heads of a block; or one head's blocks */
+    int heads_inner;                                /* warps: all heads of a block, or all of a head */
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
@@ -77,7 +84,7 @@ struct params {
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
     int pages;
-    int eights;                                     /* 8 keys in a row share a page; always without a table */
+    int eights;                                     /* 8 keys share a page; always without a table */
     float scale, soft_cap, v_scale;
     const float *sinks, *slopes;                    /* [heads] or NULL */
 
@@ -88,20 +95,22 @@ struct params {
     float2 *block_sums;                             /* [batch, heads, blocks]: max (base 2), sum of u */
     char *stash;                                    /* [batch, heads, blocks, 64] of stash_type: u */
     int portions;                                   /* of a head's draws: PORTION each */
-    float *partial;                                 /* exact: [batch, heads, splits, dv + 2]: sums, max, denominator;
-                                                       drawn: [batch, heads, column blocks, portions, columns]: sums */
-    int *arrived;                                   /* [batch, heads, column blocks]: portions that are done */
-    i64 arrivals;                                   /* counters in arrived: the scores kernel sets them to 0 */
+    /* exact: [batch, heads, splits, dv + 2]: sums, maximum, denominator;
+       drawn: [batch, heads, 256s of dv, portions, 128 * CH]: sums */
+    float *partial;
+    int *arrived;                                   /* [batch, heads, 256s of dv]: portions done */
+    i64 arrivals;                                   /* counters in arrived, which scores sets to 0 */
 
     santa_stats *stats;
-    int *keys;                                      /* [batch, heads, max_draws]: drawn keys, for stats; or NULL */
+    int *keys;                                      /* [batch, heads, max_draws]: drawn; for stats */
     int *draws;                                     /* [batch, heads]: how many; NULL if nothing is drawn */
     i64 max_draws;
 };
 
 /* ---------------------------------------------------------------------------------------------- >>shared-memory */
 
-/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask for it, both by these. */
+/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask
+   for it, both by these. */
 
 constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
 
@@ -113,7 +122,7 @@ template <> constexpr bool eight_bits<e4m3> = true;
 
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
-    enum { LOADS = 2 * (eight_bits<K> ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
+    enum { LOADS = 2 * (eight_bits<K> ? C / 2 : C) };                 /* uint4 per lane and step: 2 rows */
     enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp, or 8 */
     enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
     static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
@@ -134,11 +143,12 @@ template <typename K, int C, int GS> struct dense_memory {
     enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
-    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "DENSE_BYTES does not cover this instance");
+    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES,
+                  "DENSE_BYTES does not cover this instance");
 };
 
-/* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and V: it has room
-   for the widest, and skips what a problem does not have. */
+/* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and
+   V: it has room for the widest, and skips what a problem does not have. */
 enum { PLAIN_CHUNKS = 8 };                          /* 32 features of K each */
 enum { PLAIN_HEADS = 4, PLAIN_PIECES = 2 };         /* of a query; 128 columns of V each */
 template <int GS, int COLUMNS> struct alignas(16) plain_memory {
@@ -147,9 +157,10 @@ template <int GS, int COLUMNS> struct alignas(16) plain_memory {
     warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
 };
 
-/* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick holds what it keeps
-   in registers, its `memory` what it keeps in shared memory; see >>gather-kernel for what it has to say when.
-   Thread t owns 1 << shift neighbouring blocks; its k-th one is at [k][t]. */
+/* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick
+   holds what it keeps in registers, its `memory` what it keeps in shared memory; see
+   >>gather-kernel for what it has to say when. Thread t owns 1 << shift neighbouring blocks;
+   its k-th one is at [k][t]. */
 struct gather_head;                                 /* the query head and what is known of its masses */
 struct portion;                                     /* which of its draws are whose */
 struct place;                                       /* where a draw fell */
@@ -164,12 +175,13 @@ template <typename Pick> struct scan_memory {
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
     struct memory {
-        double prefix[KEPT * PORTION];                 /* sums up to and with a block, from its thread's first one */
+        double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
     };
-    double u;                                       /* where this lane's threshold lies within its stratum */
+    double u;                                       /* this lane's threshold, within its stratum */
 
     __device__ static const float2 *copied(memory &, bool fits);
-    __device__ void prepare(const params &p, scan_memory<comb> &s, const gather_head &x, const portion &mine);
+    __device__ void prepare(const params &p, scan_memory<comb> &s, const gather_head &x,
+                            const portion &mine);
     __device__ void recall(scan_memory<comb> &s);
     __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
     __device__ void settle(const params &p, scan_memory<comb> &s, const gather_head &x, portion &mine);
@@ -179,15 +191,16 @@ struct comb {
 /* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
 struct flash {
     struct memory {
-        int tile_of[KEPT * PORTION];                   /* flash tiles that have mass */
-        float2 sums[KEPT * PORTION];                   /* p.block_sums of this head */
+        int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
+        float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
         u64 key;                                    /* row_key */
     };
     i64 from;                                       /* rank of the first flash tile in tile_of */
     int groups;                                     /* flash tiles that have mass */
 
     __device__ static const float2 *copied(memory &s, bool fits);
-    __device__ void prepare(const params &p, scan_memory<flash> &s, const gather_head &x, const portion &mine);
+    __device__ void prepare(const params &p, scan_memory<flash> &s, const gather_head &x,
+                            const portion &mine);
     __device__ void recall(scan_memory<flash> &s);
     __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
     __device__ void settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine);
@@ -212,8 +225,9 @@ struct combine_memory {
     float weight[128], tops[16], sums[4][128];
 };
 
-/* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its kernels.
-   There each one states its threads and what it declares and needs of shared memory. */
+/* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
+   kernels. There each one states its threads and what it declares and needs of shared
+   memory. */
 #ifdef SANTA_CUDA_STANDIN
 
 template <typename K> void k_scores_plain(const params) {
@@ -256,11 +270,13 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
 /* First step of >>random in santa.h. */
 __device__ __forceinline__ u64 row_key(const params &p, int b) {
     u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)b;
-    uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32), (unsigned)id, (unsigned)(id >> 32));
+    const uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32),
+                           (unsigned)id, (unsigned)(id >> 32));
     return (u64)r.y << 32 | r.x;
 }
 
-__device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row, unsigned index) {
+__device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row,
+                                          unsigned index) {
     uint4 r = philox(key, index >> 2, head, row, stream);
     unsigned w = (index & 2) ? ((index & 1) ? r.w : r.z) : ((index & 1) ? r.y : r.x);
     return (double)w * (1.0 / 4294967296.0);
@@ -268,14 +284,15 @@ __device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned hea
 
 __device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position) {
     int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
-    int all = p.context_lens ? p.context_lens[b] - p.first_key : len;         /* counted from the first key here */
+    int all = p.context_lens ? p.context_lens[b] - p.first_key : len; /* counted from the first key here */
     position = all - p.q_len + p.q_index;
     end = p.causal ? min(max(position + 1, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
     begin = min(begin, end);
 }
 
-/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). */
+/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be
+   negative). */
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
@@ -328,22 +345,33 @@ template <typename T> struct pair_of;
 template <> struct pair_of<__nv_bfloat16> { typedef __nv_bfloat162 type; };
 template <> struct pair_of<__half> { typedef __half2 type; };
 
-__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) { return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3)); }
+__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) {
+    return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3));
+}
 
 /* N = 4 adjacent values of V as they lie in memory: one load. */
 template <typename T, int N> struct values {
     unsigned w[N * sizeof(T) / 4];
     __device__ __forceinline__ void load(const char *p) {
-        if constexpr (sizeof(w) == 16) { uint4 x = __ldg((const uint4 *)p); w[0] = x.x; w[1] = x.y; w[2] = x.z; w[3] = x.w; }
-        else if constexpr (sizeof(w) == 8) { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
-        else w[0] = __ldg((const unsigned *)p);
+        if constexpr (sizeof(w) == 16) {
+            uint4 x = __ldg((const uint4 *)p);
+            w[0] = x.x;
+            w[1] = x.y;
+            w[2] = x.z;
+            w[3] = x.w;
+        } else if constexpr (sizeof(w) == 8) {
+            uint2 x = __ldg((const uint2 *)p);
+            w[0] = x.x;
+            w[1] = x.y;
+        } else w[0] = __ldg((const unsigned *)p);
     }
     __device__ __forceinline__ void unpack(float *f) const {
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             float2 y;
             if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
-            else if constexpr (sizeof(T) == 2) y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
+            else if constexpr (sizeof(T) == 2)
+                y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
             else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
             f[i] = y.x; f[i + 1] = y.y;
         }
@@ -370,34 +398,40 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
 
 /* ---------------------------------------------------------------------------------------------- >>scoring */
 
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-                                    __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __nv_bfloat16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-                                    __half) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __half) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
 template <> struct compute<e4m3> { typedef __half type; };
 template <> struct compute<any> { typedef __nv_bfloat16 type; };
 
-/* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does not care in which order the
-   feature index runs: lane (r = lane / 4, c = lane % 4) loads 16 adjacent bytes of a K row and feeds them to the mma as the
-   fragment columns that are its own, with q permuted alike; so scores need no shared memory. Nor does it matter which key sits
-   in which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so that a lane ends with 8 adjacent
-   keys, s[e][0..7], of the heads 2c + e.
-   C: 32-feature chunks; LO: q in two parts, for a q that is not exact in K's type; IL: steps whose loads are in flight together. */
+/* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does
+   not care in which order the feature index runs: lane (r = lane / 4, c = lane % 4) loads 16
+   adjacent bytes of a K row and feeds them to the mma as the fragment columns that are its own,
+   with q permuted alike; so scores need no shared memory. Nor does it matter which key sits in
+   which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so
+   that a lane ends with 8 adjacent keys, s[e][0..7], of the heads 2c + e. C: 32-feature chunks;
+   LO: q in two parts, for a q that is not exact in K's type. */
 template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
-    float unscale;                                  /* e4m3: q is brought near 1 before it is rounded to f16 */
+    float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
 };
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
 
-/* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16 bytes), one per 32 otherwise. */
+/* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16
+   bytes), one per 32 otherwise. */
 template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
     return eight_bits<K> ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
@@ -417,17 +451,19 @@ __device__ __forceinline__ uint4 load_query16(const params &p, const char *row, 
 }
 
 template <typename K, int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<K, C, LO> &q) {
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
+                                           query<K, C, LO> &q) {
     typedef typename compute<K>::type T;
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
+    const char *row
+        = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
     q.unscale = 1.0f;
     if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
 #pragma unroll
         for (int i = 0; i < C; i++) {
             uint4 x = make_uint4(0, 0, 0, 0);
             const int f = feature_of<K>(i, c);
-            if (r < heads && f < p.d) x = load_query16(p, row, f);        /* p.d is a multiple of 8 */
+            if (r < heads && f < p.d) x = load_query16(p, row, f);    /* p.d is a multiple of 8 */
             q.hi[2 * i][0] = x.x; q.hi[2 * i][1] = x.y;
             q.hi[2 * i + 1][0] = x.z; q.hi[2 * i + 1][1] = x.w;
         }
@@ -440,7 +476,8 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
         const bool have = r < heads && f < p.d;
         if (LO && p.q_type == SANTA_F32) {
 #pragma unroll
-            for (int e = 0; e < 8; e++) x[i][e] = have ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
+            for (int e = 0; e < 8; e++)
+                x[i][e] = have ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
         } else {
             uint4 y = make_uint4(0, 0, 0, 0);
             if (have) y = load_query16(p, row, f);
@@ -449,7 +486,8 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 #pragma unroll
         for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
     }
-    if (eight_bits<K>) {                           /* a power of two, exact; one for all heads: it is undone after the mma */
+    if (eight_bits<K>) {
+        /* a power of two, exact; one for all heads: it is undone after the mma */
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (m > 1e-30f && m < 1e30f) {
@@ -475,15 +513,19 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 }
 
 template <int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<any, C, LO> &q) {
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
+                                           query<any, C, LO> &q) {
     const int c = threadIdx.x & 3;
     q.unscale = 1.0f;
     for (int e = 0; e < 2; e++)
-        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
+        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                 + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
 }
 
-/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are masked later. */
-__device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end, i64 *at) {
+/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
+   masked later. */
+__device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
+                                           i64 *at) {
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -497,7 +539,8 @@ __device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int f
 
 /* One 16-byte piece of two K rows against q. */
 template <typename K, int C, bool LO>
-__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j, float acc[4]) {
+__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j,
+                                           float acc[4]) {
     typedef typename compute<K>::type T;
     if constexpr (eight_bits<K>) {
 #pragma unroll
@@ -522,8 +565,8 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
 }
 
 template <typename K, int C, bool LO>
-__device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int block, int begin, int end,
-                                          float s[2][8]) {
+__device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv,
+                                           int block, int begin, int end, float s[2][8]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = block * BLOCK + 8 * r;
     enum { LOADS = eight_bits<K> ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
     i64 at[8];
@@ -540,7 +583,8 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; j++) {
                     const int byte = 64 * (from + j) + 16 * c;
-                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte) : make_uint4(0, 0, 0, 0);
+                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte)
+                                                          : make_uint4(0, 0, 0, 0);
                 }
 #pragma unroll
             for (int j = 0; j < AT_ONCE; j++) piece_dots(q, x[0][j], x[1][j], from + j, acc);
@@ -555,8 +599,8 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
 }
 
 template <int C, bool LO>
-__device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv, int block, int begin, int end,
-                                          float s[2][8]) {
+__device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
+                                           int block, int begin, int end, float s[2][8]) {
     const int r = (threadIdx.x & 31) >> 2;
     i64 at[8];
     bool bad = block_rows(p, b, kv, block * BLOCK + 8 * r, begin, end, at);
@@ -579,10 +623,12 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
 
-/* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the warp's 64 keys. */
+/* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
+   warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block, int begin, int end,
-                                            int position, bool bad, float s[2][8], float m[2]) {
+__device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block,
+                                             int begin, int end, int position, bool bad, float s[2][8],
+                                             float m[2]) {
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
     const bool whole = block * BLOCK >= begin && (block + 1) * BLOCK <= end;
     const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
@@ -608,7 +654,7 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        m[e] = MASKED;                                                /* NaN is left out here and caught by the sum */
+        m[e] = MASKED;                              /* NaN is left out here and caught by the sum */
 #pragma unroll
         for (int i = 0; i < 8; i++) m[e] = fmaxf(m[e], s[e][i]);
 #pragma unroll
@@ -618,10 +664,16 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
 
 /* ---------------------------------------------------------------------------------------------- >>scores-kernel */
 
-/* Grid: one warp per (batch, KV head, slice of 8 query heads, block); neighbouring warps share a block of all KV heads in
-   token-major memory, or follow one head in head-major memory. Reads 64 rows of K, writes 64 * heads stash entries and heads
-   (max, sum) pairs. No shared memory and no barrier; it should run at the speed of reading K. */
-__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &block) {
+/* Both scores kernels write, for each query head and block of 64 keys, the highest score and
+   the sum of u = exp(score - highest), and in the stash every u. A warp owns a block of one KV
+   head and a slice of up to 8 of its query heads: warp w has work w.
+   Reads, per warp: 64 rows of K, up to 8 of q. Writes: heads * (64 stash entries + 8 bytes).
+   Flops, per warp: 2 * 64 * 8 * d on tensor cores; in a group of 4 half of the 8 are empty. */
+
+/* The work of warp w: neighbouring warps share a block of all KV heads in token-major memory,
+   or follow one head in head-major memory. */
+__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice,
+                                       int &block) {
     if (w >= p.work) return false;
     unsigned rest = p.by_slices.quotient(w), at, batch, other;
     slice = (int)(w - rest * p.by_slices.d);
@@ -641,30 +693,37 @@ __device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int
     return (((i64)b * p.heads + head) * p.blocks + block) * BLOCK;
 }
 
-/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, the (max, sum) pairs. */
-__device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads, u64 key, float s[2][8],
-                                           const float m[2]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, head = kv * p.group + slice * PASS_HEADS;
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, the
+   (max, sum) pairs. */
+__device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
+                                            u64 key, float s[2][8], const float m[2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const int head = kv * p.group + slice * PASS_HEADS;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int h = 2 * c + e;
-        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty block gives zeros, or NaN if it held one */
+        /* an empty block gives zeros, or NaN if it held one */
+        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];
 #pragma unroll
         for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
-        float sum = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
+        float sum
+            = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
         const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, block) + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
-            /* rounded up with the probability of the remainder: unbiased; 16 random bits per key */
+            /* rounded up with the probability of the remainder: unbiased; 16 random bits per
+               key */
             uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in the low byte */
-                const unsigned d = 0x3f800000u | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
+                /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in
+                   the low byte */
+                const unsigned d = 0x3f800000u
+                                 | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
                 n[i] = __float_as_uint(__fadd_rd(fmaf(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
             }
             *(uint2 *)(p.stash + at) = make_uint2(
@@ -703,7 +762,10 @@ __device__ __forceinline__ void launch_dependents() {
 #endif
 }
 
-/* The plain kernel: any K, extras, a q in two parts. */
+/* What k_scores does not take: any type and stride of K (`any`: no tensor cores), soft cap,
+   ALiBi, and a q that K's type cannot hold, in two parts: twice the flops.
+   Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier. K goes straight to
+   registers, so it is bound by latency; nothing here is tuned. */
 template <typename K>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
@@ -711,27 +773,34 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
     if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, block)) {
         key_range(p, b, begin, end, position);
         if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
-            const int head = kv * p.group + slice * PASS_HEADS, heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+            const int head = kv * p.group + slice * PASS_HEADS,
+                      heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
             query<K, PLAIN_CHUNKS, true> q;
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
             bool bad = block_dots(p, q, b, kv, block, begin, end, s);
             block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
-            write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+            write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0,
+                        s, m);
         }
     }
     launch_dependents();
 }
 
-/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight to a ring in shared memory by
-   cp.async, across block borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
-   is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
-   multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
+/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight
+   to a ring in shared memory by cp.async, across the borders of blocks, so that memory never
+   waits for a softmax. A lane reads back only what it copied itself: the ring is a deep
+   register file, and there is no barrier and no bank conflict. 16 warps with 12 KB each keep
+   192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
+   Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
+   more.
+   Reads K once for each slice; it should run at the speed of that. */
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
 }
-/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays where it is. */
+/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays
+   where it is. */
 __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     u64 policy;
@@ -741,12 +810,16 @@ __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
 }
 __device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
 
-/* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one region and keeps its queries. */
+/* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one
+   region and keeps its queries. */
 struct cursor { unsigned w; int b, kv, slice, block, begin, end, position; bool valid; const char *base; };
 
 /* To the first needed block at or behind w. */
@@ -758,20 +831,22 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
     }
 }
 
-/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range: its place in k,
-   -1 if the block table is wrong; *start: its first key. Without a table a sequence is one page. */
+/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range:
+   its place in k, -1 if the block table is wrong; *start: its first key. Without a table a
+   sequence is one page. */
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
     *start = 0;
     if (!p.table) return x.b;
-    const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
+    const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7;
+    const int j = min(max(last, x.begin), x.end - 1);
     const unsigned page = p.by_page.quotient((unsigned)j);
     const int at = p.table[x.b * p.table_stride + page];
     *start = (int)(page * p.by_page.d);
     return (unsigned)at < (unsigned)p.pages ? at : -1;
 }
 
-/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were laid out like
-   the lane's. */
+/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were
+   laid out like the lane's. */
 __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
     i64 at = 0;
     if (p.eights && x.valid) {
@@ -782,7 +857,8 @@ __device__ __forceinline__ const char *key_base(const params &p, const cursor &x
     return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
 }
 
-/* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
+/* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table
+   reads page 0; bad_pages finds it. */
 template <typename K, int C>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.block * BLOCK + 8 * (lane >> 2) + 2 * i;
@@ -803,7 +879,8 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
             for (int k = 0; k < PIECES; k++)
                 copy(slot + (h * PIECES + k) * 32 + lane, x.base + at[h] + 64 * k, 64 * k + 16 * c);
     };
-    if (p.d == 32 * C) {                            /* one piece of code: a jump may be a trip to fetch it */
+    if (p.d == 32 * C) {
+        /* one piece of code: a jump may be a trip to fetch it */
         if (p.once) each_row([](uint4 *to, const char *from, int) { copy16_once(to, from); });
         else each_row([](uint4 *to, const char *from, int) { copy16(to, from); });
     } else {
@@ -821,13 +898,15 @@ __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     bool bad = false;
     const int first = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
 #pragma unroll 1
-    for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
+    for (int i = 0; i < 8; i++)
+        bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
 }
 
 /* Scores of 16 keys from a slot of the ring: s[..][2i], s[..][2i + 1]. */
 template <typename K, int C>
-__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i, float s[2][8]) {
+__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i,
+                                          float s[2][8]) {
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -843,11 +922,11 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
     }
 }
 
-/* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that is STEPS - 1
-   further on: which one of its block, the compiler knows. */
+/* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that
+   is STEPS - 1 further on: which one of its block, the compiler knows. */
 template <typename K, int C, typename Advance>
-__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot, Advance advance,
-                                            float s[2][8]) {
+__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot,
+                                            Advance advance, float s[2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -883,12 +962,14 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 #pragma unroll 1
     for (int i = 0; i < STEPS - 1; i++) advance(i);
     zero_arrivals(p);
-    launch_dependents();                            /* once all CTAs are here, gather's start up as soon as there is room */
+    /* once all CTAs are here, gather's start up as soon as there is room */
+    launch_dependents();
     query<K, C, false> q;
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * PASS_HEADS, heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
+        const int head = x.kv * p.group + x.slice * PASS_HEADS,
+                  heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
             load_query(p, x.b, head, heads, q);
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
@@ -896,7 +977,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x), s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x),
+                            s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -905,7 +987,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 
 /* ---------------------------------------------------------------------------------------------- >>gather-kernel */
 
-/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one double per warp. */
+/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch:
+   one double per warp. */
 template <int WARPS> __device__ __forceinline__ double cta_scan(double x, double *scratch, double *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
@@ -934,7 +1017,8 @@ __device__ __forceinline__ double block_mass(float2 x, float m) {
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
 __device__ __noinline__ double sink_share_of(const params &p, int head, float m, double total) {
     if (p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
-    const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head], top = sink > natural ? sink : natural;
+    const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head],
+                 top = sink > natural ? sink : natural;
     const double t = total * exp(natural - top);
     return t / (t + exp(sink - top));
 }
@@ -957,15 +1041,17 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* One value of V that cannot be loaded in fours. Called, so that it does not swell its callers. */
+/* One value of V that cannot be loaded in fours. Called, so that it does not swell its
+   callers. */
 __device__ __noinline__ float load_one(int type, const char *p) { return load_any(type, p); }
 
-/* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane and 128-column piece. 16 rows are on
-   their way together, as they came (two registers for four bf16), and no branch stands between the loads: at and weight go on to
-   the next multiple of 16 with the last row and weight 0. */
+/* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane
+   and 128-column piece. 16 rows are on their way together, as they came (two registers for four
+   bf16), and no branch stands between the loads: at and weight go on to the next multiple of 16
+   with the last row and weight 0. */
 template <typename V, int CH>
-__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at, const float *weight,
-                                            float acc[CH][4]) {
+__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at,
+                                            const float *weight, float acc[CH][4]) {
     const int lane = threadIdx.x & 31;
     const bool vector = p.vector_v && p.dv % 4 == 0;
 #pragma unroll
@@ -976,7 +1062,9 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
             for (int i = 0; i < count; i++)
 #pragma unroll
                 for (int k = 0; k < 4; k++)
-                    if (col + k < p.dv) acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
+                    if (col + k < p.dv)
+                        acc[ch][k]
+                            += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
             continue;
         }
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
@@ -996,7 +1084,8 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
     }
 }
 
-/* The sums of a head's blocks, beginning with the first one that has keys: a copy in shared memory if there is one. */
+/* The sums of a head's blocks, beginning with the first one that has keys: a copy in shared
+   memory if there is one. */
 struct head_sums {
     const float2 *all, *copy;
     int count, shift;
@@ -1005,10 +1094,14 @@ struct head_sums {
     }
 };
 
-/* Where rounding points at a block without mass, past a block's end or at an entry without mass (a masked key, perhaps), the nearest
-   with mass takes the draw, earlier ones first. Returns its key, counted from the first block. */
-template <typename U> __device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry) {
-    const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f; };
+/* Where rounding points at a block without mass, past a block's end or at an entry without mass
+   (a masked key, perhaps), the nearest with mass takes the draw, earlier ones first. Returns
+   its key, counted from the first block. */
+template <typename U>
+__device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry) {
+    const auto has = [&](int i) {
+        return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f;
+    };
     int t = block;
     while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
     if (t < 0) for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
@@ -1018,7 +1111,8 @@ template <typename U> __device__ __noinline__ int key_with_mass(head_sums sum, c
     return start;
 }
 
-/* Where a draw fell: its block, the mass before it there (relative to 2^top), p.block_sums there, and the weight of its row. */
+/* Where a draw fell: its block, the mass before it there (relative to 2^top), p.block_sums
+   there, and the weight of its row. */
 struct place {
     int block;
     double before;
@@ -1042,16 +1136,19 @@ template <typename U> struct entries {
         const int at = i * (int)sizeof(U) & 15;
         const unsigned y = at < 4 ? x.x : at < 8 ? x.y : at < 12 ? x.z : x.w;
         if constexpr (sizeof(U) == 4) return __uint_as_float(y);
-        else if constexpr (sizeof(U) == 2) return __half2float(__ushort_as_half((unsigned short)(y >> 8 * (at & 3))));
+        else if constexpr (sizeof(U) == 2)
+            return __half2float(__ushort_as_half((unsigned short)(y >> 8 * (at & 3))));
         else return (float)(y >> 8 * (at & 3) & 255u);
     }
 };
 
-/* Lane i's draw fell at `at`; returns its key, counted from the first block (whose stash this is): in its block, the number of
-   running sums that do not exceed the mass before the draw, and never one without mass. Four lanes to a draw, 16 entries each, 16
-   draws on their way together. The lane whose entries begin at or below that mass and end above it counts: its running sums then
-   grow at the entry. Rounded stashes are stretched to the exact sum. */
-template <typename U> __device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at) {
+/* Lane i's draw fell at `at`; returns its key, counted from the first block (whose stash this
+   is): in its block, the number of running sums that do not exceed the mass before the draw,
+   and never one without mass. Four lanes to a draw, 16 entries each, 16 draws on their way
+   together. The lane whose entries begin at or below that mass and end above it counts: its
+   running sums then grow at the entry. Rounded stashes are stretched to the exact sum. */
+template <typename U>
+__device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at) {
     enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES, MASSLESS = 2 * BLOCK };
     const int lane = threadIdx.x & 31, quarter = lane % LANES;
     int found = 0;
@@ -1060,7 +1157,8 @@ template <typename U> __device__ __forceinline__ int find_keys(head_sums sum, co
         entries<U> x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)                 /* on their way before anything waits for at.sum */
-            x[i].load(stash + (i64)__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES) * BLOCK + EACH * quarter);
+            x[i].load(stash + (i64)__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES) * BLOCK
+                      + EACH * quarter);
         const float want = at.entries_before();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -1093,8 +1191,9 @@ template <typename U> __device__ __forceinline__ int find_keys(head_sums sum, co
     return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1));
 }
 
-/* The block among a thread's `have` ones where mass position t falls, and the sum before it: for more
-   than KEPT, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
+/* The block among a thread's `have` ones where mass position t falls, and the sum before it:
+   for more than KEPT, whose sums were not kept. They are taken again, in the same order. Past
+   the end: `have`. */
 struct found_block { int k; double below; };
 __device__ __noinline__ found_block walk_blocks(const float2 *blocks, int have, float m, double t) {
     found_block at = { 0, 0.0 };
@@ -1128,14 +1227,15 @@ struct gather_head {
 struct portion { int draws, n, each, draw; };
 
 __device__ __forceinline__ portion portion_of(int draws, int index) {
-    const int n = max(min(draws - index * PORTION, (int)PORTION), 0), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+    const int n = max(min(draws - index * PORTION, (int)PORTION), 0),
+              each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
     return { draws, n, each, index * PORTION + (int)(threadIdx.x >> 5) * each + (int)(threadIdx.x & 31) };
 }
 
 /* What k_gather asks of a Pick, in this order; every thread calls:
      copied     where `keep` puts the blocks' sums, or nullptr
-     prepare    what does not depend on the scores, before the wait for them; into shared memory, or the compiler
-                would move it behind the wait
+     prepare    what does not depend on the scores, before the wait for them; into shared memory, or
+                the compiler would move it behind the wait
      recall     behind the wait, each thread what it put there
      keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and with it
      settle     once all masses are known: lists of its own, more draws than p.samples
@@ -1156,9 +1256,11 @@ __device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double
     s.prefix[k * PORTION + threadIdx.x] = mass;
 }
 
-__device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &, portion &) { }
+__device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &,
+                                             portion &) { }
 
-__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw) {
+__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x,
+                                            int draw) {
     double t = p.method == SANTA_IID ? u * x.total : ((double)draw + u) * (x.total * p.per_sample);
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
@@ -1193,24 +1295,28 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
-__device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
+__device__ __forceinline__ i64 ratio(i64 a, i64 b) {
+    return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
+}
 
-/* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a
-   draw is. */
+/* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one
+   when S < T: whose a draw is. */
 __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
     return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
 }
 
-/* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on as many as the list
-   can hold; returns how many there are in all. */
-__device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s, const gather_head &x, i64 from) {
+/* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on
+   as many as the list can hold; returns how many there are in all. */
+__device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                          i64 from) {
     const int count = x.sum.count ? (x.first + x.sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
     for (int base = x.first / p.flash_blocks; base < count; base += PORTION) {
         const int f = base + (int)threadIdx.x;
         bool has = false;
-        for (int t = max(f * p.flash_blocks - x.first, 0); f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
+        for (int t = max(f * p.flash_blocks - x.first, 0);
+             f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
             has |= x.sum[t].x - x.m > -87.0f * LOG2E;
         double found, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
         const i64 at = groups + (int)rank - 1 - from;
@@ -1221,7 +1327,9 @@ __device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s
     return groups;
 }
 
-__device__ __forceinline__ const float2 *flash::copied(memory &s, bool fits) { return fits ? s.sums : nullptr; }
+__device__ __forceinline__ const float2 *flash::copied(memory &s, bool fits) {
+    return fits ? s.sums : nullptr;
+}
 
 __device__ __forceinline__ void flash::prepare(const params &p, scan_memory<flash> &s, const gather_head &x,
                                                const portion &) {
@@ -1235,8 +1343,9 @@ __device__ __forceinline__ void flash::keep(memory &s, int, int i, float2 sums, 
     s.sums[i * PORTION + threadIdx.x] = sums;
 }
 
-__device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine) {
-    from = x.fits ? 0 : x.portion * PORTION;          /* all fit, or this portion's when each has one draw */
+__device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                              portion &mine) {
+    from = x.fits ? 0 : x.portion * PORTION;        /* all fit, or this portion's when each has one draw */
     groups = flash_list(p, s, x, from);
     if (!x.fits && p.samples >= groups) {
         from = flash_rank(p, groups, x.portion * PORTION);
@@ -1245,17 +1354,22 @@ __device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash
     mine = portion_of(max(p.samples, groups), x.portion);
 }
 
-__device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x, int draw) {
+__device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x,
+                                             int draw) {
     const i64 s = p.samples, r = flash_rank(p, groups, draw);
-    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
+    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r,
+              hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
     const int f = mem.pick.tile_of[r - from];
-    const int lo = max(f * p.flash_blocks - x.first, 0), hi = min((f + 1) * p.flash_blocks - x.first, x.sum.count);
+    const int lo = max(f * p.flash_blocks - x.first, 0),
+              hi = min((f + 1) * p.flash_blocks - x.first, x.sum.count);
     const double count = (double)(hi_draw - lo_draw);
     double mine = 0.0;
     float top = MASKED;
     for (int k = lo; k < hi; k++) top = fmaxf(top, x.sum[k].x);
     for (int k = lo; k < hi; k++) mine += block_mass(x.sum[k], top);
-    double at = ((double)(draw - lo_draw) + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
+    double at = ((double)(draw - lo_draw)
+                 + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f))
+              * (mine / count);
     double t = at;
     int block = lo;
     for (int k = lo; k < hi; k++) {
@@ -1264,31 +1378,41 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
         if (at < next) break;
         at -= next;
     }
-    return { block, t, top, x.sum[block], (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
+    return { block, t, top, x.sum[block],
+             (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
 }
 
-/* Grid: (query head, batch, 256-draw portion x 128 * CH columns of V), 8 warps.
-   1 scan     all block sums of the head in f64, prefixes in shared memory (above KEPT * 256 blocks of threads only)
-   2 draw     a lane per draw, each warp an eighth of them: block by the Pick, key from the block's 64 stash entries
+/* Draws of one query head, and the sum of their rows of V: out and lse.
+   Grid: (query head, batch, portion of 256 draws x 128 * CH columns of V). A CTA of 8 warps:
+   1 scan     all block sums of the head in f64; prefixes are kept for up to KEPT * 256 blocks
+   2 draw     a lane per draw, each warp an eighth of them: the block by the Pick, the key from
+              the block's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
    4 merge    with more than one portion: the CTA that finishes last adds them in order
-   Bytes: blocks * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
-   not depend on the scores stands before the wait for them, beside the end of the scores kernel, and a small grid is spread.
-   Barriers: for the maximum, for the prefixes, for the warps' sums. */
+   Reads, per CTA: blocks * 8 + draws * (64 stash entries + 128 * CH columns of a row of V);
+   writes 128 * CH numbers. Flops: 2 * draws * 128 * CH. Latency-bound: three dependent trips to
+   memory. So all that does not depend on the scores stands before the wait for them, beside the
+   end of the scores kernel, and a small grid is spread.
+   Barriers: for the maximum, for the prefixes, for the warps' sums; with more than one portion
+   also before the CTA counts itself, when all have written, and behind it, for the count. */
 template <typename V, int CH, typename Pick>
-__global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
+k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     __shared__ gather_memory<CH, Pick> memory;
     scan_memory<Pick> &s = memory.scan;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
-    const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions, column = column_block * COLUMNS;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
+    const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
+              column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
-    const head_sums sum = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
+    const head_sums sum
+        = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
     const float2 *own = sum.all + tid * per;        /* this thread's blocks */
     const int have = min(per, blocks - tid * per);
     gather_head x = { b, head, index, first, per, fits, sum, MASKED, 0.0 };
@@ -1360,8 +1484,10 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2) k_gather(const
         at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
         const i64 stash = stash_entry(p, b, head, first);
         int j;
-        if (p.stash_type == SANTA_STASH_U8) j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
-        else if (p.stash_type == SANTA_STASH_F16) j = find_keys(sum, (const __half *)p.stash + stash, count, at);
+        if (p.stash_type == SANTA_STASH_U8)
+            j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
+        else if (p.stash_type == SANTA_STASH_F16)
+            j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
         j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
         if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
@@ -1379,7 +1505,8 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2) k_gather(const
     __syncwarp();
 #pragma unroll
     for (int ch = 0; ch < CH; ch++)
-        *(float4 *)(memory.warps[warp].sum + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        *(float4 *)(memory.warps[warp].sum + 128 * ch + 4 * lane)
+            = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
     __syncthreads();
     float f = 0.0f;                                 /* COLUMNS <= 256: a column per thread */
     if (tid < COLUMNS)
@@ -1403,19 +1530,23 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2) k_gather(const
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
-        f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
-        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
-                                  + (column + tid) * p.out_stride[3], f);
+        f = bad ? __int_as_float(0x7fc00000)
+                : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
+        store_any(p.out_type,
+                  p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                      + (column + tid) * p.out_stride[3],
+                  f);
     }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>dense-kernel */
 
-/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS]
-   (position 8 * i + r holds key 8 * r + i of the block); the sums so far, acc, are scaled to it by way of factor[GS]. */
+/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new
+   maximum, written to weight[position][GS] (position 8 * i + r holds key 8 * r + i of the
+   block); the sums so far, acc, are scaled to it by way of factor[GS]. */
 template <int GS, int N>
-__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight,
-                                               float *factor, float (&acc)[GS][N]) {
+__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2],
+                                               float *weight, float *factor, float (&acc)[GS][N]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     __syncwarp();                                   /* the last block's weights have been read */
 #pragma unroll
@@ -1436,7 +1567,8 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
     if (2 * c < GS)
 #pragma unroll
-        for (int i = 0; i < 8; i++) *(float2 *)&weight[(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
+        for (int i = 0; i < 8; i++)
+            *(float2 *)&weight[(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
     __syncwarp();
     bool scaled = false;
 #pragma unroll
@@ -1450,10 +1582,12 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
 }
 
-/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this split's partial result. */
+/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
+   split's partial result. */
 template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge, const float top[2],
-                                            const float den[2], int b, int head, int heads, int split, int column) {
+__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
+                                            const float top[2], const float den[2], int b, int head,
+                                            int heads, int split, int column) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
@@ -1470,7 +1604,8 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             const float *mw = merge[w].head[g];
-            const float mass = mw[COLUMNS + 1], e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
+            const float mass = mw[COLUMNS + 1],
+                        e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
             d += e * mass;
         }
@@ -1481,10 +1616,19 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
     launch_dependents();
 }
 
-/* Exact split-KV attention. Grid: (split of SPLIT keys, KV head x slice of GS query heads, batch); blockIdx.y also counts 128 * CV
-   columns of V when head_dim_v is larger. A warp owns blocks of 64 keys: scores as in k_scores, p to its own shared memory, then
-   half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
-   by their maxima in a fixed order. Reads K and V once (per slice), writes heads * splits * (dv + 2) floats. */
+/* Both dense kernels: exact split-KV attention. For each query head and split of SPLIT keys
+   they write dv sums of exp(score - highest) * V, the highest score and the sum of exp:
+   p.partial.
+   Reads: K and V once for each slice of GS heads. Writes: heads * splits * (dv + 2) floats.
+   Flops: 2 * keys * heads * (d + dv), those for V on the plain cores. */
+
+/* What k_dense does not take, see k_scores_plain; also V of another type, and wider than 256.
+   Grid: (split, KV head x slice x 256 columns of V, batch); scores again for each 256 columns.
+   Each of 4 warps owns every fourth block of its split: scores as in k_scores_plain, weights to
+   its own shared memory, then half-warps read V's rows of even and odd positions, 8 columns a
+   lane and piece, and keep GS x 16 sums. The warps, then the splits, are merged by their maxima
+   in a fixed order. Bound by latency; nothing here is tuned.
+   Barrier: for the warps' sums, in write_split. */
 template <typename K>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
@@ -1531,7 +1675,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                        ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
+                             ? load_any(p.v_type,
+                                        p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3])
+                             : 0.0f;
 #pragma unroll
                 for (int g = 0; g < GS; g++)
 #pragma unroll
@@ -1547,21 +1693,30 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
-                if (half == 0) shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
+                if (half == 0)
+                    shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
             }
     write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
 }
 
-/* The tuned kernel: the stream of k_scores with V in it. A block is four steps of K and four of V; V steps are 16 rows, LANES lanes
-   to a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
+/* The tuned kernel: the stream of k_scores with V in it. A block is four steps of K and four of
+   V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
+   Grid: (split, KV head x slice, batch). Each of 8 warps owns every eighth block of its split.
+   It should run at the speed of reading K and V.
+   Barriers: at the end all warps must be through with the ring, where their sums go then; and
+   for these, in write_split. */
+
+/* 16 rows of V on their way to slot: those of positions 16i to 16i + 15, see online_softmax. */
 template <typename K, int C>
-__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int block, int begin, int end, int i, uint4 *slot) {
+__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int block, int begin, int end,
+                                            int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
     const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
     const bool have = byte < p.dv * (int)sizeof(K);
 #pragma unroll
     for (int l = 0; l < LOADS; l++) {
-        const int at = l * (32 / LANES) + sub, j = min(max(block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
+        const int at = l * (32 / LANES) + sub, key = block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3);
+        const int j = min(max(key, begin), end - 1);
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) offset = 0;
         copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
@@ -1577,7 +1732,8 @@ k_dense(const __grid_constant__ params p) {
     extern __shared__ uint4 slots[];                /* memory::BYTES */
     __shared__ dense_weights<GS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
-    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
+    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices,
+              split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
@@ -1586,7 +1742,8 @@ k_dense(const __grid_constant__ params p) {
     const int first = max(split * (SPLIT / BLOCK), x.begin / BLOCK);
     const int last = min((split + 1) * (SPLIT / BLOCK), (x.end + BLOCK - 1) / BLOCK);
     /* block t belongs to warp t % 8, whatever the first one is */
-    int in_block = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0, slot = 0;
+    int in_block = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0,
+        slot = 0;
     x.block = in_block;
     const char *base = nullptr;
     auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
@@ -1617,7 +1774,8 @@ k_dense(const __grid_constant__ params p) {
     for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x), s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x),
+                            s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
@@ -1658,14 +1816,21 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
-   column, each over a quarter of every 128 splits, in a fixed order. */
+/* Merges the splits of k_dense: out and lse.
+   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
+   denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
+   in a fixed order.
+   Reads, per CTA: splits * (128 + 2) floats. Flops: 2 * splits * 128. Latency-bound.
+   Barriers: for the maximum; for every 128 weights, before they are written and before they are
+   read; those of cta_scan for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     __shared__ combine_memory shared;
-    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
+    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
+              k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first, column = min(k, p.dv - 1);
+    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first,
+              column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
@@ -1686,14 +1851,15 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
             for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
         if (tid < 128 && base + tid < last) {
-            const float mi = partial[(base + tid) * pitch + p.dv], d = partial[(base + tid) * pitch + p.dv + 1];
+            const float mi = partial[(base + tid) * pitch + p.dv],
+                        d = partial[(base + tid) * pitch + p.dv + 1];
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
         if (tid < 128) shared.weight[tid] = w;
         __syncthreads();
 #pragma unroll 1
-        for (int i = 0; i < n; i += 8) {                              /* past the end: the last row again, with weight 0 */
+        for (int i = 0; i < n; i += 8) {            /* past the end: the last row again, with weight 0 */
             float y[8];
 #pragma unroll
             for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
@@ -1707,20 +1873,25 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     shared.sums[quarter][tid % 128] = sum;
     double all;
     cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
-    if (tid == 511 && blockIdx.z == 0 && p.lse) p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
+    if (tid == 511 && blockIdx.z == 0 && p.lse)
+        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(all == all) || isinf(all);
-    const float f = bad ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
+    const float f = bad       ? __int_as_float(0x7fc00000)
+                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale
+                              : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
 }
 
 /* ---------------------------------------------------------------------------------------------- >>stats-kernel */
 
-/* Grid: (KV head, batch), 256 threads; only when stats are asked for. Adds one query row's counts with integer atomics, which do
-   not depend on order. Distinct rows by comparing every draw with the ones before it: quadratic, a diagnostic. */
+/* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
+   order. Only when stats are asked for.
+   Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
+   group. Distinct rows by comparing every draw with the ones before it: up to 4 * (group *
+   draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
 __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y;
     int begin, end, position;
@@ -1740,7 +1911,8 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             by_head++;
             for (int h = 0; h < g && !before; h++) {
                 const i64 other = row - g + h;
-                for (int k = 0; k < p.draws[other] && !before; k++) before = p.keys[other * p.max_draws + k] == j;
+                for (int k = 0; k < p.draws[other] && !before; k++)
+                    before = p.keys[other * p.max_draws + k] == j;
             }
             by_group += !before;
         }
@@ -1774,11 +1946,12 @@ bool fits(extent e) { return e.x <= INT32_MAX && e.y <= 65535 && e.z <= 65535; }
 dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z); }
 
 /* All that a call is sized by. check refuses what does not fit, decode launches from the same
-   numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may be. */
+   numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may
+   be. */
 struct geometry {
     i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
-    i64 blocks, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
-    i64 samples, flash_blocks, draws, portions;       /* draws: the most of a query head; 0: nothing is drawn */
+    i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
+    i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 work;                                       /* warps of a scores kernel */
     extent scores, gather, dense, dense_plain, combine, stats;
@@ -1797,7 +1970,7 @@ size_t add_part(layout *l, size_t n, size_t size) {
     return at;
 }
 
-struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
+struct device { int multiprocessors, major, l2, shared; };  /* bytes of L2; of shared memory for a CTA */
 
 /* A call on its way to the GPU. */
 struct call {
@@ -1805,17 +1978,21 @@ struct call {
     geometry g;
     device card;
     cudaStream_t stream;
-    bool cores;                                     /* K suits the tensor cores: 16-byte pieces of its rows */
-    bool streams;                                   /* and the ring: scores are products with q as it is, scaled */
+    bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
+    bool streams;                                   /* and the ring: nothing but scaled products with q */
 };
 
-/* A family of kernels: the methods that it serves, and what they need. The rest of this section is the same for
-   all of them and asks for none by name. Another family is a row in `pipelines`. */
+/* A family of kernels: the methods that it serves, and what they need. The rest of this section
+   is the same for all of them and asks for none by name. Another family is a row in
+   `pipelines`. */
 struct pipeline {
     unsigned methods;                               /* bit m: the method of that number */
-    santa_status (*measure)(const santa_problem *problem, geometry *g);       /* its own sizes, or its limit */
-    void (*arrange)(const geometry &g, santa_stash stash, layout *l);         /* its parts of a workspace */
-    cudaError_t (*launch)(call &c);                 /* of query row c.p.q_index */
+    /* its own sizes, or which limit they pass */
+    santa_status (*measure)(const santa_problem *problem, geometry *g);
+    /* its parts of a workspace */
+    void (*arrange)(const geometry &g, santa_stash stash, layout *l);
+    /* query row c.p.q_index */
+    cudaError_t (*launch)(call &c);
 };
 
 constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
@@ -1832,21 +2009,26 @@ void byte_strides(const santa_tensor *t, i64 *s) {
 bool vectors(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0
+        && s[2] % 16 == 0;
 }
 
 /* Rows of n numbers are whole pieces of 16 bytes. */
 bool whole_pieces(int type, i64 n) { return type != SANTA_F32 && n % (type == SANTA_E4M3 ? 16 : 8) == 0; }
 
-santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
+santa_status cuda_status(cudaError_t e) {
+    return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e);
+}
 
 /* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
 #ifndef SANTA_CUDA_LAUNCHED
 #define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
 #endif
 
-/* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
-template <auto kernel> cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap) {
+/* The second kernel of a pair may be placed while the first one drains; it waits where its code
+   says so. */
+template <auto kernel>
+cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap) {
     SANTA_CUDA_LAUNCHED(kernel);
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute = {};
@@ -1867,7 +2049,8 @@ template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int byt
     return e == cudaSuccess ? launch<kernel>(c, grid, SCORE_WARPS * 32, (size_t)bytes, false) : e;
 }
 
-/* From a number to what the kernels are compiled for: f is called with a value that has it as its type. */
+/* From a number to what the kernels are compiled for: f is called with a value that has it as
+   its type. */
 template <typename T> struct a_type { typedef T type; };
 template <int N> struct a_number { enum { value = N }; };
 
@@ -1948,7 +2131,7 @@ santa_status measure_comb(const santa_problem *, geometry *g) {
 santa_status measure_flash(const santa_problem *problem, geometry *g) {
     if (problem->o.tile_size % BLOCK) return SANTA_ERR_BACKEND_TILE;
     g->flash_blocks = problem->o.tile_size / BLOCK;
-    if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;       /* one flash tile has all keys */
+    if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;     /* one flash tile has all keys */
     g->draws = ceil_div(g->blocks, g->flash_blocks);
     if (g->draws < g->samples) g->draws = g->samples;
     return SANTA_OK;
@@ -1988,8 +2171,8 @@ divisor divide_by(unsigned d) {
 template <typename K, int C> cudaError_t launch_scores(call &c) {
     const unsigned steps = (unsigned)c.g.scores.x;
     const i64 stash = c.g.batch * c.g.heads * c.g.blocks * BLOCK * stash_bytes((santa_stash)c.p.stash_type);
-    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query
-       too often. */
+    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would
+       convert the query too often. */
     const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
     const unsigned most = eight_bits<K> ? 2 * resident : steps >= 6 * resident ? steps : resident;
     /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
@@ -2004,14 +2187,14 @@ template <typename K> cudaError_t launch_scores_plain(const call &c) {
     return launch<k_scores_plain<K>>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
 }
 
-/* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more
-   than its part of the grid fits on a multiprocessor. */
+/* CTAs of a small grid would crowd where there is room first: each asks for so much shared
+   memory that no more than its part of the grid fits on a multiprocessor. */
 template <typename V, int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
-    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, Pick>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    const cudaError_t e = cudaFuncSetAttribute(
+        k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
     return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
 }
@@ -2047,7 +2230,8 @@ const pipeline *pipeline_of(santa_method m) {
     return nullptr;
 }
 
-/* The sizes of a problem whose method has a pipeline, and whether they are within the limits. */
+/* The sizes of a problem whose method has a pipeline, and whether they are within the
+   limits. */
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
     memset(g, 0, sizeof *g);
     g->batch = problem->batch;
@@ -2111,9 +2295,11 @@ santa_status check_pointer(const void *p) {
 }
 
 santa_status read_device(device *card) {
-    const struct { cudaDeviceAttr name; int *value; } wanted[] = {
-        { cudaDevAttrMultiProcessorCount, &card->multiprocessors }, { cudaDevAttrComputeCapabilityMajor, &card->major },
-        { cudaDevAttrL2CacheSize, &card->l2 }, { cudaDevAttrMaxSharedMemoryPerBlockOptin, &card->shared } };
+    const struct { cudaDeviceAttr name; int *value;
+    } wanted[] = { { cudaDevAttrMultiProcessorCount, &card->multiprocessors },
+                   { cudaDevAttrComputeCapabilityMajor, &card->major },
+                   { cudaDevAttrL2CacheSize, &card->l2 },
+                   { cudaDevAttrMaxSharedMemoryPerBlockOptin, &card->shared } };
     int id = 0;
     cudaError_t e = cudaGetDevice(&id);
     for (const auto &w : wanted) if (e == cudaSuccess) e = cudaDeviceGetAttribute(w.value, w.name, id);
@@ -2135,7 +2321,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     byte_strides(&a->v, p->v_stride);
     byte_strides(&a->out, p->out_stride);
     p->k_row = (int)p->k_stride[1];
-    p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);   /* token-major: heads are closer than tokens */
+    /* token-major: heads are closer than tokens */
+    p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p->vector_v = vectors(&a->v);
 
@@ -2156,7 +2343,9 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->sinks = a->sinks; p->slopes = a->alibi_slopes;
     p->method = o->method; p->stash_type = o->stash;
     p->seed = o->seed; p->offset = o->offset;
-    p->seeds = (const u64 *)o->seeds; p->offsets = (const u64 *)o->offsets; p->ids = (const u64 *)o->request_ids;
+    p->seeds = (const u64 *)o->seeds;
+    p->offsets = (const u64 *)o->offsets;
+    p->ids = (const u64 *)o->request_ids;
     p->samples = (int)g.samples;
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
@@ -2165,7 +2354,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->arrivals = g.portions > 1 ? g.batch * g.heads * g.columns : 0;
 }
 
-santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats) {
+santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
+                    santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(o->method);   /* santa_decode has run check */
@@ -2199,7 +2389,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
     c.streams = c.cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
 
-    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK) return s;
+    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
+        return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e = row->launch(c);
         if (e == cudaSuccess && stats) e = launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
@@ -2217,4 +2408,6 @@ struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } }
 
 extern "C" santa_status santa_cuda_init(void) { return santa_register_backend(SANTA_CUDA, &backend); }
 
-extern "C" int santa_cuda_error(santa_status s) { return (int)s >= (int)SANTA_ERR_CUDA ? (int)s - (int)SANTA_ERR_CUDA : 0; }
+extern "C" int santa_cuda_error(santa_status s) {
+    return (int)s >= (int)SANTA_ERR_CUDA ? (int)s - (int)SANTA_ERR_CUDA : 0;
+}
