@@ -61,7 +61,9 @@ struct params {
     unsigned steps, longer;                         /* of a CTA; the first `longer` have one more */
     unsigned work;                                  /* warps: batch * kv_heads * slices * blocks */
     divisor by_slices, by_inner, by_outer;          /* from a warp to its work */
+    divisor by_group;
     int heads_inner;                                /* warps: all heads of a block, or all of a head */
+    int rows;                                       /* query rows of a pass, from q_index on; see slot_of */
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
@@ -78,7 +80,7 @@ struct params {
     i64 q_stride[4], v_stride[4], out_stride[4];
     int q_type, k_type, v_type, out_type;           /* santa_dtype */
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
-    int heads, group, slices, dv;                   /* slices: of a group, each a kernel's pass */
+    int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
     int blocks, splits;                             /* of 64 and SPLIT keys in capacity */
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
@@ -92,13 +94,13 @@ struct params {
     double per_sample;                              /* 1 / samples */
     u64 seed, offset;
     const u64 *seeds, *offsets, *ids;               /* [batch] or NULL */
-    float2 *block_sums;                             /* [batch, heads, blocks]: max (base 2), sum of u */
-    char *stash;                                    /* [batch, heads, blocks, 64] of stash_type: u */
+    float2 *block_sums;                             /* [rows, batch, heads, blocks]: max, sum of u */
+    char *stash;                                    /* [rows, batch, heads, blocks, 64]: u */
     int portions;                                   /* of a head's draws: PORTION each */
     /* exact: [batch, heads, splits, dv + 2]: sums, maximum, denominator;
        drawn: [batch, heads, 256s of dv, portions, 128 * CH]: sums */
     float *partial;
-    int *arrived;                                   /* [batch, heads, 256s of dv]: portions done */
+    int *arrived;                                   /* [rows, batch, heads, 256s of dv]: done */
     i64 arrivals;                                   /* counters in arrived, which scores sets to 0 */
 
     santa_stats *stats;
@@ -282,11 +284,13 @@ __device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned hea
     return (double)w * (1.0 / 4294967296.0);
 }
 
-__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position) {
+/* The keys of query row p.q_index, or of `rows` from it on, and the row's position. */
+__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
+                                          int rows = 1) {
     int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     int all = p.context_lens ? p.context_lens[b] - p.first_key : len; /* counted from the first key here */
     position = all - p.q_len + p.q_index;
-    end = p.causal ? min(max(position + 1, 0), len) : len;
+    end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
     begin = min(begin, end);
 }
@@ -430,6 +434,14 @@ template <typename K, int C, bool LO> struct query {
 };
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
 
+/* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
+   PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a slice. */
+struct slot_place { int row, head; };
+__device__ __forceinline__ slot_place slot_of(const params &p, int n) {
+    const int row = p.rows > 1 ? (int)p.by_group.quotient((unsigned)n) : 0;
+    return { row, n - row * p.group };
+}
+
 /* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16
    bytes), one per 32 otherwise. */
 template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
@@ -455,8 +467,9 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
                                            query<K, C, LO> &q) {
     typedef typename compute<K>::type T;
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const char *row
-        = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
+    const slot_place slot = slot_of(p, min(r, heads - 1));
+    const char *row = p.q + b * p.q_stride[0] + (p.q_index + slot.row) * p.q_stride[1]
+                    + (head + slot.head) * p.q_stride[2];
     q.unscale = 1.0f;
     if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
 #pragma unroll
@@ -630,7 +643,8 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
                                              int begin, int end, int position, bool bad, float s[2][8],
                                              float m[2]) {
     const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
-    const bool whole = block * BLOCK >= begin && (block + 1) * BLOCK <= end;
+    const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
+    const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
     const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -648,9 +662,21 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
     if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
     if (!whole) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (first + i < begin || first + i >= end) s[0][i] = s[1][i] = MASKED;
-        if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
+        for (int e = 0; e < 2; e++) {
+            int from = begin, to = end;
+            bool here = bad;
+            if (p.rows > 1) {
+                const int at = position + slot_of(p, 2 * c + e).row;
+                if (p.causal) to = min(end, max(at + 1, 0));
+                if (p.window > 0 && at >= p.window) from = max(begin, (int)(at - p.window + 1));
+                /* a page that only other rows use */
+                if (first >= to || first + 8 <= from) here = false;
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if (first + i < from || first + i >= to) s[e][i] = MASKED;
+            if (here) s[e][0] = __int_as_float(0x7fc00000);
+        }
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -711,11 +737,14 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
-        const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, block) + 8 * r;
+        const slot_place slot = slot_of(p, h);
+        const i64 row = ((i64)slot.row * p.batch + b) * p.heads + head + slot.head;
+        const i64 at = (row * p.blocks + block) * BLOCK + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
             /* rounded up with the probability of the remainder: unbiased; 16 random bits per
                key */
-            uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
+            uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + slot.head),
+                             (unsigned)(p.q_index + slot.row), 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
 #pragma unroll
@@ -794,7 +823,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
    192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
    Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
    more.
-   Reads K once for each slice; it should run at the speed of that. */
+   Reads K once for each slice, or for p.rows query rows; it should run at the speed of that. */
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
@@ -826,7 +855,7 @@ struct cursor { unsigned w; int b, kv, slice, block, begin, end, position; bool 
 __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {
     for (;; x.w += SCORE_WARPS) {
         if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.block))) return;
-        key_range(p, x.b, x.begin, x.end, x.position);
+        key_range(p, x.b, x.begin, x.end, x.position, p.rows);
         if (x.block * BLOCK < x.end && (x.block + 1) * BLOCK > x.begin) return;
     }
 }
@@ -968,8 +997,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * PASS_HEADS,
-                  heads = min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
+        const int head = x.kv * p.group + x.slice * PASS_HEADS;
+        const int heads = p.rows > 1 ? p.group * p.rows
+                                     : min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
             load_query(p, x.b, head, heads, q);
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
@@ -1953,6 +1983,7 @@ struct geometry {
     i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
+    i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
     extent scores, gather, dense, dense_plain, combine, stats;
 };
@@ -1976,10 +2007,14 @@ struct device { int multiprocessors, major, l2, shared; };  /* bytes of L2; of s
 struct call {
     params p;
     geometry g;
+    layout l;
+    char *workspace;                                /* on a 256-byte border */
     device card;
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+
+    void place_row(i64 row);
 };
 
 /* A family of kernels: the methods that it serves, and what they need. The rest of this section
@@ -1995,9 +2030,18 @@ struct pipeline {
     cudaError_t (*launch)(call &c);
 };
 
-constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
-
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+
+/* p's workspace, from query row `row` of a pass on. */
+void call::place_row(i64 row) {
+    const i64 heads = row * g.batch * g.heads, blocks = heads * g.blocks;
+    p.block_sums = (float2 *)(workspace + l.block_sums) + blocks;
+    p.stash = workspace + l.stash + blocks * BLOCK * stash_bytes((santa_stash)p.stash_type);
+    p.arrived = (int *)(workspace + l.arrived) + heads * g.columns;
+    p.partial = (float *)(workspace + l.partial);
+}
+
+constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 
 i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
@@ -2143,6 +2187,10 @@ template <auto measure_draws> santa_status measure_sampled(const santa_problem *
     if (s != SANTA_OK) return s;
     g->portions = ceil_div(g->draws, PORTION);
     g->slices = ceil_div(g->group, PASS_HEADS);
+    /* eight-bit keys scale the q of a pass together: more rows would be other bits */
+    const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
+    g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
+    if (g->rows > problem->q_len) g->rows = problem->q_len;
     g->work = g->batch * g->kv_heads * g->slices * g->blocks;
     g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
     g->gather = { g->heads, g->batch, g->portions * g->columns };
@@ -2151,14 +2199,15 @@ template <auto measure_draws> santa_status measure_sampled(const santa_problem *
 }
 
 void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
-    const size_t rows = (size_t)(g.batch * g.heads), blocks = (size_t)g.blocks, draws = (size_t)g.draws;
+    const size_t rows = (size_t)(g.batch * g.heads), draws = (size_t)g.draws;
     const size_t columns = g.portions > 1 ? saturating(rows, (size_t)g.columns) : 0;
-    l->block_sums = add_part(l, saturating(rows, blocks), sizeof(float2));
-    l->stash = add_part(l, saturating(rows, blocks), (size_t)(BLOCK * stash_bytes(stash)));
+    const size_t blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * stash_bytes(stash)));
     l->keys = add_part(l, saturating(rows, draws), sizeof(int));
     l->draws = add_part(l, rows, sizeof(int));
     l->partial = add_part(l, saturating(columns, (size_t)g.portions), 256 * sizeof(float));
-    l->arrived = add_part(l, columns, sizeof(int));
+    l->arrived = add_part(l, saturating(columns, (size_t)g.rows), sizeof(int));
 }
 
 divisor divide_by(unsigned d) {
@@ -2170,7 +2219,8 @@ divisor divide_by(unsigned d) {
 
 template <typename K, int C> cudaError_t launch_scores(call &c) {
     const unsigned steps = (unsigned)c.g.scores.x;
-    const i64 stash = c.g.batch * c.g.heads * c.g.blocks * BLOCK * stash_bytes((santa_stash)c.p.stash_type);
+    const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
+    const i64 stash = entries * stash_bytes((santa_stash)c.p.stash_type);
     /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would
        convert the query too often. */
     const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
@@ -2199,19 +2249,36 @@ template <typename V, int CH, typename Pick> cudaError_t launch_gather(const cal
     return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
 }
 
-template <typename Pick> cudaError_t launch_sampled(call &c) {
+/* The scores of a pass: query rows from p.q_index on. */
+cudaError_t launch_pass(call &c) {
     params &p = c.p;
     p.slices = (int)c.g.slices;
     p.work = (unsigned)c.g.work;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
     p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
-    cudaError_t e = !c.cores ? launch_scores_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
+    p.by_group = divide_by((unsigned)p.group);
+    if (!c.cores) return launch_scores_plain<any>(c);
+    return with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
         if (!c.streams) return launch_scores_plain<K>(c);
         return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
     });
-    if (e != cudaSuccess) return e;
+}
+
+template <typename Pick> cudaError_t launch_sampled(call &c) {
+    params &p = c.p;
+    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
+    const int most = c.streams && p.eights ? (int)c.g.rows : 1, in_pass = p.q_index % most;
+    if (in_pass == 0) {
+        p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
+        p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads * c.g.columns : 0;
+        c.place_row(0);
+        const cudaError_t e = launch_pass(c);
+        if (e != cudaSuccess) return e;
+    }
+    p.rows = 1;
+    c.place_row(in_pass);
     return with_value_type(p.v_type, [&](auto value) {
         typedef typename decltype(value)::type V;
         return p.dv > 128 ? launch_gather<V, 2, Pick>(c) : launch_gather<V, 1, Pick>(c);
@@ -2326,7 +2393,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p->vector_v = vectors(&a->v);
 
-    p->q_len = (int)problem->q_len; p->heads = (int)g.heads; p->group = (int)g.group;
+    p->batch = (int)g.batch; p->q_len = (int)problem->q_len;
+    p->heads = (int)g.heads; p->group = (int)g.group;
     p->d = (int)g.d; p->dv = (int)g.dv;
     p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
@@ -2351,7 +2419,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->flash_blocks = (int)g.flash_blocks;
     p->max_draws = g.draws;
     p->portions = (int)g.portions;
-    p->arrivals = g.portions > 1 ? g.batch * g.heads * g.columns : 0;
+    p->rows = 1;
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
@@ -2365,8 +2433,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if (!row) return SANTA_ERR_BACKEND_METHOD;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
-    const layout l = layout_of(*row, c.g, o->stash);
-    if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    c.l = layout_of(*row, c.g, o->stash);
+    if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
                                    a->context_lens, o->seeds, o->offsets, o->request_ids };
@@ -2375,13 +2443,13 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
 
     params &p = c.p;
     fill_problem(problem, c.g, &p);
-    char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
-    p.block_sums = (float2 *)(base + l.block_sums);
-    p.stash = base + l.stash;
-    p.partial = (float *)(base + l.partial);
-    p.arrived = (int *)(base + l.arrived);
+    c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    c.place_row(0);
     p.stats = stats;
-    if (stats && c.g.draws) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); }
+    if (stats && c.g.draws) {
+        p.keys = (int *)(c.workspace + c.l.keys);
+        p.draws = (int *)(c.workspace + c.l.draws);
+    }
 
     c.stream = (cudaStream_t)o->stream;
     if ((s = read_device(&c.card)) != SANTA_OK) return s;

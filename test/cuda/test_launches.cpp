@@ -105,7 +105,7 @@ static int64_t over(int64_t n, int64_t size) { return (n - 1) / size + 1; }
 static int64_t bytes_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
 /* A part of the workspace that a kernel is given: its place and how much of it is used. */
-struct part { const char *what; const void *at; uint64_t bytes; };
+struct part { const char *what; const void *at; uint64_t bytes; unsigned align; };
 
 static void check_parts(const std::vector<part> &parts, const char *workspace, uint64_t bytes,
                         const std::string &name) {
@@ -115,7 +115,7 @@ static void check_parts(const std::vector<part> &parts, const char *workspace, u
         const uintptr_t at = (uintptr_t)x.at;
         CHECK_MSG(at >= begin && at <= end && x.bytes <= end - at, "%s: %s leaves the workspace",
                   name.c_str(), x.what);
-        CHECK_MSG(at % 16 == 0, "%s: %s is not aligned", name.c_str(), x.what);
+        CHECK_MSG(at % x.align == 0, "%s: %s is not aligned", name.c_str(), x.what);
         for (size_t k = 0; k < i; k++) {
             const uintptr_t other = (uintptr_t)parts[k].at;
             CHECK_MSG(at + x.bytes <= other || other + parts[k].bytes <= at, "%s: %s and %s overlap",
@@ -238,6 +238,8 @@ static void check_scores(const problem &x, const standin_launch &l, const params
     const int64_t slices = over(p.group, 8), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
     char type[40];
     int C = 0;
+    const int64_t counters = (int64_t)p.rows * x.a.q.shape[0] * p.heads * over(p.dv, 256);
+    CHECK_INT(p.arrivals, p.portions > 1 ? counters : 0);
     CHECK_MSG(work < INT32_MAX && p.work == work && p.slices == slices, "%s: work", name.c_str());
     CHECK_MSG(divides_by(p.by_slices, slices)
                   && divides_by(p.by_inner, p.heads_inner ? x.a.k.shape[2] : p.blocks)
@@ -288,22 +290,23 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
     const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
     if (x.o.method == SANTA_DENSE)
-        return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4}};
+        return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
     const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 ? 2 : 1;
     CHECK_INT(p.stash_type, stash);
-    std::vector<part> parts = {{"block sums", p.block_sums, rows * (uint64_t)p.blocks * 8},
-                               {"stash", p.stash, rows * (uint64_t)p.blocks * 64 * entry}};
+    /* of as many query rows as the pass has: gather is given one of them */
+    const uint64_t blocks = (uint64_t)p.rows * rows * (uint64_t)p.blocks;
+    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
+                               {"stash", p.stash, blocks * 64 * entry, 16}};
     if (x.stats) {
-        parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4});
-        parts.push_back({"draws", p.draws, rows * 4});
+        parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4});
+        parts.push_back({"draws", p.draws, rows * 4, 4});
     } else {
         CHECK(!p.keys && !p.draws);
     }
-    CHECK_INT(p.arrivals, shares > 1 ? (i64)(rows * columns) : 0);
     if (shares > 1) {
-        parts.push_back({"portions", p.partial, rows * columns * shares * width * 4});
-        parts.push_back({"arrivals", p.arrived, rows * columns * 4});
+        parts.push_back({"portions", p.partial, rows * columns * shares * width * 4, 4});
+        parts.push_back({"arrivals", p.arrived, (uint64_t)p.rows * rows * columns * 4, 4});
     }
     return parts;
 }
@@ -314,38 +317,64 @@ static const std::string &name_of(const standin_launch &l) {
     return unknown;
 }
 
-/* All launches of a call that succeeded. */
+/* How many query rows the first kernel of a call is launched for: only the stream takes more than one, and
+   only if all heads of a group fit for each. */
+static int64_t rows_of_pass(const problem &x) {
+    const santa_attention &a = x.a;
+    const int64_t group = a.q.shape[2] / a.k.shape[2], most = group < 8 ? 8 / group : 1;
+    const bool pages = a.block_table && a.k.shape[1] % 8;
+    const bool stream = !standin.launches.empty()
+                        && name_of(standin.launches[0]).compare(0, 9, "k_scores<") == 0;
+    if (!stream || pages || a.k.dtype == SANTA_E4M3) return 1;
+    return most < a.q.shape[1] ? most : a.q.shape[1];
+}
+
+/* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
+   second, and the third for stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
-    const int64_t rows = x.a.q.shape[1], each = x.stats ? 3 : 2;
+    const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x), each = x.stats ? 2 : 1;
     const bool dense = x.o.method == SANTA_DENSE;
-    CHECK_INT(standin.launches.size(), rows * each);
+    if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
         CHECK(m.begin == (uintptr_t)x.stats && m.bytes == sizeof(santa_stats));
-    for (size_t i = 0; i < standin.launches.size(); i++) {
-        const standin_launch &l = standin.launches[i];
-        const std::string &name = name_of(l);
-        const int64_t row = (int64_t)i / each, which = (int64_t)i % each;
-        params p;
-        if (!CHECK(l.parameters.size() == sizeof p)) return;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
-        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-        CHECK_MSG(!l.overlap || which == 1, "%s: launched early", name.c_str());
-        check_parameters(x, p, row, name);
-        check_parts(parts_of(x, p), workspace, bytes, name);
-        if (which == 2) {
-            CHECK(name == "k_stats");
-            check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
-        } else if (which == 0) {
-            if (dense) check_dense(x, l, p, name);
-            else check_scores(x, l, p, name);
-        } else if (dense) {
-            CHECK(name == "k_combine");
-            check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
-        } else {
-            check_gather(x, l, p, name);
+    params first = {};
+    size_t i = 0;
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t which = row % pass ? 1 : 0; which <= each; which++, i++) {
+            const standin_launch &l = standin.launches[i];
+            const std::string &name = name_of(l);
+            params p;
+            if (!CHECK(l.parameters.size() == sizeof p)) return;
+            memcpy((void *)&p, l.parameters.data(), sizeof p);
+            CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
+            CHECK_MSG(!l.overlap || which == 1, "%s: launched early", name.c_str());
+            check_parameters(x, p, row, name);
+            check_parts(parts_of(x, p), workspace, bytes, name);
+            CHECK_INT(p.rows, which > 0 ? 1 : pass < rows - row ? pass : rows - row);
+            if (which == 0) first = p;
+            const uint64_t heads = (uint64_t)(row % pass) * (uint64_t)(x.a.q.shape[0] * x.a.q.shape[2]);
+            if (which == 1 && !dense) {
+                const uint64_t blocks = heads * (uint64_t)p.blocks;
+                const uint64_t entry = x.o.stash == SANTA_STASH_F16 ? 2 : x.o.stash == SANTA_STASH_U8 ? 1 : 4;
+                CHECK_MSG((const char *)p.block_sums == (const char *)first.block_sums + blocks * 8
+                              && p.stash == first.stash + blocks * 64 * entry
+                              && p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256),
+                          "%s: another row's scores", name.c_str());
+            }
+            if (which == 2) {
+                CHECK(name == "k_stats");
+                check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
+            } else if (which == 0) {
+                if (dense) check_dense(x, l, p, name);
+                else check_scores(x, l, p, name);
+            } else if (dense) {
+                CHECK(name == "k_combine");
+                check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
+            } else {
+                check_gather(x, l, p, name);
+            }
         }
-    }
 }
 
 /* ------------------------------------------------------------------------------------------------- calls */
