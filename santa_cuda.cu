@@ -435,7 +435,8 @@ template <typename K, int C, bool LO> struct query {
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
 
 /* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
-   PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a slice. */
+   PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a
+   slice. */
 struct slot_place { int row, head; };
 __device__ __forceinline__ slot_place slot_of(const params &p, int n) {
     const int row = p.rows > 1 ? (int)p.by_group.quotient((unsigned)n) : 0;
@@ -1246,7 +1247,7 @@ __device__ __noinline__ found_block walk_blocks(const float2 *blocks, int have, 
 /* The query head of a CTA. */
 struct gather_head {
     int b, head, portion;
-    int first, per;                                 /* first block that has keys; blocks of a thread */
+    int first;                                      /* block that has keys */
     bool fits;                                      /* a thread's blocks fit in KEPT */
     head_sums sum;
     float m;                                        /* highest score, in base 2 */
@@ -1267,7 +1268,8 @@ __device__ __forceinline__ portion portion_of(int draws, int index) {
      prepare    what does not depend on the scores, before the wait for them; into shared memory, or
                 the compiler would move it behind the wait
      recall     behind the wait, each thread what it put there
-     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and with it
+     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and
+                with it
      settle     once all masses are known: lists of its own, more draws than p.samples
      find       the place of a draw; lanes that have none do not call */
 
@@ -1445,7 +1447,7 @@ k_gather(const __grid_constant__ params p) {
         = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
     const float2 *own = sum.all + tid * per;        /* this thread's blocks */
     const int have = min(per, blocks - tid * per);
-    gather_head x = { b, head, index, first, per, fits, sum, MASKED, 0.0 };
+    gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
     portion mine = portion_of(p.samples, index);
     Pick pick;
     pick.prepare(p, s, x, mine);
