@@ -1,11 +1,14 @@
-/* santa_cuda.cu - v0.2.0 - prop, flash and dense decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+/* santa_cuda.cu - v0.2.0 - decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
-   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel, dense-kernel, stats-kernel, launch
+   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel,
+              dense-kernel, stats-kernel, launch
 
    A decode step by sampling is two kernels:
-     scores   reads K once: per 64 keys and query head the maximum, the sum of u = exp(s - max), and the stash of all u.
-     gather   a CTA per query head and 256 draws: scan of the tile sums, the comb (or strata, or draws) by binary search, V's rows.
+     scores   reads K once: for 64 keys and a query head the maximum, the sum of u = exp(s - max),
+              and the stash of all u.
+     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata, or
+              draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
 
    What each step won on an H200 is in bench/ladder.md.
@@ -23,16 +26,16 @@
 
 namespace {
 
-enum { TILE = SANTA_BLOCK };                        /* keys per tile; a warp owns one */
-enum { SLOTS = 8 };                                 /* query heads per pass: the N side of the mma */
-enum { SPLIT = 1024 };                              /* keys per CTA of the dense kernel; fixed, so that sums are */
+enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
+enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
+enum { SPLIT = 1024 };                              /* keys of a dense CTA; fixed, so that sums are */
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
-enum { SHARE = GATHER_WARPS * 32 };                 /* draws per share of a head: one per thread that gathers */
-enum { RUN = 8 };                                   /* tiles per such thread whose sums are kept: 131072 keys */
+enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
+enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
 
-static_assert(TILE == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
-static_assert(SPLIT % TILE == 0, "a split of dense is whole tiles");
-static_assert((RUN & (RUN - 1)) == 0, "a thread has a power of two of tiles");
+static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
+static_assert(SPLIT % BLOCK == 0, "a split of dense is whole blocks");
+static_assert((KEPT & (KEPT - 1)) == 0, "a thread has a power of two of blocks");
 
 #define FULL 0xffffffffu
 #define LOG2E 1.44269504088896340736f
@@ -42,67 +45,86 @@ static_assert((RUN & (RUN - 1)) == 0, "a thread has a power of two of tiles");
 typedef unsigned long long u64;
 typedef long long i64;
 
-/* n / d for n < 2^31 by a multiplication: a division is 20 instructions, and these stand before a kernel's first load. */
+/* n / d for n < 2^31 by a multiplication: a division is 20 instructions, and these stand before
+   a kernel's first load. */
 struct divisor {
     unsigned d, factor, shift;
-    __device__ __forceinline__ unsigned quotient(unsigned n) const { return (__umulhi(n, factor) + n) >> shift; }
+    __device__ __forceinline__ unsigned quotient(unsigned n) const {
+        return (__umulhi(n, factor) + n) >> shift;
+    }
 };
 
-/* Everything a kernel needs, by value. Strides in bytes. */
+/* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
+   head, feature. */
 struct params {
     /* First what a scores kernel needs before its first load: few lines of constants. */
-    unsigned run, longer;                           /* the stream: steps of 8 warps per CTA; the first `longer` have one more */
-    unsigned work;                                  /* warps of a scores kernel: batch * kv_heads * slices * tiles       */
-    divisor by_slices, by_inner, by_outer;
-    int heads_inner, capacity, q_len, q_index, causal, d;
-    int k_row;                                      /* the stream: k_stride[1]                                            */
-    int once;                                       /* the stream: K is the first that L2 gives up                        */
-    const int *seq_lens, *context_lens;
+    unsigned steps, longer;                         /* of a CTA; the first `longer` have one more */
+    unsigned work;                                  /* warps: batch * kv_heads * slices * blocks */
+    divisor by_slices, by_inner, by_outer;          /* from a warp to its work */
+    divisor by_group;
+    int heads_inner;                                /* warps: all heads of a block, or all of a head */
+    int rows;                                       /* query rows of a pass, from q_index on; see slot_of */
+    int capacity, q_len, q_index, causal, d;
+    int k_row;                                      /* k_stride[1] */
+    int once;                                       /* K is the first that L2 gives up */
+    const int *seq_lens, *context_lens;             /* [batch] or NULL */
     int first_key;
     i64 window;
-    const char *k;
-    i64 k_stride[4];                                /* all strides: batch (page for k, v), token, head, feature           */
-    const char *q, *v;
-    char *out;
-    float *lse;
+
+    const char *k;                                  /* [batch or pages, capacity or page, kv_heads, d] */
+    i64 k_stride[4];
+    const char *q;                                  /* [batch, q_len, heads, d] */
+    const char *v;                                  /* as k, dv */
+    char *out;                                      /* as q, dv */
+    float *lse;                                     /* [batch, q_len, heads] or NULL */
     i64 q_stride[4], v_stride[4], out_stride[4];
-    const int *table;
+    int q_type, k_type, v_type, out_type;           /* santa_dtype */
+    int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
+    int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
+    int blocks, splits;                             /* of 64 and SPLIT keys in capacity */
+    const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
-    int page_size, page_shift, pages;               /* page_shift: log2 of page_size, -1 if it is none */
-    int eights;                                     /* page_size is a multiple of 8 */
-    int batch, heads, kv_heads, group, slices, dv, tiles, q_type, k_type, v_type, out_type;
-    int vector_q, vector_v, splits;
+    divisor by_page;                                /* keys of a page, with a table */
+    int pages;
+    int eights;                                     /* 8 keys share a page; always without a table */
     float scale, soft_cap, v_scale;
-    const float *sinks, *slopes;
-    u64 seed, offset;
+    const float *sinks, *slopes;                    /* [heads] or NULL */
+
+    int method, samples, flash_blocks, stash_type;  /* flash_blocks: in a flash tile */
     double per_sample;                              /* 1 / samples */
-    const u64 *seeds, *offsets, *ids;
-    int method, samples, flash_blocks, stash_type;
-    float2 *tile;                                   /* [batch, heads, tiles]: max (base 2), sum of u                      */
-    char *stash;                                    /* [batch, heads, tiles * 64] of stash_type                          */
-    int *keys;                                      /* [batch, heads, draws]: drawn keys, for stats                       */
-    int *draws;                                     /* [batch, heads]: how many                                           */
-    i64 max_draws;
-    float *part;                                    /* dense: [batch, heads, splits, dv + 2]: sums, max, denominator; sampled:
-                                                       [batch, heads, column blocks, shares, columns]: sums of 256 draws  */
-    int *arrived;                                   /* [batch, heads, column blocks]: shares that are done                */
-    int shares;
-    i64 arrivals;                                   /* counters in arrived: scores sets them to 0 */
+    u64 seed, offset;
+    const u64 *seeds, *offsets, *ids;               /* [batch] or NULL */
+    float2 *block_sums;                             /* [rows, batch, heads, blocks]: max, sum of u */
+    char *stash;                                    /* [rows, batch, heads, blocks, 64]: u */
+    int portions;                                   /* of a head's draws: PORTION each */
+    /* exact: [batch, heads, splits, dv + 2]: sums, maximum, denominator;
+       drawn: [batch, heads, 256s of dv, portions, 128 * CH]: sums */
+    float *partial;
+    int *arrived;                                   /* [rows, batch, heads, 256s of dv]: done */
+    i64 arrivals;                                   /* counters in arrived, which scores sets to 0 */
+
     santa_stats *stats;
+    int *keys;                                      /* [batch, heads, max_draws]: drawn; for stats */
+    int *draws;                                     /* [batch, heads]: how many; NULL if nothing is drawn */
+    i64 max_draws;
 };
 
 /* ---------------------------------------------------------------------------------------------- >>shared-memory */
 
-/* What a CTA of each kernel needs of shared memory: kernels declare it and launches ask for it by these. */
+/* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask
+   for it, both by these. */
 
 constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
 
+template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
+template <> constexpr bool eight_bits<e4m3> = true;
+
 /* k_scores and k_dense: rows of K (and V) on their way, see k_scores. */
 template <typename K, int C> struct ring {
-    enum { LOADS = 2 * (sizeof(K) == 1 ? C / 2 : C) };                /* uint4 per lane and step: 2 rows */
+    enum { LOADS = 2 * (eight_bits<K> ? C / 2 : C) };                 /* uint4 per lane and step: 2 rows */
     enum { STEPS = 24 / LOADS };                                      /* 12 KB per warp, or 8 */
     enum { BYTES = SCORE_WARPS * STEPS * LOADS * 32 * 16 };
     static_assert(STEPS >= 1, "a step does not fit in a warp's part of the ring");
@@ -114,7 +136,7 @@ template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; }
 
 /* k_dense: the ring, where at the end the warps' sums lie, and beside it their weights. */
 template <int GS> struct alignas(16) dense_weights {
-    float weight[SCORE_WARPS][TILE * GS];
+    float weight[SCORE_WARPS][BLOCK * GS];
     float factor[SCORE_WARPS][GS];
 };
 constexpr int DENSE_BYTES = SCORE_WARPS * 24 * 512 + (int)sizeof(dense_weights<8>); /* above LEAST_SHARED */
@@ -123,61 +145,104 @@ template <typename K, int C, int GS> struct dense_memory {
     enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
     static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
-    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES, "more than DENSE_BYTES");
+    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES,
+                  "DENSE_BYTES does not cover this instance");
 };
 
-/* k_dense_plain: its own, small enough to be declared. */
+/* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and
+   V: it has room for the widest, and skips what a problem does not have. */
+enum { PLAIN_CHUNKS = 8 };                          /* 32 features of K each */
+enum { PLAIN_HEADS = 4, PLAIN_PIECES = 2 };         /* of a query; 128 columns of V each */
 template <int GS, int COLUMNS> struct alignas(16) plain_memory {
-    float weight[DENSE_WARPS][TILE * GS];
+    float weight[DENSE_WARPS][BLOCK * GS];
     float factor[DENSE_WARPS][GS];
     warp_sums<GS, COLUMNS> merge[DENSE_WARPS];
 };
 
-/* k_gather, for a share of a head. Thread t owns 1 << shift neighbouring tiles; its k-th one is at
-   [k][t]. */
-template <int CH, bool FLASH> struct gather_memory {
-    /* sums up to and with a tile, from the start of its thread's tiles; flash: as int, flash tiles
-       that have mass */
-    double prefix[FLASH ? RUN * SHARE / 2 : RUN * SHARE];
-    float2 sums[FLASH ? RUN * SHARE : 1];           /* flash: p.tile of this head */
-    /* sums up to and with a thread, from the start of its warp; before, where its threshold lies
-       within its stratum */
-    double ends[SHARE];
+/* k_gather draws by a Pick: which block each draw falls in, and the weight of its row. A Pick
+   holds what it keeps in registers, its `memory` what it keeps in shared memory; see
+   >>gather-kernel for what it has to say when. Thread t owns 1 << shift neighbouring blocks;
+   its k-th one is at [k][t]. */
+struct gather_head;                                 /* the query head and what is known of its masses */
+struct portion;                                     /* which of its draws are whose */
+struct place;                                       /* where a draw fell */
+template <typename Pick> struct scan_memory {
+    typename Pick::memory pick;
+    /* sums up to and with a thread, from the start of its warp; before, a Pick's */
+    double ends[PORTION];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
-    u64 key;                                        /* flash: row_key */
     float tops[GATHER_WARPS];
+};
+
+/* sys, prop, strat, iid: positions in the mass of all keys. */
+struct comb {
+    struct memory {
+        double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
+    };
+    double u;                                       /* this lane's threshold, within its stratum */
+
+    __device__ static const float2 *copied(memory &, bool fits);
+    __device__ void prepare(const params &p, scan_memory<comb> &s, const gather_head &x,
+                            const portion &mine);
+    __device__ void recall(scan_memory<comb> &s);
+    __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
+    __device__ void settle(const params &p, scan_memory<comb> &s, const gather_head &x, portion &mine);
+    __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
+};
+
+/* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
+struct flash {
+    struct memory {
+        int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
+        float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
+        u64 key;                                    /* row_key */
+    };
+    i64 from;                                       /* rank of the first flash tile in tile_of */
+    int groups;                                     /* flash tiles that have mass */
+
+    __device__ static const float2 *copied(memory &s, bool fits);
+    __device__ void prepare(const params &p, scan_memory<flash> &s, const gather_head &x,
+                            const portion &mine);
+    __device__ void recall(scan_memory<flash> &s);
+    __device__ void keep(memory &s, int k, int i, float2 sums, double mass);
+    __device__ void settle(const params &p, scan_memory<flash> &s, const gather_head &x, portion &mine);
+    __device__ place find(const params &p, scan_memory<flash> &s, const gather_head &x, int draw);
+};
+
+template <int CH, typename Pick> struct gather_memory {
+    scan_memory<Pick> scan;
     union {
         struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
     } warps[GATHER_WARPS];
     int last_one;
-    static_assert(128 * CH <= SHARE, "a thread adds up a column");
-    static_assert(SHARE == GATHER_WARPS * 32, "a lane has one draw");
+    static_assert(128 * CH <= PORTION, "a thread adds up a column");
+    static_assert(PORTION == GATHER_WARPS * 32, "a lane has one draw");
 };
-static_assert(sizeof(gather_memory<2, false>) <= 48 * 1024 && sizeof(gather_memory<2, true>) <= 48 * 1024,
+static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
 
-/* k_combine, for a query head and 128 columns. */
 struct combine_memory {
     double scratch[16];
     float weight[128], tops[16], sums[4][128];
 };
 
-/* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its kernels.
-   There each one states its threads and what it declares and needs of shared memory. */
+/* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
+   kernels. There each one states its threads and what it declares and needs of shared
+   memory. */
 #ifdef SANTA_CUDA_STANDIN
 
-template <typename K, int C, bool LO, bool EXTRA> void k_scores_plain(const params) {
+template <typename K> void k_scores_plain(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, 0);
 }
-template <typename K, int C, bool PAGED> void k_scores(const params) {
+template <typename K, int C> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
-template <typename V, int CH, bool FLASH> void k_gather(const params) {
-    standin_kernel(SHARE, sizeof(gather_memory<CH, FLASH>), 0);
+template <typename V, int CH, typename Pick> void k_gather(const params) {
+    standin_kernel(PORTION, sizeof(gather_memory<CH, Pick>), 0);
 }
-template <typename K, int C, bool LO, bool EXTRA, int GS, int CV> void k_dense_plain(const params) {
-    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<GS, 128 * CV>), 0);
+template <typename K> void k_dense_plain(const params) {
+    standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
 }
 template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
@@ -207,39 +272,43 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
 /* First step of >>random in santa.h. */
 __device__ __forceinline__ u64 row_key(const params &p, int b) {
     u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)b;
-    uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32), (unsigned)id, (unsigned)(id >> 32));
+    const uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32),
+                           (unsigned)id, (unsigned)(id >> 32));
     return (u64)r.y << 32 | r.x;
 }
 
-__device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row, unsigned index) {
+__device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned head, unsigned row,
+                                          unsigned index) {
     uint4 r = philox(key, index >> 2, head, row, stream);
     unsigned w = (index & 2) ? ((index & 1) ? r.w : r.z) : ((index & 1) ? r.y : r.x);
     return (double)w * (1.0 / 4294967296.0);
 }
 
-__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position) {
+/* The keys of query row p.q_index, or of `rows` from it on, and the row's position. */
+__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
+                                          int rows = 1) {
     int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
-    int all = p.context_lens ? p.context_lens[b] - p.first_key : len;         /* counted from the first key here */
+    int all = p.context_lens ? p.context_lens[b] - p.first_key : len; /* counted from the first key here */
     position = all - p.q_len + p.q_index;
-    end = p.causal ? min(max(position + 1, 0), len) : len;
+    end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
     begin = min(begin, end);
 }
 
-__device__ __noinline__ int divide(int a, int b) { return a / b; }
-
-/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). */
+/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). Not
+   PAGED: there is no table, which k_dense has an instance for, since cold code costs it 4 us; else
+   p.table is asked. */
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
-template <bool PAGED> __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    if (!PAGED) return b * stride[0] + j * stride[1];
-    int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size);
-    int at = p.table[b * p.table_stride + page];
-    if ((unsigned)at >= (unsigned)p.pages) return NO_ROW;
-    return at * stride[0] + (j - page * p.page_size) * stride[1];
-}
+template <bool PAGED = true>
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    return p.table ? row_offset<true>(p, stride, b, j) : row_offset<false>(p, stride, b, j);
+    if (PAGED && p.table) {
+        const unsigned page = p.by_page.quotient((unsigned)j);
+        const int at = p.table[b * p.table_stride + page];
+        if ((unsigned)at >= (unsigned)p.pages) return NO_ROW;
+        return at * stride[0] + (j - (int)(page * p.by_page.d)) * stride[1];
+    }
+    return b * stride[0] + j * stride[1];
 }
 
 __device__ __forceinline__ float e4m3_to_float(unsigned char x) {
@@ -282,22 +351,33 @@ template <typename T> struct pair_of;
 template <> struct pair_of<__nv_bfloat16> { typedef __nv_bfloat162 type; };
 template <> struct pair_of<__half> { typedef __half2 type; };
 
-__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) { return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3)); }
+__device__ __forceinline__ __half2 e4m3_pair(unsigned short x) {
+    return __half2(__nv_cvt_fp8x2_to_halfraw2(x, __NV_E4M3));
+}
 
 /* N = 4 adjacent values of V as they lie in memory: one load. */
 template <typename T, int N> struct values {
     unsigned w[N * sizeof(T) / 4];
     __device__ __forceinline__ void load(const char *p) {
-        if constexpr (sizeof(w) == 16) { uint4 x = __ldg((const uint4 *)p); w[0] = x.x; w[1] = x.y; w[2] = x.z; w[3] = x.w; }
-        else if constexpr (sizeof(w) == 8) { uint2 x = __ldg((const uint2 *)p); w[0] = x.x; w[1] = x.y; }
-        else w[0] = __ldg((const unsigned *)p);
+        if constexpr (sizeof(w) == 16) {
+            uint4 x = __ldg((const uint4 *)p);
+            w[0] = x.x;
+            w[1] = x.y;
+            w[2] = x.z;
+            w[3] = x.w;
+        } else if constexpr (sizeof(w) == 8) {
+            uint2 x = __ldg((const uint2 *)p);
+            w[0] = x.x;
+            w[1] = x.y;
+        } else w[0] = __ldg((const unsigned *)p);
     }
     __device__ __forceinline__ void unpack(float *f) const {
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             float2 y;
             if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
-            else if constexpr (sizeof(T) == 2) y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
+            else if constexpr (sizeof(T) == 2)
+                y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
             else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
             f[i] = y.x; f[i + 1] = y.y;
         }
@@ -324,61 +404,82 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
 
 /* ---------------------------------------------------------------------------------------------- >>scoring */
 
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-                                    __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __nv_bfloat16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
-                                    __half) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __half) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
 template <> struct compute<e4m3> { typedef __half type; };
 template <> struct compute<any> { typedef __nv_bfloat16 type; };
 
-/* The scores of one tile of 64 keys for up to 8 query heads, by one warp. A dot product does not care in which order the
-   feature index runs: lane (r = lane / 4, c = lane % 4) loads 16 adjacent bytes of a K row and feeds them to the mma as the
-   fragment columns that are its own, with q permuted alike; so scores need no shared memory. Nor does it matter which key sits
-   in which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so that a lane ends with 8 adjacent
-   keys, s[e][0..7], of the heads 2c + e.
-   C: 32-feature chunks; LO: q in two parts, for a q that is not exact in K's type; IL: steps whose loads are in flight together. */
+/* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does
+   not care in which order the feature index runs: lane (r = lane / 4, c = lane % 4) loads 16
+   adjacent bytes of a K row and feeds them to the mma as the fragment columns that are its own,
+   with q permuted alike; so scores need no shared memory. Nor does it matter which key sits in
+   which row of the M side: rows r and r + 8 of step i hold keys 8r + 2i and 8r + 2i + 1, so
+   that a lane ends with 8 adjacent keys, s[e][0..7], of the heads 2c + e. C: 32-feature chunks;
+   LO: q in two parts, for a q that is not exact in K's type. */
 template <typename K, int C, bool LO> struct query {
     unsigned hi[2 * C][2], lo[LO ? 2 * C : 1][2];
-    float unscale;                                  /* e4m3: q is brought near 1 before it is rounded to f16 */
+    float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
 };
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
 
-/* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16 bytes), one per 32 otherwise. */
-template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
-    return sizeof(K) == 1 ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
+/* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
+   PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a
+   slice. */
+struct slot_place { int row, head; };
+__device__ __forceinline__ slot_place slot_of(const params &p, int n) {
+    const int row = p.rows > 1 ? (int)p.by_group.quotient((unsigned)n) : 0;
+    return { row, n - row * p.group };
 }
 
-/* Features f .. f + 7 of a row of q, zeros from f + count on. */
-__device__ __forceinline__ void load_features(const params &p, const char *row, int f, int count, float x[8]) {
-    if (p.vector_q && count >= 8) {
-        const uint4 y = *(const uint4 *)(row + 2 * f);
-        if (p.q_type == SANTA_F16) unpack16<__half>(y, x); else unpack16<__nv_bfloat16>(y, x);
-        return;
-    }
+/* Features that lane c holds in 8-wide piece i: two pieces of 8 per 64 features for e4m3 (16
+   bytes), one per 32 otherwise. */
+template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
+    return eight_bits<K> ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
+}
+
+/* Features f .. f + 7 of a row of 16-bit q, as they lie in memory. */
+__device__ __forceinline__ uint4 load_query16(const params &p, const char *row, int f) {
+    if (p.vector_q) return *(const uint4 *)(row + 2 * f);
+    unsigned w[4];
+    row += f * p.q_stride[3];
 #pragma unroll
-    for (int e = 0; e < 8; e++) x[e] = e < count ? load_any(p.q_type, row + (f + e) * p.q_stride[3]) : 0.0f;
+    for (int i = 0; i < 4; i++) {
+        w[i] = *(const unsigned short *)row;
+        w[i] |= (unsigned)*(const unsigned short *)(row + p.q_stride[3]) << 16;
+        row += 2 * p.q_stride[3];
+    }
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 template <typename K, int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<K, C, LO> &q) {
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
+                                           query<K, C, LO> &q) {
     typedef typename compute<K>::type T;
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const char *row = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(r, heads - 1)) * p.q_stride[2];
+    const slot_place slot = slot_of(p, min(r, heads - 1));
+    const char *row = p.q + b * p.q_stride[0] + (p.q_index + slot.row) * p.q_stride[1]
+                    + (head + slot.head) * p.q_stride[2];
     q.unscale = 1.0f;
-    if (!LO && sizeof(K) == 2 && p.vector_q) {      /* same type as K, aligned: as it is */
+    if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
 #pragma unroll
         for (int i = 0; i < C; i++) {
             uint4 x = make_uint4(0, 0, 0, 0);
-            int f = feature_of<K>(i, c);
-            if (r < heads && f < p.d) x = *(const uint4 *)(row + 2 * f);
+            const int f = feature_of<K>(i, c);
+            if (r < heads && f < p.d) x = load_query16(p, row, f);    /* p.d is a multiple of 8 */
             q.hi[2 * i][0] = x.x; q.hi[2 * i][1] = x.y;
             q.hi[2 * i + 1][0] = x.z; q.hi[2 * i + 1][1] = x.w;
         }
@@ -388,11 +489,21 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 #pragma unroll
     for (int i = 0; i < C; i++) {
         const int f = feature_of<K>(i, c);
-        load_features(p, row, f, r < heads ? p.d - f : 0, x[i]);
+        const bool have = r < heads && f < p.d;
+        if (LO && p.q_type == SANTA_F32) {
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[i][e] = have ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
+        } else {
+            uint4 y = make_uint4(0, 0, 0, 0);
+            if (have) y = load_query16(p, row, f);
+            if (p.q_type == SANTA_F16) unpack16<__half>(y, x[i]); else unpack16<__nv_bfloat16>(y, x[i]);
+        }
 #pragma unroll
         for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
     }
-    if (sizeof(K) == 1) {                           /* a power of two, exact; one for all heads: it is undone after the mma */
+    if (eight_bits<K>) {
+        /* a power of two, exact; one for all heads: it is undone after the mma */
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (m > 1e-30f && m < 1e30f) {
@@ -418,15 +529,19 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 }
 
 template <int C, bool LO>
-__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads, query<any, C, LO> &q) {
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
+                                           query<any, C, LO> &q) {
     const int c = threadIdx.x & 3;
     q.unscale = 1.0f;
     for (int e = 0; e < 2; e++)
-        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
+        q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                 + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
 }
 
-/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are masked later. */
-__device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int first, int begin, int end, i64 *at) {
+/* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
+   masked later. */
+__device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
+                                           i64 *at) {
     bool bad = false;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -440,9 +555,10 @@ __device__ __forceinline__ bool tile_rows(const params &p, int b, int kv, int fi
 
 /* One 16-byte piece of two K rows against q. */
 template <typename K, int C, bool LO>
-__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j, float acc[4]) {
+__device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j,
+                                           float acc[4]) {
     typedef typename compute<K>::type T;
-    if constexpr (sizeof(K) == 1) {
+    if constexpr (eight_bits<K>) {
 #pragma unroll
         for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
             const unsigned ua = w == 0 ? a.x : w == 1 ? a.y : w == 2 ? a.z : a.w;
@@ -465,24 +581,30 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
 }
 
 template <typename K, int C, bool LO>
-__device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO> &q, int b, int kv, int tile, int begin, int end,
-                                          float s[2][8]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = tile * TILE + 8 * r;
-    enum { LOADS = sizeof(K) == 1 ? C / 2 : C };
+__device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv,
+                                           int block, int begin, int end, float s[2][8]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = block * BLOCK + 8 * r;
+    enum { LOADS = eight_bits<K> ? C / 2 : C, AT_ONCE = LOADS < 4 ? LOADS : 4 };
     i64 at[8];
-    bool bad = tile_rows(p, b, kv, first, begin, end, at);
+    bool bad = block_rows(p, b, kv, first, begin, end, at);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint4 x[2][LOADS];
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int j = 0; j < LOADS; j++)
-                x[h][j] = 64 * j + 16 * c < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + (64 * j + 16 * c))
-                                                                 : make_uint4(0, 0, 0, 0);
         float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
-        for (int j = 0; j < LOADS; j++) piece_dots(q, x[0][j], x[1][j], j, acc);
+        for (int from = 0; from < LOADS; from += AT_ONCE) {
+            if (64 * from >= p.d * (int)sizeof(K)) break;
+            uint4 x[2][AT_ONCE];
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; j++) {
+                    const int byte = 64 * (from + j) + 16 * c;
+                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte)
+                                                          : make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) piece_dots(q, x[0][j], x[1][j], from + j, acc);
+        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             s[e][2 * i] = acc[e];
@@ -493,31 +615,39 @@ __device__ __forceinline__ bool tile_dots(const params &p, const query<K, C, LO>
 }
 
 template <int C, bool LO>
-__device__ __forceinline__ bool tile_dots(const params &p, const query<any, C, LO> &q, int b, int kv, int tile, int begin, int end,
-                                          float s[2][8]) {
+__device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
+                                           int block, int begin, int end, float s[2][8]) {
     const int r = (threadIdx.x & 31) >> 2;
     i64 at[8];
-    bool bad = tile_rows(p, b, kv, tile * TILE + 8 * r, begin, end, at);
+    bool bad = block_rows(p, b, kv, block * BLOCK + 8 * r, begin, end, at);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float a = 0.0f, d = 0.0f;
-        for (int f = 0; f < p.d; f++) {
-            float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
-            a += x * load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
-            d += x * load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
+#pragma unroll 1
+    for (int f = 0; f < p.d; f++) {
+        const float a = load_any(p.q_type, q.row[0] + f * p.q_stride[3]);
+        const float d = load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+            s[0][i] += x * a;
+            s[1][i] += x * d;
         }
-        s[0][i] = a;
-        s[1][i] = d;
     }
     return bad;
 }
 
-/* Scale, extras and mask, in base 2 (s * log2 e); returns the tile's maximum per head over the warp's 64 keys. */
+/* Called, so that it does not swell its callers. */
+__device__ __noinline__ float cap_score(float x, float cap) { return cap * tanhf(x / cap); }
+
+/* Scale, extras and mask, in base 2 (s * log2 e); returns the block's maximum per head over the
+   warp's 64 keys. */
 template <bool EXTRA>
-__device__ __forceinline__ void tile_finish(const params &p, float unscale, int head, int heads, int tile, int begin, int end,
-                                            int position, bool bad, float s[2][8], float m[2]) {
-    const int lane = threadIdx.x & 31, first = tile * TILE + 8 * (lane >> 2), c = lane & 3;
-    const bool whole = tile * TILE >= begin && (tile + 1) * TILE <= end;
+__device__ __forceinline__ void block_finish(const params &p, float unscale, int head, int heads, int block,
+                                             int begin, int end, int position, bool bad, float s[2][8],
+                                             float m[2]) {
+    const int lane = threadIdx.x & 31, first = block * BLOCK + 8 * (lane >> 2), c = lane & 3;
+    const int margin = p.rows - 1;                  /* the rows' ranges differ by so much at most */
+    const bool whole = block * BLOCK >= begin + margin && (block + 1) * BLOCK <= end - margin;
     const float scale = p.scale * unscale * (EXTRA ? 1.0f : LOG2E);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -526,7 +656,7 @@ __device__ __forceinline__ void tile_finish(const params &p, float unscale, int 
         for (int i = 0; i < 8; i++) {
             float x = s[e][i] * scale;
             if (EXTRA) {
-                if (p.soft_cap > 0.0f) x = p.soft_cap * tanhf(x / p.soft_cap);
+                if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
                 x = (x + slope * (float)(first + i - position)) * LOG2E;
             }
             s[e][i] = x;
@@ -535,13 +665,25 @@ __device__ __forceinline__ void tile_finish(const params &p, float unscale, int 
     if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
     if (!whole) {
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (first + i < begin || first + i >= end) s[0][i] = s[1][i] = MASKED;
-        if (bad) for (int e = 0; e < 2; e++) s[e][0] = __int_as_float(0x7fc00000);
+        for (int e = 0; e < 2; e++) {
+            int from = begin, to = end;
+            bool here = bad;
+            if (p.rows > 1) {
+                const int at = position + slot_of(p, 2 * c + e).row;
+                if (p.causal) to = min(end, max(at + 1, 0));
+                if (p.window > 0 && at >= p.window) from = max(begin, (int)(at - p.window + 1));
+                /* a page that only other rows use */
+                if (first >= to || first + 8 <= from) here = false;
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if (first + i < from || first + i >= to) s[e][i] = MASKED;
+            if (here) s[e][0] = __int_as_float(0x7fc00000);
+        }
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        m[e] = MASKED;                                                /* NaN is left out here and caught by the sum */
+        m[e] = MASKED;                              /* NaN is left out here and caught by the sum */
 #pragma unroll
         for (int i = 0; i < 8; i++) m[e] = fmaxf(m[e], s[e][i]);
 #pragma unroll
@@ -551,10 +693,16 @@ __device__ __forceinline__ void tile_finish(const params &p, float unscale, int 
 
 /* ---------------------------------------------------------------------------------------------- >>scores-kernel */
 
-/* Grid: one warp per (batch, KV head, slice of 8 query heads, tile); neighbouring warps share a tile of all KV heads in
-   token-major memory, or follow one head in head-major memory. Reads 64 rows of K, writes 64 * heads stash entries and heads
-   (max, sum) pairs. No shared memory and no barrier; it should run at the speed of reading K. */
-__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice, int &tile) {
+/* Both scores kernels write, for each query head and block of 64 keys, the highest score and
+   the sum of u = exp(score - highest), and in the stash every u. A warp owns a block of one KV
+   head and a slice of up to 8 of its query heads: warp w has work w.
+   Reads, per warp: 64 rows of K, up to 8 of q. Writes: heads * (64 stash entries + 8 bytes).
+   Flops, per warp: 2 * 64 * 8 * d on tensor cores; in a group of 4 half of the 8 are empty. */
+
+/* The work of warp w: neighbouring warps share a block of all KV heads in token-major memory,
+   or follow one head in head-major memory. */
+__device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int &kv, int &slice,
+                                       int &block) {
     if (w >= p.work) return false;
     unsigned rest = p.by_slices.quotient(w), at, batch, other;
     slice = (int)(w - rest * p.by_slices.d);
@@ -565,39 +713,49 @@ __device__ __forceinline__ bool locate(const params &p, unsigned w, int &b, int 
     other = rest - batch * p.by_outer.d;
     b = (int)batch;
     kv = (int)(p.heads_inner ? at : other);
-    tile = (int)(p.heads_inner ? other : at);
+    block = (int)(p.heads_inner ? other : at);
     return true;
 }
 
-/* Where the 64 entries of a tile start. */
-__device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int tile) {
-    return (((i64)b * p.heads + head) * p.tiles + tile) * TILE;
+/* Where the 64 entries of a block start. */
+__device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int block) {
+    return (((i64)b * p.heads + head) * p.blocks + block) * BLOCK;
 }
 
-/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per tile, the (max, sum) pairs. */
-__device__ __forceinline__ void write_tile(const params &p, int b, int kv, int slice, int tile, int heads, u64 key, float s[2][8],
-                                           const float m[2]) {
-    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, head = kv * p.group + slice * SLOTS;
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, the
+   (max, sum) pairs. */
+__device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
+                                            u64 key, float s[2][8], const float m[2]) {
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const int head = kv * p.group + slice * PASS_HEADS;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int h = 2 * c + e;
-        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];            /* an empty tile gives zeros, or NaN if it held one */
+        /* an empty block gives zeros, or NaN if it held one */
+        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];
 #pragma unroll
         for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
-        float sum = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
+        float sum
+            = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
-        const i64 row = (i64)b * p.heads + head + h, at = stash_entry(p, b, head + h, tile) + 8 * r;
+        const slot_place slot = slot_of(p, h);
+        const i64 row = ((i64)slot.row * p.batch + b) * p.heads + head + slot.head;
+        const i64 at = (row * p.blocks + block) * BLOCK + 8 * r;
         if (p.stash_type == SANTA_STASH_U8) {
-            /* rounded up with the probability of the remainder: unbiased; 16 random bits per key */
-            uint4 w = philox(key, (unsigned)(tile * 8 + r), (unsigned)(head + h), (unsigned)p.q_index, 3);
+            /* rounded up with the probability of the remainder: unbiased; 16 random bits per
+               key */
+            uint4 w = philox(key, (unsigned)(block * 8 + r), (unsigned)(head + slot.head),
+                             (unsigned)(p.q_index + slot.row), 3);
             const unsigned bits[4] = { w.x, w.y, w.z, w.w };
             unsigned n[8];
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in the low byte */
-                const unsigned d = 0x3f800000u | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
+                /* 1 + dither by its bits; 2^23 - 1 more, rounded down, leaves the integer in
+                   the low byte */
+                const unsigned d = 0x3f800000u
+                                 | (i & 1 ? bits[i / 2] >> 16 << 7 : (bits[i / 2] & 0xffffu) << 7);
                 n[i] = __float_as_uint(__fadd_rd(fmaf(s[e][i], 255.0f, __uint_as_float(d)), 8388607.0f));
             }
             *(uint2 *)(p.stash + at) = make_uint2(
@@ -613,7 +771,7 @@ __device__ __forceinline__ void write_tile(const params &p, int b, int kv, int s
             *(float4 *)(p.stash + 4 * at + 16) = make_float4(s[e][4], s[e][5], s[e][6], s[e][7]);
         }
         if (r == 0)
-            p.tile[row * p.tiles + tile] = make_float2(m[e], sum);
+            p.block_sums[row * p.blocks + block] = make_float2(m[e], sum);
     }
 }
 
@@ -636,35 +794,45 @@ __device__ __forceinline__ void launch_dependents() {
 #endif
 }
 
-/* The plain kernel: any K, extras, a q in two parts. */
-template <typename K, int C, bool LO, bool EXTRA>
+/* What k_scores does not take: any type and stride of K (`any`: no tensor cores), soft cap,
+   ALiBi, and a q that K's type cannot hold, in two parts: twice the flops.
+   Grid: p.work / 8 CTAs of 8 warps. No shared memory and no barrier. K goes straight to
+   registers, so it is bound by latency; nothing here is tuned. */
+template <typename K>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
-    int b, kv, slice, tile, begin, end, position;
+    int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
-    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, tile)) {
+    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, block)) {
         key_range(p, b, begin, end, position);
-        if (tile * TILE < end && (tile + 1) * TILE > begin) {
-            const int head = kv * p.group + slice * SLOTS, heads = min(p.group - slice * SLOTS, (int)SLOTS);
-            query<K, C, LO> q;
+        if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
+            const int head = kv * p.group + slice * PASS_HEADS,
+                      heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+            query<K, PLAIN_CHUNKS, true> q;
             float s[2][8], m[2];
             load_query(p, b, head, heads, q);
-            bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-            tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
-            write_tile(p, b, kv, slice, tile, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+            bool bad = block_dots(p, q, b, kv, block, begin, end, s);
+            block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
+            write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0,
+                        s, m);
         }
     }
     launch_dependents();
 }
 
-/* The tuned kernel: a stream. Every warp walks its tiles with STEPS steps of 16 keys in flight to a ring in shared memory by
-   cp.async, across tile borders, so that memory never waits for a softmax. A lane reads back only what it copied itself: the ring
-   is a deep register file, there is no barrier, and no bank conflict. 16 warps with 12 KB each keep 192 KB on the way per
-   multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40. Grid: launch_fast. */
+/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight
+   to a ring in shared memory by cp.async, across the borders of blocks, so that memory never
+   waits for a softmax. A lane reads back only what it copied itself: the ring is a deep
+   register file, and there is no barrier and no bank conflict. 16 warps with 12 KB each keep
+   192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
+   Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
+   more.
+   Reads K once for each slice, or for p.rows query rows; it should run at the speed of that. */
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
 }
-/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays where it is. */
+/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays
+   where it is. */
 __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     u64 policy;
@@ -674,59 +842,79 @@ __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
 }
 __device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
 
-/* A warp's place in its tiles. A CTA owns a run of neighbouring tiles, so that it streams one region and keeps its queries. */
-struct cursor { unsigned w; int b, kv, slice, tile, begin, end, position; bool valid; const char *base; };
+/* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one
+   region and keeps its queries. */
+struct cursor { unsigned w; int b, kv, slice, block, begin, end, position; bool valid; const char *base; };
 
-/* To the first needed tile at or behind w. */
+/* To the first needed block at or behind w. */
 __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x) {
     for (;; x.w += SCORE_WARPS) {
-        if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.tile))) return;
-        key_range(p, x.b, x.begin, x.end, x.position);
-        if (x.tile * TILE < x.end && (x.tile + 1) * TILE > x.begin) return;
+        if (!(x.valid = x.w < end && locate(p, x.w, x.b, x.kv, x.slice, x.block))) return;
+        key_range(p, x.b, x.begin, x.end, x.position, p.rows);
+        if (x.block * BLOCK < x.end && (x.block + 1) * BLOCK > x.begin) return;
     }
 }
 
-/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range: its place in k, -1 if the block
-   table is wrong; *start: its first key. */
+/* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range:
+   its place in k, -1 if the block table is wrong; *start: its first key. Without a table a
+   sequence is one page. */
+template <bool PAGED>
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
-    const int last = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2) + 7, j = min(max(last, x.begin), x.end - 1);
-    const int page = p.page_shift >= 0 ? j >> p.page_shift : divide(j, p.page_size), at = p.table[x.b * p.table_stride + page];
-    *start = page * p.page_size;
+    *start = 0;
+    if (!PAGED || !p.table) return x.b;
+    const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7;
+    const int j = min(max(last, x.begin), x.end - 1);
+    const unsigned page = p.by_page.quotient((unsigned)j);
+    const int at = p.table[x.b * p.table_stride + page];
+    *start = (int)(page * p.by_page.d);
     return (unsigned)at < (unsigned)p.pages ? at : -1;
 }
 
-/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were laid out like the lane's. */
-template <bool PAGED> __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
+/* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were
+   laid out like the lane's. */
+template <bool PAGED = true>
+__device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
     i64 at = PAGED ? 0 : x.b * p.k_stride[0];
     if (PAGED && p.eights && x.valid) {
         int start;
-        const int page = lane_page(p, x, &start);
+        const int page = lane_page<PAGED>(p, x, &start);
         at = max(page, 0) * p.k_stride[0] - (i64)start * p.k_row;
     }
     return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
 }
 
-/* 16 keys of the tile, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table reads page 0; bad_pages finds it. */
-template <typename K, int C, bool PAGED>
+/* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table
+   reads page 0; bad_pages finds it. */
+template <typename K, int C, bool PAGED = true>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
-    const int lane = threadIdx.x & 31, c = lane & 3, first = x.tile * TILE + 8 * (lane >> 2) + 2 * i;
+    const int lane = threadIdx.x & 31, c = lane & 3, first = x.block * BLOCK + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
-    const auto each_row = [&](auto copy) {
+    i64 at[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) at[h] = (i64)min(max(first + h, x.begin), x.end - 1) * p.k_row;
+    if (PAGED && __builtin_expect(!p.eights, 0))
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int j = min(max(first + h, x.begin), x.end - 1);
-            i64 at = PAGED && !p.eights ? row_offset<true>(p, p.k_stride, x.b, j) : (i64)j * p.k_row;
-            if (PAGED && at == NO_ROW) at = 0;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) copy(slot + (h * PIECES + k) * 32 + lane, x.base + at + 64 * k, 64 * k + 16 * c);
+            at[h] = row_offset(p, p.k_stride, x.b, min(max(first + h, x.begin), x.end - 1));
+            if (at[h] == NO_ROW) at[h] = 0;
         }
+    const auto each_row = [&](auto copy) {
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                copy(slot + (h * PIECES + k) * 32 + lane, x.base + at[h] + 64 * k, 64 * k + 16 * c);
     };
-    if (p.d == 32 * C) {                            /* one piece of code: a jump may be a trip to fetch it */
+    if (p.d == 32 * C) {
+        /* one piece of code: a jump may be a trip to fetch it */
         if (p.once) each_row([](uint4 *to, const char *from, int) { copy16_once(to, from); });
         else each_row([](uint4 *to, const char *from, int) { copy16(to, from); });
     } else {
@@ -737,19 +925,23 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
     }
 }
 
-template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
-    if (!PAGED) return false;
+template <bool PAGED = true>
+__device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     int start;
-    if (p.eights) return lane_page(p, x, &start) < 0;
+    if (!PAGED || !p.table) return false;
+    if (p.eights) return lane_page<PAGED>(p, x, &start) < 0;
     bool bad = false;
-    const int first = x.tile * TILE + 8 * ((threadIdx.x & 31) >> 2);
-    for (int i = 0; i < 8; i++) bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
+    const int first = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
 }
 
 /* Scores of 16 keys from a slot of the ring: s[..][2i], s[..][2i + 1]. */
 template <typename K, int C>
-__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i, float s[2][8]) {
+__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i,
+                                          float s[2][8]) {
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -765,51 +957,55 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
     }
 }
 
-/* The scores of the next tile in the ring. `advance` sends for another step. */
+/* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that
+   is STEPS - 1 further on: which one of its block, the compiler knows. */
 template <typename K, int C, typename Advance>
-__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot, Advance advance,
-                                            float s[2][8]) {
+__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot,
+                                            Advance advance, float s[2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        advance();
+        advance(i + STEPS - 1);
         copy_wait<STEPS - 1>();
         step_dots<K, C>(q, mine + slot * ring<K, C>::LOADS * 32, i, s);
         if (++slot == STEPS) slot = 0;
     }
 }
 
-template <typename K, int C, bool PAGED>
+template <typename K, int C>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     extern __shared__ uint4 slots[];
     const int warp = threadIdx.x >> 5;
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
-    const unsigned from = blockIdx.x * p.run + min(blockIdx.x, p.longer);
-    const unsigned end = (from + p.run + (blockIdx.x < p.longer)) * SCORE_WARPS;
+    const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
+    const unsigned end = (from + p.steps + (blockIdx.x < p.longer)) * SCORE_WARPS;
     cursor in, x;
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
-    in.base = key_base<PAGED>(p, in);
-    int fill = 0, slot = 0, fill_slot = 0;                            /* next step of in's tile; ring positions */
-    auto advance = [&] {
+    in.base = key_base(p, in);
+    int slot = 0, fill_slot = 0;                    /* places in the ring */
+    auto advance = [&](int step) {                  /* step % 4 of in's block */
         if (in.valid) {
-            copy_keys<K, C, PAGED>(p, in, fill, mine + fill_slot * LOADS * 32);
-            if (++fill == 4) { fill = 0; in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base<PAGED>(p, in); }
+            copy_keys<K, C>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base(p, in); }
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance();
+    for (int i = 0; i < STEPS - 1; i++) advance(i);
     zero_arrivals(p);
-    launch_dependents();                            /* once all CTAs are here, gather's start up as soon as there is room */
+    /* once all CTAs are here, gather's start up as soon as there is room */
+    launch_dependents();
     query<K, C, false> q;
     int q_b = -1, q_kv = -1, q_slice = -1;
     u64 key = 0;
     while (x.valid) {
-        const int head = x.kv * p.group + x.slice * SLOTS, heads = min(p.group - x.slice * SLOTS, (int)SLOTS);
+        const int head = x.kv * p.group + x.slice * PASS_HEADS;
+        const int heads = p.rows > 1 ? p.group * p.rows
+                                     : min(p.group - x.slice * PASS_HEADS, (int)PASS_HEADS);
         if (x.b != q_b || x.kv != q_kv || x.slice != q_slice) {
             load_query(p, x.b, head, heads, q);
             if (x.b != q_b && p.stash_type == SANTA_STASH_U8) key = row_key(p, x.b);
@@ -817,8 +1013,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
-        write_tile(p, x.b, x.kv, x.slice, x.tile, heads, key, s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x),
+                            s, m);
+        write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
     }
@@ -826,8 +1023,9 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 
 /* ---------------------------------------------------------------------------------------------- >>gather-kernel */
 
-/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one double per warp. */
-template <int WARPS> __device__ __forceinline__ double block_scan(double x, double *scratch, double *total) {
+/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch:
+   one double per warp. */
+template <int WARPS> __device__ __forceinline__ double cta_scan(double x, double *scratch, double *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
@@ -847,15 +1045,16 @@ template <int WARPS> __device__ __forceinline__ double block_scan(double x, doub
     return before + x;
 }
 
-/* Mass of a tile relative to 2^m; NaN if a score was. */
-__device__ __forceinline__ double tile_mass(float2 x, float m) {
+/* Mass of a block relative to 2^m; NaN if a score was. */
+__device__ __forceinline__ double block_mass(float2 x, float m) {
     return x.x < MASK_LIMIT && x.y == x.y ? 0.0 : (double)pow2(x.x - m) * (double)x.y;
 }
 
 /* The keys' share of the mass beside an optional sink (santa__lse of santa.h). m in base 2. */
 __device__ __noinline__ double sink_share_of(const params &p, int head, float m, double total) {
     if (p.sinks[head] == -INFINITY || !(total > 0.0)) return 1.0;
-    const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head], top = sink > natural ? sink : natural;
+    const double natural = (double)m * 0.69314718055994530942, sink = (double)p.sinks[head],
+                 top = sink > natural ? sink : natural;
     const double t = total * exp(natural - top);
     return t / (t + exp(sink - top));
 }
@@ -878,15 +1077,17 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
     return t > 0.0 ? (float)(top + log(t)) : -INFINITY;
 }
 
-/* One value of V that cannot be loaded in fours. Called, so that it does not swell its callers. */
+/* One value of V that cannot be loaded in fours. Called, so that it does not swell its
+   callers. */
 __device__ __noinline__ float load_one(int type, const char *p) { return load_any(type, p); }
 
-/* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane and 128-column piece. 16 rows are on
-   their way together, as they came (two registers for four bf16), and no branch stands between the loads: at and weight go on to
-   the next multiple of 16 with the last row and weight 0. */
+/* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane
+   and 128-column piece. 16 rows are on their way together, as they came (two registers for four
+   bf16), and no branch stands between the loads: at and weight go on to the next multiple of 16
+   with the last row and weight 0. */
 template <typename V, int CH>
-__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at, const float *weight,
-                                            float acc[CH][4]) {
+__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at,
+                                            const float *weight, float acc[CH][4]) {
     const int lane = threadIdx.x & 31;
     const bool vector = p.vector_v && p.dv % 4 == 0;
 #pragma unroll
@@ -897,7 +1098,9 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
             for (int i = 0; i < count; i++)
 #pragma unroll
                 for (int k = 0; k < 4; k++)
-                    if (col + k < p.dv) acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
+                    if (col + k < p.dv)
+                        acc[ch][k]
+                            += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
             continue;
         }
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
@@ -917,31 +1120,37 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
     }
 }
 
-/* The sums of a head's tiles, beginning with the first one that has keys: a copy in shared memory if there is one. */
-struct tile_sums {
+/* The sums of a head's blocks, beginning with the first one that has keys: a copy in shared
+   memory if there is one. */
+struct head_sums {
     const float2 *all, *copy;
     int count, shift;
     __device__ __forceinline__ float2 operator[](int t) const {
-        return copy ? copy[(t & ((1 << shift) - 1)) * SHARE + (t >> shift)] : all[t];
+        return copy ? copy[(t & ((1 << shift) - 1)) * PORTION + (t >> shift)] : all[t];
     }
 };
 
-/* Where rounding points at a tile without mass, past a tile's end or at an entry without mass (a masked key, perhaps), the nearest
-   with mass takes the draw, earlier ones first. Returns its key, counted from the first tile. */
-template <typename U> __device__ __noinline__ int key_with_mass(tile_sums sum, const U *stash, int tile, int entry) {
-    const auto has = [&](int i) { return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f; };
-    int t = tile;
+/* Where rounding points at a block without mass, past a block's end or at an entry without mass
+   (a masked key, perhaps), the nearest with mass takes the draw, earlier ones first. Returns
+   its key, counted from the first block. */
+template <typename U>
+__device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry) {
+    const auto has = [&](int i) {
+        return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f;
+    };
+    int t = block;
     while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
-    if (t < 0) for (t = tile; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
-    const int start = t * TILE + (t < tile ? TILE - 1 : t > tile ? 0 : min(entry, TILE - 1));
-    for (int i = start; i >= t * TILE; i--) if (has(i)) return i;
-    for (int i = start; i < (t + 1) * TILE; i++) if (has(i)) return i;
+    if (t < 0) for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
+    const int start = t * BLOCK + (t < block ? BLOCK - 1 : t > block ? 0 : min(entry, BLOCK - 1));
+    for (int i = start; i >= t * BLOCK; i--) if (has(i)) return i;
+    for (int i = start; i < (t + 1) * BLOCK; i++) if (has(i)) return i;
     return start;
 }
 
-/* Where a draw fell: its tile, the mass before it there (relative to 2^top), p.tile there, and the weight of its row. */
+/* Where a draw fell: its block, the mass before it there (relative to 2^top), p.block_sums
+   there, and the weight of its row. */
 struct place {
-    int tile;
+    int block;
     double before;
     float top;
     float2 sum;
@@ -963,25 +1172,29 @@ template <typename U> struct entries {
         const int at = i * (int)sizeof(U) & 15;
         const unsigned y = at < 4 ? x.x : at < 8 ? x.y : at < 12 ? x.z : x.w;
         if constexpr (sizeof(U) == 4) return __uint_as_float(y);
-        else if constexpr (sizeof(U) == 2) return __half2float(__ushort_as_half((unsigned short)(y >> 8 * (at & 3))));
+        else if constexpr (sizeof(U) == 2)
+            return __half2float(__ushort_as_half((unsigned short)(y >> 8 * (at & 3))));
         else return (float)(y >> 8 * (at & 3) & 255u);
     }
 };
 
-/* Lane i's draw fell at `at`; returns its key, counted from the first tile (whose stash this is): in its tile, the number of
-   running sums that do not exceed the mass before the draw, and never one without mass. Four lanes to a draw, 16 entries each, 16
-   draws on their way together. The lane whose entries begin at or below that mass and end above it counts: its running sums then
-   grow at the entry. Rounded stashes are stretched to the exact sum. */
-template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, const U *stash, int count, const place &at) {
-    enum { LANES = 4, DRAWS = 32 / LANES, EACH = TILE / LANES, MASSLESS = 2 * TILE };
-    const int lane = threadIdx.x & 31, part = lane % LANES;
+/* Lane i's draw fell at `at`; returns its key, counted from the first block (whose stash this
+   is): in its block, the number of running sums that do not exceed the mass before the draw,
+   and never one without mass. Four lanes to a draw, 16 entries each, 16 draws on their way
+   together. The lane whose entries begin at or below that mass and end above it counts: its
+   running sums then grow at the entry. Rounded stashes are stretched to the exact sum. */
+template <typename U>
+__device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at) {
+    enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES, MASSLESS = 2 * BLOCK };
+    const int lane = threadIdx.x & 31, quarter = lane % LANES;
     int found = 0;
 #pragma unroll 1
     for (int base = 0; __any_sync(FULL, base < count); base += 2 * DRAWS) {
         entries<U> x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)                 /* on their way before anything waits for at.sum */
-            x[i].load(stash + (i64)__shfl_sync(FULL, at.tile, base + DRAWS * i + lane / LANES) * TILE + EACH * part);
+            x[i].load(stash + (i64)__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES) * BLOCK
+                      + EACH * quarter);
         const float want = at.entries_before();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -991,42 +1204,43 @@ template <typename U> __device__ __forceinline__ int find_keys(tile_sums sum, co
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) {
                 const float y = __shfl_up_sync(FULL, end, o, LANES);
-                if (part >= o) end += y;
+                if (quarter >= o) end += y;
             }
             if (sizeof(U) < 4) {
                 const float sum_u = __shfl_sync(FULL, at.sum.y, base + DRAWS * i + lane / LANES);
                 t *= __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES), sum_u);
             }
             float begin = __shfl_up_sync(FULL, end, 1, LANES);
-            if (part == 0) begin = 0.0f;
+            if (quarter == 0) begin = 0.0f;
             int entry = 0;
 #pragma unroll
             for (int k = 0; k < EACH; k++) entry += u[k] <= t - begin;
-            entry = (entry == EACH ? MASSLESS : 0) | (entry + EACH * part);
-            if (!(begin <= t) || (part < LANES - 1 && end <= t)) entry = 0;
+            entry = (entry == EACH ? MASSLESS : 0) | (entry + EACH * quarter);
+            if (!(begin <= t) || (quarter < LANES - 1 && end <= t)) entry = 0;
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) entry |= __shfl_xor_sync(FULL, entry, o);
             entry = __shfl_sync(FULL, entry, lane % DRAWS * LANES);
             if (lane / DRAWS == base / DRAWS + i) found = entry;
         }
     }
-    if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.tile * TILE + found;
-    return key_with_mass(sum, stash, at.tile, found & (MASSLESS - 1));
+    if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.block * BLOCK + found;
+    return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1));
 }
 
-/* The tile among a thread's `have` ones where mass position t falls, and the sum before it: for more
-   than RUN, whose sums were not kept. They are taken again, in the same order. Past the end: `have`. */
-struct found_tile { int k; double below; };
-__device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, float m, double t) {
-    found_tile at = { 0, 0.0 };
+/* The block among a thread's `have` ones where mass position t falls, and the sum before it:
+   for more than KEPT, whose sums were not kept. They are taken again, in the same order. Past
+   the end: `have`. */
+struct found_block { int k; double below; };
+__device__ __noinline__ found_block walk_blocks(const float2 *blocks, int have, float m, double t) {
+    found_block at = { 0, 0.0 };
 #pragma unroll 1
-    for (int k = 0; k < have; k += RUN) {
-        float2 x[RUN];
+    for (int k = 0; k < have; k += KEPT) {
+        float2 x[KEPT];
 #pragma unroll
-        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? tiles[k + i] : make_float2(MASKED, 0.0f);
+        for (int i = 0; i < KEPT; i++) x[i] = k + i < have ? blocks[k + i] : make_float2(MASKED, 0.0f);
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
-            const double end = at.below + tile_mass(x[i], m);
+        for (int i = 0; i < KEPT; i++) {
+            const double end = at.below + block_mass(x[i], m);
             if (t < end || at.k == have) return at;
             at.below = end;
             at.k++;
@@ -1035,9 +1249,56 @@ __device__ __noinline__ found_tile walk_tiles(const float2 *tiles, int have, flo
     return at;
 }
 
-/* The tile of mass position t (relative to 2^m). */
-template <int CH>
-__device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<CH, false> &s, float m, double t) {
+/* The query head of a CTA. */
+struct gather_head {
+    int b, head, portion;
+    int first;                                      /* block that has keys */
+    bool fits;                                      /* a thread's blocks fit in KEPT */
+    head_sums sum;
+    float m;                                        /* highest score, in base 2 */
+    double total;                                   /* mass relative to 2^m */
+};
+
+/* The draws of a CTA: n from portion * PORTION on, `each` to a warp; this lane's. */
+struct portion { int draws, n, each, draw; };
+
+__device__ __forceinline__ portion portion_of(int draws, int index) {
+    const int n = max(min(draws - index * PORTION, (int)PORTION), 0),
+              each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+    return { draws, n, each, index * PORTION + (int)(threadIdx.x >> 5) * each + (int)(threadIdx.x & 31) };
+}
+
+/* What k_gather asks of a Pick, in this order; every thread calls:
+     copied     where `keep` puts the blocks' sums, or nullptr
+     prepare    what does not depend on the scores, before the wait for them; into shared memory, or
+                the compiler would move it behind the wait
+     recall     behind the wait, each thread what it put there
+     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and
+                with it
+     settle     once all masses are known: lists of its own, more draws than p.samples
+     find       the place of a draw; lanes that have none do not call */
+
+__device__ __forceinline__ const float2 *comb::copied(memory &, bool) { return nullptr; }
+
+__device__ __forceinline__ void comb::prepare(const params &p, scan_memory<comb> &s, const gather_head &x,
+                                              const portion &mine) {
+    const bool own = p.method == SANTA_IID || p.method == SANTA_STRAT;
+    s.ends[threadIdx.x] = uniform(row_key(p, x.b), 0, (unsigned)x.head, (unsigned)p.q_index,
+                                  own ? (unsigned)mine.draw : 0u);
+}
+
+__device__ __forceinline__ void comb::recall(scan_memory<comb> &s) { u = s.ends[threadIdx.x]; }
+
+__device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double mass) {
+    s.prefix[k * PORTION + threadIdx.x] = mass;
+}
+
+__device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &,
+                                             portion &) { }
+
+__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x,
+                                            int draw) {
+    double t = p.method == SANTA_IID ? u * x.total : ((double)draw + u) * (x.total * p.per_sample);
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -1054,122 +1315,164 @@ __device__ __forceinline__ place comb_place(tile_sums sum, const gather_memory<C
     }
     t -= below;
     below = 0.0;
-    const int per = 1 << sum.shift, from = thread << sum.shift;
-    if (per > RUN) {
-        const found_tile at = walk_tiles(sum.all + from, min(per - 1, sum.count - from), m, t);
+    const int per = 1 << x.sum.shift, from = thread << x.sum.shift;
+    if (per > KEPT) {
+        const found_block at = walk_blocks(x.sum.all + from, min(per - 1, x.sum.count - from), x.m, t);
         k = at.k;
         below = at.below;
     } else {
 #pragma unroll 1
         for (int o = per >> 1; o; o >>= 1) {
-            const double end = s.prefix[(k + o - 1) * SHARE + thread];
+            const double end = s.pick.prefix[(k + o - 1) * PORTION + thread];
             if (t >= end) { k += o; below = end; }
         }
     }
-    const int tile = min(from + k, sum.count - 1);
-    return { tile, t - below, m, sum[tile], 1.0f };
+    const int block = min(from + k, x.sum.count - 1);
+    return { block, t - below, x.m, x.sum[block], 1.0f };
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
-__device__ __forceinline__ i64 ratio(i64 a, i64 b) { return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b; }
+__device__ __forceinline__ i64 ratio(i64 a, i64 b) {
+    return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
+}
 
-/* flash: every tile of p.flash_blocks * 64 keys that has mass has its own draws. The r-th of T has draws
-   [floor(S r / T), floor(S (r + 1) / T)), or one when S < T: whose a draw is. */
+/* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one
+   when S < T: whose a draw is. */
 __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
     return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
 }
 
-/* tile_of lists the tiles that have mass from the one of rank `from` on. */
-__device__ __forceinline__ place flash_place(const params &p, tile_sums sum, const int *tile_of, i64 from, int groups,
-                                             i64 draw, u64 key, int head, int first, float m, double total) {
-    const i64 s = p.samples, r = flash_rank(p, groups, draw);
-    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r, hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
-    const int f = tile_of[r - from], lo = max(f * p.flash_blocks - first, 0), hi = min((f + 1) * p.flash_blocks - first, sum.count);
-    const double count = (double)(hi_draw - lo_draw);
-    double mine = 0.0;
-    float top = MASKED;
-    for (int k = lo; k < hi; k++) top = fmaxf(top, sum[k].x);
-    for (int k = lo; k < hi; k++) mine += tile_mass(sum[k], top);
-    double at = ((double)(draw - lo_draw) + uniform(key, 0, (unsigned)head, (unsigned)p.q_index, (unsigned)f)) * (mine / count);
-    double t = at;
-    int tile = lo;
-    for (int k = lo; k < hi; k++) {
-        const double next = tile_mass(sum[k], top);
-        if (next > 0.0) { tile = k; t = at; }
-        if (at < next) break;
-        at -= next;
-    }
-    return { tile, t, top, sum[tile], (float)(mine * (double)pow2(top - m) * (double)s / (total * count)) };
-}
-
-/* flash: lists the tiles of p.flash_blocks * 64 keys that have mass (see santa.h) in order, from the one
-   of rank `from` on as many as the list can hold; returns how many there are in all. */
-__device__ __forceinline__ int flash_list(const params &p, tile_sums sum, int *tile_of, i64 from, int first, float m,
-                                          double *scratch) {
-    const int count = sum.count ? (first + sum.count - 1) / p.flash_blocks + 1 : 0;
+/* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on
+   as many as the list can hold; returns how many there are in all. */
+__device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                          i64 from) {
+    const int count = x.sum.count ? (x.first + x.sum.count - 1) / p.flash_blocks + 1 : 0;
     int groups = 0;
 #pragma unroll 1
-    for (int base = first / p.flash_blocks; base < count; base += SHARE) {
+    for (int base = x.first / p.flash_blocks; base < count; base += PORTION) {
         const int f = base + (int)threadIdx.x;
         bool has = false;
-        for (int t = max(f * p.flash_blocks - first, 0); f < count && t < min((f + 1) * p.flash_blocks - first, sum.count); t++)
-            has |= sum[t].x - m > -87.0f * LOG2E;
-        double found, rank = block_scan<GATHER_WARPS>(has ? 1.0 : 0.0, scratch, &found);
+        for (int t = max(f * p.flash_blocks - x.first, 0);
+             f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
+            has |= x.sum[t].x - x.m > -87.0f * LOG2E;
+        double found, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &found);
         const i64 at = groups + (int)rank - 1 - from;
-        if (has && at >= 0 && at < RUN * SHARE) tile_of[at] = f;
+        if (has && at >= 0 && at < KEPT * PORTION) s.pick.tile_of[at] = f;
         groups += (int)found;
     }
     __syncthreads();
     return groups;
 }
 
-/* Grid: (query head, batch, 256-draw share x 128 * CH columns of V), 8 warps.
-   1 scan     all tile sums of the head in f64, prefixes in shared memory; above RUN * 256 tiles the threads' only
-   2 draw     a lane per draw, each warp an eighth of them: tile by binary search, key from the tile's 64 stash entries
+__device__ __forceinline__ const float2 *flash::copied(memory &s, bool fits) {
+    return fits ? s.sums : nullptr;
+}
+
+__device__ __forceinline__ void flash::prepare(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                               const portion &) {
+    const u64 key = row_key(p, x.b);
+    if (threadIdx.x == 0) s.pick.key = key;
+}
+
+__device__ __forceinline__ void flash::recall(scan_memory<flash> &) { }
+
+__device__ __forceinline__ void flash::keep(memory &s, int, int i, float2 sums, double) {
+    s.sums[i * PORTION + threadIdx.x] = sums;
+}
+
+__device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x,
+                                              portion &mine) {
+    from = x.fits ? 0 : x.portion * PORTION;        /* all fit, or this portion's when each has one draw */
+    groups = flash_list(p, s, x, from);
+    if (!x.fits && p.samples >= groups) {
+        from = flash_rank(p, groups, x.portion * PORTION);
+        flash_list(p, s, x, from);
+    }
+    mine = portion_of(max(p.samples, groups), x.portion);
+}
+
+__device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x,
+                                             int draw) {
+    const i64 s = p.samples, r = flash_rank(p, groups, draw);
+    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r,
+              hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
+    const int f = mem.pick.tile_of[r - from];
+    const int lo = max(f * p.flash_blocks - x.first, 0),
+              hi = min((f + 1) * p.flash_blocks - x.first, x.sum.count);
+    const double count = (double)(hi_draw - lo_draw);
+    double mine = 0.0;
+    float top = MASKED;
+    for (int k = lo; k < hi; k++) top = fmaxf(top, x.sum[k].x);
+    for (int k = lo; k < hi; k++) mine += block_mass(x.sum[k], top);
+    double at = ((double)(draw - lo_draw)
+                 + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f))
+              * (mine / count);
+    double t = at;
+    int block = lo;
+    for (int k = lo; k < hi; k++) {
+        const double next = block_mass(x.sum[k], top);
+        if (next > 0.0) { block = k; t = at; }
+        if (at < next) break;
+        at -= next;
+    }
+    return { block, t, top, x.sum[block],
+             (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
+}
+
+/* Draws of one query head, and the sum of their rows of V: out and lse.
+   Grid: (query head, batch, portion of 256 draws x 128 * CH columns of V). A CTA of 8 warps:
+   1 scan     all block sums of the head in f64; prefixes are kept for up to KEPT * 256 blocks
+   2 draw     a lane per draw, each warp an eighth of them: the block by the Pick, the key from
+              the block's 64 stash entries
    3 gather   16 rows of V in flight per warp, f32 sums; then the 8 warps' sums in order
-   4 merge    with more than one share: the CTA that finishes last adds the shares in order
-   Bytes: tiles * 8 + draws * (64 stash entries + one row of V). Latency-bound: three dependent trips to memory. So all that does
-   not depend on the scores stands before the wait for them, beside the end of the scores kernel, and a small grid is spread.
-   Barriers: for the maximum, for the prefixes, for the warps' sums. */
-template <typename V, int CH, bool FLASH>
-__global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const __grid_constant__ params p) {
+   4 merge    with more than one portion: the CTA that finishes last adds them in order
+   Reads, per CTA: blocks * 8 + draws * (64 stash entries + 128 * CH columns of a row of V);
+   writes 128 * CH numbers. Flops: 2 * draws * 128 * CH. Latency-bound: three dependent trips to
+   memory. So all that does not depend on the scores stands before the wait for them, beside the
+   end of the scores kernel, and a small grid is spread.
+   Barriers: for the maximum, for the prefixes, for the warps' sums; with more than one portion
+   also before the CTA counts itself, when all have written, and behind it, for the count. */
+template <typename V, int CH, typename Pick>
+__global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
+k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
-    __shared__ gather_memory<CH, FLASH> s;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
-    const int share_of = (int)blockIdx.z % p.shares, column_block = (int)blockIdx.z / p.shares, column = column_block * COLUMNS;
+    __shared__ gather_memory<CH, Pick> memory;
+    scan_memory<Pick> &s = memory.scan;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
+    const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
+              column = column_block * COLUMNS;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / TILE, tiles = begin < end ? (end - 1) / TILE + 1 - first : 0;
-    const int shift = tiles ? 32 - __clz((tiles - 1) / SHARE) : 0, per = 1 << shift;
-    const bool fits = per <= RUN;
-    const tile_sums sum = { p.tile + row * p.tiles + first, FLASH && fits ? s.sums : nullptr, tiles, shift };
-    const float2 *mine = sum.all + tid * per;       /* this thread's tiles */
-    const int have = min(per, tiles - tid * per);
-    int draws = p.samples, n = min(draws - share_of * SHARE, (int)SHARE), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-    int draw = share_of * SHARE + warp * each + lane;
-    /* where this lane's threshold lies within its stratum; stored, or the compiler would move it behind the wait */
-    const u64 key = row_key(p, b);
-    if (!FLASH) s.ends[tid] = uniform(key, 0, (unsigned)head, (unsigned)p.q_index,
-                                      p.method == SANTA_IID || p.method == SANTA_STRAT ? (unsigned)draw : 0u);
-    else if (tid == 0) s.key = key;
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
+    const bool fits = per <= KEPT;
+    const head_sums sum
+        = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
+    const float2 *own = sum.all + tid * per;        /* this thread's blocks */
+    const int have = min(per, blocks - tid * per);
+    gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
+    portion mine = portion_of(p.samples, index);
+    Pick pick;
+    pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
 
     /* 1 */
-    float2 x[RUN];
+    pick.recall(s);
+    float2 sums[KEPT];                              /* of this thread's blocks */
     float m = MASKED;
-    const double u = FLASH ? 0.0 : s.ends[tid];
-    auto load_run = [&](int k) {
+    auto load_sums = [&](int k) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) x[i] = k + i < have ? mine[k + i] : make_float2(MASKED, 0.0f);
+        for (int i = 0; i < KEPT; i++) sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
     };
-    load_run(0);
+    load_sums(0);
 #pragma unroll 1
     for (int k = 0;;) {
 #pragma unroll
-        for (int i = 0; i < RUN; i++) m = fmaxf(m, x[i].x);
-        if ((k += RUN) >= per) break;
-        load_run(k);
+        for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+        if ((k += KEPT) >= per) break;
+        load_sums(k);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -1179,14 +1482,13 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
     for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
     double mass = 0.0;
 #pragma unroll 1
-    for (int k = 0; k < per; k += RUN) {
-        if (!fits) load_run(k);
+    for (int k = 0; k < per; k += KEPT) {
+        if (!fits) load_sums(k);
 #pragma unroll
-        for (int i = 0; i < RUN; i++) {
+        for (int i = 0; i < KEPT; i++) {
             if (k + i >= per) break;
-            mass += tile_mass(x[i], m);
-            if (!FLASH && fits) s.prefix[(k + i) * SHARE + tid] = mass;
-            if (FLASH && fits) s.sums[i * SHARE + tid] = x[i];
+            mass += block_mass(sums[i], m);
+            if (fits) pick.keep(s.pick, k + i, i, sums[i], mass);
         }
     }
 #pragma unroll
@@ -1201,97 +1503,89 @@ __global__ void __launch_bounds__(SHARE, sizeof(V) < 4 ? 4 : 2) k_gather(const _
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
     const bool bad = !(total == total) || isinf(total);
-
-    int *tile_of = (int *)s.prefix, groups = 0;
-    i64 from = fits ? 0 : share_of * SHARE;         /* all fit, or this share's when each has one draw */
-    if (FLASH) {
-        groups = flash_list(p, sum, tile_of, from, first, m, s.scratch);
-        if (!fits && p.samples >= groups) {
-            from = flash_rank(p, groups, share_of * SHARE);
-            flash_list(p, sum, tile_of, from, first, m, s.scratch);
-        }
-        draws = max(draws, groups);
-        n = max(min(draws - share_of * SHARE, (int)SHARE), 0);
-        each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
-        draw = share_of * SHARE + warp * each + lane;
-    }
-    if (bad || !(total > 0.0)) draws = n = 0;
-    if (tid == 0 && share_of == 0 && column_block == 0 && p.draws) p.draws[row] = draws;
+    x.m = m;
+    x.total = total;
+    pick.settle(p, s, x, mine);
+    if (bad || !(total > 0.0)) mine.draws = mine.n = 0;
+    if (tid == 0 && index == 0 && column_block == 0 && p.draws) p.draws[row] = mine.draws;
 
     /* 2 */
-    const int count = max(min(each, n - warp * each), 0);
+    const int count = max(min(mine.each, mine.n - warp * mine.each), 0);
     float acc[CH][4];
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) acc[ch][0] = acc[ch][1] = acc[ch][2] = acc[ch][3] = 0.0f;
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
-        if (lane < count) {
-            if constexpr (FLASH) at = flash_place(p, sum, tile_of, from, groups, draw, s.key, head, first, m, total);
-            else at = comb_place<CH>(sum, s, m,
-                                     p.method == SANTA_IID ? u * total : ((double)draw + u) * (total * p.per_sample));
-        }
+        if (lane < count) at = pick.find(p, s, x, mine.draw);
         /* lanes past the end repeat the last draw, without weight */
-        at.tile = __shfl_sync(FULL, at.tile, min(lane, count - 1));
+        at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
         const i64 stash = stash_entry(p, b, head, first);
         int j;
-        if (p.stash_type == SANTA_STASH_U8) j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
-        else if (p.stash_type == SANTA_STASH_F16) j = find_keys(sum, (const __half *)p.stash + stash, count, at);
+        if (p.stash_type == SANTA_STASH_U8)
+            j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
+        else if (p.stash_type == SANTA_STASH_F16)
+            j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * TILE + __shfl_sync(FULL, j, min(lane, count - 1));
-        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + draw] = j;
+        j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
+        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
             if (lane < count) at.weight = __int_as_float(0x7fc00000);
         }
-        s.warps[warp].at[lane] = offset + kv * p.v_stride[2];
-        s.warps[warp].weight[lane] = at.weight;
+        memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
+        memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, s.warps[warp].at, s.warps[warp].weight, acc);
+        gather_rows<V, CH>(p, column, count, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
     for (int ch = 0; ch < CH; ch++)
-        *(float4 *)(s.warps[warp].sum + 128 * ch + 4 * lane) = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+        *(float4 *)(memory.warps[warp].sum + 128 * ch + 4 * lane)
+            = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
     __syncthreads();
     float f = 0.0f;                                 /* COLUMNS <= 256: a column per thread */
     if (tid < COLUMNS)
 #pragma unroll
-        for (int k = 0; k < GATHER_WARPS; k++) f += s.warps[k].sum[tid];
-    if (p.shares > 1) {
+        for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
+    if (p.portions > 1) {
         /* 4: p.arrived was zeroed before the scores were complete */
-        const i64 block = row * ((p.dv + 255) / 256) + column_block;
-        if (tid < COLUMNS) p.part[(block * p.shares + share_of) * COLUMNS + tid] = f;
+        const i64 counter = row * ((p.dv + 255) / 256) + column_block;
+        if (tid < COLUMNS) p.partial[(counter * p.portions + index) * COLUMNS + tid] = f;
         __threadfence();
         __syncthreads();
-        if (tid == 0) s.last_one = atomicAdd(&p.arrived[block], 1) == p.shares - 1;
+        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[counter], 1) == p.portions - 1;
         __syncthreads();
-        if (!s.last_one) return;
+        if (!memory.last_one) return;
         __threadfence();
         f = 0.0f;
         if (tid < COLUMNS)
 #pragma unroll 8
-            for (int k = 0; k < p.shares; k++) f += p.part[(block * p.shares + k) * COLUMNS + tid];
+            for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
-    if (tid == SHARE - 1 && column_block == 0 && p.lse)
+    if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
-        f = bad ? __int_as_float(0x7fc00000) : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
-        store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
-                                  + (column + tid) * p.out_stride[3], f);
+        f = bad ? __int_as_float(0x7fc00000)
+                : (float)((double)f * (sink_share(p, head, m, total) * p.per_sample)) * p.v_scale;
+        store_any(p.out_type,
+                  p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                      + (column + tid) * p.out_stride[3],
+                  f);
     }
 }
 
 /* ---------------------------------------------------------------------------------------------- >>dense-kernel */
 
-/* Online softmax of a warp's tile, heads 2c + e: s becomes the weights relative to the new maximum, written to weight[position][GS]
-   (position 8 * i + r holds key 8 * r + i of the tile); the sums so far, acc, are scaled to it by way of factor[GS]. */
+/* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new
+   maximum, written to weight[position][GS] (position 8 * i + r holds key 8 * r + i of the
+   block); the sums so far, acc, are scaled to it by way of factor[GS]. */
 template <int GS, int N>
-__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2], float *weight,
-                                               float *factor, float (&acc)[GS][N]) {
+__device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], float top[2], float den[2],
+                                               float *weight, float *factor, float (&acc)[GS][N]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    __syncwarp();                                   /* the last tile's weights have been read */
+    __syncwarp();                                   /* the last block's weights have been read */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const float now = fmaxf(top[e], m[e]), keep = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
@@ -1310,7 +1604,8 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
     if (2 * c < GS)
 #pragma unroll
-        for (int i = 0; i < 8; i++) *(float2 *)&weight[(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
+        for (int i = 0; i < 8; i++)
+            *(float2 *)&weight[(i * 8 + r) * GS + 2 * c] = make_float2(s[0][i], s[1][i]);
     __syncwarp();
     bool scaled = false;
 #pragma unroll
@@ -1324,10 +1619,12 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
     }
 }
 
-/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this split's partial result. */
+/* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
+   split's partial result. */
 template <int WARPS, int GS, int COLUMNS>
-__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge, const float top[2],
-                                            const float den[2], int b, int head, int heads, int split, int column) {
+__device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
+                                            const float top[2], const float den[2], int b, int head,
+                                            int heads, int split, int column) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     if (r == 0)
         for (int e = 0; e < 2; e++)
@@ -1344,29 +1641,39 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
             const float *mw = merge[w].head[g];
-            const float mass = mw[COLUMNS + 1], e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
+            const float mass = mw[COLUMNS + 1],
+                        e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
             d += e * mass;
         }
-        float *out = p.part + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
+        float *out = p.partial + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
         if (column + k < p.dv) out[column + k] = sum;
         if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
     }
     launch_dependents();
 }
 
-/* Exact split-KV attention. Grid: (split of SPLIT keys, KV head x slice of GS query heads, batch); blockIdx.y also counts 128 * CV
-   columns of V when head_dim_v is larger. A warp owns tiles of 64 keys: scores as in k_scores, p to its own shared memory, then
-   half-warps read V rows of even and odd positions, 8 columns a lane, and keep GS x 8 sums. Four warps, then the splits, are merged
-   by their maxima in a fixed order. Reads K and V once (per slice), writes heads * splits * (dv + 2) floats. */
-template <typename K, int C, bool LO, bool EXTRA, int GS, int CV>
+/* Both dense kernels: exact split-KV attention. For each query head and split of SPLIT keys
+   they write dv sums of exp(score - highest) * V, the highest score and the sum of exp:
+   p.partial.
+   Reads: K and V once for each slice of GS heads. Writes: heads * splits * (dv + 2) floats.
+   Flops: 2 * keys * heads * (d + dv), those for V on the plain cores. */
+
+/* What k_dense does not take, see k_scores_plain; also V of another type, and wider than 256.
+   Grid: (split, KV head x slice x 256 columns of V, batch); scores again for each 256 columns.
+   Each of 4 warps owns every fourth block of its split: scores as in k_scores_plain, weights to
+   its own shared memory, then half-warps read V's rows of even and odd positions, 8 columns a
+   lane and piece, and keep GS x 16 sums. The warps, then the splits, are merged by their maxima
+   in a fixed order. Bound by latency; nothing here is tuned.
+   Barrier: for the warps' sums, in write_split. */
+template <typename K>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
-    enum { COLUMNS = 128 * CV };
+    enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
     __shared__ plain_memory<GS, COLUMNS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int blocks = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
-    const int column = (int)(blockIdx.y % blocks) * COLUMNS, slice = (int)(blockIdx.y / blocks) % p.slices;
-    const int kv = (int)(blockIdx.y / blocks) / p.slices, split = blockIdx.x;
+    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices;
+    const int kv = (int)(blockIdx.y / pieces) / p.slices, split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     const int half = lane >> 4, col = column + 8 * (lane & 15);
     int begin, end, position;
@@ -1377,28 +1684,21 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
     for (int g = 0; g < GS; g++)
 #pragma unroll
         for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
-    query<K, C, LO> q;
-    const int last = min((split + 1) * (SPLIT / TILE), (end + TILE - 1) / TILE);
-    int tile = split * (SPLIT / TILE) + warp;
-    if (tile < last) load_query(p, b, head, heads, q);
-    for (; tile < last; tile += DENSE_WARPS) {
-        if ((tile + 1) * TILE <= begin) continue;
+    query<K, PLAIN_CHUNKS, true> q;
+    const int last = min((split + 1) * (SPLIT / BLOCK), (end + BLOCK - 1) / BLOCK);
+    int block = split * (SPLIT / BLOCK) + warp;
+    if (block < last) load_query(p, b, head, heads, q);
+    for (; block < last; block += DENSE_WARPS) {
+        if ((block + 1) * BLOCK <= begin) continue;
         float s[2][8], m[2];
-        bool bad = tile_dots(p, q, b, kv, tile, begin, end, s);
-        tile_finish<EXTRA>(p, q.unscale, head, heads, tile, begin, end, position, bad, s, m);
+        bool bad = block_dots(p, q, b, kv, block, begin, end, s);
+        block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
-        for (int i = half; i < TILE; i += 2) {
-            const int j = tile * TILE + 8 * (i & 7) + (i >> 3);
+        for (int i = half; i < BLOCK; i += 2) {
+            const int j = block * BLOCK + 8 * (i & 7) + (i >> 3);
             const bool in = j >= begin && j < end;
             const i64 at = in ? row_offset(p, p.v_stride, b, j) : 0;
-            float x[CV][8];
-#pragma unroll
-            for (int v = 0; v < CV; v++)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[v][k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                        ? load_any(p.v_type, p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3]) : 0.0f;
             float w[GS];
 #pragma unroll
             for (int g = 0; g < GS; g += 4) {
@@ -1406,11 +1706,20 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
                 w[g] = y.x; w[g + 1] = y.y; w[g + 2] = y.z; w[g + 3] = y.w;
             }
 #pragma unroll
-            for (int g = 0; g < GS; g++)
+            for (int v = 0; v < CV; v++) {
+                if (column + 128 * v >= p.dv) break;
+                float x[8];
 #pragma unroll
-                for (int v = 0; v < CV; v++)
+                for (int k = 0; k < 8; k++)
+                    x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
+                             ? load_any(p.v_type,
+                                        p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3])
+                             : 0.0f;
 #pragma unroll
-                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[v][k];
+                for (int g = 0; g < GS; g++)
+#pragma unroll
+                    for (int k = 0; k < 8; k++) acc[g][8 * v + k] += w[g] * x[k];
+            }
         }
     }
     /* halves, then warps */
@@ -1421,29 +1730,38 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
-                if (half == 0) shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
+                if (half == 0)
+                    shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
             }
     write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
 }
 
-/* The tuned kernel: the stream of k_scores with V in it. A tile is four steps of K and four of V; V steps are 16 rows, LANES lanes
-   to a row, 16 bytes a lane. Same grid, same partial results as k_dense_plain, 8 warps. */
+/* The tuned kernel: the stream of k_scores with V in it. A block is four steps of K and four of
+   V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
+   Grid: (split, KV head x slice, batch). Each of 8 warps owns every eighth block of its split.
+   It should run at the speed of reading K and V.
+   Barriers: at the end all warps must be through with the ring, where their sums go then; and
+   for these, in write_split. */
+
+/* 16 rows of V on their way to slot: those of positions 16i to 16i + 15, see online_softmax. */
 template <typename K, int C, bool PAGED>
-__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int tile, int begin, int end, int i, uint4 *slot) {
+__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int block, int begin, int end,
+                                            int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
     const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
     const bool have = byte < p.dv * (int)sizeof(K);
 #pragma unroll
     for (int l = 0; l < LOADS; l++) {
-        const int at = l * (32 / LANES) + sub, j = min(max(tile * TILE + 8 * (at & 7) + 2 * i + (at >> 3), begin), end - 1);
-        i64 offset = PAGED ? row_offset<true>(p, p.v_stride, b, j) : b * p.v_stride[0] + j * p.v_stride[1];
+        const int at = l * (32 / LANES) + sub, key = block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3);
+        const int j = min(max(key, begin), end - 1);
+        i64 offset = row_offset<PAGED>(p, p.v_stride, b, j);
         if (PAGED && offset == NO_ROW) offset = 0;
         copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
     }
 }
 
 template <typename K, int C, int GS, bool PAGED>
-__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || sizeof(K) == 1 ? 1 : 2)
+__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || eight_bits<K> ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     typedef dense_memory<K, C, GS> memory;
@@ -1451,34 +1769,37 @@ k_dense(const __grid_constant__ params p) {
     extern __shared__ uint4 slots[];                /* memory::BYTES */
     __shared__ dense_weights<GS> shared;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
-    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices, split = blockIdx.x;
+    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices,
+              split = blockIdx.x;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
-    const int first = max(split * (SPLIT / TILE), x.begin / TILE);
-    const int last = min((split + 1) * (SPLIT / TILE), (x.end + TILE - 1) / TILE);
-    /* tile t belongs to warp t % 8, whatever the first one is */
-    int in_tile = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill = 0, fill_slot = 0, slot = 0;
-    x.tile = in_tile;
+    const int first = max(split * (SPLIT / BLOCK), x.begin / BLOCK);
+    const int last = min((split + 1) * (SPLIT / BLOCK), (x.end + BLOCK - 1) / BLOCK);
+    /* block t belongs to warp t % 8, whatever the first one is */
+    int in_block = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0,
+        slot = 0;
+    x.block = in_block;
     const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
-    auto advance = [&] {
-        if (in_tile < last) {
+    auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
+        const int fill = step % 8;
+        if (in_block < last) {
             uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
-            y.tile = in_tile;
+            y.block = in_block;
             if (PAGED && fill == 0) base = key_base<PAGED>(p, y);
             y.base = base;
             if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
-            else copy_values<K, C, PAGED>(p, b, kv, in_tile, x.begin, x.end, fill - 4, to);
-            if (++fill == 8) { fill = 0; in_tile += SCORE_WARPS; }
+            else copy_values<K, C, PAGED>(p, b, kv, in_block, x.begin, x.end, fill - 4, to);
+            if (fill == 7) in_block += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance();
+    for (int i = 0; i < STEPS - 1; i++) advance(i);
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
     float acc[GS][PER];
 #pragma unroll
@@ -1486,15 +1807,16 @@ k_dense(const __grid_constant__ params p) {
 #pragma unroll
         for (int k = 0; k < PER; k++) acc[g][k] = 0.0f;
     query<K, C, false> q;
-    if (x.tile < last) load_query(p, b, head, heads, q);
-    for (; x.tile < last; x.tile += SCORE_WARPS) {
+    if (x.block < last) load_query(p, b, head, heads, q);
+    for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        tile_finish<false>(p, q.unscale, head, heads, x.tile, x.begin, x.end, x.position, bad_pages<PAGED>(p, x), s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages<PAGED>(p, x),
+                            s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
-            advance();
+            advance(4 + i + STEPS - 1);
             copy_wait<STEPS - 1>();
 #pragma unroll
             for (int l = 0; l < LOADS; l++) {
@@ -1531,20 +1853,27 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Grid: (query head, batch, 128 columns of V), 512 threads. Merges the splits: maximum, f64 denominator, then four threads to a
-   column, each over a quarter of every 128 splits, in a fixed order. */
+/* Merges the splits of k_dense: out and lse.
+   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
+   denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
+   in a fixed order.
+   Reads, per CTA: splits * (128 + 2) floats. Flops: 2 * splits * 128. Latency-bound.
+   Barriers: for the maximum; for every 128 weights, before they are written and before they are
+   read; those of cta_scan for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     __shared__ combine_memory shared;
-    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, k = blockIdx.z * 128 + tid % 128;
+    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
+              k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first, column = min(k, p.dv - 1);
+    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first,
+              column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
-    const float *part = p.part + ((i64)b * p.heads + head) * p.splits * pitch;
+    const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
     float m = MASKED, sum = 0.0f;
     double total = 0.0;
-    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, part[i * pitch + p.dv]);
+    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
@@ -1556,20 +1885,21 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         float x[8], w = 0.0f;
         if (n > 0)
 #pragma unroll
-            for (int z = 0; z < 8; z++) x[z] = part[(from + min(z, n - 1)) * pitch + column];
+            for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
         if (tid < 128 && base + tid < last) {
-            const float mi = part[(base + tid) * pitch + p.dv], d = part[(base + tid) * pitch + p.dv + 1];
+            const float mi = partial[(base + tid) * pitch + p.dv],
+                        d = partial[(base + tid) * pitch + p.dv + 1];
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
         if (tid < 128) shared.weight[tid] = w;
         __syncthreads();
 #pragma unroll 1
-        for (int i = 0; i < n; i += 8) {                              /* past the end: the last row again, with weight 0 */
+        for (int i = 0; i < n; i += 8) {            /* past the end: the last row again, with weight 0 */
             float y[8];
 #pragma unroll
-            for (int z = 0; z < 8; z++) y[z] = part[(from + min(i + 8 + z, n - 1)) * pitch + column];
+            for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
             for (int z = 0; z < 8; z++)
                 sum += (i + z < n ? shared.weight[32 * quarter + i + z] : 0.0f) * x[z];
@@ -1579,28 +1909,33 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     }
     shared.sums[quarter][tid % 128] = sum;
     double all;
-    block_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
-    if (tid == 511 && blockIdx.z == 0 && p.lse) p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
+    cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
+    if (tid == 511 && blockIdx.z == 0 && p.lse)
+        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(all == all) || isinf(all);
-    const float f = bad ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale : 0.0f;
+    const float f = bad       ? __int_as_float(0x7fc00000)
+                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale
+                              : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
 }
 
 /* ---------------------------------------------------------------------------------------------- >>stats-kernel */
 
-/* Grid: (KV head, batch), 256 threads; only when stats are asked for. Adds one query row's counts with integer atomics, which do
-   not depend on order. Distinct rows by comparing every draw with the ones before it: quadratic, a diagnostic. */
+/* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
+   order. Only when stats are asked for.
+   Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
+   group. Distinct rows by comparing every draw with the ones before it: up to 4 * (group *
+   draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
 __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     const i64 keys = end - begin;
     i64 by_head = 0, by_group = 0, draws = 0;
-    const int sampled = p.method != SANTA_DENSE;
+    const bool sampled = p.draws != nullptr;
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
@@ -1613,7 +1948,8 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             by_head++;
             for (int h = 0; h < g && !before; h++) {
                 const i64 other = row - g + h;
-                for (int k = 0; k < p.draws[other] && !before; k++) before = p.keys[other * p.max_draws + k] == j;
+                for (int k = 0; k < p.draws[other] && !before; k++)
+                    before = p.keys[other * p.max_draws + k] == j;
             }
             by_group += !before;
         }
@@ -1639,7 +1975,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 /* ---------------------------------------------------------------------------------------------- >>launch */
 
 /* n / size, rounded up; n is at least 1 and may be any int64. */
-i64 blocks_of(i64 n, i64 size) { return (n - 1) / size + 1; }
+i64 ceil_div(i64 n, i64 size) { return (n - 1) / size + 1; }
 
 /* A grid before it is known to be one. */
 struct extent { i64 x, y, z; };
@@ -1647,63 +1983,20 @@ bool fits(extent e) { return e.x <= INT32_MAX && e.y <= 65535 && e.z <= 65535; }
 dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z); }
 
 /* All that a call is sized by. check refuses what does not fit, decode launches from the same
-   numbers. Nothing is narrower than 64 bits until geometry_of has said that it may be. */
+   numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may
+   be. */
 struct geometry {
     i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
-    i64 tiles, splits, columns;                     /* of 64 and SPLIT keys; of 256 features of V */
-    i64 samples, flash_blocks, draws, shares;       /* draws: the most of a query head */
+    i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
+    i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
+    i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
     extent scores, gather, dense, dense_plain, combine, stats;
 };
 
-i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
-
-santa_status geometry_of(const santa_problem *problem, geometry *g) {
-    const bool dense = problem->o.method == SANTA_DENSE, flash = problem->o.method == SANTA_FLASH;
-    memset(g, 0, sizeof *g);
-    g->batch = problem->batch;
-    g->heads = problem->heads;
-    g->kv_heads = problem->kv_heads;
-    g->group = problem->group;
-    g->d = problem->head_dim;
-    g->dv = problem->head_dim_v;
-    g->keys = problem->capacity;
-    /* the last tile ends within int */
-    if (g->keys > INT32_MAX - (TILE - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
-    if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
-    if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
-    /* from here on no product leaves int64 */
-    g->tiles = blocks_of(g->keys, TILE);
-    g->splits = blocks_of(g->keys, SPLIT);
-    g->columns = blocks_of(g->dv, 256);
-    g->stats = { g->kv_heads, g->batch, 1 };
-    if (dense) {
-        g->dense_slices = blocks_of(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
-        g->plain_slices = blocks_of(g->group, 4);
-        g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
-        g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
-        g->combine = { g->heads, g->batch, blocks_of(g->dv, 128) };
-        /* alignment and the card decide later which of the two dense kernels runs */
-        const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
-        return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
-    }
-    g->samples = problem->o.num_samples;
-    g->flash_blocks = flash ? problem->o.tile_size / TILE : 1;
-    if (g->flash_blocks > g->tiles) g->flash_blocks = g->tiles;       /* one tile has all keys */
-    g->draws = flash ? blocks_of(g->tiles, g->flash_blocks) : 0;
-    if (g->draws < g->samples) g->draws = g->samples;
-    g->shares = blocks_of(g->draws, SHARE);
-    g->slices = blocks_of(g->group, SLOTS);
-    g->work = g->batch * g->kv_heads * g->slices * g->tiles;
-    g->scores = { blocks_of(g->work, SCORE_WARPS), 1, 1 };
-    g->gather = { g->heads, g->batch, g->shares * g->columns };
-    /* work: see divisor */
-    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
-}
-
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t tile, stash, keys, draws, part, arrived, total; };
+struct layout { size_t block_sums, stash, keys, draws, partial, arrived, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -1715,25 +2008,47 @@ size_t add_part(layout *l, size_t n, size_t size) {
     return at;
 }
 
-layout layout_of(const geometry &g, const santa_options *o) {
+struct device { int multiprocessors, major, l2, shared; };  /* bytes of L2; of shared memory for a CTA */
+
+/* A call on its way to the GPU. */
+struct call {
+    params p;
+    geometry g;
     layout l;
-    memset(&l, 0, sizeof l);
-    const size_t rows = (size_t)(g.batch * g.heads), tiles = (size_t)g.tiles, draws = (size_t)g.draws;
-    if (o->method == SANTA_DENSE) {
-        l.part = add_part(&l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
-        return l;
-    }
-    const size_t columns = g.shares > 1 ? saturating(rows, (size_t)g.columns) : 0;
-    l.tile = add_part(&l, saturating(rows, tiles), sizeof(float2));
-    l.stash = add_part(&l, saturating(rows, tiles), (size_t)(TILE * stash_bytes(o->stash)));
-    l.keys = add_part(&l, saturating(rows, draws), sizeof(int));
-    l.draws = add_part(&l, rows, sizeof(int));
-    l.part = add_part(&l, saturating(columns, (size_t)g.shares), 256 * sizeof(float));
-    l.arrived = add_part(&l, columns, sizeof(int));
-    return l;
+    char *workspace;                                /* on a 256-byte border */
+    device card;
+    cudaStream_t stream;
+    bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
+    bool streams;                                   /* and the ring: nothing but scaled products with q */
+
+    void place_row(i64 row);
+};
+
+/* A family of kernels: the methods that it serves, and what they need. The rest of this section
+   is the same for all of them and asks for none by name. Another family is a row in
+   `pipelines`. */
+struct pipeline {
+    unsigned methods;                               /* bit m: the method of that number */
+    /* its own sizes, or which limit they pass */
+    santa_status (*measure)(const santa_problem *problem, geometry *g);
+    /* its parts of a workspace */
+    void (*arrange)(const geometry &g, santa_stash stash, layout *l);
+    /* query row c.p.q_index */
+    cudaError_t (*launch)(call &c);
+};
+
+i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
+
+/* p's workspace, from query row `row` of a pass on. */
+void call::place_row(i64 row) {
+    const i64 heads = row * g.batch * g.heads, blocks = heads * g.blocks;
+    p.block_sums = (float2 *)(workspace + l.block_sums) + blocks;
+    p.stash = workspace + l.stash + blocks * BLOCK * stash_bytes((santa_stash)p.stash_type);
+    p.arrived = (int *)(workspace + l.arrived) + heads * g.columns;
+    p.partial = (float *)(workspace + l.partial);
 }
 
-santa_status cuda_status(cudaError_t e) { return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e); }
+constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 
 i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
@@ -1745,7 +2060,309 @@ void byte_strides(const santa_tensor *t, i64 *s) {
 bool vectors(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0
+        && s[2] % 16 == 0;
+}
+
+/* Rows of n numbers are whole pieces of 16 bytes. */
+bool whole_pieces(int type, i64 n) { return type != SANTA_F32 && n % (type == SANTA_E4M3 ? 16 : 8) == 0; }
+
+santa_status cuda_status(cudaError_t e) {
+    return e == cudaSuccess ? SANTA_OK : (santa_status)(SANTA_ERR_CUDA + (int)e);
+}
+
+/* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
+#ifndef SANTA_CUDA_LAUNCHED
+#define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
+#endif
+
+/* The second kernel of a pair may be placed while the first one drains; it waits where its code
+   says so. */
+template <auto kernel>
+cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap) {
+    SANTA_CUDA_LAUNCHED(kernel);
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attribute = {};
+    config.gridDim = grid;
+    config.blockDim = dim3((unsigned)threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = c.stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute;
+    config.numAttrs = overlap && c.card.major >= 9 ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, c.p);
+}
+
+/* More than 48 KB of shared memory has to be asked for. */
+template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes) {
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return e == cudaSuccess ? launch<kernel>(c, grid, SCORE_WARPS * 32, (size_t)bytes, false) : e;
+}
+
+/* From a number to what the kernels are compiled for: f is called with a value that has it as
+   its type. */
+template <typename T> struct a_type { typedef T type; };
+template <int N> struct a_number { enum { value = N }; };
+
+template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
+    switch (type) {
+        case SANTA_F16: return f(a_type<__half>());
+        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
+        default: return f(a_type<e4m3>());
+    }
+}
+
+template <typename F> cudaError_t with_value_type(int type, F f) {
+    switch (type) {
+        case SANTA_F32: return f(a_type<float>());
+        case SANTA_F16: return f(a_type<__half>());
+        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
+        default: return f(a_type<__nv_fp8_e4m3>());
+    }
+}
+
+template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
+    return features <= 64 ? f(a_number<2>()) : features <= 128 ? f(a_number<4>()) : f(a_number<8>());
+}
+
+/* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
+
+santa_status measure_exact(const santa_problem *problem, geometry *g) {
+    g->dense_slices = ceil_div(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+    g->plain_slices = ceil_div(g->group, PLAIN_HEADS);
+    g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
+    g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+    g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
+    /* alignment and the card decide later which of the two dense kernels runs */
+    const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
+    return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_exact(const geometry &g, santa_stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads);
+    l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
+}
+
+template <typename K, int C, int GS> cudaError_t launch_dense_group(const call &c) {
+    const dim3 grid = grid_of(c.g.dense);
+    const int bytes = dense_memory<K, C, GS>::BYTES;
+    return c.p.table ? launch_ring<k_dense<K, C, GS, true>>(c, grid, bytes)
+                     : launch_ring<k_dense<K, C, GS, false>>(c, grid, bytes);
+}
+
+template <typename K, int C> cudaError_t launch_dense(const call &c) {
+    constexpr int wide = !eight_bits<K> ? 8 : 4;
+    return c.g.group > 4 ? launch_dense_group<K, C, wide>(c) : launch_dense_group<K, C, 4>(c);
+}
+
+template <typename K> cudaError_t launch_dense_plain(const call &c) {
+    return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, false);
+}
+
+cudaError_t launch_exact(call &c) {
+    const params &p = c.p;
+    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
+    c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
+    cudaError_t e = !c.cores ? launch_dense_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
+        typedef typename decltype(key)::type K;
+        if (!streams) return launch_dense_plain<K>(c);
+        return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
+            return launch_dense<K, decltype(chunks)::value>(c);
+        });
+    });
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* Draws from the blocks' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
+
+santa_status measure_comb(const santa_problem *, geometry *g) {
+    g->flash_blocks = 1;
+    g->draws = g->samples;
+    return SANTA_OK;
+}
+
+/* A flash tile has a draw at least. */
+santa_status measure_flash(const santa_problem *problem, geometry *g) {
+    if (problem->o.tile_size % BLOCK) return SANTA_ERR_BACKEND_TILE;
+    g->flash_blocks = problem->o.tile_size / BLOCK;
+    if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;     /* one flash tile has all keys */
+    g->draws = ceil_div(g->blocks, g->flash_blocks);
+    if (g->draws < g->samples) g->draws = g->samples;
+    return SANTA_OK;
+}
+
+template <auto measure_draws> santa_status measure_sampled(const santa_problem *problem, geometry *g) {
+    g->samples = problem->o.num_samples;
+    const santa_status s = measure_draws(problem, g);
+    if (s != SANTA_OK) return s;
+    g->portions = ceil_div(g->draws, PORTION);
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    /* eight-bit keys scale the q of a pass together: more rows would be other bits */
+    const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
+    g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
+    if (g->rows > problem->q_len) g->rows = problem->q_len;
+    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    g->gather = { g->heads, g->batch, g->portions * g->columns };
+    /* work: see divisor */
+    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), draws = (size_t)g.draws;
+    const size_t columns = g.portions > 1 ? saturating(rows, (size_t)g.columns) : 0;
+    const size_t blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * stash_bytes(stash)));
+    l->keys = add_part(l, saturating(rows, draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+    l->partial = add_part(l, saturating(columns, (size_t)g.portions), 256 * sizeof(float));
+    l->arrived = add_part(l, saturating(columns, (size_t)g.rows), sizeof(int));
+}
+
+divisor divide_by(unsigned d) {
+    divisor x = { d, 0, 0 };
+    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
+    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
+    return x;
+}
+
+template <typename K, int C> cudaError_t launch_scores(call &c) {
+    const unsigned steps = (unsigned)c.g.scores.x;
+    const i64 entries = c.p.rows * c.g.batch * c.g.heads * c.g.blocks * BLOCK;
+    const i64 stash = entries * stash_bytes((santa_stash)c.p.stash_type);
+    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would
+       convert the query too often. */
+    const unsigned resident = 2 * (unsigned)c.card.multiprocessors;
+    const unsigned most = eight_bits<K> ? 2 * resident : steps >= 6 * resident ? steps : resident;
+    /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
+    c.p.once = stash <= c.card.l2 / 3;
+    const dim3 grid(steps < most ? steps : most);
+    c.p.steps = steps / grid.x;
+    c.p.longer = steps % grid.x;
+    return launch_ring<k_scores<K, C>>(c, grid, ring<K, C>::BYTES);
+}
+
+template <typename K> cudaError_t launch_scores_plain(const call &c) {
+    return launch<k_scores_plain<K>>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+}
+
+/* CTAs of a small grid would crowd where there is room first: each asks for so much shared
+   memory that no more than its part of the grid fits on a multiprocessor. */
+template <typename V, int CH, typename Pick> cudaError_t launch_gather(const call &c) {
+    const dim3 grid = grid_of(c.g.gather);
+    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
+    const cudaError_t e = cudaFuncSetAttribute(
+        k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    if (e != cudaSuccess) return e;
+    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
+}
+
+/* The scores of a pass: query rows from p.q_index on. */
+cudaError_t launch_pass(call &c) {
+    params &p = c.p;
+    p.slices = (int)c.g.slices;
+    p.work = (unsigned)c.g.work;
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_inner = divide_by((unsigned)(p.heads_inner ? c.g.kv_heads : c.g.blocks));
+    p.by_outer = divide_by((unsigned)(p.heads_inner ? c.g.blocks : c.g.kv_heads));
+    p.by_group = divide_by((unsigned)p.group);
+    if (!c.cores) return launch_scores_plain<any>(c);
+    return with_key_type(p.k_type, [&](auto key) {
+        typedef typename decltype(key)::type K;
+        if (!c.streams) return launch_scores_plain<K>(c);
+        return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
+    });
+}
+
+template <typename Pick> cudaError_t launch_sampled(call &c) {
+    params &p = c.p;
+    /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
+    const int most = c.streams && p.eights ? (int)c.g.rows : 1, in_pass = p.q_index % most;
+    if (in_pass == 0) {
+        p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
+        p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads * c.g.columns : 0;
+        c.place_row(0);
+        const cudaError_t e = launch_pass(c);
+        if (e != cudaSuccess) return e;
+    }
+    p.rows = 1;
+    c.place_row(in_pass);
+    return with_value_type(p.v_type, [&](auto value) {
+        typedef typename decltype(value)::type V;
+        return p.dv > 128 ? launch_gather<V, 2, Pick>(c) : launch_gather<V, 1, Pick>(c);
+    });
+}
+
+const pipeline pipelines[] = {
+    { bit(SANTA_DENSE), measure_exact, arrange_exact, launch_exact },
+    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), measure_sampled<measure_comb>,
+      arrange_sampled, launch_sampled<comb> },
+    { bit(SANTA_FLASH), measure_sampled<measure_flash>, arrange_sampled, launch_sampled<flash> },
+};
+
+const pipeline *pipeline_of(santa_method m) {
+    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return &row;
+    return nullptr;
+}
+
+/* The sizes of a problem whose method has a pipeline, and whether they are within the
+   limits. */
+santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
+    memset(g, 0, sizeof *g);
+    g->batch = problem->batch;
+    g->heads = problem->heads;
+    g->kv_heads = problem->kv_heads;
+    g->group = problem->group;
+    g->d = problem->head_dim;
+    g->dv = problem->head_dim_v;
+    g->keys = problem->capacity;
+    /* the last block ends within int */
+    if (g->keys > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (g->batch > 65535 || g->heads > 65535) return SANTA_ERR_BACKEND_SIZE;
+    if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    /* from here on no product leaves int64 */
+    g->blocks = ceil_div(g->keys, BLOCK);
+    g->splits = ceil_div(g->keys, SPLIT);
+    g->columns = ceil_div(g->dv, 256);
+    g->stats = { g->kv_heads, g->batch, 1 };
+    return row.measure(problem, g);
+}
+
+layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
+    layout l;
+    memset(&l, 0, sizeof l);
+    row.arrange(g, stash, &l);
+    return l;
+}
+
+santa_status check(const santa_problem *problem) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    const pipeline *row = pipeline_of(o->method);
+    if (!row) return SANTA_ERR_BACKEND_METHOD;
+    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
+    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
+    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
+    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
+        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    geometry g;
+    const santa_status s = geometry_of(*row, problem, &g);
+    if (s != SANTA_OK) return s;
+    return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+size_t workspace_size(const santa_problem *problem) {
+    geometry g;
+    const pipeline *row = pipeline_of(problem->o.method);
+    if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
+    return layout_of(*row, g, problem->o.stash).total + 255;
 }
 
 /* Anything the GPU can reach; a host pointer is the usual mistake. */
@@ -1756,247 +2373,108 @@ santa_status check_pointer(const void *p) {
     return at.type == cudaMemoryTypeUnregistered ? SANTA_ERR_HOST_POINTER : SANTA_OK;
 }
 
-santa_status check(const santa_problem *problem) {
-    const santa_attention *a = &problem->a;
-    const santa_options *o = &problem->o;
-    if (!(santa_method_traits(o->method) & (SANTA_EXACT | SANTA_DRAWS))) return SANTA_ERR_BACKEND_METHOD;
-    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
-    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
-    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
-    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
-    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
-    if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (o->method == SANTA_FLASH && o->tile_size % TILE) return SANTA_ERR_BACKEND_TILE;
-    for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
-        if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
-    geometry g;
-    const santa_status s = geometry_of(problem, &g);
-    if (s != SANTA_OK) return s;
-    return layout_of(g, o).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
-}
-
-size_t workspace_size(const santa_problem *problem) {
-    geometry g;
-    return geometry_of(problem, &g) == SANTA_OK ? layout_of(g, &problem->o).total + 255 : 0;
-}
-
-/* Tests keep a list of all kernels that can be launched, and of those that were, by this. */
-#ifndef SANTA_CUDA_LAUNCHED
-#define SANTA_CUDA_LAUNCHED(kernel) ((void)0)
-#endif
-
-/* The second kernel of a pair may be placed while the first one drains; it waits where its code says so. */
-template <auto kernel>
-cudaError_t launch(dim3 grid, int threads, size_t shared, cudaStream_t stream, bool overlap,
-                   const params &p) {
-    SANTA_CUDA_LAUNCHED(kernel);
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
-    config.gridDim = grid;
-    config.blockDim = dim3((unsigned)threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = overlap ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, p);
-}
-
-/* More than 48 KB of shared memory has to be asked for. */
-template <auto kernel> cudaError_t launch_ring(dim3 grid, int bytes, cudaStream_t stream, const params &p) {
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (e != cudaSuccess) return e;
-    return launch<kernel>(grid, SCORE_WARPS * 32, (size_t)bytes, stream, false, p);
-}
-
-struct device { int multiprocessors, major, l2, shared; };            /* bytes of L2, and of shared memory per CTA */
-
 santa_status read_device(device *card) {
-    const struct { cudaDeviceAttr name; int *value; } wanted[] = {
-        { cudaDevAttrMultiProcessorCount, &card->multiprocessors }, { cudaDevAttrComputeCapabilityMajor, &card->major },
-        { cudaDevAttrL2CacheSize, &card->l2 }, { cudaDevAttrMaxSharedMemoryPerBlockOptin, &card->shared } };
+    const struct { cudaDeviceAttr name; int *value;
+    } wanted[] = { { cudaDevAttrMultiProcessorCount, &card->multiprocessors },
+                   { cudaDevAttrComputeCapabilityMajor, &card->major },
+                   { cudaDevAttrL2CacheSize, &card->l2 },
+                   { cudaDevAttrMaxSharedMemoryPerBlockOptin, &card->shared } };
     int id = 0;
     cudaError_t e = cudaGetDevice(&id);
     for (const auto &w : wanted) if (e == cudaSuccess) e = cudaDeviceGetAttribute(w.value, w.name, id);
     return cuda_status(e);
 }
 
-divisor divide_by(unsigned d) {
-    divisor x = { d, 0, 0 };
-    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
-    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
-    return x;
-}
-
-template <typename K, int C, int GS> cudaError_t launch_dense(const params &p, dim3 grid, cudaStream_t stream) {
-    const int bytes = dense_memory<K, C, GS>::BYTES;
-    return p.table ? launch_ring<k_dense<K, C, GS, true>>(grid, bytes, stream, p)
-                   : launch_ring<k_dense<K, C, GS, false>>(grid, bytes, stream, p);
-}
-
-template <typename K, int C>
-cudaError_t launch_fast(params &p, const geometry &g, cudaStream_t stream, const device &card) {
-    if (p.method == SANTA_DENSE) {
-        const dim3 grid = grid_of(g.dense);
-        const bool eight = sizeof(K) == 2 && g.group > 4;
-        return eight ? launch_dense<K, C, sizeof(K) == 2 ? 8 : 4>(p, grid, stream)
-                     : launch_dense<K, C, 4>(p, grid, stream);
-    }
-    const unsigned steps = (unsigned)g.scores.x;
-    const i64 stash = g.batch * g.heads * g.tiles * TILE * stash_bytes((santa_stash)p.stash_type);
-    /* Long streams end together only if CTAs come and go, one step each; eight-bit keys would convert the query too often. */
-    const unsigned resident = 2 * (unsigned)card.multiprocessors;
-    const unsigned most = sizeof(K) == 1 ? 2 * resident : steps >= 6 * resident ? steps : resident;
-    /* a stash that fits in L2 beside other things stays there, if the lines of K go first */
-    p.once = stash <= card.l2 / 3;
-    const dim3 grid(steps < most ? steps : most);
-    p.run = steps / grid.x;
-    p.longer = steps % grid.x;
-    return p.table ? launch_ring<k_scores<K, C, true>>(grid, ring<K, C>::BYTES, stream, p)
-                   : launch_ring<k_scores<K, C, false>>(grid, ring<K, C>::BYTES, stream, p);
-}
-
-/* Any types and strides by way of `any`; K of 16 or 8 bits keeps the tensor cores for soft cap, ALiBi
-   and a q of another type. */
-template <typename K, int C>
-cudaError_t launch_plain(const params &p, const geometry &g, cudaStream_t stream) {
-    const dim3 scores = grid_of(g.scores), dense = grid_of(g.dense_plain);
-    if (p.method != SANTA_DENSE)
-        return launch<k_scores_plain<K, C, true, true>>(scores, SCORE_WARPS * 32, 0, stream, false, p);
-    if (p.dv > 128)
-        return launch<k_dense_plain<K, C, true, true, 4, 2>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
-    return launch<k_dense_plain<K, C, true, true, 4, 1>>(dense, DENSE_WARPS * 32, 0, stream, false, p);
-}
-
-/* The scores kernel, or dense's first one, for K on tensor cores. */
-template <typename K>
-cudaError_t launch_cores(params &p, const geometry &g, cudaStream_t stream, const device &card, bool fast) {
-    if (!fast) return p.d <= 128 ? launch_plain<K, 4>(p, g, stream) : launch_plain<K, 8>(p, g, stream);
-    const int widest = p.method == SANTA_DENSE && p.dv > p.d ? p.dv : p.d;
-    if (widest <= 64) return launch_fast<K, 2>(p, g, stream, card);
-    if (widest <= 128) return launch_fast<K, 4>(p, g, stream, card);
-    return launch_fast<K, 8>(p, g, stream, card);
-}
-
-/* CTAs of a small grid would crowd where there is room first: each asks for so much shared memory that no more than its part of the
-   grid fits on a multiprocessor. */
-template <typename V, int CH, bool FLASH>
-cudaError_t launch_spread(const params &p, dim3 grid, cudaStream_t stream, const device &card) {
-    const i64 ctas = (i64)grid.x * grid.y * grid.z, each = (ctas + card.multiprocessors - 1) / card.multiprocessors;
-    const i64 pad = card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, FLASH>);
-    const size_t shared = pad > 0 ? (size_t)pad : 0;
-    const cudaError_t e = cudaFuncSetAttribute(k_gather<V, CH, FLASH>,
-                                               cudaFuncAttributeMaxDynamicSharedMemorySize, card.shared / 2);
-    if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, FLASH>>(grid, SHARE, shared, stream, card.major >= 9, p);
-}
-
-template <typename V>
-cudaError_t launch_gather(const params &p, const geometry &g, cudaStream_t stream, const device &card) {
-    const dim3 grid = grid_of(g.gather);
-    if (p.method == SANTA_FLASH) return p.dv > 128 ? launch_spread<V, 2, true>(p, grid, stream, card)
-                                                   : launch_spread<V, 1, true>(p, grid, stream, card);
-    return p.dv > 128 ? launch_spread<V, 2, false>(p, grid, stream, card)
-                      : launch_spread<V, 1, false>(p, grid, stream, card);
-}
-
-santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats) {
+/* What the kernels need to know of a problem. */
+void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const santa_tensor *tensors[4] = { &a->q, &a->k, &a->v, &a->out };
-    cudaStream_t stream = (cudaStream_t)o->stream;
-    const bool dense = o->method == SANTA_DENSE;
-    santa_status s;                                 /* santa_decode has run check */
+    p->q = (const char *)a->q.data;
+    p->k = (const char *)a->k.data;
+    p->v = (const char *)a->v.data;
+    p->out = (char *)a->out.data;
+    p->lse = a->lse;
+    p->q_type = a->q.dtype; p->k_type = a->k.dtype; p->v_type = a->v.dtype; p->out_type = a->out.dtype;
+    byte_strides(&a->q, p->q_stride);
+    byte_strides(&a->k, p->k_stride);
+    byte_strides(&a->v, p->v_stride);
+    byte_strides(&a->out, p->out_stride);
+    p->k_row = (int)p->k_stride[1];
+    /* token-major: heads are closer than tokens */
+    p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);
+    p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
+    p->vector_v = vectors(&a->v);
+
+    p->batch = (int)g.batch; p->q_len = (int)problem->q_len;
+    p->heads = (int)g.heads; p->group = (int)g.group;
+    p->d = (int)g.d; p->dv = (int)g.dv;
+    p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
+    p->seq_lens = (const int *)a->seq_lens;
+    p->context_lens = (const int *)a->context_lens;
+    p->first_key = (int)a->first_key;
+    p->table = (const int *)a->block_table;
+    p->table_stride = a->block_table_stride;
+    p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
+    if (p->table) p->by_page = divide_by((unsigned)a->k.shape[1]);
+    p->eights = !p->table || a->k.shape[1] % 8 == 0;
+
+    p->scale = problem->scale; p->v_scale = problem->v_scale;
+    p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
+    p->sinks = a->sinks; p->slopes = a->alibi_slopes;
+    p->method = o->method; p->stash_type = o->stash;
+    p->seed = o->seed; p->offset = o->offset;
+    p->seeds = (const u64 *)o->seeds;
+    p->offsets = (const u64 *)o->offsets;
+    p->ids = (const u64 *)o->request_ids;
+    p->samples = (int)g.samples;
+    p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
+    p->flash_blocks = (int)g.flash_blocks;
+    p->max_draws = g.draws;
+    p->portions = (int)g.portions;
+    p->rows = 1;
+}
+
+santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
+                    santa_stats *stats) {
+    const santa_attention *a = &problem->a;
+    const santa_options *o = &problem->o;
+    const pipeline *row = pipeline_of(o->method);   /* santa_decode has run check */
+    santa_status s;
+    call c;
+    memset((void *)&c, 0, sizeof c);
+    if (!row) return SANTA_ERR_BACKEND_METHOD;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
-    geometry g;
-    if ((s = geometry_of(problem, &g)) != SANTA_OK) return s;
-    const layout l = layout_of(g, o);
-    if (workspace_bytes < l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
-    for (int i = 0; i < 4; i++) if ((s = check_pointer(tensors[i]->data)) != SANTA_OK) return s;
-    const void *const others[] = { workspace, a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes, a->context_lens, o->seeds,
-                                   o->offsets, o->request_ids };
-    for (const void *pointer : others) if (pointer && (s = check_pointer(pointer)) != SANTA_OK) return s;
+    if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
+    c.l = layout_of(*row, c.g, o->stash);
+    if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
+    const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
+                                   a->context_lens, o->seeds, o->offsets, o->request_ids };
+    for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
+    for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
-    params p;
-    memset(&p, 0, sizeof p);
-    p.q = (const char *)a->q.data; p.k = (const char *)a->k.data; p.v = (const char *)a->v.data; p.out = (char *)a->out.data;
-    p.lse = a->lse;
-    byte_strides(&a->q, p.q_stride); byte_strides(&a->k, p.k_stride);
-    byte_strides(&a->v, p.v_stride); byte_strides(&a->out, p.out_stride);
-    p.seq_lens = (const int *)a->seq_lens;
-    p.table = (const int *)a->block_table;
-    p.table_stride = a->block_table_stride;
-    p.page_size = (int)a->k.shape[1];
-    p.page_shift = -1;
-    p.eights = p.page_size % 8 == 0;
-    for (int i = 0; i < 31; i++) if (p.page_size == 1 << i) p.page_shift = i;
-    p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
-    p.batch = (int)g.batch; p.q_len = (int)a->q.shape[1]; p.heads = (int)g.heads;
-    p.kv_heads = (int)g.kv_heads; p.group = (int)g.group;
-    p.d = (int)g.d; p.dv = (int)g.dv;
-    p.capacity = (int)g.keys;
-    p.tiles = (int)g.tiles;
-    p.splits = (int)g.splits;
-    p.q_type = a->q.dtype; p.k_type = a->k.dtype; p.v_type = a->v.dtype; p.out_type = a->out.dtype;
-    p.causal = a->causal; p.window = a->window; p.soft_cap = a->soft_cap; p.sinks = a->sinks; p.slopes = a->alibi_slopes;
-    p.scale = problem->scale;
-    p.v_scale = problem->v_scale;
-    p.context_lens = (const int *)a->context_lens;
-    p.first_key = (int)a->first_key;
-    p.seed = o->seed; p.offset = o->offset;
-    p.seeds = (const u64 *)o->seeds; p.offsets = (const u64 *)o->offsets; p.ids = (const u64 *)o->request_ids;
-    p.method = o->method; p.stash_type = o->stash;
-    p.samples = (int)g.samples;
-    p.per_sample = dense ? 0.0 : 1.0 / (double)g.samples;
-    p.flash_blocks = (int)g.flash_blocks;
-    p.max_draws = g.draws;
-    p.heads_inner = llabs(p.k_stride[2]) < llabs(p.k_stride[1]);      /* token-major: heads are closer than tokens */
-    p.vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
-    p.vector_v = vectors(&a->v);
-    char *base = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
-    p.tile = (float2 *)(base + l.tile);
-    p.stash = base + l.stash;
-    p.part = (float *)(base + l.part);
-    p.arrived = (int *)(base + l.arrived);
-    p.shares = (int)g.shares;
-    p.arrivals = g.shares > 1 ? g.batch * g.heads * g.columns : 0;
-    if (stats) { p.keys = (int *)(base + l.keys); p.draws = (int *)(base + l.draws); p.stats = stats; }
+    params &p = c.p;
+    fill_problem(problem, c.g, &p);
+    c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    c.place_row(0);
+    p.stats = stats;
+    if (stats && c.g.draws) {
+        p.keys = (int *)(c.workspace + c.l.keys);
+        p.draws = (int *)(c.workspace + c.l.draws);
+    }
 
-    device card = { 0, 0, 0, 0 };
-    if ((s = read_device(&card)) != SANTA_OK) return s;
+    c.stream = (cudaStream_t)o->stream;
+    if ((s = read_device(&c.card)) != SANTA_OK) return s;
+    c.cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
+    const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
+    c.streams = c.cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
 
-    /* tensor cores: 16-byte pieces of rows of K. The stream: also V, for dense, and nothing but scale and masks on the scores. */
-    const bool eight_bits = a->k.dtype == SANTA_E4M3;
-    const bool cores = vectors(&a->k) && p.d <= 256 && a->k.dtype != SANTA_F32 && p.d % (eight_bits ? 16 : 8) == 0;
-    p.k_row = (int)p.k_stride[1];
-    const bool stream_q = eight_bits ? a->q.dtype != SANTA_F32 : a->q.dtype == a->k.dtype;
-    const bool stream_v = a->v.dtype == a->k.dtype && p.vector_v && p.dv <= 256 && p.dv % (eight_bits ? 16 : 8) == 0;
-    const bool fast = cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && stream_q
-                      && (!dense || (stream_v && card.shared >= DENSE_BYTES));
-    p.slices = (int)(!dense ? g.slices : fast ? g.dense_slices : g.plain_slices);
-    p.work = (unsigned)g.work;
-    p.by_slices = divide_by((unsigned)p.slices);
-    p.by_inner = divide_by((unsigned)(p.heads_inner ? p.kv_heads : p.tiles));
-    p.by_outer = divide_by((unsigned)(p.heads_inner ? p.tiles : p.kv_heads));
-    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, stream))) != SANTA_OK) return s;
+    if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
+        return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
-        cudaError_t e;
-        if (cores && a->k.dtype == SANTA_BF16) e = launch_cores<__nv_bfloat16>(p, g, stream, card, fast);
-        else if (cores && a->k.dtype == SANTA_F16) e = launch_cores<__half>(p, g, stream, card, fast);
-        else if (cores) e = launch_cores<e4m3>(p, g, stream, card, fast);
-        else e = launch_plain<any, 2>(p, g, stream);
+        cudaError_t e = row->launch(c);
+        if (e == cudaSuccess && stats) e = launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
         if (e != cudaSuccess) return cuda_status(e);
-        if (dense) e = launch<k_combine>(grid_of(g.combine), 512, 0, stream, card.major >= 9, p);
-        else if (a->v.dtype == SANTA_F32) e = launch_gather<float>(p, g, stream, card);
-        else if (a->v.dtype == SANTA_F16) e = launch_gather<__half>(p, g, stream, card);
-        else if (a->v.dtype == SANTA_BF16) e = launch_gather<__nv_bfloat16>(p, g, stream, card);
-        else e = launch_gather<__nv_fp8_e4m3>(p, g, stream, card);
-        if (e != cudaSuccess) return cuda_status(e);
-        if (stats) {
-            e = launch<k_stats>(grid_of(g.stats), 256, 0, stream, false, p);
-            if (e != cudaSuccess) return cuda_status(e);
-        }
     }
     return SANTA_OK;
 }
@@ -2010,4 +2488,6 @@ struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } }
 
 extern "C" santa_status santa_cuda_init(void) { return santa_register_backend(SANTA_CUDA, &backend); }
 
-extern "C" int santa_cuda_error(santa_status s) { return (int)s >= (int)SANTA_ERR_CUDA ? (int)s - (int)SANTA_ERR_CUDA : 0; }
+extern "C" int santa_cuda_error(santa_status s) {
+    return (int)s >= (int)SANTA_ERR_CUDA ? (int)s - (int)SANTA_ERR_CUDA : 0;
+}

@@ -27,7 +27,7 @@
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key and query head in the workspace: 32
                        bits, or 16 or 8 with options.stash, for a smaller workspace at about the same speed. See the stash section
-                       of santa.h.
+                       of santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group rows, which share a pass over K.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1 draw in 100,000 falls on a
                        neighbouring key (test/cuda counts them).
    DATA                What the CPU checks before it starts is checked here where the host can see it. On the device a seq_lens
