@@ -296,6 +296,31 @@ static void workspace_body(const setup *u) {
 }
 static void workspaces(void) { for_every_shape(workspace_body); }
 
+/* A NaN in the query of a group's first head, which then gathers nothing: the counters of the others
+   do not come from what the workspace held before. */
+static void rubbish_beside_nan(void) {
+    for (int m = SANTA_IID; m < SANTA_VATTENTION; m++) {
+        ref_spec s = ref_spec_make(6, 2, 150, 8);
+        ref_problem p;
+        santa_stats stats[2];
+        santa_options o = ref_options((santa_method)m, 24, 6);
+        ref_build(&p, &s);
+        p.q[0] = p.q[3 * 8] = (double)test_nan();
+        ref_write(&p);
+        if (!has_std_error(o.method)) p.a.std_error = NULL;
+        const size_t bytes = santa_workspace_size(&p.a, &o);
+        void *w = test_alloc(bytes);
+        for (int fill = 0; fill < 2; fill++) {
+            memset(w, fill ? 0xff : 0, bytes);
+            CHECK_STATUS(santa_decode(&p.a, &o, w, bytes, &stats[fill]), SANTA_OK);
+        }
+        CHECK_INT(stats[1].v_rows_read, stats[0].v_rows_read);
+        CHECK_MSG(same_stats(&stats[0], &stats[1]), "%s: stats", santa_method_name(o.method));
+        free(w);
+        ref_free(&p);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------- many KV heads */
 
 /* The library visits the KV heads of a token together, up to eight, where they lie side by side, as many as a task has: the
@@ -617,6 +642,7 @@ const test_case suite_determinism[] = {
     {"item ranges, stats add up", item_ranges},
     {"number of threads, order of tasks", threads},
     {"workspace: alignment, rubbish, reuse", workspaces},
+    {"workspace: rubbish beside a NaN", rubbish_beside_nan},
     {"KV heads of a token together or one by one", many_kv_heads},
     {"threads of few items share the keys", shared_keys},
     {"threads share the keys of a window", shared_windows},
