@@ -3268,11 +3268,11 @@ static void santa__gather_query(const santa__job *j, int64_t x, const santa__pic
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     float *acc = SANTA__PART(float, j, acc), error = 0.0f;
     int64_t i;
+    if (x % j->group == 0) memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
     if (picked->bad) { santa__write(j, x, NULL, 0.0f, 0.0f); return; }
     santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)picked->share, acc);
     if (j->p->a.std_error && l->rows) error = santa__std_error(j, l, acc, picked->share);
     santa__write(j, x, acc, picked->lse, error);
-    if (x % j->group == 0) memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
     for (i = 0; i < l->rows; i++) j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first);
     j->stats->v_rows_head += l->rows;
     if (santa__has_traits(j->o, SANTA_DRAWS)) j->stats->draws += l->draws;

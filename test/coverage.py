@@ -1,19 +1,24 @@
-"""Lines and branches of santa.h that a run took, from gcov's JSON: coverage.py GCOV.json santa.h coverage-left.txt
+"""Lines and branches of santa.h that a run took, from gcov's JSON.
+
+    coverage.py GCOV.json santa.h coverage-left.txt
 
 What is counted:
-- of the implementation only, per section (>>tag); sections of instruction sets that this machine lacks are left out, by name;
-- a branch is one way out of a condition: gcov's branches at -O0, where each of a && b has two. Ways out that only an exception
-  takes do not count (C has none);
-- the same source text may be compiled several times: the kernels once per instruction set, static functions where they are
-  inlined by force. A branch counts once, and as taken when any of the copies took it. Copies of a line in which a constant
-  condition was folded away have fewer branches; they cannot be matched one by one and count as a set of their own;
-- a branch that a line in coverage-left.txt excuses still counts as not taken: the bar is for the whole.
+- of the implementation only, per section (>>tag). Sections of instruction sets that this machine
+  lacks are left out, by name;
+- a branch is one way out of a condition: gcov's branches at -O0, where each operand of && has two.
+  Ways out that only an exception takes do not count (C has none);
+- the same text may be compiled several times, as the kernels are once per instruction set. A branch
+  counts once, and as taken when any of the copies took it. A copy in which a constant condition
+  was folded away has fewer branches in that line. These cannot be matched one by one, and count
+  as a set of their own;
+- a branch that coverage-left.txt excuses still counts as not taken: the bar is for the whole.
 
-coverage-left.txt has a line for each source line with branches or code that is not taken: its text, " ::: ", the reason. The text
-is compared without regard to blanks, so that it survives a new line number or indentation.
+coverage-left.txt has a line for each source line with code or branches that are not taken: its
+text, " ::: ", the reason. The text is compared without regard to blanks, so that it survives a new
+line number or indentation. Several lines of the same text have one reason.
 
-Passes when at least 98 % of all branches were taken. Lines left without a reason are printed in any case, and so are
-reasons that are not needed any more."""
+Passes when at least 98 % of all branches were taken. Lines left without a reason are printed in
+any case, and so are reasons that are not needed any more."""
 import json
 import sys
 from collections import defaultdict
@@ -115,7 +120,8 @@ def main():
     for text in left:
         if text not in used:
             print("  not needed in %s: %s" % (left_path, text))
-    print("%.2f %% of branches, the bar is %g %%; %d lines left with a reason, %d without" % (percent, BAR, len(used), unexplained))
+    print("%.2f %% of branches, the bar is %g %%; %d lines left with a reason, %d without" % (
+        percent, BAR, len(used), unexplained))
     return percent < BAR
 
 

@@ -302,6 +302,55 @@ static void zero_queries(void) {
         }
 }
 
+/* A query head with a NaN or an infinity gives NaN; of the others those do that share its draws. */
+static void broken_queries(void) {
+    for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
+        for (int kind = 0; kind < 3; kind++) {
+            ref_problem p;
+            santa_stats stats;
+            identity_problem(&p, SANTA_F32);
+            const santa_options o = options((santa_scores_method)method, 4, 8);
+            p.q[DIM + 3] = kind == 0 ? (double)test_nan() : kind == 1 ? REF_INF : -REF_INF;   /* head 1 */
+            ref_write(&p);
+            if (ref_run(&p, &o, &stats))
+                for (int h = 0; h < GROUP; h++) {
+                    const int bad = h == 1 || is_group((santa_scores_method)method);
+                    CHECK_INT(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, 0)), bad);
+                    CHECK_INT(test_is_nan(p.lse[h]), bad);
+                }
+            ref_free(&p);
+        }
+}
+
+/* bf16 q and k in rows of 32, which exact scores may multiply two at a time, and a single key of
+   q8_0: estimated scores are those of the same numbers in f32. */
+static void other_types(void) {
+    for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
+        for (int q8 = 0; q8 < 2; q8++) {
+            ref_spec s = ref_spec_make(2, 1, q8 ? 1 : 70, 32);
+            float    scores[2][2 * 70];
+            s.q_type = s.k_type = SANTA_BF16;
+            if (q8) s.k_type = SANTA_Q8_0;
+            const santa_options o = options((santa_scores_method)method, 6, 3);
+            ref_problem p[2];
+            for (int f32 = 0; f32 < 2; f32++) {
+                ref_build(&p[f32], &s);
+                if (f32) memcpy(p[1].q, p[0].q, 2 * 32 * sizeof *p[0].q);
+                if (f32) memcpy(p[1].k, p[0].k, (size_t)s.len * 32 * sizeof *p[0].k);
+                ref_write(&p[f32]);
+                const size_t bytes = santa_workspace_size(&p[f32].a, &o);
+                void *workspace = test_alloc(bytes);
+                CHECK_STATUS(santa_scores(&p[f32].a, &o, 0, 0, 0, scores[f32], s.len, workspace, bytes),
+                             SANTA_OK);
+                free(workspace);
+                s.q_type = s.k_type = SANTA_F32;
+            }
+            for (int64_t j = 0; j < 2 * s.len; j++) CHECK_NEAR(scores[0][j], scores[1][j], 1e-4, 1e-5);
+            ref_free(&p[0]);
+            ref_free(&p[1]);
+        }
+}
+
 /* NaN in the features that nobody drew changes no bit, token by token or feature by feature. */
 static void unread_features(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
@@ -490,6 +539,8 @@ const test_case suite_bernoulli[] = {
     {"scores are unbiased; cap, ALiBi and mask after them", unbiased_scores},
     {"features read, per head and per group", access_fractions},
     {"zero queries", zero_queries},
+    {"NaN and infinity in a query", broken_queries},
+    {"bf16 in whole rows; a single key of q8_0", other_types},
     {"NaN in features that nobody drew", unread_features},
     {"feature-major, strided, paged K", layouts},
     {"relative error 1.13/sqrt(B) and 1.16/B", relative_error},

@@ -296,6 +296,62 @@ static void workspace_body(const setup *u) {
 }
 static void workspaces(void) { for_every_shape(workspace_body); }
 
+/* A NaN in the query of a group's first head, which then gathers nothing: the counters of the others
+   do not come from what the workspace held before. */
+static void rubbish_beside_nan(void) {
+    for (int m = SANTA_IID; m < SANTA_VATTENTION; m++) {
+        ref_spec s = ref_spec_make(6, 2, 150, 8);
+        ref_problem p;
+        santa_stats stats[2];
+        santa_options o = ref_options((santa_method)m, 24, 6);
+        ref_build(&p, &s);
+        p.q[0] = p.q[3 * 8] = (double)test_nan();
+        ref_write(&p);
+        if (!has_std_error(o.method)) p.a.std_error = NULL;
+        const size_t bytes = santa_workspace_size(&p.a, &o);
+        void *w = test_alloc(bytes);
+        for (int fill = 0; fill < 2; fill++) {
+            memset(w, fill ? 0xff : 0, bytes);
+            CHECK_STATUS(santa_decode(&p.a, &o, w, bytes, &stats[fill]), SANTA_OK);
+        }
+        CHECK_INT(stats[1].v_rows_read, stats[0].v_rows_read);
+        CHECK_MSG(same_stats(&stats[0], &stats[1]), "%s: stats", santa_method_name(o.method));
+        free(w);
+        ref_free(&p);
+    }
+}
+
+/* Two query rows that see 2^14 keys and one more, which exact attention cuts into chunks of other
+   sizes; rows too short for the threads' even shares; a sampled call whose rows are all run dense. */
+static void shared_sizes(void) {
+    static const struct { int64_t len, kv_heads, q_len, dense_below; santa_method method; } calls[] = {
+        {16385, 4, 2, 0, SANTA_DENSE}, {16385, 4, 2, 0, SANTA_SYS}, {1100, 4, 1, 0, SANTA_DENSE},
+        {1100, 1, 1, 1200, SANTA_SYS}, {1100, 4, 1, 1200, SANTA_FLASH}
+    };
+    for (int i = 0; i < 5; i++) {
+        ref_spec s = ref_spec_make(calls[i].kv_heads, calls[i].kv_heads, calls[i].len, 4);
+        santa_options o = ref_options(calls[i].method, 40, 6);
+        s.q_len  = calls[i].q_len;
+        s.causal = s.q_len > 1;
+        o.dense_below = calls[i].dense_below;
+        result want = decode(&s, &o);
+        CHECK_INT(want.stats.dense_rows, o.dense_below ? want.stats.rows : 0);
+        for (int64_t threads = 2; threads <= 4; threads += 2) {
+            test_rng r = test_rng_make((uint64_t)threads);
+            char what[64];
+            o.num_threads   = threads;
+            o.parallel_for  = shuffled;
+            o.parallel_user = &r;
+            snprintf(what, sizeof what, "call %d, %d threads", i, (int)threads);
+            result got = decode(&s, &o);
+            same(&want, 0, &got, what, o.method);
+            CHECK_MSG(same_stats(&got.stats, &want.stats), "%s: stats", what);
+            free(got.bits);
+        }
+        free(want.bits);
+    }
+}
+
 /* ------------------------------------------------------------------------------------------------- many KV heads */
 
 /* The library visits the KV heads of a token together, up to eight, where they lie side by side, as many as a task has: the
@@ -617,9 +673,11 @@ const test_case suite_determinism[] = {
     {"item ranges, stats add up", item_ranges},
     {"number of threads, order of tasks", threads},
     {"workspace: alignment, rubbish, reuse", workspaces},
+    {"workspace: rubbish beside a NaN", rubbish_beside_nan},
     {"KV heads of a token together or one by one", many_kv_heads},
     {"threads of few items share the keys", shared_keys},
     {"threads share the keys of a window", shared_windows},
+    {"threads share the keys: more than 2^14, and what dense_below takes", shared_sizes},
     {"dense_below: dense's bits below, the method's from there on", dense_below},
     {"dense_below: short rows, small tiles", dense_below_short},
     {"dense_below: auto, other methods", dense_below_auto},

@@ -324,6 +324,10 @@ static void overflowing_rows(void) {
     ONE_HEAD(most);
     CHECK_STATUS(santa_check(&a, &o), SANTA_OK);
     BAD(ERR_OVERFLOW, ONE_HEAD(most + 1));
+    BAD(ERR_OVERFLOW, ONE_HEAD(1); a.q.shape[1] = a.out.shape[1] = (int64_t)INT32_MAX + 1;
+                      a.q.stride[1] = 0; a.out.stride[1] = 1);
+    BAD(ERR_OVERFLOW, ONE_HEAD(1); a.q.shape[2] = a.out.shape[2] = (int64_t)INT32_MAX + 1;
+                      a.q.stride[2] = 0; a.out.stride[2] = 1);
 #undef ONE_HEAD
     /* 2^30 x 2^15 x 2^15 of them: the results themselves would fit */
     BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 30;
@@ -562,6 +566,7 @@ static void threads_and_items(void) {
 #endif
     GOOD(o.num_threads = 1);
     GOOD(o.num_threads = 3; o.parallel_for = serial_for);
+    BAD(ERR_THREADS, o.num_threads = (int64_t)INT32_MAX + 1; o.parallel_for = serial_for);
     GOOD(o.parallel_for = serial_for);
     const int64_t items = BATCH * KV_HEADS;
     BAD(ERR_ITEMS, o.item_begin = -1; o.item_end = 1);
@@ -653,6 +658,9 @@ static void steps(void) {
     EXPECT(ERR_WORKSPACE_SIZE, santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes - 1));
     a.k.shape[3] = 0;
     EXPECT(ERR_SHAPE,          santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes));
+    reset();
+    a.q.data = NULL;
+    EXPECT(ERR_NULL_DATA,      santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, bytes));
 
     reset();
     const santa_stream_id id = {0, 0, 0};
@@ -670,6 +678,7 @@ static void steps(void) {
     EXPECT(ERR_TOO_LONG,       santa_sample(scores, (int64_t)1 << 31, &o, id, &d, got.workspace, need));
     EXPECT(ERR_WORKSPACE_NULL, santa_sample(scores, LEN, &o, id, &d, NULL, need));
     EXPECT(ERR_WORKSPACE_SIZE, santa_sample(scores, LEN, &o, id, &d, got.workspace, need - 1));
+    EXPECT(ERR_WORKSPACE_SIZE, santa_sample(scores, LEN, &o, id, &d, got.workspace, 0));
     d.index = NULL;
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, &d, got.workspace, need));
     d.index  = index;
@@ -714,6 +723,15 @@ static void steps(void) {
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, KV_HEADS, index, weight, 2, got.out));
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, -1, index, weight, 2, got.out));
     EXPECT(ERR_SHAPE,         santa_gather(&a, 0, 1, index, weight, -1, got.out));
+    a.v.shape[3] = 0;
+    EXPECT(ERR_SHAPE,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    reset();
+    a.window = -1;
+    EXPECT(ERR_WINDOW,        santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    reset();
+    lens[0] = -1;
+    EXPECT(ERR_SEQ_LEN,       santa_gather(&a, 0, 1, index, weight, 2, got.out));
+    reset();
     index[1] = 50;                                                               /* seq_lens[0] is 50 */
     EXPECT(ERR_INDEX,         santa_gather(&a, 0, 1, index, weight, 2, got.out));
     index[1] = -1;
@@ -809,6 +827,11 @@ static void measures(void) {
         EXPECT(ERR_NULL_ARGUMENT, VARIANCE(p, LEN, v, DIM_V, 8, NULL, got.workspace, bytes));
         EXPECT(ERR_SHAPE,         VARIANCE(p, 0, v, DIM_V, 8, &result, got.workspace, bytes));
         EXPECT(ERR_SHAPE,         VARIANCE(p, LEN, v, 0, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_SHAPE,         functions[f](p, LEN, v, -1, DIM_V, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_TOO_LONG,
+               VARIANCE(p, (int64_t)1 << 31, v, DIM_V, 8, &result, got.workspace, bytes));
+        EXPECT(ERR_OVERFLOW,
+               functions[f](p, LEN, v, 0, PTRDIFF_MAX / 4, 8, &result, got.workspace, bytes));
         EXPECT(ERR_NUM_SAMPLES,   VARIANCE(p, LEN, v, DIM_V, -1, &result, got.workspace, bytes));
         EXPECT(ERR_WORKSPACE_NULL, VARIANCE(p, LEN, v, DIM_V, 8, &result, NULL, bytes));
         EXPECT(ERR_WORKSPACE_SIZE, VARIANCE(p, LEN, v, DIM_V, 8, &result, got.workspace, bytes - 1));
@@ -896,6 +919,9 @@ static void backend(void) {
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
     broken = fake;
     broken.check = NULL;
+    EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
+    broken = fake;
+    broken.name = NULL;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
     BAD(ERR_NO_BACKEND, move_to(SANTA_CUDA));                                    /* none of these took effect */
     CHECK_INT(santa_workspace_size(&a, &o), 0);

@@ -227,6 +227,15 @@ static void effective_keys(void) {
     CHECK(santa_effective_keys(four, 4) == 4.0);
 }
 
+static void errors_of_nothing(void) {
+    const float zero[3] = {0.0f, 0.0f, 0.0f}, some[3] = {0.0f, 2.0f, 0.0f};
+    const float bad[3] = {0.0f, test_nan(), 0.0f};
+    CHECK(santa_relative_l2(zero, zero, 3) == 0.0);
+    CHECK(test_is_nan((float)santa_relative_l2(bad, zero, 3)));
+    CHECK(test_is_nan((float)santa_relative_l2(bad, some, 3)));
+    CHECK(santa_relative_l2(some, zero, 3) > 1e30);           /* infinitely wrong */
+}
+
 static void errors_of_vectors(void) {
     test_rng r = test_rng_make(8);
     for (int64_t n = 1; n < 3000; n = n * 3 + 1) {
@@ -310,6 +319,7 @@ const test_case suite_measures[] = {
     {"probabilities that are none", invalid_probabilities},
     {"effective number of keys", effective_keys},
     {"relative L2, cosine", errors_of_vectors},
+    {"relative L2 of zeros and of NaN", errors_of_nothing},
     {"slopes of the closed forms", closed_form_slopes},
     {0, 0},
 };

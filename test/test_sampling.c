@@ -367,6 +367,32 @@ static void tiny_offsets(void) {
     }
 }
 
+/* Rounding what is kept of a score does not hide that it was none; the other head keeps its bits. */
+static void broken_scores(void) {
+    for (int m = SANTA_IID; m <= SANTA_FLASH; m++)
+        for (int stash = SANTA_STASH_DEFAULT; stash <= SANTA_STASH_U8; stash++)
+            for (int kind = 0; kind < 2; kind++) {
+                ref_spec s = ref_spec_make(2, 2, 300, 8);
+                ref_problem p;
+                santa_options o = ref_options((santa_method)m, 16, 1);
+                double good[8], now[8];
+                o.stash = (santa_stash)stash;
+                ref_build(&p, &s);
+                if (!ref_run(&p, &o, NULL)) return;
+                ref_out(&p, 0, 0, 1, good);
+                for (int c = 0; c < 8; c++) {
+                    ref_set(&p.a.k, 0, 77, 0, c, kind ? REF_INF : (double)test_nan());
+                    ref_set(&p.a.q, 0, 0, 0, c, 1.0);
+                }
+                if (!ref_run(&p, &o, NULL)) return;
+                ref_out(&p, 0, 0, 1, now);
+                CHECK(memcmp(good, now, sizeof now) == 0);
+                for (int c = 0; c < 8; c++) CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, 0, c)));
+                CHECK(test_is_nan(p.lse[0]) && !test_is_nan(p.lse[1]));
+                ref_free(&p);
+            }
+}
+
 static void no_mass(void) {
     float scores[130];
     for (int j = 0; j < 130; j++) scores[j] = -INFINITY;
@@ -958,6 +984,7 @@ const test_case suite_sampling[] = {
     {"keys without mass are never drawn", zero_mass},
     {"thresholds near 0", tiny_offsets},
     {"no mass at all; NaN and +inf", no_mass},
+    {"NaN and +inf under every stash", broken_scores},
     {"seed, offset, request, head and row select the draws", streams_differ},
     {"top-k against sorting, ties", top_k},
     {"top-p against sorting, ties", top_p},

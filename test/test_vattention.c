@@ -67,6 +67,20 @@ static void single_budgets(void) {
     in.sigma = 0.0;
     CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
     CHECK_INT(b, 0);
+    /* no spread of the denominator: the numerator has half of epsilon and all of delta, of which a
+       norm's CLT takes .215 at most */
+    in = random_input(&r);
+    in.sigma = 0.0;
+    in.epsilon = 0.3;
+    in.delta = 0.4;
+    for (int hoeffding = 0; hoeffding < 2; hoeffding++) {
+        const double n = (double)in.population, c = n * sqrt(in.trace) / in.norm;
+        in.bound = hoeffding ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT;
+        const double z = z_of(in.bound, hoeffding ? in.delta : 0.215);
+        CHECK_STATUS(santa_budget_full(&in, &b), SANTA_OK);
+        CHECK_NEAR(b, fmin(corrected(pow(2.0 * z * c / in.epsilon, 2.0), n), n), 1.0, 0.0);
+    }
+    in = random_input(&r);
     in.sigma       = 1.0;
     in.denominator = 0.0;                                    /* any error of it is infinitely large: take all */
     CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
@@ -1069,6 +1083,38 @@ static void masks(void) {
     ref_free(&p);
 }
 
+/* A NaN that is read shows in the output, in K in the log-sum-exp, too. No budget can be made of a
+   NaN score: the base sample is all that is read then. */
+static void broken_rows(void) {
+    for (int place = 0; place < 4; place++)
+        for (int full = 0; full < 2; full++) {
+            const int in_v = place / 2, fixed = place % 2 == 0;
+            ref_spec s = ref_spec_make(2, 1, 500, 8);
+            ref_problem p;
+            santa_audit audit[2];
+            santa_options o = ref_options(SANTA_VATTENTION, 0, 3);
+            s.gain = 1.5;
+            ref_build(&p, &s);
+            for (int64_t j = fixed ? 0 : 8; j < (fixed ? 1 : 492); j++)
+                (in_v ? p.v : p.k)[j * 8 + 2] = (double)test_nan();
+            ref_write(&p);
+            o.vattention.sink_tokens = o.vattention.local_tokens = 8;
+            o.vattention.heavy_tokens = SANTA_NONE;
+            o.vattention.base_samples = 40;
+            o.vattention.epsilon = 0.5;
+            o.vattention.guarantee = full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+            o.vattention.audit = audit;
+            if (ref_run(&p, &o, NULL))
+                for (int h = 0; h < 2; h++) {
+                    CHECK(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, 2)));
+                    CHECK_INT(test_is_nan(p.lse[h]), !in_v);
+                    if (!in_v) CHECK_INT(audit[h].needed, 40);
+                    CHECK(audit[h].needed >= 40 && audit[h].budget <= audit[h].num_residual);
+                }
+            ref_free(&p);
+        }
+}
+
 /* Every score is -inf, by ALiBi: no mass, so zeros and no error, as with the other methods. */
 static void no_mass(void) {
     ref_spec s = ref_spec_make(2, 1, 600, 8);
@@ -1250,6 +1296,7 @@ const test_case suite_vattention[] = {
     {"defaults", defaults},
     {"causal and window", masks},
     {"all scores -inf", no_mass},
+    {"NaN in K or V", broken_rows},
     {"nearly all of a long row", nearly_all},
     {"a predictor that returns more than it wrote", boasting_predictor},
     {"the reused base sample lowers D by less than it says", reuse_bias},

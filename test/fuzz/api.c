@@ -488,15 +488,15 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
     return ok;
 }
 
-/* Exact attention over the first keys and over the others, merged; the second part gets the
-   sinks. */
+/* Exact attention over the first keys and over the others as parts of one context, merged; the
+   second part gets the sinks. */
 static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
     s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
-    s.page_size = s.window = 0;
-    s.causal = s.alibi = s.poke = s.no_lse = 0;
+    s.page_size = 0;
+    s.poke = s.no_lse = 0;
     s.no_error = 1;
     s.out_type = SANTA_F32;
     s.out_layout = FUZZ_NHD;
@@ -505,15 +505,19 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     const int64_t rows = s.batch * s.q_len * s.kv_heads * s.group, cut = fuzz_between(f, 1, s.n - 1);
     float *part[4] = {ref_floats(rows * s.dim_v), ref_floats(rows), ref_floats(rows * s.dim_v),
                       ref_floats(rows)};
-    int32_t *lens  = ref_ints(s.batch);
+    int32_t *lens = ref_ints(s.batch), *context = ref_ints(s.batch);
     int ok = 1;
     for (int k = 0; ok && k < 2; k++) {
         santa_attention a = p.a;
         a.sinks    = k ? p.a.sinks : NULL;
         a.seq_lens = lens;
+        a.context_lens = context;
+        a.first_key = s.first_key + (k ? cut : 0);
         for (int64_t b = 0; b < s.batch; b++) {
             const int64_t len = fuzz_len(&s, b);
             lens[b] = (int32_t)(k ? ref_max(len - cut, 0) : ref_min(len, cut));
+            context[b] = (int32_t)(s.first_key + ref_max(len, k ? cut : 0) +
+                                   (s.context ? s.later_keys : 0));
         }
         a.k.shape[1] = a.v.shape[1] = k ? s.n - cut : cut;
         if (k) {
@@ -538,6 +542,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     }
     for (int k = 0; k < 4; k++) free(part[k]);
     free(lens);
+    free(context);
     return ok;
 }
 

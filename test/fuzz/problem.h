@@ -12,7 +12,7 @@
 
 enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS,
        FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
-       FUZZ_WEIGHT, FUZZ_ROW };
+       FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -44,6 +44,8 @@ typedef struct fuzz_spec {
     int      poke;                                 /* a NaN or infinity somewhere          */
     int      own_seeds, own_offsets, own_requests; /* one for each sequence                */
     int      predictor;                            /* 0 none, else which                   */
+    int      context;                              /* k and v are a part of a longer context: */
+    int64_t  first_key, later_keys;                /* that begins before and ends after it */
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
@@ -127,7 +129,7 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
     if (fuzz_chance(s, 2)) o->bernoulli_draws = fuzz_between(s, 1, 12);
     o->num_samples = fuzz_chance(s, 4) ? fuzz_between(s, 0, 700) : fuzz_between(s, 1, 64);
     o->stash = (santa_stash)(fuzz_chance(s, 2) ? fuzz_below(s, 4) : 0);
-    if (fuzz_chance(s, 4)) o->dense_below = fuzz_between(s, -1, 300);
+    if (fuzz_chance(s, 4)) o->dense_below = fuzz_between(s, -1, fuzz_chance(s, 3) ? 3000 : 300);
     if (o->method == SANTA_PROP && fuzz_chance(s, 2)) o->tile_size = 64 * fuzz_between(s, 1, 5);
     if (o->method == SANTA_FLASH && fuzz_chance(s, 2))
         o->tile_size = fuzz_chance(s, 2) ? 8 << fuzz_below(s, 3) : 64 * fuzz_between(s, 1, 5);
@@ -179,6 +181,9 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->own_offsets  = fuzz_chance(s, 4);
     p->own_requests = fuzz_chance(s, 4);
     p->poke         = fuzz_chance(s, 16) ? (int)fuzz_between(s, 1, 255) : 0;
+    p->context      = fuzz_chance(s, 4);
+    p->first_key    = fuzz_chance(s, 2) ? fuzz_between(s, 0, 3000) : 0;
+    p->later_keys   = fuzz_chance(s, 2) ? fuzz_between(s, 0, 300) : 0;
     p->one_sequence = fuzz_chance(s, 16) && !p->poke;
 
     p->q_layout   = fuzz_some_layout(s, p->q_type);
@@ -307,8 +312,8 @@ static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b) {
 static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end,
                               int64_t *position) {
     const int64_t len = fuzz_len(p, b);
-    *position = len - p->q_len + i;
-    *end   = p->causal ? *position + 1 > 0 ? *position + 1 : 0 : len;
+    *position = len + (p->context ? p->later_keys : 0) - p->q_len + i;
+    *end   = p->causal ? fuzz_least(*position + 1 > 0 ? *position + 1 : 0, len) : len;
     *begin = p->window > 0 && *position >= p->window ? *position - p->window + 1 : 0;
     if (*begin > *end) *begin = *end;
 }
@@ -402,6 +407,9 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     const int     broadcast = s->broadcast && !pages;
     float         row[512];
     santa_attention *a = &p->a;
+#ifdef FUZZ_NO_CONTEXT
+    p->s.context = 0;
+#endif
     a->q   = fuzz_tensor(FUZZ_Q, s->q_type, s->q_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim);
     a->k   = fuzz_tensor(FUZZ_K, s->k_type, s->k_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim);
     a->v = fuzz_tensor(FUZZ_V, s->v_type, s->v_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim_v);
@@ -429,6 +437,16 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     }
     a->sm_scale = s->sm_scale; a->k_scale = s->k_scale; a->v_scale = s->v_scale; a->soft_cap = s->soft_cap;
     a->causal = s->causal; a->window = s->window;
+#ifndef FUZZ_NO_CONTEXT                            /* for a header that has no parts of a context */
+    a->first_key = s->first_key;
+    if (s->context) {
+        int32_t *context = (int32_t *)fuzz_memory(FUZZ_CONTEXT, (size_t)s->batch * sizeof *context,
+                                                  s->at_end, 0);
+        for (int64_t b = 0; b < s->batch; b++)
+            context[b] = (int32_t)(s->first_key + fuzz_len(s, b) + s->later_keys);
+        a->context_lens = context;
+    }
+#endif
 
     for (int64_t b = 0; b < s->batch; b++) {
         int64_t begin, end, position;
