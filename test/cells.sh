@@ -52,7 +52,7 @@ need() {
 
 # Inside a case: run a program that must not hang.
 limited() {
-    if command -v timeout >/dev/null 2>&1; then timeout 900 "$@"; else "$@"; fi
+    if command -v timeout >/dev/null 2>&1; then timeout 1800 "$@"; else "$@"; fi
 }
 
 # Inside a case: test_program COMPILER FLAGS... builds the whole test program as $dir/test. COMPILER may have words.
