@@ -543,6 +543,12 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
 __device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int first, int begin, int end,
                                            i64 *at) {
     bool bad = false;
+    if (!p.table) {                                 /* asked once: straight code for the usual case */
+        const i64 base = b * p.k_stride[0] + kv * p.k_stride[2];
+#pragma unroll
+        for (int i = 0; i < 8; i++) at[i] = base + min(max(first + i, begin), end - 1) * p.k_stride[1];
+        return false;
+    }
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         int j = min(max(first + i, begin), end - 1);
