@@ -4532,6 +4532,36 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
     return dot / sqrt(a * b);
 }
 
+/* Helper macros end with the code. */
+#undef SANTA__AHEAD
+#undef SANTA__AHEAD_HEADS
+#undef SANTA__AHEAD_TOKENS
+#undef SANTA__BEYOND_K
+#undef SANTA__BEYOND_V
+#undef SANTA__CHUNK
+#undef SANTA__CHUNKS
+#undef SANTA__CPU_BF16
+#undef SANTA__DELTA_MIN
+#undef SANTA__DELTA_VECTOR
+#undef SANTA__EXP_UNDERFLOW
+#undef SANTA__INLINE
+#undef SANTA__KEEP_ORDER
+#undef SANTA__MASKED
+#undef SANTA__MASK_LIMIT
+#undef SANTA__MAX
+#undef SANTA__MIN
+#undef SANTA__NEON
+#undef SANTA__NOINLINE
+#undef SANTA__PART
+#undef SANTA__PREFETCH
+#undef SANTA__QUERIES
+#undef SANTA__SLICE
+#undef SANTA__SPAN
+#undef SANTA__TEAM_KEYS
+#undef SANTA__UNROLL_REGISTERS
+#undef SANTA__X86
+#undef santa__draw_none
+
 #ifdef __cplusplus
 }
 #endif

@@ -62,6 +62,7 @@ names() {
     sed -n 's/^SANTADEF .*[ *]\(santa_[a-z0-9_]*\) *(.*/\1/p' santa.h | sort -u >"$dir/api"
     [ -s "$dir/api" ] || return 1
     status=0
+    "$CC" -dM -E $UNIT | grep '#define SANTA__' && { echo "macros that outlive the code"; status=1; }
     while read -r name; do
         grep -q "$name *(" $USE || { echo "use.c does not call $name"; status=1; }
     done <"$dir/api"
