@@ -4139,7 +4139,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     for (g = 0; g < j.group; g++)
         for (i = 0; i < len; i++)
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
-    for (b = j.begin / SANTA_BLOCK; b * SANTA_BLOCK < j.end; b++) {
+    for (b = j.begin / SANTA_BLOCK; j.begin < j.end && b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
         santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group,
                      scores + from, scores_stride);

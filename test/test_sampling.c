@@ -367,6 +367,31 @@ static void tiny_offsets(void) {
     }
 }
 
+/* The part's keys, no multiple of a block, lie before all that the rows see: no key is scored, and
+   nothing is read in search of one. */
+static void left_behind(void) {
+    ref_spec s = ref_spec_make(2, 1, 100, 8);
+    ref_problem p;
+    float scores[2 * 100];
+    const int32_t context = 1000;
+    s.window = 50;
+    s.causal = 1;
+    ref_build(&p, &s);
+    p.a.context_lens = &context;
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        const santa_options o = ref_options((santa_method)m, 8, 1);
+        p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
+        if (!ref_run(&p, &o, NULL)) break;
+        CHECK(p.lse[0] == -INFINITY && p.lse[1] == -INFINITY && ref_get(&p.a.out, 0, 0, 1, 7) == 0.0);
+        const size_t bytes = santa_workspace_size(&p.a, &o);
+        void *workspace = test_alloc(bytes);
+        CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, 100, workspace, bytes), SANTA_OK);
+        for (int j = 0; j < 200; j++) CHECK(scores[j] == -INFINITY);
+        free(workspace);
+    }
+    ref_free(&p);
+}
+
 /* Rounding what is kept of a score does not hide that it was none; the other head keeps its bits. */
 static void broken_scores(void) {
     for (int m = SANTA_IID; m <= SANTA_FLASH; m++)
@@ -984,6 +1009,7 @@ const test_case suite_sampling[] = {
     {"keys without mass are never drawn", zero_mass},
     {"thresholds near 0", tiny_offsets},
     {"no mass at all; NaN and +inf", no_mass},
+    {"a part of a context that the window has left", left_behind},
     {"NaN and +inf under every stash", broken_scores},
     {"seed, offset, request, head and row select the draws", streams_differ},
     {"top-k against sorting, ties", top_k},
