@@ -1050,6 +1050,12 @@ static void defaults(void) {
         CHECK_INT(audit.num_fixed, 0);
         CHECK_INT(audit.num_base, 200);
     }
+    static const int32_t lens[] = {7960, 7961, 1281, 1280, 1000}, base[] = {199, 200, 33, 32, 32};      /* 2.5 % rounded up */
+    for (int i = 0; i < 5; i++) {
+        p.a.seq_lens = &lens[i];
+        if (ref_run(&p, &o, NULL)) CHECK_INT(audit.num_base, base[i]);
+    }
+    p.a.seq_lens = NULL;
     ref_free(&p);
 }
 
