@@ -575,6 +575,29 @@ static void rows_together(void) {
     }
 }
 
+/* Nor may NaN in a V row that a sliding window has passed reach the rows after, which share a pass with those that see it. */
+static void nan_behind_the_window(void) {
+    enum { ROWS = 12, LEN = 300, WINDOW = 100, LAST = 5 };           /* the last row that sees the NaN */
+    ref_spec s = ref_spec_make(2, 2, LEN, 16);
+    s.q_len  = ROWS;
+    s.causal = 1;
+    s.window = WINDOW;
+    ref_problem p;
+    ref_build(&p, &s);
+    ref_set(&p.a.v, 0, LEN - ROWS + LAST - WINDOW + 1, 1, 3, (double)test_nan());
+    FOR_EACH_ISA (isa) {
+        santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        o.isa = isa;
+        if (!ref_run(&p, &o, NULL)) break;
+        for (int i = 0; i < ROWS; i++)
+            for (int h = 0; h < 2; h++)
+                for (int c = 0; c < 16; c++)
+                    CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, i, h, c)) == (i <= LAST && h == 1 && c == 3),
+                              "row %d, head %d, column %d", i, h, c);
+    }
+    ref_free(&p);
+}
+
 static void merge_edges(void) {
     const float inf = INFINITY, nan = test_nan();
     float out[5 * 2] = {1, 2, 0, 0, 0, 0, 1, 2, 3, 4}, lse[5] = {0, -inf, -inf, nan, 1e4f};
@@ -657,6 +680,7 @@ const test_case suite_dense[] = {
     {"merge: empty sides, NaN", merge_edges},
     {"parts of a longer context", shards},
     {"query rows that share a pass", rows_together},
+    {"NaN behind the window of rows that share a pass", nan_behind_the_window},
     {"merge: a NaN lse beside any other", merge_nan},
     {0, 0},
 };
