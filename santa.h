@@ -4938,9 +4938,12 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #endif /* SANTA__ISA */
 
 /* >>history
-   0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be sampled (the ones left out are
-                    drawn). All others are those of 0.1.0. New: num_combs. Scores from -1e38 to -1e30 count (they were -inf);
-                    out that overlaps itself and delta below 1e-290 are refused.
+   0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
+                    sampled (the ones left out are drawn). All others are those of 0.1.0. New:
+                    num_combs; first_key and context_lens; santa_problem, which backends now get;
+                    santa_method_from_name, santa_method_traits. Query rows share a pass over K.
+                    Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
+                    itself, delta below 1e-290.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores; f32, f16, bf16,
                     e4m3, q8_0; AVX2, AVX-512, NEON at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
