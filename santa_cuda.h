@@ -16,7 +16,8 @@
                        others, std_error, num_combs, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for
                        and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits
-                       with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. Everything
+                       with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with
+                       such rows, head_dim a multiple of 4: prop takes about twice as long as reading k once. Everything
                        else is computed by the same kernels with plain loads: right, and slow. Data must be
                        aligned to the size of a number, as CUDA demands; santa_check says when it is not.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a sequence (max_pages

@@ -1222,6 +1222,33 @@ static void same_on_any_page_size(void) {
             }
 }
 
+/* f32 keys are read by 16 bytes where they lie so, and else number by number: the sums are the same. */
+static void same_at_any_alignment(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16}) {
+        ref_spec s = spec16(8, 2, 300, 68, type);
+        s.k_type = SANTA_F32;
+        s.batch  = 2;
+        s.ragged = 1;
+        problem p(s);
+        const extent e = extent_of(p.a.k);
+        std::vector<char> room(4 * (size_t)e.count + 32);
+        char *const start = room.data() + (16 - (uintptr_t)room.data() % 16) % 16;
+        for (santa_method m : METHODS) {
+            result by[2];
+            for (int i = 0; i < 2; i++) {
+                santa_attention a = p.a;
+                void *const to = memcpy(start + 4 * i, (const float *)p.a.k.data + e.low, 4 * (size_t)e.count);
+                a.k.data = (float *)to - e.low;
+                on_gpu g(a, options(m, 64));
+                if (!g.run()) return;
+                by[i] = g.get();
+            }
+            CHECK_MSG(by[0].same(by[1]), "%s, q of type %d", santa_method_name(m), (int)type);
+        }
+    }
+}
+
 static void same_on_every_run(void) {
     NEED_DEVICE();
     const int runs = test_quick ? 2 : 20;
@@ -1431,7 +1458,8 @@ static const test_case against_cpu[] = {
 static const test_case behaviour[] = {
     {"unbiased", unbiased}, {"poison_is_not_read", poison_is_not_read}, {"nan_in_k_shows", nan_in_k_shows},
     {"bad_tables", bad_tables}, {"graphs", graphs}, {"same_in_any_batch", same_in_any_batch},
-    {"same_on_any_page_size", same_on_any_page_size}, {"same_on_every_run", same_on_every_run}, {"merge", merge},
+    {"same_on_any_page_size", same_on_any_page_size}, {"same_at_any_alignment", same_at_any_alignment},
+    {"same_on_every_run", same_on_every_run}, {"merge", merge},
     {"errors", errors}, {"cuda_errors", cuda_errors}, {"second_device", second_device},
     {0, 0}
 };
