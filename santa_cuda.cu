@@ -5,10 +5,10 @@
               dense-kernel, stats-kernel, launch
 
    A decode step by sampling is two kernels:
-     scores   reads K once: for 64 keys and a query head the maximum, the sum of u = exp(s - max),
-              and the stash of all u.
-     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata, or
-              draws) by binary search, V's rows.
+     scores   reads K once: for 64 keys and a query head the maximum, the sum of
+              u = exp(s - max), and the stash of all u.
+     gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata,
+              or draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
 
    What each step won on an H200 is in bench/ladder.md.
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <initializer_list>
 
-/* ---------------------------------------------------------------------------------------------- >>params */
+/* --------------------------------------------------------------------------------- >>params */
 
 namespace {
 
@@ -110,7 +110,7 @@ struct params {
     i64 max_draws;
 };
 
-/* ---------------------------------------------------------------------------------------------- >>shared-memory */
+/* -------------------------------------------------------------------------- >>shared-memory */
 
 /* What a CTA of each kernel needs of shared memory: the kernels declare it, the launches ask
    for it, both by these. */
@@ -253,7 +253,7 @@ void k_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
-/* ---------------------------------------------------------------------------------------------- >>device-base */
+/* ---------------------------------------------------------------------------- >>device-base */
 
 __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
     unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
@@ -296,9 +296,9 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
     begin = min(begin, end);
 }
 
-/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative). Not
-   PAGED: there is no table, which k_dense has an instance for, since cold code costs it 4 us; else
-   p.table is asked. */
+/* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
+   Not PAGED: there is no table, which k_dense has an instance for, since cold code costs it
+   4 us; else p.table is asked. */
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
 template <bool PAGED = true>
@@ -403,7 +403,7 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>scoring */
+/* -------------------------------------------------------------------------------- >>scoring */
 
 __device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
                                     unsigned b0, unsigned b1, __nv_bfloat16) {
@@ -637,9 +637,9 @@ __device__ __forceinline__ void load_fours(const params &p, const query<any, C, 
     else load(SANTA_BF16);
 }
 
-/* Any K: number by number, or f32 by 16 bytes: the same sums with a quarter of the loads. At each
-   step a warp takes a little of 64 rows, and L1 keeps the lines of few warps until they are
-   used up. */
+/* Any K: number by number, or f32 by 16 bytes: the same sums with a quarter of the loads. At
+   each step a warp takes a little of 64 rows, and L1 keeps the lines of few warps until they
+   are used up. */
 template <int C, bool LO>
 __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, LO> &q, int b, int kv,
                                            int block, int begin, int end, float s[2][8]) {
@@ -738,7 +738,7 @@ __device__ __forceinline__ void block_finish(const params &p, float unscale, int
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>scores-kernel */
+/* -------------------------------------------------------------------------- >>scores-kernel */
 
 /* Both scores kernels write, for each query head and block of 64 keys, the highest score and
    the sum of u = exp(score - highest), and in the stash every u. A warp owns a block of one KV
@@ -1068,7 +1068,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>gather-kernel */
+/* -------------------------------------------------------------------------- >>gather-kernel */
 
 /* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch:
    one double per warp. */
@@ -1317,11 +1317,11 @@ __device__ __forceinline__ portion portion_of(int draws, int index) {
 
 /* What k_gather asks of a Pick, in this order; every thread calls:
      copied     where `keep` puts the blocks' sums, or nullptr
-     prepare    what does not depend on the scores, before the wait for them; into shared memory, or
-                the compiler would move it behind the wait
+     prepare    what does not depend on the scores, before the wait for them; into shared
+                memory, or the compiler would move it behind the wait
      recall     behind the wait, each thread what it put there
-     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to and
-                with it
+     keep       block k of this thread, the i-th in its registers: its sums, and the mass up to
+                and with it
      settle     once all masses are known: lists of its own, more draws than p.samples
      find       the place of a draw; lanes that have none do not call */
 
@@ -1623,7 +1623,7 @@ k_gather(const __grid_constant__ params p) {
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>dense-kernel */
+/* --------------------------------------------------------------------------- >>dense-kernel */
 
 /* Online softmax of a warp's block, heads 2c + e: s becomes the weights relative to the new
    maximum, written to weight[position][GS] (position 8 * i + r holds key 8 * r + i of the
@@ -1858,8 +1858,8 @@ k_dense(const __grid_constant__ params p) {
     for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages<PAGED>(p, x),
-                            s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
+                            bad_pages<PAGED>(p, x), s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
 #pragma unroll 1
         for (int i = 0; i < 4; i++) {
@@ -1969,7 +1969,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
                               + k * p.out_stride[3], f);
 }
 
-/* ---------------------------------------------------------------------------------------------- >>stats-kernel */
+/* --------------------------------------------------------------------------- >>stats-kernel */
 
 /* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
    order. Only when stats are asked for.
@@ -2019,7 +2019,7 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 
 #endif  /* SANTA_CUDA_STANDIN */
 
-/* ---------------------------------------------------------------------------------------------- >>launch */
+/* --------------------------------------------------------------------------------- >>launch */
 
 /* n / size, rounded up; n is at least 1 and may be any int64. */
 i64 ceil_div(i64 n, i64 size) { return (n - 1) / size + 1; }

@@ -1,42 +1,56 @@
 /* santa_cuda.h - v0.2.0 - the GPU side of santa.h - MIT or public domain, as santa.h
 
-   Add santa_cuda.cu to the build and call santa_decode as on the CPU, with tensors whose .device is SANTA_CUDA:
+   Add santa_cuda.cu to the build and call santa_decode as on the CPU, with tensors whose
+   .device is SANTA_CUDA:
 
-       nvcc -O3 -arch=sm_90 -c santa_cuda.cu            (any of sm_80 .. sm_120; CUDA Toolkit 12 or later)
+       nvcc -O3 -arch=sm_90 -c santa_cuda.cu   (any of sm_80 .. sm_120; CUDA Toolkit 12 or later)
        a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;   o.stream = stream;
        santa_decode(&a, &o, device_workspace, bytes, NULL);
 
-   WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call returns. Everything they
-                       point to is device memory: q, k, v, out, lse, seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds,
-                       offsets, request_ids, and the workspace. stats, if not NULL, must be writable by the GPU (device, managed
-                       or pinned memory) and is complete when the stream is.
-   STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no synchronisation, no read-back. It may be captured
-                       in a CUDA graph; with seeds or offsets in device memory a replayed graph draws anew.
-   METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a multiple of 64 keys. Exact scores. The
-                       others, std_error, num_combs, q8_0, dense_below and item ranges have a status of their own. num_threads, parallel_for
-                       and isa are for the CPU and are not looked at.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32, f16, bf16. Fast: k of 16 or 8 bits
-                       with adjacent features, 16-byte aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with
-                       such rows, head_dim a multiple of 4: prop takes about twice as long as reading k once. Everything
-                       else is computed by the same kernels with plain loads: right, and slow. Data must be
-                       aligned to the size of a number, as CUDA demands; santa_check says when it is not.
-   LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a sequence (max_pages
-                       * page_size with pages), batch and heads up to 65535, head_dim below 2^31, head_dim_v
-                       up to 8388480. Dense: kv_heads * ceil(group / 4) * ceil(head_dim_v / 256) up to
-                       65535, where group is heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v
-                       / 256) up to 65535, where flash may draw once per tile, and batch * kv_heads *
+   WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
+                       returns. Everything they point to is device memory: q, k, v, out, lse,
+                       seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
+                       request_ids, and the workspace. stats, if not NULL, must be writable by
+                       the GPU (device, managed or pinned memory) and is complete when the
+                       stream is.
+   STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
+                       synchronisation, no read-back. It may be captured in a CUDA graph; with
+                       seeds or offsets in device memory a replayed graph draws anew.
+   METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
+                       multiple of 64 keys. Exact scores. The others, std_error, num_combs,
+                       q8_0, dense_below and item ranges have a status of their own.
+                       num_threads, parallel_for and isa are for the CPU and are not looked at.
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
+                       f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
+                       aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with
+                       such rows, head_dim a multiple of 4: prop takes about twice as long as
+                       reading k once. Everything else is computed by the same kernels with
+                       plain loads: right, and slow. Data must be aligned to the size of a
+                       number, as CUDA demands; santa_check says when it is not.
+   LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
+                       sequence (max_pages * page_size with pages), batch and heads up to 65535,
+                       head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
+                       ceil(group / 4) * ceil(head_dim_v / 256) up to 65535, where group is
+                       heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
+                       to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
-   STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key and query head in the workspace: 32
-                       bits, or 16 or 8 with options.stash, for a smaller workspace at about the same speed. See the stash section
-                       of santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group rows, which share a pass over K.
-   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1 draw in 100,000 falls on a
-                       neighbouring key (test/cuda counts them).
-   DATA                What the CPU checks before it starts is checked here where the host can see it. On the device a seq_lens
-                       entry is clamped to what k can hold, and a block_table entry outside k makes the rows that use it NaN.
-   ERRORS              Everything the host can see is checked before the first kernel. If a launch itself fails in the middle of a
-                       call (a lost context, say), out and stats may already be written.
-   STATS               tiles and tiles_skipped stay 0 here. v_rows_read takes a slow kernel of its own: a diagnostic.
-   DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page size, grid nor card size.
+   STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
+                       and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
+                       for a smaller workspace at about the same speed. See the stash section of
+                       santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
+                       rows, which share a pass over K.
+   SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
+                       draw in 100,000 falls on a neighbouring key (test/cuda counts them).
+   DATA                What the CPU checks before it starts is checked here where the host can
+                       see it. On the device a seq_lens entry is clamped to what k can hold, and
+                       a block_table entry outside k makes the rows that use it NaN.
+   ERRORS              Everything the host can see is checked before the first kernel. If a
+                       launch itself fails in the middle of a call (a lost context, say), out
+                       and stats may already be written.
+   STATS               tiles and tiles_skipped stay 0 here. v_rows_read takes a slow kernel of
+                       its own: a diagnostic.
+   DETERMINISM         As on the CPU: no atomics on floats; bits depend on neither batch, page
+                       size, grid nor card size.
 */
 #ifndef SANTA_CUDA_H
 #define SANTA_CUDA_H
@@ -46,11 +60,12 @@
 extern "C" {
 #endif
 
-/* Registers the backend. Linking santa_cuda.o does it before main; call this if it sits in a static library, where an
-   unreferenced object file would be left out. */
+/* Registers the backend. Linking santa_cuda.o does it before main; call this if it sits in a
+   static library, where an unreferenced object file would be left out. */
 santa_status santa_cuda_init(void);
 
-/* A CUDA failure comes back as SANTA_ERR_CUDA + cudaError_t. The code of such a status, 0 for any other. */
+/* A CUDA failure comes back as SANTA_ERR_CUDA + cudaError_t. The code of such a status, 0 for
+   any other. */
 int santa_cuda_error(santa_status s);
 
 #ifdef __cplusplus
