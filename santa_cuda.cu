@@ -119,6 +119,7 @@ constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
+struct narrow { };                                  /* V of 16 or 8 bits; f32 takes more registers */
 
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
@@ -1129,27 +1130,31 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
 __device__ __noinline__ float load_one(int type, const char *p) { return load_any(type, p); }
 
 /* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane
-   and 128-column piece. 16 rows are on their way together, as they came (two registers for four
-   bf16), and no branch stands between the loads: at and weight go on to the next multiple of 16
-   with the last row and weight 0. */
-template <typename V, int CH>
-__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at,
-                                            const float *weight, float acc[CH][4]) {
-    const int lane = threadIdx.x & 31;
-    const bool vector = p.vector_v && p.dv % 4 == 0;
+   and 128-column piece. This one takes any V, a number at a time. */
+template <int CH>
+__device__ __forceinline__ void gather_numbers(const params &p, int column, int count, const i64 *at,
+                                               const float *weight, float acc[CH][4]) {
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
-        const int col = column + 128 * ch + 4 * lane;
-        if (!vector) {
+        const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
 #pragma unroll 1
-            for (int i = 0; i < count; i++)
+        for (int i = 0; i < count; i++)
 #pragma unroll
-                for (int k = 0; k < 4; k++)
-                    if (col + k < p.dv)
-                        acc[ch][k]
-                            += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
-            continue;
-        }
+            for (int k = 0; k < 4; k++)
+                if (col + k < p.dv)
+                    acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
+    }
+}
+
+/* The same for V in fours. 16 rows are on their way together, as they came (two registers for
+   four bf16), and no branch stands between the loads: at and weight go on to the next multiple
+   of 16 with the last row and weight 0. */
+template <typename V, int CH>
+__device__ __forceinline__ void gather_fours(const params &p, int column, int count, const i64 *at,
+                                             const float *weight, float acc[CH][4]) {
+#pragma unroll
+    for (int ch = 0; ch < CH; ch++) {
+        const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
         for (int i0 = 0; __any_sync(FULL, i0 < count); i0 += 16) {
@@ -1165,6 +1170,18 @@ __device__ __forceinline__ void gather_rows(const params &p, int column, int cou
             }
         }
     }
+}
+
+/* Asks for V's type where its rows are read: the scan and the draws before are the same for all
+   types, and compile once. */
+template <typename V, int CH>
+__device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at,
+                                            const float *weight, float acc[CH][4]) {
+    if (!p.vector_v || p.dv % 4) gather_numbers<CH>(p, column, count, at, weight, acc);
+    else if constexpr (sizeof(V) == 4) gather_fours<float, CH>(p, column, count, at, weight, acc);
+    else if (p.v_type == SANTA_BF16) gather_fours<__nv_bfloat16, CH>(p, column, count, at, weight, acc);
+    else if (p.v_type == SANTA_F16) gather_fours<__half, CH>(p, column, count, at, weight, acc);
+    else gather_fours<__nv_fp8_e4m3, CH>(p, column, count, at, weight, acc);
 }
 
 /* The sums of a head's blocks, beginning with the first one that has keys: a copy in shared
@@ -2160,15 +2177,6 @@ template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tens
     }
 }
 
-template <typename F> cudaError_t with_value_type(int type, F f) {
-    switch (type) {
-        case SANTA_F32: return f(a_type<float>());
-        case SANTA_F16: return f(a_type<__half>());
-        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
-        default: return f(a_type<__nv_fp8_e4m3>());
-    }
-}
-
 template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
     return features <= 64 ? f(a_number<2>()) : features <= 128 ? f(a_number<4>()) : f(a_number<8>());
 }
@@ -2338,10 +2346,9 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     }
     p.rows = 1;
     c.place_row(in_pass);
-    return with_value_type(p.v_type, [&](auto value) {
-        typedef typename decltype(value)::type V;
-        return p.dv > 128 ? launch_gather<V, 2, Pick>(c) : launch_gather<V, 1, Pick>(c);
-    });
+    if (p.v_type == SANTA_F32)
+        return p.dv > 128 ? launch_gather<float, 2, Pick>(c) : launch_gather<float, 1, Pick>(c);
+    return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
 }
 
 const pipeline pipelines[] = {
