@@ -1009,46 +1009,61 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
 
 /* ---------------------------------------------------------------------------------------------- >>kernels */
 
-/* The inner loops, for each instruction set the same text (>>kernels-body, which this file includes from itself) over another
-   vocabulary of small vector operations:
+/* The inner loops, for each instruction set the same text (>>kernels-body, which this file
+   includes from itself) over another vocabulary of small vector operations:
    dot         scores of n <= SANTA_BLOCK rows, see santa__queries
-   dot_q8      the same for rows of q8_0 and queries as santa__pack_q8 makes them, with integer products
-   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL where the instruction set
-               has no such products
-   mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or 64. Head g has s at g * s_stride,
-               max and sum at g * stride. A NaN or +inf among the scores: sum is NaN, s unchanged
+   dot_q8      the same for rows of q8_0 and queries as santa__pack_q8 makes them, with integer
+               products
+   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL where
+               the instruction set has no such products
+   mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or
+               64. Head g has s at g * s_stride, max and sum at g * stride. A NaN or +inf among the
+               scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
-   accumulate  acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i      (rows of n features)
-   Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all look alike; features are adjacent.
-   SANTA__BEYOND_K or _V more pointers follow the n, for prefetching. Sums over features run in the lanes of a vector, which are
-   added pairwise.
+   accumulate  adds rows of dv features with weights, see santa__weights
+   Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
+   look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
+   prefetching. Sums over features run in the lanes of a vector, which are added pairwise.
 
-   How many rows ahead (Zen 4, Zen 5 and Emerald Rapids agree): of one KV head 32. Of the KV heads of token-major rows together 12,
-   in the order of memory, if several threads run, since it is memory that they wait for, and it likes that order; one thread alone
-   waits for its own loads, and is faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much slower:
-   their lines share few sets of the caches). Of V 32, or the next block's where registers hold so few columns that 32 rows of them
-   are added up before memory answers (AVX2, NEON). */
+   How many rows ahead (Zen 4, Zen 5 and Emerald Rapids agree): of one KV head 32. Of the KV heads
+   of token-major rows together 12, in the order of memory, if several threads run, since it is
+   memory that they wait for, and it likes that order; one thread alone waits for its own loads, and
+   is faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much
+   slower: their lines share few sets of the caches). Of V 32, or the next block's where registers
+   hold so few columns that 32 rows of them are added up before memory answers (AVX2, NEON). */
 #define SANTA__AHEAD 32
 #define SANTA__AHEAD_TOKENS 12
 #define SANTA__AHEAD_HEADS 20
-#define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: dot looks ahead from each row of a tile of up to 8 */
+#define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: rows ahead of up to 8 at a time */
 #define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
 #define SANTA__QUERIES 16                    /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
-#define SANTA__CHUNKS 32                     /* parts of a row's keys whose exact sums are formed apart, see santa__state */
+#define SANTA__CHUNKS 32                     /* parts of a row's keys with sums of their own, see santa__state */
 #define SANTA__CHUNK  (8 * SANTA_BLOCK)      /* keys of such a part, at least */
-#define SANTA__TEAM_KEYS 1024                /* below it threads do not share one head's keys, see santa__is_team */
+#define SANTA__TEAM_KEYS 1024                /* below it threads do not share a head's keys, see santa__is_team */
 
-/* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads begins at + h * k_step bytes
-   into a row, the packed queries of its group (see santa__pack) at q + h * q_step bytes, q_block bytes from one block of features
-   to the next, and query head g < group has its scores from s + h * s_step + g * s_stride on. */
+/* The types of K and V: enumerator, name, and as many bytes for so many numbers. */
+#define SANTA__TYPES(X) X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
+
+/* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads
+   begins at + h * k_step bytes into a row, the packed queries of its group (see santa__pack) at
+   q + h * q_step bytes, q_strip bytes from one strip of features to the next, and query head
+   g < group has its scores from s + h * s_step + g * s_stride on. */
 typedef struct santa__queries {
     const char *q;
-    float *s, scale;                     /* scale: dot_bf16 only                                                  */
-    int64_t heads, group, at, k_step, q_step, q_block, s_step, s_stride;
-    int in_order;                        /* of prefetches: that of memory, see SANTA__AHEAD                       */
+    float *s, scale;                         /* scale: dot_bf16 only                    */
+    int64_t heads, group, at, k_step, q_step, q_strip, s_step, s_stride;
+    int in_order;                            /* of prefetches: memory's, see above      */
 } santa__queries;
+
+/* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i for the heads g < group, row i
+   from row[i] + at on, acc_g from acc + g * acc_stride on. */
+typedef struct santa__weights {
+    const float *w, *keep, *add;
+    float *acc;
+    int64_t group, at, w_stride, acc_stride;
+} santa__weights;
 
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x);
@@ -1056,8 +1071,7 @@ typedef struct santa__kernels {
     void (*dot_bf16)(const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
-    void (*accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w, int64_t w_stride,
-                       int64_t group, const float *keep, const float *add, float *acc, int64_t acc_stride);
+    void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
 } santa__kernels;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -1065,11 +1079,13 @@ typedef struct santa__kernels {
 #define SANTA__PREFETCH(p) __builtin_prefetch(p, 0, 2)
 #define SANTA__NOINLINE __attribute__((noinline))
 #define SANTA__KEEP_ORDER() __asm__ volatile("" ::: "memory")
+#define SANTA__RESTRICT __restrict
 #else
 #define SANTA__INLINE static inline SANTA__TARGET
 #define SANTA__PREFETCH(p) ((void)(p))
 #define SANTA__NOINLINE
 #define SANTA__KEEP_ORDER() ((void)0)
+#define SANTA__RESTRICT
 #endif
 /* gcc -O2 leaves short loops rolled and their register arrays in memory; scalar code has no such registers */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
@@ -1078,21 +1094,29 @@ typedef struct santa__kernels {
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
 #endif
 
-/* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__TILE sums in registers, accumulate SANTA__SUMS.
-   vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c      vround: to the nearest integer
-   vpow2(x, n) = x * 2^n for integer n      vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
-   vtotal, vtop: sum and maximum of the lanes               vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__TILE
-   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit); c a multiple of SANTA__LANES
-   vblocks(k, q, less, n): products of n <= SANTA__BLOCKS blocks of q8_0 and q's int8, added up within each block in any way; less:
-   see below
-   vscales(k, n): the blocks' scales, in the lanes where vblocks has their sums
-   vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2 SANTA__LANES bf16 in lane i */
+/* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
+   registers, accumulate SANTA__KEEP_V.
+   vset(f)  vget(p)  vput(p, x)  vadd  vsub  vmul  vmax  vfma(a, b, c) = a * b + c
+   vround: to the nearest integer              vpow2(x, n) = x * 2^n for integer n
+   vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
+   vtotal, vtop: sum and maximum of the lanes
+   vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__KEEP_K
+   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit);
+   c a multiple of SANTA__LANES
+   vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
+   within each block in any way; less: see below
+   vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
+   vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2 SANTA__LANES
+   bf16 in lane i
+   SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a row becomes
+   floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
-/* The queries of a group as the kernels want them, so that one pointer serves all heads: for each 32 features, padded with zeros,
-   [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for each 64 features [heads] of: an int8 each; for each 4 of them -128 times
-   their sum as int32, for products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes of a head in such a
-   block. */
+/* The queries of a group as the kernels want them, so that one pointer serves all heads: for each
+   strip of 32 features, padded with zeros, [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for
+   each strip of 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as
+   int32, for products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes
+   of a head in a strip. */
 enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS };               /* the products of dot, dot_q8, dot_bf16 */
 enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK, SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
 static int santa__packed(int form) {
@@ -1143,9 +1167,10 @@ static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packe
 #define SANTA__ISA(name) santa__##name##_scalar
 #define SANTA__TARGET
 #define SANTA__LANES 8
-#define SANTA__TILE  4
-#define SANTA__SUMS  4
-#define SANTA__BLOCKS 1
+#define SANTA__KEEP_K 4
+#define SANTA__KEEP_V 4
+#define SANTA__QUANTS 1
+#define SANTA__BY_STRIP 1
 #define SANTA__UNROLL
 
 typedef struct santa__v8 { float l[8]; } santa__v8;
@@ -1181,12 +1206,12 @@ SANTA__INLINE float santa__vtop_scalar(santa__v8 x) {
 }
 SANTA__INLINE void santa__vsums_scalar(const santa__v8 *x, float *out) {
     int i;
-    for (i = 0; i < SANTA__TILE; i++) out[i] = santa__vtotal_scalar(x[i]);
+    for (i = 0; i < SANTA__KEEP_K; i++) out[i] = santa__vtotal_scalar(x[i]);
 }
 SANTA__INLINE santa__v8 santa__vrow_scalar(santa_dtype t, const char *row, int64_t c) {
     SANTA__EACH(santa__feature(t, row, c + i) * (1.0f / santa__unit(t)));
 }
-SANTA__INLINE santa__v8 santa__vblocks_scalar(const char *k, const char *q, const char *less, int n) {
+SANTA__INLINE santa__v8 santa__vquants_scalar(const char *k, const char *q, const char *less, int n) {
     int sum[8] = {0}, c;
     (void)less;
     for (c = 0; c < 32 * n; c++) sum[c / 4] += (int)(signed char)k[2 + c] * (int)(signed char)q[c];
@@ -1199,6 +1224,44 @@ SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
 }
 #undef SANTA__EACH
 
+/* A strip of SANTA__PACK features as vrow gives them. Without branches, so that compilers find vectors:
+   an f16 below 2^-14 is right once 2^-14 is added and taken off again, an e4m3 likewise at 2^-6. */
+static void santa__unpack_f16(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
+    int i;
+    for (i = 0; i < SANTA__PACK; i++) {
+        const uint32_t h = santa__u16(row + 2 * i), u = (h & 0x7fffu) << 13;
+        const uint32_t low = santa__bits(santa__from_bits(u + 0x38800000u) - 6.103515625e-5f);
+        const uint32_t high = (u + 0x70000000u) | (u > 0x0f800000u ? 0x400000u : 0u);      /* infinity, quiet NaN */
+        f[i] = santa__from_bits((h & 0x8000u) << 16
+                                | (u < 0x00800000u ? low : u < 0x0f800000u ? u + 0x38000000u : high));
+    }
+}
+
+static void santa__unpack_e4m3(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
+    int i;
+    for (i = 0; i < SANTA__PACK; i++) {
+        const uint32_t e = (uint8_t)row[i], u = (e & 0x7fu) << 20;
+        const uint32_t low = santa__bits(santa__from_bits(u + 0x3c800000u) - 0.015625f);
+        const uint32_t all = u < 0x00800000u ? low : u < 0x07f00000u ? u + 0x3c000000u : 0x7fc00000u;
+        f[i] = santa__from_bits((e & 0x80u) << 24 | all) * (1.0f / 256.0f);
+    }
+}
+
+static void santa__unpack_q8_0(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
+    const float scale = santa_f16_to_f32(santa__u16(row));
+    int i;
+    for (i = 0; i < SANTA__PACK; i++) f[i] = (float)(signed char)row[2 + i] * scale;
+}
+
+/* The strip: at row itself, or in f. */
+static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
+    if (t == SANTA_F32) return row;
+    if (t == SANTA_F16) santa__unpack_f16(row, f);
+    else if (t == SANTA_E4M3) santa__unpack_e4m3(row, f);
+    else santa__unpack_q8_0(row, f);
+    return (const char *)f;
+}
+
 #include SANTA_FILENAME
 
 /* ---------------------------------------------------------------------------------------------- >>kernels-avx2 */
@@ -1207,9 +1270,10 @@ SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
 #define SANTA__ISA(name) santa__##name##_avx2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__LANES 8
-#define SANTA__TILE  12                      /* of 16 registers: the others hold three rows and q; 8 would wait for themselves */
-#define SANTA__SUMS  8
-#define SANTA__BLOCKS 1
+#define SANTA__KEEP_K 12                     /* of 16 registers: the others hold three rows and q; 8 would wait */
+#define SANTA__KEEP_V 8                      /* for themselves */
+#define SANTA__QUANTS 1
+#define SANTA__BY_STRIP 0
 #define SANTA__V __m256
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1275,7 +1339,7 @@ SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c)
 SANTA__INLINE __m256i santa__bytes16_avx2(const char *p) {
     return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
-SANTA__INLINE __m256 santa__vblocks_avx2(const char *k, const char *q, const char *less, int n) {
+SANTA__INLINE __m256 santa__vquants_avx2(const char *k, const char *q, const char *less, int n) {
     (void)less; (void)n;
     return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(santa__bytes16_avx2(k + 2), santa__bytes16_avx2(q)),
                                                _mm256_madd_epi16(santa__bytes16_avx2(k + 18), santa__bytes16_avx2(q + 16))));
@@ -1292,9 +1356,10 @@ SANTA__INLINE __m256 santa__vscales_avx2(const char *k, int n) {
 #define SANTA__ISA(name) santa__##name##_avx512
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 #define SANTA__LANES 16
-#define SANTA__TILE  16                      /* of 32 registers */
-#define SANTA__SUMS  16
-#define SANTA__BLOCKS 2
+#define SANTA__KEEP_K 16                     /* of 32 registers */
+#define SANTA__KEEP_V 16
+#define SANTA__QUANTS 2
+#define SANTA__BY_STRIP 0
 #define SANTA__V __m512
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1352,7 +1417,7 @@ SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t 
     }
 }
 /* The instruction wants one side unsigned. Of one block alone the upper half is 128, and q there 0. */
-SANTA__INLINE __m512 santa__vblocks_avx512(const char *k, const char *q, const char *less, int n) {
+SANTA__INLINE __m512 santa__vquants_avx512(const char *k, const char *q, const char *less, int n) {
     __m512i x = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(k + 2)));
     if (n > 1) x = _mm512_inserti64x4(x, _mm256_loadu_si256((const __m256i *)(const void *)(k + 36)), 1);
     x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
@@ -1380,9 +1445,10 @@ SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
 #define SANTA__ISA(name) santa__##name##_neon
 #define SANTA__TARGET
 #define SANTA__LANES 4
-#define SANTA__TILE  16                      /* of 32 registers */
-#define SANTA__SUMS  16
-#define SANTA__BLOCKS 1
+#define SANTA__KEEP_K 16                     /* of 32 registers */
+#define SANTA__KEEP_V 16
+#define SANTA__QUANTS 1
+#define SANTA__BY_STRIP 0
 #define SANTA__V float32x4_t
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
@@ -1409,7 +1475,8 @@ SANTA__INLINE float santa__vtotal_neon(float32x4_t x) { return vaddvq_f32(x); }
 SANTA__INLINE float santa__vtop_neon(float32x4_t x) { return vmaxvq_f32(x); }
 SANTA__INLINE void santa__vsums_neon(const float32x4_t *x, float *out) {
     int i;
-    for (i = 0; i < SANTA__TILE; i += 4) vst1q_f32(out + i, vpaddq_f32(vpaddq_f32(x[i], x[i + 1]), vpaddq_f32(x[i + 2], x[i + 3])));
+    for (i = 0; i < SANTA__KEEP_K; i += 4)
+        vst1q_f32(out + i, vpaddq_f32(vpaddq_f32(x[i], x[i + 1]), vpaddq_f32(x[i + 2], x[i + 3])));
 }
 SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) { float f[4]; memcpy(f, row + 4 * c, sizeof f); return vld1q_f32(f); }
@@ -1437,7 +1504,7 @@ SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64
 SANTA__INLINE int8x16_t santa__bytes16_neon(const char *p) {
     return vreinterpretq_s8_u8(vld1q_u8((const uint8_t *)(const void *)p));
 }
-SANTA__INLINE float32x4_t santa__vblocks_neon(const char *k, const char *q, const char *less, int n) {
+SANTA__INLINE float32x4_t santa__vquants_neon(const char *k, const char *q, const char *less, int n) {
     const int8x16_t x = santa__bytes16_neon(k + 2), z = santa__bytes16_neon(k + 18);
     const int8x16_t y = santa__bytes16_neon(q), w = santa__bytes16_neon(q + 16);
     (void)less; (void)n;
@@ -2240,8 +2307,10 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
                                float *s, int64_t s_stride) {
     const char *column[SANTA_BLOCK + SANTA__BEYOND_V];
     float w[SANTA__SLICE * SANTA_BLOCK], one[SANTA__SLICE];
+    santa__weights sum;
     int64_t x, h, c;
     int i, fill;
+    sum.w = w; sum.w_stride = SANTA_BLOCK; sum.keep = sum.add = one; sum.acc_stride = s_stride; sum.at = 0;
     for (x = 0; x < queries; x += SANTA__SLICE) {
         const int64_t slice = SANTA__MIN(queries - x, (int64_t)SANTA__SLICE);
         for (h = 0; h < slice; h++) {
@@ -2255,8 +2324,9 @@ static void santa__dot_columns(const santa__job *j, const char *key, int n, int6
             for (h = 0; h < slice; h++)
                 for (i = 0; i < fill; i++)
                     w[h * SANTA_BLOCK + i] = j->coef[(x0 + x + h) * j->plan->d_pad + j->active[c + i]];
-            j->kernel->accumulate(j->k.dtype, column, 0, fill, n, w, SANTA_BLOCK, slice, one, one,
-                                  s + x * s_stride, s_stride);
+            sum.acc = s + x * s_stride;
+            sum.group = slice;
+            j->kernel->accumulate(j->k.dtype, column, fill, n, &sum);
         }
     }
 }
@@ -2273,7 +2343,7 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         x.at = j->k.at;
         x.k_step = j[span > 1].k.at - j->k.at;
         x.q = j->packed + x0 * size;
-        x.q_block = j->queries * size;
+        x.q_strip = j->queries * size;
         x.q_step = j[span > 1].packed - j->packed;
         x.in_order = j->o->num_threads > 1;
         x.scale = j->p->scale;
@@ -2911,8 +2981,10 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     int i;
     santa__point(v, keys, n, SANTA__BEYOND_V, row);
     if (santa__is_adjacent(v)) {
-        kernel->accumulate(v->dtype, row, v->at, n, v->dim, w, w_stride, queries, keep, add, acc,
-                           acc_stride);
+        santa__weights sum;
+        sum.w = w; sum.w_stride = w_stride; sum.keep = keep; sum.add = add;
+        sum.acc = acc; sum.acc_stride = acc_stride; sum.group = queries; sum.at = v->at;
+        kernel->accumulate(v->dtype, row, n, v->dim, &sum);
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
@@ -4546,6 +4618,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__EXP_UNDERFLOW
 #undef SANTA__INLINE
 #undef SANTA__KEEP_ORDER
+#undef SANTA__RESTRICT
 #undef SANTA__MASKED
 #undef SANTA__MASK_LIMIT
 #undef SANTA__MAX
@@ -4592,8 +4665,13 @@ SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const 
         }
 }
 
-/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's products, since all at once would fill
-   the CPU's queue of loads. For f32 the tests of an unrolled loop, taken or not, measured better than a loop. */
+#ifndef SANTA__DOT_BF16                      /* for the text below, never run */
+SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) { (void)k; (void)q; return x; }
+#endif
+
+/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's products,
+   since all at once would fill the CPU's queue of loads. For f32 the tests of an unrolled loop, taken
+   or not, measured better than a loop. */
 SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
     if (!coming) return;
@@ -4605,13 +4683,10 @@ SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t b
     }
 }
 
-#ifndef SANTA__DOT_BF16                      /* for the text below, never run */
-SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) { (void)k; (void)q; return x; }
-#endif
-
-/* 32 features of rows and heads into their sums, as floats or in pairs of bf16; n blocks of q8_0 in integers. */
-SANTA__INLINE void SANTA__ISA(dot_features)(santa_dtype t, int pairs, const char *const *r, int64_t at, int rows, const char *q,
-                                            int heads, const char *coming, int64_t bytes, SANTA__V *acc) {
+/* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n blocks
+   of q8_0 in integers. Of two heads only the first, if that is all there is. */
+SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *const *r, int64_t at, int rows, const char *q,
+                                         int heads, int one, const char *coming, int64_t bytes, SANTA__V *acc) {
     const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES, head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS);
     SANTA__V x[8];
     int k, g, u;
@@ -4622,8 +4697,10 @@ SANTA__INLINE void SANTA__ISA(dot_features)(santa_dtype t, int pairs, const char
             x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u)) : SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
-            const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
+            SANTA__V y;
             SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
+            if (heads == 2 && g > 0 && one) continue;
+            y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
             if (t == SANTA_F32) SANTA__KEEP_ORDER();
             SANTA__UNROLL
             for (k = 0; k < rows; k++) {
@@ -4634,7 +4711,7 @@ SANTA__INLINE void SANTA__ISA(dot_features)(santa_dtype t, int pairs, const char
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int rows, const char *q, int heads, int n,
+SANTA__INLINE void SANTA__ISA(dot_quants)(const char *const *r, int64_t at, int rows, const char *q, int heads, int one, int n,
                                           SANTA__V *acc) {
     SANTA__V scale[8];
     int k, g;
@@ -4642,25 +4719,29 @@ SANTA__INLINE void SANTA__ISA(dot_blocks)(const char *const *r, int64_t at, int 
     for (k = 0; k < rows; k++) scale[k] = SANTA__ISA(vscales)(r[k] + at, n);
     SANTA__UNROLL
     for (g = 0; g < heads; g++, q += SANTA__PACKED_Q8) {
-        const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)(q + 2 * SANTA__PACK_Q8));
+        SANTA__V y;
+        if (heads == 2 && g > 0 && one) continue;
+        y = SANTA__ISA(vget)((const float *)(const void *)(q + 2 * SANTA__PACK_Q8));
         SANTA__UNROLL
         for (k = 0; k < rows; k++)
-            acc[g * rows + k] = SANTA__ISA(vfma)(SANTA__ISA(vblocks)(r[k] + at, q, q + SANTA__PACK_Q8, n),
+            acc[g * rows + k] = SANTA__ISA(vfma)(SANTA__ISA(vquants)(r[k] + at, q, q + SANTA__PACK_Q8, n),
                                                  SANTA__ISA(vmul)(scale[k], y), acc[g * rows + k]);
     }
 }
 
-/* Sums of heads * rows in registers: each row is loaded and converted once for all heads. Each block of features prefetches one of
-   the next `rows` rows. One offset for all rows, and one pointer to all queries: a compiler short of registers keeps pointers in
-   vector registers, from where they come out behind the products. */
-SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
+/* Sums of heads * rows in registers: each row is loaded and converted once for all heads, 4 or 2, or
+   1 of 2. Each strip of features prefetches one of the
+   next `rows` rows. One offset for all
+   rows, and one pointer to all queries: a compiler short of registers keeps pointers in vector
+   registers, from where they come out behind the products. */
+SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, const char *const *row, int n, int64_t d,
                                          const santa__queries *x, int heads, int64_t g0) {
-    const int integers = form == SANTA__INTEGERS, pairs = form == SANTA__PAIRS;
+    const int integers = form == SANTA__INTEGERS, pairs = form == SANTA__PAIRS, one = heads == 2 && x->group - g0 == 1;
     const float unit = pairs ? x->scale : santa__unit(t);
-    const int rows = SANTA__MIN(SANTA__TILE / heads, 8), step = integers ? 32 * SANTA__BLOCKS : SANTA__PACK;
+    const int rows = SANTA__MIN(SANTA__KEEP_K / heads, 8), step = integers ? 32 * SANTA__QUANTS : SANTA__PACK;
     const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
     const int64_t bytes = santa__bytes(t, d), whole = d / step * step, all = SANTA__MAX(whole, (int64_t)rows * step);
-    const int64_t kv_heads = x->heads, k_step = x->k_step, q_block = x->q_block, cycle = x->in_order ? kv_heads : 1;
+    const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip, cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
     for (i = 0; i < n; i += rows) {
         const char *const *coming = row + i + far, *const *r = row + i, *few[8];
@@ -4674,13 +4755,13 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, const char *co
         for (h = 0; h < kv_heads; h++, start += k_step, first += x->q_step, s += x->s_step) {
             const int64_t back = x->in_order ? x->at : start;
             const char *q = first;
-            SANTA__V acc[SANTA__TILE];
-            float sum[SANTA__TILE];
+            SANTA__V acc[SANTA__KEEP_K];
+            float sum[SANTA__KEEP_K];
             int64_t at = start, c;
             int sent = 0;
             if (!x->in_order) { coming = row + i + far; next = start; }
             SANTA__UNROLL
-            for (k = 0; k < SANTA__TILE; k++) acc[k] = SANTA__ISA(vset)(0.0f);
+            for (k = 0; k < SANTA__KEEP_K; k++) acc[k] = SANTA__ISA(vset)(0.0f);
             SANTA__UNROLL
             for (c = 0; c < all; c += step) {
                 const char *p = NULL;
@@ -4691,64 +4772,77 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, const char *co
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (integers || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
+                if (integers || by_strip || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
                 if (c >= whole) continue;
-                if (integers) SANTA__ISA(dot_blocks)(r, at, rows, q + c % SANTA__PACK_Q8, heads, SANTA__BLOCKS, acc);
-                else SANTA__ISA(dot_features)(t, pairs, r, at, rows, q, heads, p, bytes, acc);
+                if (integers) SANTA__ISA(dot_quants)(r, at, rows, q + c % SANTA__PACK_Q8, heads, one, SANTA__QUANTS, acc);
+                else if (by_strip) {
+                    float strip[8][SANTA__PACK];
+                    const char *f[8];
+                    for (k = 0; k < rows; k++) f[k] = santa__unpack(t, r[k] + at, strip[k]);
+                    SANTA__ISA(dot_strip)(SANTA_F32, 0, f, 0, rows, q, heads, one, NULL, 0, acc);
+                } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, bytes, acc);
                 at += santa__bytes(t, step);
-                if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_block;
+                if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_strip;
             }
-            if (integers && whole < d) SANTA__ISA(dot_blocks)(r, at, rows, q, heads, 1, acc);
+            if (integers && whole < d) SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
-            if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, heads, sum);
-            if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__TILE; k++) sum[k] *= unit;
+            if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, one ? 1 : heads, sum);
+            if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
             if (i + rows <= n) {
                 SANTA__UNROLL
-                for (g = 0; g < heads; g++) memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
-            } else {
                 for (g = 0; g < heads; g++)
+                    if (g == 0 || !one) memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
+            } else {
+                for (g = 0; g < (one ? 1 : heads); g++)
                     for (k = 0; i + k < n; k++) s[g * x->s_stride + k] = sum[g * rows + k];
             }
         }
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
-                                        const santa__queries *x) {
+/* by_strip: the type is known only at run time, and a strip of a row becomes floats first. */
+SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, const char *const *row, int n,
+                                        int64_t d, const santa__queries *x) {
     int64_t g = 0;
-    if (d == 128 && t != SANTA_F32)                                   /* known to the compiler; f32 was slower that way */
-        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, row, n, 128, x, 4, g);
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, row, n, d, x, 4, g);
-    if (g + 2 <= x->group) { SANTA__ISA(dot_heads)(t, form, row, n, d, x, 2, g); g += 2; }
-    if (g < x->group) SANTA__ISA(dot_heads)(t, form, row, n, d, x, 1, g);
+    if (d == 128 && t != SANTA_F32 && !by_strip)      /* known to the compiler; f32 was slower that way */
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, 128, x, 4, g);
+    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 4, g);
+    if (SANTA__BY_STRIP && x->group - g == 1) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 1, g);
+    else for (; g < x->group; g += 2) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 2, g);
 }
 
-/* The types become constants. A function for each: all in one leaves the compiler too few registers for the inner loops. */
+/* The types become constants. A function for each: all in one leaves the compiler too few registers for
+   the inner loops. */
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
-        SANTA__ISA(dot_type)(t, form, row, n, d, x); \
+        SANTA__ISA(dot_type)(t, form, 0, row, n, d, x); \
     }
-SANTA__DOT(dot_f32, SANTA_F32, SANTA__FLOATS)
-SANTA__DOT(dot_f16, SANTA_F16, SANTA__FLOATS)
-SANTA__DOT(dot_bf16_floats, SANTA_BF16, SANTA__FLOATS)
-SANTA__DOT(dot_e4m3, SANTA_E4M3, SANTA__FLOATS)
-SANTA__DOT(dot_q8_0, SANTA_Q8_0, SANTA__FLOATS)
 SANTA__DOT(dot_q8, SANTA_Q8_0, SANTA__INTEGERS)
 #ifdef SANTA__DOT_BF16
 SANTA__DOT(dot_bf16, SANTA_BF16, SANTA__PAIRS)
 #endif
-#undef SANTA__DOT
-
-SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x) {
+#if SANTA__BY_STRIP
+SANTA__DOT(dot_of_bf16, SANTA_BF16, SANTA__FLOATS)
+SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
+                                          const santa__queries *x) {
+    if (t == SANTA_BF16) SANTA__ISA(dot_of_bf16)(row, n, d, x);
+    else SANTA__ISA(dot_type)(t, SANTA__FLOATS, 1, row, n, d, x);
+}
+#else
+#define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_of_##name, SANTA_##id, SANTA__FLOATS)
+SANTA__TYPES(SANTA__X)
+#undef SANTA__X
+SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
+                                          const santa__queries *x) {
     switch (t) {
-        case SANTA_F32: SANTA__ISA(dot_f32)(row, n, d, x); break;
-        case SANTA_F16: SANTA__ISA(dot_f16)(row, n, d, x); break;
-        case SANTA_BF16: SANTA__ISA(dot_bf16_floats)(row, n, d, x); break;
-        case SANTA_E4M3: SANTA__ISA(dot_e4m3)(row, n, d, x); break;
-        case SANTA_Q8_0: SANTA__ISA(dot_q8_0)(row, n, d, x); break;
+#define SANTA__X(id, name, bytes, numbers) case SANTA_##id: SANTA__ISA(dot_of_##name)(row, n, d, x); break;
+        SANTA__TYPES(SANTA__X)
+#undef SANTA__X
     }
 }
+#endif
+#undef SANTA__DOT
 
 /* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
 SANTA__INLINE SANTA__V SANTA__ISA(vexp)(SANTA__V x) {
@@ -4816,60 +4910,68 @@ SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
     for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
 }
 
-/* Columns c .. of vecs vectors for up to four heads; the sums stay in registers over the rows. Each round of columns prefetches its
-   part of the rows to come, the last one the rest: a whole row at once would be more than the CPU can have on the way. */
-SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, int64_t c,
-                                                  int vecs, const float *w, int64_t w_stride, int heads, const float *keep,
-                                                  const float *add, float *acc, int64_t acc_stride) {
+/* Columns c .. of vecs vectors for heads from g0 on, 4 or 2, or 1 of 2; the sums stay in registers
+   over the rows. Each round of columns prefetches its part of the rows to come, the last one the
+   rest: a whole row at once would be more than the CPU can have on the way. */
+SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int64_t c,
+                                                  int vecs, int heads, int64_t g0, const santa__weights *x) {
     const int64_t next = c + vecs * SANTA__LANES, to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
     const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64, last = santa__bytes(t, to);      /* lines to prefetch */
-    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD;
-    SANTA__V sum[SANTA__SUMS], x[8];
+    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD, one = heads == 2 && x->group - g0 == 1;
+    const int strips = SANTA__BY_STRIP && t == SANTA_F32;            /* which are at hand */
+    const int64_t at = x->at, w_stride = x->w_stride;
+    const float *w = x->w + g0 * w_stride;
+    SANTA__V sum[SANTA__KEEP_V], f[8];
     int i, g, v;
     SANTA__UNROLL
-    for (v = 0; v < SANTA__SUMS; v++) sum[v] = SANTA__ISA(vset)(0.0f);
+    for (v = 0; v < SANTA__KEEP_V; v++) sum[v] = SANTA__ISA(vset)(0.0f);
     for (i = 0; i < n; i++) {
         const char *r = row[i] + at;
         int64_t b;
-        for (b = first; b < last; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
+        for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
         SANTA__UNROLL
-        for (v = 0; v < vecs; v++) x[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
+        for (v = 0; v < vecs; v++) f[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
-            const SANTA__V y = SANTA__ISA(vset)(w[g * w_stride + i]);
+            SANTA__V y;
+            if (heads == 2 && g > 0 && one) continue;
+            y = SANTA__ISA(vset)(w[g * w_stride + i]);
             SANTA__UNROLL
-            for (v = 0; v < vecs; v++) sum[g * vecs + v] = SANTA__ISA(vfma)(x[v], y, sum[g * vecs + v]);
+            for (v = 0; v < vecs; v++) sum[g * vecs + v] = SANTA__ISA(vfma)(f[v], y, sum[g * vecs + v]);
         }
     }
     SANTA__UNROLL
     for (g = 0; g < heads; g++) {
-        const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g] * santa__unit(t));
-        SANTA__UNROLL
-        for (v = 0; v < vecs; v++) {
-            float *a = acc + g * acc_stride + c + v * SANTA__LANES;
-            SANTA__ISA(vput)(a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
+        if (g == 0 || !one) {
+            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]), y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
+            float *a = x->acc + (g0 + g) * x->acc_stride + c;
+            SANTA__UNROLL
+            for (v = 0; v < vecs; v++, a += SANTA__LANES)
+                SANTA__ISA(vput)(a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
         }
     }
 }
 
 /* The columns from c on that fill no register tile, head by head. */
-SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
-                                                      int64_t c, const float *w, int64_t w_stride, int heads, const float *keep,
-                                                      const float *add, float *acc, int64_t acc_stride) {
+SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int64_t c,
+                                                      int heads, int64_t g0, const santa__weights *x) {
     int i, g;
     for (; c < dv; c += SANTA__LANES) {
         const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
         SANTA__V sum[4];
         for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
         for (i = 0; i < n; i++) {
-            const char *r = row[i] + at;
-            const SANTA__V x = lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
-            if (c == 0) SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
-            for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vfma)(x, SANTA__ISA(vset)(w[g * w_stride + i]), sum[g]);
+            const char *r = row[i] + x->at;
+            const SANTA__V f = lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
+            if (c == 0 && !(SANTA__BY_STRIP && t == SANTA_F32)) SANTA__PREFETCH(row[i + SANTA__AHEAD] + x->at);
+            for (g = 0; g < heads; g++) {
+                const SANTA__V y = SANTA__ISA(vset)(x->w[(g0 + g) * x->w_stride + i]);
+                sum[g] = SANTA__ISA(vfma)(f, y, sum[g]);
+            }
         }
         for (g = 0; g < heads; g++) {                                 /* rounded as in accumulate_columns */
-            const SANTA__V k = SANTA__ISA(vset)(keep[g]), y = SANTA__ISA(vset)(add[g] * santa__unit(t));
-            float part[SANTA__LANES] = {0.0f}, *a = acc + g * acc_stride + c;
+            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]), y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
+            float part[SANTA__LANES] = {0.0f}, *a = x->acc + (g0 + g) * x->acc_stride + c;
             memcpy(part, a, (size_t)lanes * sizeof *a);
             SANTA__ISA(vput)(part, SANTA__ISA(vfma)(SANTA__ISA(vget)(part), k, SANTA__ISA(vmul)(y, sum[g])));
             memcpy(a, part, (size_t)lanes * sizeof *a);
@@ -4877,44 +4979,59 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, const char 
     }
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
-                                                const float *w, int64_t w_stride, int heads, const float *keep, const float *add,
-                                                float *acc, int64_t acc_stride) {
-    const int vecs = SANTA__MIN(SANTA__SUMS / heads, 8);
+SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int heads,
+                                                int64_t g0, const santa__weights *x) {
+    const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
-        SANTA__ISA(accumulate_columns)(t, row, at, n, dv, c, vecs, w, w_stride, heads, keep, add, acc, acc_stride);
-    if (c < dv) SANTA__ISA(accumulate_rest)(t, row, at, n, dv, c, w, w_stride, heads, keep, add, acc, acc_stride);
+        SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, vecs, heads, g0, x);
+    if (c < dv) SANTA__ISA(accumulate_rest)(t, unit, row, n, dv, c, (int)SANTA__MIN((int64_t)heads, x->group - g0), g0, x);
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv, const float *w,
-                                               int64_t w_stride, int64_t group, const float *keep, const float *add, float *acc,
-                                               int64_t acc_stride) {
-    while (group > 0) {
-        const int heads = group >= 4 ? 4 : group >= 2 ? 2 : 1;
-        if (heads == 4) SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 4, keep, add, acc, acc_stride);
-        else if (heads == 2) SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 2, keep, add, acc, acc_stride);
-        else SANTA__ISA(accumulate_heads)(t, row, at, n, dv, w, w_stride, 1, keep, add, acc, acc_stride);
-        group -= heads; w += heads * w_stride; keep += heads; add += heads; acc += heads * acc_stride;
+SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv,
+                                               const santa__weights *weights) {
+    const santa__weights x = *weights;                                /* which acc cannot alias */
+    int64_t g = 0;
+    for (; g + 4 <= x.group; g += 4) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 4, g, &x);
+    for (; g < x.group; g += 2) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 2, g, &x);
+}
+
+#if SANTA__BY_STRIP
+SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const char *const *row, int n, int64_t dv,
+                                                        const santa__weights *x) {
+    float strip[SANTA_BLOCK][SANTA__PACK];
+    const char *f[SANTA_BLOCK];
+    santa__weights part = *x;
+    int64_t c, at = x->at;
+    int i;
+    part.at = 0;
+    for (c = 0; c < dv; c += SANTA__PACK, at += santa__bytes(t, SANTA__PACK), part.acc += SANTA__PACK) {
+        const int64_t left = SANTA__MIN(dv - c, (int64_t)SANTA__PACK);
+        for (i = 0; i < n; i++) {
+            char tail[4 * SANTA__PACK] = {0};
+            SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
+            if (left == SANTA__PACK || t == SANTA_F32) f[i] = santa__unpack(t, row[i] + at, strip[i]);
+            else f[i] = santa__unpack(t, (const char *)memcpy(tail, row[i] + at, (size_t)santa__bytes(t, left)), strip[i]);
+        }
+        SANTA__ISA(accumulate_type)(SANTA_F32, santa__unit(t), f, n, left, &part);
     }
 }
 
-SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int64_t at, int n, int64_t dv,
-                                                 const float *w, int64_t w_stride, int64_t group, const float *keep,
-                                                 const float *add, float *acc, int64_t acc_stride) {
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
+                                                 const santa__weights *x) {
+    if (t == SANTA_BF16) SANTA__ISA(accumulate_type)(SANTA_BF16, 1.0f, row, n, dv, x);
+    else SANTA__ISA(accumulate_strips)(t, row, n, dv, x);
+}
+#else
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x) {
     switch (t) {
-        case SANTA_F32:
-            SANTA__ISA(accumulate_type)(SANTA_F32, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_F16:
-            SANTA__ISA(accumulate_type)(SANTA_F16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_BF16:
-            SANTA__ISA(accumulate_type)(SANTA_BF16, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_E4M3:
-            SANTA__ISA(accumulate_type)(SANTA_E4M3, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
-        case SANTA_Q8_0:
-            SANTA__ISA(accumulate_type)(SANTA_Q8_0, row, at, n, dv, w, w_stride, group, keep, add, acc, acc_stride); break;
+#define SANTA__X(id, name, bytes, numbers) \
+        case SANTA_##id: SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x); break;
+        SANTA__TYPES(SANTA__X)
+#undef SANTA__X
     }
 }
+#endif
 
 static const santa__kernels SANTA__ISA(kernels) = {
     SANTA__ISA(dot), SANTA__ISA(dot_q8),
@@ -4929,9 +5046,10 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #undef SANTA__ISA
 #undef SANTA__TARGET
 #undef SANTA__LANES
-#undef SANTA__TILE
-#undef SANTA__SUMS
-#undef SANTA__BLOCKS
+#undef SANTA__KEEP_K
+#undef SANTA__KEEP_V
+#undef SANTA__QUANTS
+#undef SANTA__BY_STRIP
 #undef SANTA__V
 #undef SANTA__UNROLL
 #undef SANTA__DOT_BF16
