@@ -290,7 +290,7 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------------------- >>types */
+/* ------------------------------------------------------------ >>types */
 
 #define SANTA_BLOCK       64                /* keys per block of the fixed summation order            */
 #define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods             */
@@ -579,7 +579,7 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale                                                  */
 } santa_problem;
 
-/* ---------------------------------------------------------------------------------------------- >>decode */
+/* ------------------------------------------------------------ >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace: caller's scratch of at least
    santa_workspace_size bytes. stats may be NULL. Tensors on another device are passed to that device's backend.
@@ -622,7 +622,7 @@ typedef struct santa_backend {
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
 
-/* ---------------------------------------------------------------------------------------------- >>steps */
+/* ------------------------------------------------------------ >>steps */
 
 /* The steps of santa_decode, for code with its own gather or its own sampler. They give what santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
@@ -679,7 +679,7 @@ SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2],
    zeros, which santa_decode refuses. */
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
 
-/* ---------------------------------------------------------------------------------------------- >>budgets */
+/* ------------------------------------------------------------ >>budgets */
 
 /* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which a uniform sample without
    replacement is taken. Results carry the finite-population correction b0 / (1 + b0 / n_s) and lie in [0, n_s]. */
@@ -696,7 +696,7 @@ SANTADEF santa_status santa_budget_full       (const santa_budget *in, int64_t *
                                       (epsilon, delta) between denominator and numerator                           */
 SANTADEF double santa_normal_quantile(double p);           /* inverse of the normal CDF, p in (0, 1), else NaN    */
 
-/* ---------------------------------------------------------------------------------------------- >>measures */
+/* ------------------------------------------------------------ >>measures */
 
 /* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv floats, stride floats apart. All
    sums in double. variance = trace of the covariance of the estimate (appendix N), so sqrt(variance) is the RMS
@@ -716,7 +716,7 @@ SANTADEF double       santa_effective_keys(const float *p, int64_t n);          
 SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n); /* |got - want| / |want|  */
 SANTADEF double       santa_cosine     (const float *got, const float *want, int64_t n);
 
-/* ---------------------------------------------------------------------------------------------- >>convert */
+/* ------------------------------------------------------------ >>convert */
 
 /* Exact; to 16 bits round to nearest even, NaN stays NaN (quiet). */
 SANTADEF float    santa_f16_to_f32 (uint16_t h);
@@ -737,7 +737,7 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 #endif
 #endif /* SANTA_H */
 
-/* ============================================================================================== >>implementation */
+/* ============================================================ >>implementation */
 #ifdef SANTA_IMPLEMENTATION
 #ifndef SANTA_IMPLEMENTATION_DONE
 #define SANTA_IMPLEMENTATION_DONE
@@ -774,7 +774,7 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------------------- >>base */
+/* ------------------------------------------------------------ >>base */
 
 /* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below the limit is masked. */
 #define SANTA__MASKED       (-3.0e38f)
@@ -1007,49 +1007,51 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_
     return t;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>kernels */
+/* ------------------------------------------------------------ >>kernels */
 
 /* The inner loops, for each instruction set the same text (>>kernels-body, which this file
    includes from itself) over another vocabulary of small vector operations:
    dot         scores of n <= SANTA_BLOCK rows, see santa__queries
    dot_q8      the same for rows of q8_0 and queries as santa__pack_q8 makes them, with integer
                products
-   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL where
-               the instruction set has no such products
-   mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32 or
-               64. Head g has s at g * s_stride, max and sum at g * stride. A NaN or +inf among the
-               scores: sum is NaN, s unchanged
+   dot_bf16    the same for rows and queries of bf16, times a scale; d a multiple of 32. NULL
+               where the instruction set has no such products
+   mass        of each head: max = max s, s[i] = exp(s[i] - max), sum = sum of s; n = 8, 16, 32
+               or 64. Head g has s at g * s_stride, max and sum at g * stride. A NaN or +inf
+               among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
    prefetching. Sums over features run in the lanes of a vector, which are added pairwise.
 
-   How many rows ahead (Zen 4, Zen 5 and Emerald Rapids agree): of one KV head 32. Of the KV heads
-   of token-major rows together 12, in the order of memory, if several threads run, since it is
-   memory that they wait for, and it likes that order; one thread alone waits for its own loads, and
-   is faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in f16, are much
-   slower: their lines share few sets of the caches). Of V 32, or the next block's where registers
-   hold so few columns that 32 rows of them are added up before memory answers (AVX2, NEON). */
+   How many rows ahead (Zen 4, Zen 5 and Emerald Rapids agree): of one KV head 32. Of the KV
+   heads of token-major rows together 12, in the order of memory, if several threads run, since
+   it is memory that they wait for, and it likes that order; one thread alone waits for its own
+   loads, and is faster with 20 rows of the KV head at hand (32 of them, 64 KB of 8 heads in
+   f16, are much slower: their lines share few sets of the caches). Of V 32, or the next block's
+   where registers hold so few columns that 32 rows of them are added up before memory answers
+   (AVX2, NEON). */
 #define SANTA__AHEAD 32
 #define SANTA__AHEAD_TOKENS 12
 #define SANTA__AHEAD_HEADS 20
 #define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: rows ahead of up to 8 at a time */
 #define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
-#define SANTA__QUERIES 16                    /* of several query rows together, at most; also rows, see santa__job */
+#define SANTA__QUERIES 16       /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
-#define SANTA__CHUNKS 32                     /* parts of a row's keys with sums of their own, see santa__state */
+#define SANTA__CHUNKS 32        /* parts of a row's keys with sums of their own, see santa__state */
 #define SANTA__CHUNK  (8 * SANTA_BLOCK)      /* keys of such a part, at least */
-#define SANTA__TEAM_KEYS 1024                /* below it threads do not share a head's keys, see santa__is_team */
+#define SANTA__TEAM_KEYS 1024   /* below it threads do not share a head's keys, see santa__is_team */
 
 /* The types of K and V: enumerator, name, and as many bytes for so many numbers. */
-#define SANTA__TYPES(X) X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
+#define SANTA__TYPES(X) \
+    X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
 
-/* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h < heads
-   begins at + h * k_step bytes into a row, the packed queries of its group (see santa__pack) at
-   q + h * q_step bytes, q_strip bytes from one strip of features to the next, and query head
-   g < group has its scores from s + h * s_step + g * s_stride on. */
+/* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h <
+   heads begins at + h * k_step bytes into a row, the packed queries of its group (see
+   santa__pack) at q + h * q_step bytes, q_strip bytes from one strip of features to the next,
+   and query head g < group has its scores from s + h * s_step + g * s_stride on. */
 typedef struct santa__queries {
     const char *q;
     float *s, scale;                         /* scale: dot_bf16 only                    */
@@ -1057,8 +1059,8 @@ typedef struct santa__queries {
     int in_order;                            /* of prefetches: memory's, see above      */
 } santa__queries;
 
-/* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i for the heads g < group, row i
-   from row[i] + at on, acc_g from acc + g * acc_stride on. */
+/* acc_g = acc_g * keep[g] + add[g] * sum_i w[g * w_stride + i] * row_i for the heads g < group,
+   row i from row[i] + at on, acc_g from acc + g * acc_stride on. */
 typedef struct santa__weights {
     const float *w, *keep, *add;
     float *acc;
@@ -1087,7 +1089,8 @@ typedef struct santa__kernels {
 #define SANTA__KEEP_ORDER() ((void)0)
 #define SANTA__RESTRICT
 #endif
-/* gcc -O2 leaves short loops rolled and their register arrays in memory; scalar code has no such registers */
+/* gcc -O2 leaves short loops rolled and their register arrays in memory; scalar code has no
+   such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
 #else
@@ -1101,26 +1104,29 @@ typedef struct santa__kernels {
    vfrom(x, limit, y) = x >= limit ? y : 0     vbad(x): nonzero if NaN or +inf is in it
    vtotal, vtop: sum and maximum of the lanes
    vsums(x, out): out[i] = sum of the lanes of x[i], i < SANTA__KEEP_K
-   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them (santa__unit);
-   c a multiple of SANTA__LANES
+   vrow(t, row, c): features c .. of a row of K or V as floats, of e4m3 1/256 of them
+   (santa__unit); c a multiple of SANTA__LANES
    vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
    within each block in any way; less: see below
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
-   vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2 SANTA__LANES
-   bf16 in lane i
-   SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a row becomes
-   floats first, by santa__unpack. */
+   vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
+   SANTA__LANES bf16 in lane i
+   SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a
+   row becomes floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
-/* The queries of a group as the kernels want them, so that one pointer serves all heads: for each
-   strip of 32 features, padded with zeros, [heads][32] f32, or bf16 for dot_bf16. For dot_q8 for
-   each strip of 64 features [heads] of: an int8 each; for each 4 of them -128 times their sum as
-   int32, for products of (k + 128) q; for each 4 the f32 scale of their block of 32. PACKED: bytes
-   of a head in a strip. */
-enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS };               /* the products of dot, dot_q8, dot_bf16 */
-enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK, SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
+/* The queries of a group as the kernels want them, so that one pointer serves all heads: for
+   each strip of 32 features, padded with zeros, [heads][32] f32, or bf16 for dot_bf16. For
+   dot_q8 for each strip of 64 features [heads] of: an int8 each; for each 4 of them -128 times
+   their sum as int32, for products of (k + 128) q; for each 4 the f32 scale of their block of
+   32. PACKED: bytes of a head in a strip. */
+enum { SANTA__FLOATS, SANTA__INTEGERS, SANTA__PAIRS }; /* the products of dot, dot_q8, dot_bf16 */
+enum { SANTA__PACK = 32, SANTA__PACKED = 4 * SANTA__PACK };
+enum { SANTA__PACK_Q8 = 64, SANTA__PACKED_Q8 = 3 * SANTA__PACK_Q8 };
 static int santa__packed(int form) {
-    return form == SANTA__INTEGERS ? SANTA__PACKED_Q8 : form == SANTA__FLOATS ? SANTA__PACKED : SANTA__PACKED / 2;
+    return form == SANTA__INTEGERS ? SANTA__PACKED_Q8
+           : form == SANTA__FLOATS ? SANTA__PACKED
+                                   : SANTA__PACKED / 2;
 }
 
 static void santa__pack(const float *q, int64_t d, int64_t heads, char *packed) {
@@ -1131,11 +1137,13 @@ static void santa__pack(const float *q, int64_t d, int64_t heads, char *packed) 
     }
 }
 
-static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *packed) {        /* of features that are bf16 */
+/* Of features that are bf16. */
+static void santa__pack_bf16(const float *q, int64_t d, int64_t heads, char *packed) {
     int64_t c;
     for (c = 0; c < d; c++) {
         const uint16_t half = (uint16_t)(santa__bits(q[c]) >> 16);
-        memcpy(packed + c / SANTA__PACK * heads * santa__packed(SANTA__PAIRS) + c % SANTA__PACK * 2, &half, sizeof half);
+        memcpy(packed + c / SANTA__PACK * heads * santa__packed(SANTA__PAIRS) + c % SANTA__PACK * 2, &half,
+               sizeof half);
     }
 }
 
@@ -1162,7 +1170,7 @@ static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packe
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>kernels-scalar */
+/* ------------------------------------------------------------ >>kernels-scalar */
 
 #define SANTA__ISA(name) santa__##name##_scalar
 #define SANTA__TARGET
@@ -1175,7 +1183,8 @@ static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packe
 
 typedef struct santa__v8 { float l[8]; } santa__v8;
 #define SANTA__V santa__v8
-#define SANTA__EACH(result) do { santa__v8 y; int i; for (i = 0; i < 8; i++) y.l[i] = (result); return y; } while (0)
+#define SANTA__EACH(result) \
+    do { santa__v8 y; int i; for (i = 0; i < 8; i++) y.l[i] = (result); return y; } while (0)
 
 SANTA__INLINE santa__v8 santa__vset_scalar(float f) { SANTA__EACH(f); }
 SANTA__INLINE santa__v8 santa__vget_scalar(const float *p) { SANTA__EACH(p[i]); }
@@ -1183,13 +1192,21 @@ SANTA__INLINE void      santa__vput_scalar(float *p, santa__v8 x) { memcpy(p, x.
 SANTA__INLINE santa__v8 santa__vadd_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] + b.l[i]); }
 SANTA__INLINE santa__v8 santa__vsub_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] - b.l[i]); }
 SANTA__INLINE santa__v8 santa__vmul_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(a.l[i] * b.l[i]); }
-SANTA__INLINE santa__v8 santa__vmax_scalar(santa__v8 a, santa__v8 b) { SANTA__EACH(SANTA__MAX(a.l[i], b.l[i])); }
-SANTA__INLINE santa__v8 santa__vfma_scalar(santa__v8 a, santa__v8 b, santa__v8 c) { SANTA__EACH(a.l[i] * b.l[i] + c.l[i]); }
-SANTA__INLINE santa__v8 santa__vround_scalar(santa__v8 x) { SANTA__EACH((float)(int)(x.l[i] + (x.l[i] < 0.0f ? -0.5f : 0.5f))); }
+SANTA__INLINE santa__v8 santa__vmax_scalar(santa__v8 a, santa__v8 b) {
+    SANTA__EACH(SANTA__MAX(a.l[i], b.l[i]));
+}
+SANTA__INLINE santa__v8 santa__vfma_scalar(santa__v8 a, santa__v8 b, santa__v8 c) {
+    SANTA__EACH(a.l[i] * b.l[i] + c.l[i]);
+}
+SANTA__INLINE santa__v8 santa__vround_scalar(santa__v8 x) {
+    SANTA__EACH((float)(int)(x.l[i] + (x.l[i] < 0.0f ? -0.5f : 0.5f)));
+}
 SANTA__INLINE santa__v8 santa__vpow2_scalar(santa__v8 x, santa__v8 n) {
     SANTA__EACH(santa__from_bits(santa__bits(x.l[i]) + ((uint32_t)(int)n.l[i] << 23)));
 }
-SANTA__INLINE santa__v8 santa__vfrom_scalar(santa__v8 x, float limit, santa__v8 a) { SANTA__EACH(x.l[i] >= limit ? a.l[i] : 0.0f); }
+SANTA__INLINE santa__v8 santa__vfrom_scalar(santa__v8 x, float limit, santa__v8 a) {
+    SANTA__EACH(x.l[i] >= limit ? a.l[i] : 0.0f);
+}
 SANTA__INLINE int santa__vbad_scalar(santa__v8 x) {
     int i, bad = 0;
     for (i = 0; i < 8; i++) bad |= santa__nan_or_plus_inf(x.l[i]);
@@ -1224,14 +1241,16 @@ SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
 }
 #undef SANTA__EACH
 
-/* A strip of SANTA__PACK features as vrow gives them. Without branches, so that compilers find vectors:
-   an f16 below 2^-14 is right once 2^-14 is added and taken off again, an e4m3 likewise at 2^-6. */
+/* A strip of SANTA__PACK features as vrow gives them. Without branches, so that compilers find
+   vectors: an f16 below 2^-14 is right once 2^-14 is added and taken off again, an e4m3
+   likewise at 2^-6. */
 static void santa__unpack_f16(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
     int i;
     for (i = 0; i < SANTA__PACK; i++) {
         const uint32_t h = santa__u16(row + 2 * i), u = (h & 0x7fffu) << 13;
         const uint32_t low = santa__bits(santa__from_bits(u + 0x38800000u) - 6.103515625e-5f);
-        const uint32_t high = (u + 0x70000000u) | (u > 0x0f800000u ? 0x400000u : 0u);      /* infinity, quiet NaN */
+        const uint32_t high =
+            (u + 0x70000000u) | (u > 0x0f800000u ? 0x400000u : 0u); /* infinity, quiet NaN */
         f[i] = santa__from_bits((h & 0x8000u) << 16
                                 | (u < 0x00800000u ? low : u < 0x0f800000u ? u + 0x38000000u : high));
     }
@@ -1264,14 +1283,14 @@ static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
 
 #include SANTA_FILENAME
 
-/* ---------------------------------------------------------------------------------------------- >>kernels-avx2 */
+/* ------------------------------------------------------------ >>kernels-avx2 */
 
 #ifdef SANTA__X86
 #define SANTA__ISA(name) santa__##name##_avx2
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c")))
 #define SANTA__LANES 8
-#define SANTA__KEEP_K 12                     /* of 16 registers: the others hold three rows and q; 8 would wait */
-#define SANTA__KEEP_V 8                      /* for themselves */
+#define SANTA__KEEP_K 12          /* of 16 registers: the others hold three rows and q; 8 would wait for */
+#define SANTA__KEEP_V 8           /* themselves                                                         */
 #define SANTA__QUANTS 1
 #define SANTA__BY_STRIP 0
 #define SANTA__V __m256
@@ -1285,9 +1304,12 @@ SANTA__INLINE __m256 santa__vsub_avx2(__m256 a, __m256 b) { return _mm256_sub_ps
 SANTA__INLINE __m256 santa__vmul_avx2(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
 SANTA__INLINE __m256 santa__vmax_avx2(__m256 a, __m256 b) { return _mm256_max_ps(a, b); }
 SANTA__INLINE __m256 santa__vfma_avx2(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
-SANTA__INLINE __m256 santa__vround_avx2(__m256 x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+SANTA__INLINE __m256 santa__vround_avx2(__m256 x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
 SANTA__INLINE __m256 santa__vpow2_avx2(__m256 x, __m256 n) {
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(x), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
 SANTA__INLINE __m256 santa__vfrom_avx2(__m256 x, float limit, __m256 a) {
     return _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GE_OQ), a);
@@ -1298,41 +1320,50 @@ SANTA__INLINE int santa__vbad_avx2(__m256 x) {
     return _mm256_movemask_epi8(_mm256_or_si256(nan, _mm256_cmpeq_epi32(b, inf)));
 }
 SANTA__INLINE float santa__vtotal_avx2(__m256 x) {
-    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), b = _mm_add_ps(a, _mm_movehl_ps(a, a));
+    __m128 a = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)),
+           b = _mm_add_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 SANTA__INLINE float santa__vtop_avx2(__m256 x) {
-    __m128 a = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), b = _mm_max_ps(a, _mm_movehl_ps(a, a));
+    __m128 a = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)),
+           b = _mm_max_ps(a, _mm_movehl_ps(a, a));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_shuffle_ps(b, b, 1)));
 }
 /* In each half a, b, c, d: the halves' sums of four vectors. */
 SANTA__INLINE __m256 santa__vsums4_avx2(__m256 a, __m256 b, __m256 c, __m256 d) {
     __m256d ab = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)));
     __m256d cd = _mm256_castps_pd(_mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d)));
-    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)), _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd)));
 }
 SANTA__INLINE void santa__vsums_avx2(const __m256 *x, float *out) {
     __m256 a = santa__vsums4_avx2(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx2(x[4], x[5], x[6], x[7]);
     __m256 c = santa__vsums4_avx2(x[8], x[9], x[10], x[11]);
-    _mm256_storeu_ps(out, _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
+    _mm256_storeu_ps(out,
+                     _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31)));
     _mm_storeu_ps(out + 8, _mm_add_ps(_mm256_castps256_ps128(c), _mm256_extractf128_ps(c, 1)));
 }
 SANTA__INLINE __m256 santa__vrow_avx2(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm256_loadu_ps((const float *)(const void *)(row + 4 * c));
-    if (t == SANTA_F16) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(row + 2 * c)));
+    if (t == SANTA_F16)
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(row + 2 * c)));
     if (t == SANTA_BF16) {
         __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(row + 2 * c));
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
     }
     if (t == SANTA_Q8_0) {
         const char *block = row + c / 32 * 34;
-        __m256 f = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(block + 2 + c % 32))));
+        __m256 f = _mm256_cvtepi32_ps(
+            _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(block + 2 + c % 32))));
         return _mm256_mul_ps(f, _mm256_cvtph_ps(_mm_set1_epi16((short)santa__u16(block))));
     }
-    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
-        __m128i h = _mm_slli_epi16(_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(row + c))), 7), nan;
+    {                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m128i h = _mm_slli_epi16(
+                    _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)(row + c))), 7),
+                nan;
         h = _mm_and_si128(h, _mm_set1_epi16((short)0xbf80));
-        nan = _mm_cmpeq_epi16(_mm_or_si128(h, _mm_set1_epi16((short)0x8000)), _mm_set1_epi16((short)0xbf80));
+        nan = _mm_or_si128(h, _mm_set1_epi16((short)0x8000));
+        nan = _mm_cmpeq_epi16(nan, _mm_set1_epi16((short)0xbf80));
         return _mm256_cvtph_ps(_mm_or_si128(h, _mm_and_si128(nan, _mm_set1_epi16(0x7e00))));
     }
 }
@@ -1341,8 +1372,9 @@ SANTA__INLINE __m256i santa__bytes16_avx2(const char *p) {
 }
 SANTA__INLINE __m256 santa__vquants_avx2(const char *k, const char *q, const char *less, int n) {
     (void)less; (void)n;
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(santa__bytes16_avx2(k + 2), santa__bytes16_avx2(q)),
-                                               _mm256_madd_epi16(santa__bytes16_avx2(k + 18), santa__bytes16_avx2(q + 16))));
+    return _mm256_cvtepi32_ps(
+        _mm256_add_epi32(_mm256_madd_epi16(santa__bytes16_avx2(k + 2), santa__bytes16_avx2(q)),
+                         _mm256_madd_epi16(santa__bytes16_avx2(k + 18), santa__bytes16_avx2(q + 16))));
 }
 SANTA__INLINE __m256 santa__vscales_avx2(const char *k, int n) {
     (void)n;
@@ -1351,7 +1383,7 @@ SANTA__INLINE __m256 santa__vscales_avx2(const char *k, int n) {
 
 #include SANTA_FILENAME
 
-/* ---------------------------------------------------------------------------------------------- >>kernels-avx512 */
+/* ------------------------------------------------------------ >>kernels-avx512 */
 
 #define SANTA__ISA(name) santa__##name##_avx512
 #define SANTA__TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
@@ -1376,7 +1408,9 @@ SANTA__INLINE __m512 santa__vpow2_avx512(__m512 x, __m512 n) { return _mm512_sca
 SANTA__INLINE __m512 santa__vfrom_avx512(__m512 x, float limit, __m512 a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_GE_OQ), a);
 }
-SANTA__INLINE int santa__vbad_avx512(__m512 x) { return (int)_mm512_fpclass_ps_mask(x, 0x89); }   /* quiet, signalling NaN; +inf */
+SANTA__INLINE int santa__vbad_avx512(__m512 x) {                      /* quiet, signalling NaN; +inf */
+    return (int)_mm512_fpclass_ps_mask(x, 0x89);
+}
 SANTA__INLINE float santa__vtotal_avx512(__m512 x) {
     return santa__vtotal_avx2(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
@@ -1386,60 +1420,73 @@ SANTA__INLINE float santa__vtop_avx512(__m512 x) {
 SANTA__INLINE __m512 santa__vsums4_avx512(__m512 a, __m512 b, __m512 c, __m512 d) {        /* by quarters */
     __m512d ab = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
     __m512d cd = _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d)));
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)), _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd)));
 }
-SANTA__INLINE __m512 santa__vfold_avx512(__m512 a, __m512 b) {        /* quarters 0+1, 2+3 of a, then of b */
+SANTA__INLINE __m512 santa__vfold_avx512(__m512 a, __m512 b) { /* quarters 0+1, 2+3 of a, then of b */
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 SANTA__INLINE void santa__vsums_avx512(const __m512 *x, float *out) {
-    __m512 a = santa__vsums4_avx512(x[0], x[1], x[2], x[3]), b = santa__vsums4_avx512(x[4], x[5], x[6], x[7]);
-    __m512 c = santa__vsums4_avx512(x[8], x[9], x[10], x[11]), d = santa__vsums4_avx512(x[12], x[13], x[14], x[15]);
+    __m512 a = santa__vsums4_avx512(x[0], x[1], x[2], x[3]),
+           b = santa__vsums4_avx512(x[4], x[5], x[6], x[7]);
+    __m512 c = santa__vsums4_avx512(x[8], x[9], x[10], x[11]),
+           d = santa__vsums4_avx512(x[12], x[13], x[14], x[15]);
     _mm512_storeu_ps(out, santa__vfold_avx512(santa__vfold_avx512(a, b), santa__vfold_avx512(c, d)));
 }
 SANTA__INLINE __m512 santa__vrow_avx512(santa_dtype t, const char *row, int64_t c) {
     if (t == SANTA_F32) return _mm512_loadu_ps((const float *)(const void *)(row + 4 * c));
-    if (t == SANTA_F16) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * c)));
+    if (t == SANTA_F16)
+        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * c)));
     if (t == SANTA_BF16) {
         __m256i h = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * c));
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
     }
     if (t == SANTA_Q8_0) {
         const char *block = row + c / 32 * 34;
-        __m512 f = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(block + 2 + c % 32))));
+        __m512 f = _mm512_cvtepi32_ps(
+            _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(block + 2 + c % 32))));
         return _mm512_mul_ps(f, _mm512_cvtph_ps(_mm256_set1_epi16((short)santa__u16(block))));
     }
-    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
-        __m256i h = _mm256_slli_epi16(_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(row + c))), 7);
+    {                                                 /* e4m3's bits, the sign moved up, are an f16 */
+        __m256i h = _mm256_slli_epi16(
+            _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(row + c))), 7);
         h = _mm256_and_si256(h, _mm256_set1_epi16((short)0xbf80));
-        h = _mm256_mask_mov_epi16(h, _mm256_cmpeq_epi16_mask(_mm256_or_si256(h, _mm256_set1_epi16((short)0x8000)),
-                                                             _mm256_set1_epi16((short)0xbf80)), _mm256_set1_epi16(0x7e00));
+        h = _mm256_mask_mov_epi16(
+            h,
+            _mm256_cmpeq_epi16_mask(_mm256_or_si256(h, _mm256_set1_epi16((short)0x8000)),
+                                    _mm256_set1_epi16((short)0xbf80)),
+            _mm256_set1_epi16(0x7e00));
         return _mm512_cvtph_ps(h);
     }
 }
-/* The instruction wants one side unsigned. Of one block alone the upper half is 128, and q there 0. */
+/* The instruction wants one side unsigned. Of one block alone the upper half is 128, and q
+   there 0. */
 SANTA__INLINE __m512 santa__vquants_avx512(const char *k, const char *q, const char *less, int n) {
     __m512i x = _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)(const void *)(k + 2)));
     if (n > 1) x = _mm512_inserti64x4(x, _mm256_loadu_si256((const __m256i *)(const void *)(k + 36)), 1);
     x = _mm512_xor_si512(x, _mm512_set1_epi8(-128));
     return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_loadu_si512(less), x, _mm512_loadu_si512(q)));
 }
-#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10        /* assemblers and __builtin_cpu_supports that know it */
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10        /* whose assemblers know it */
 #define SANTA__DOT_BF16
-#define SANTA__CPU_BF16 (__builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel"))     /* converting is faster there */
-SANTA__INLINE __m512 santa__vpairs_avx512(__m512 x, __m512 k, __m512 q) {     /* its intrinsic would ask for a target of its own */
+/* Not on Intel, where converting is faster. */
+#define SANTA__CPU_BF16 (__builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel"))
+/* Its intrinsic would ask for a target of its own. */
+SANTA__INLINE __m512 santa__vpairs_avx512(__m512 x, __m512 k, __m512 q) {
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(x) : "v"(k), "vm"(q));
     return x;
 }
 #endif
 SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
     const __m256i h = _mm256_zextsi128_si256(_mm_set1_epi16((short)santa__u16(k)));
-    return _mm512_cvtph_ps(n < 2 ? h : _mm256_inserti128_si256(h, _mm_set1_epi16((short)santa__u16(k + 34)), 1));
+    return _mm512_cvtph_ps(
+        n < 2 ? h : _mm256_inserti128_si256(h, _mm_set1_epi16((short)santa__u16(k + 34)), 1));
 }
 
 #include SANTA_FILENAME
 #endif
 
-/* ---------------------------------------------------------------------------------------------- >>kernels-neon */
+/* ------------------------------------------------------------ >>kernels-neon */
 
 #ifdef SANTA__NEON
 #define SANTA__ISA(name) santa__##name##_neon
@@ -1459,7 +1506,9 @@ SANTA__INLINE float32x4_t santa__vadd_neon(float32x4_t a, float32x4_t b) { retur
 SANTA__INLINE float32x4_t santa__vsub_neon(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
 SANTA__INLINE float32x4_t santa__vmul_neon(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
 SANTA__INLINE float32x4_t santa__vmax_neon(float32x4_t a, float32x4_t b) { return vmaxq_f32(a, b); }
-SANTA__INLINE float32x4_t santa__vfma_neon(float32x4_t a, float32x4_t b, float32x4_t c) { return vfmaq_f32(c, a, b); }
+SANTA__INLINE float32x4_t santa__vfma_neon(float32x4_t a, float32x4_t b, float32x4_t c) {
+    return vfmaq_f32(c, a, b);
+}
 SANTA__INLINE float32x4_t santa__vround_neon(float32x4_t x) { return vrndnq_f32(x); }
 SANTA__INLINE float32x4_t santa__vpow2_neon(float32x4_t x, float32x4_t n) {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(x), vshlq_n_s32(vcvtnq_s32_f32(n), 23)));
@@ -1469,7 +1518,8 @@ SANTA__INLINE float32x4_t santa__vfrom_neon(float32x4_t x, float limit, float32x
 }
 SANTA__INLINE int santa__vbad_neon(float32x4_t x) {
     const uint32x4_t b = vreinterpretq_u32_f32(x), inf = vdupq_n_u32(0x7f800000u);
-    return vmaxvq_u32(vorrq_u32(vcgtq_u32(vandq_u32(b, vdupq_n_u32(0x7fffffffu)), inf), vceqq_u32(b, inf))) != 0;
+    return vmaxvq_u32(vorrq_u32(vcgtq_u32(vandq_u32(b, vdupq_n_u32(0x7fffffffu)), inf), vceqq_u32(b, inf)))
+           != 0;
 }
 SANTA__INLINE float santa__vtotal_neon(float32x4_t x) { return vaddvq_f32(x); }
 SANTA__INLINE float santa__vtop_neon(float32x4_t x) { return vmaxvq_f32(x); }
@@ -1490,13 +1540,15 @@ SANTA__INLINE float32x4_t santa__vrow_neon(santa_dtype t, const char *row, int64
         const char *block = row + c / 32 * 34;
         int8_t b[8] = {0};
         memcpy(b, block + 2 + c % 32, 4);
-        return vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b))))), santa_f16_to_f32(santa__u16(block)));
+        return vmulq_n_f32(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b))))),
+                           santa_f16_to_f32(santa__u16(block)));
     }
-    {                                                                 /* e4m3's bits, the sign moved up, are an f16 */
+    {                                                 /* e4m3's bits, the sign moved up, are an f16 */
         int8_t b[8] = {0};
         uint16x4_t h, nan;
         memcpy(b, row + c, 4);
-        h = vand_u16(vshl_n_u16(vreinterpret_u16_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))), 7), vdup_n_u16(0xbf80u));
+        h = vand_u16(vshl_n_u16(vreinterpret_u16_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))), 7),
+                     vdup_n_u16(0xbf80u));
         nan = vceq_u16(vorr_u16(h, vdup_n_u16(0x8000u)), vdup_n_u16(0xbf80u));
         return vcvt_f32_f16(vreinterpret_f16_u16(vorr_u16(h, vand_u16(nan, vdup_n_u16(0x7e00u)))));
     }
@@ -1510,9 +1562,11 @@ SANTA__INLINE float32x4_t santa__vquants_neon(const char *k, const char *q, cons
     (void)less; (void)n;
 #ifdef __ARM_FEATURE_DOTPROD
     return vcvtq_f32_s32(vdotq_s32(vdotq_s32(vdupq_n_s32(0), x, y), z, w));
-#else                                                                 /* two products of int8 fit into 16 bits: q is no -128 */
-    const int16x8_t a = vmlal_s8(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vget_high_s8(x), vget_high_s8(y));
-    const int16x8_t b = vmlal_s8(vmull_s8(vget_low_s8(z), vget_low_s8(w)), vget_high_s8(z), vget_high_s8(w));
+#else                                 /* two products of int8 fit into 16 bits: q is no -128 */
+    const int16x8_t a =
+        vmlal_s8(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vget_high_s8(x), vget_high_s8(y));
+    const int16x8_t b =
+        vmlal_s8(vmull_s8(vget_low_s8(z), vget_low_s8(w)), vget_high_s8(z), vget_high_s8(w));
     return vcvtq_f32_s32(vpadalq_s16(vpaddlq_s16(a), b));
 #endif
 }
@@ -1531,7 +1585,7 @@ SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
 #include SANTA_FILENAME
 #endif
 
-/* ---------------------------------------------------------------------------------------------- >>isa */
+/* ------------------------------------------------------------ >>isa */
 
 SANTADEF int santa_isa_supported(santa_isa isa) {
     switch (isa) {
@@ -1580,7 +1634,7 @@ static const santa__kernels *santa__kernels_of(santa_isa isa) {
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>problem-code */
+/* ------------------------------------------------------------ >>problem-code */
 
 static const struct { const char *name; unsigned traits; } santa__method_info[SANTA_METHOD_COUNT] = {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) { name, traits },
@@ -1866,7 +1920,7 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>plan */
+/* ------------------------------------------------------------ >>plan */
 
 /* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n
    = sum e v with e = exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2
@@ -2058,7 +2112,7 @@ static int64_t santa__rows_together(const santa_problem *p) {
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
-/* ---------------------------------------------------------------------------------------------- >>rows */
+/* ------------------------------------------------------------ >>rows */
 
 /* The rows of one sequence in K or V, at: where the KV head begins in a row. Strides in bytes. */
 typedef struct santa__rows {
@@ -2133,7 +2187,7 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
 }
 
-/* ---------------------------------------------------------------------------------------------- >>query */
+/* ------------------------------------------------------------ >>query */
 
 /* One KV head of one sequence, and some query rows of its group: what a method works on. Query
    x = row * group + g is head g of the group in that row. */
@@ -2272,7 +2326,7 @@ static void santa__prepare_queries(santa__job *j) {
     j->num_active = d;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>scores */
+/* ------------------------------------------------------------ >>scores */
 
 /* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the
    features its draws left out). Keys i < n <= SANTA_BLOCK. */
@@ -2410,7 +2464,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
         }
     }
 }
-/* ---------------------------------------------------------------------------------------------- >>mass */
+/* ------------------------------------------------------------ >>mass */
 
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
    max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
@@ -2489,7 +2543,7 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
     return t > 0.0 ? (float)(top + log(t)) : santa__neg_inf();
 }
 
-/* ---------------------------------------------------------------------------------------------- >>draw */
+/* ------------------------------------------------------------ >>draw */
 
 /* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a
    block. Where a draw falls is random: comparisons are counted, since branches would be guessed
@@ -2801,7 +2855,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>select */
+/* ------------------------------------------------------------ >>select */
 
 static uint32_t santa__sortable(float f) {                            /* unsigned order = float order */
     uint32_t u = santa__bits(f);
@@ -2951,7 +3005,7 @@ typedef struct santa__method {
     const santa__phase *phase;  /* [SANTA__PHASES], the last ones may be empty */
 } santa__method;
 
-/* ---------------------------------------------------------------------------------------------- >>attend */
+/* ------------------------------------------------------------ >>attend */
 
 /* Results of one query. acc = NULL: the row is bad, everything is NaN. */
 static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, float std_error) {
@@ -3106,7 +3160,7 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
     santa__write(j, x, acc, lse, 0.0f);
 }
 
-/* ---------------------------------------------------------------------------------------------- >>dense */
+/* ------------------------------------------------------------ >>dense */
 
 /* Exact attention goes through the keys in chunks, each with states of its own that join the
    row's in order: so the bits do not depend on which thread had which chunk. States 0 are the
@@ -3201,7 +3255,7 @@ static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t 
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- >>sampled */
+/* ------------------------------------------------------------ >>sampled */
 
 static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the first time */
     const uint64_t mask = (uint64_t)1 << (bit & 63), old = bits[bit >> 6];
@@ -3362,7 +3416,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
     }
     for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
 }
-/* ---------------------------------------------------------------------------------------------- >>budgets-code */
+/* ------------------------------------------------------------ >>budgets-code */
 
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
    Newton on erfc; where that would underflow, fixed-point steps on the tail's series log q =
@@ -3487,7 +3541,7 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>vattention */
+/* ------------------------------------------------------------ >>vattention */
 
 /* One query row of a group. Its heads read the same keys, since a row that is fetched for one
    of them serves all: the fixed set holds what was predicted for any of them, and the sample is
@@ -3816,7 +3870,7 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>methods-code */
+/* ------------------------------------------------------------ >>methods-code */
 
 static const santa__phase santa__phases_dense[SANTA__PHASES] = {
     { santa__num_chunks, santa__dense_chunks, 1 }, { santa__one_piece, santa__dense_end, 0 }
@@ -3872,7 +3926,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>run */
+/* ------------------------------------------------------------ >>run */
 
 typedef struct santa__call {
     santa_problem p;
@@ -4179,7 +4233,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     return SANTA_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>steps-code */
+/* ------------------------------------------------------------ >>steps-code */
 
 static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index,
                                       int64_t kv_head) {
@@ -4375,7 +4429,7 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
     return t;
 }
 
-/* ---------------------------------------------------------------------------------------------- >>measures-code */
+/* ------------------------------------------------------------ >>measures-code */
 
 static santa_status santa__check_probabilities(const float *p, int64_t n, double *sum) {
     int64_t i;
@@ -4641,18 +4695,19 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #endif /* SANTA_IMPLEMENTATION_DONE */
 #endif /* SANTA_IMPLEMENTATION */
 
-/* ============================================================================================== >>kernels-body */
+/* ============================================================ >>kernels-body */
 #ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
 
-SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {   /* n features, then zeros */
+/* n features, then zeros. */
+SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {
     char tmp[4 * SANTA__LANES] = {0};
     memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, n));
     return SANTA__ISA(vrow)(t, tmp, 0);
 }
 
 /* sum[g * rows + i] += q_g . row_i over the features from c on, fewer than SANTA__PACK. */
-SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int64_t at, int rows, int64_t c, int64_t d,
-                                               const char *q, int heads, float *sum) {
+SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int64_t at, int rows,
+                                               int64_t c, int64_t d, const char *q, int heads, float *sum) {
     int i, g;
     for (; c < d; c += SANTA__LANES, q += SANTA__LANES * sizeof(float))
         for (i = 0; i < rows; i++) {
@@ -4666,12 +4721,16 @@ SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const 
 }
 
 #ifndef SANTA__DOT_BF16                      /* for the text below, never run */
-SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) { (void)k; (void)q; return x; }
+SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
+    (void)k;
+    (void)q;
+    return x;
+}
 #endif
 
-/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's products,
-   since all at once would fill the CPU's queue of loads. For f32 the tests of an unrolled loop, taken
-   or not, measured better than a loop. */
+/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's
+   products, since all at once would fill the CPU's queue of loads. For f32 the tests of an
+   unrolled loop, taken or not, measured better than a loop. */
 SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
     if (!coming) return;
@@ -4683,18 +4742,21 @@ SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t b
     }
 }
 
-/* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n blocks
-   of q8_0 in integers. Of two heads only the first, if that is all there is. */
-SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *const *r, int64_t at, int rows, const char *q,
-                                         int heads, int one, const char *coming, int64_t bytes, SANTA__V *acc) {
-    const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES, head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS);
+/* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n
+   blocks of q8_0 in integers. Of two heads only the first, if that is all there is. */
+SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *const *r, int64_t at,
+                                         int rows, const char *q, int heads, int one, const char *coming,
+                                         int64_t bytes, SANTA__V *acc) {
+    const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES,
+              head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS);
     SANTA__V x[8];
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
         SANTA__UNROLL
         for (k = 0; k < rows; k++)
-            x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u)) : SANTA__ISA(vrow)(t, r[k] + at, u);
+            x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u))
+                         : SANTA__ISA(vrow)(t, r[k] + at, u);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
@@ -4711,8 +4773,8 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
     }
 }
 
-SANTA__INLINE void SANTA__ISA(dot_quants)(const char *const *r, int64_t at, int rows, const char *q, int heads, int one, int n,
-                                          SANTA__V *acc) {
+SANTA__INLINE void SANTA__ISA(dot_quants)(const char *const *r, int64_t at, int rows, const char *q,
+                                          int heads, int one, int n, SANTA__V *acc) {
     SANTA__V scale[8];
     int k, g;
     SANTA__UNROLL
@@ -4729,19 +4791,22 @@ SANTA__INLINE void SANTA__ISA(dot_quants)(const char *const *r, int64_t at, int 
     }
 }
 
-/* Sums of heads * rows in registers: each row is loaded and converted once for all heads, 4 or 2, or
-   1 of 2. Each strip of features prefetches one of the
-   next `rows` rows. One offset for all
-   rows, and one pointer to all queries: a compiler short of registers keeps pointers in vector
-   registers, from where they come out behind the products. */
-SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, const char *const *row, int n, int64_t d,
-                                         const santa__queries *x, int heads, int64_t g0) {
-    const int integers = form == SANTA__INTEGERS, pairs = form == SANTA__PAIRS, one = heads == 2 && x->group - g0 == 1;
+/* Sums of heads * rows in registers: each row is loaded and converted once for all heads, 4 or
+   2, or 1 of 2. Each strip of features prefetches one of the next `rows` rows. One offset for
+   all rows, and one pointer to all queries: a compiler short of registers keeps pointers in
+   vector registers, from where they come out behind the products. */
+SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, const char *const *row,
+                                         int n, int64_t d, const santa__queries *x, int heads, int64_t g0) {
+    const int integers = form == SANTA__INTEGERS, pairs = form == SANTA__PAIRS,
+              one = heads == 2 && x->group - g0 == 1;
     const float unit = pairs ? x->scale : santa__unit(t);
-    const int rows = SANTA__MIN(SANTA__KEEP_K / heads, 8), step = integers ? 32 * SANTA__QUANTS : SANTA__PACK;
+    const int rows = SANTA__MIN(SANTA__KEEP_K / heads, 8),
+              step = integers ? 32 * SANTA__QUANTS : SANTA__PACK;
     const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
-    const int64_t bytes = santa__bytes(t, d), whole = d / step * step, all = SANTA__MAX(whole, (int64_t)rows * step);
-    const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip, cycle = x->in_order ? kv_heads : 1;
+    const int64_t bytes = santa__bytes(t, d), whole = d / step * step,
+                  all = SANTA__MAX(whole, (int64_t)rows * step);
+    const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip,
+                  cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
     for (i = 0; i < n; i += rows) {
         const char *const *coming = row + i + far, *const *r = row + i, *few[8];
@@ -4774,7 +4839,9 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                 }
                 if (integers || by_strip || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
                 if (c >= whole) continue;
-                if (integers) SANTA__ISA(dot_quants)(r, at, rows, q + c % SANTA__PACK_Q8, heads, one, SANTA__QUANTS, acc);
+                if (integers)
+                    SANTA__ISA(dot_quants)
+                    (r, at, rows, q + c % SANTA__PACK_Q8, heads, one, SANTA__QUANTS, acc);
                 else if (by_strip) {
                     float strip[8][SANTA__PACK];
                     const char *f[8];
@@ -4786,12 +4853,14 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
             }
             if (integers && whole < d) SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
-            if (!integers && whole < d) SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, one ? 1 : heads, sum);
+            if (!integers && whole < d)
+                SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, one ? 1 : heads, sum);
             if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
             if (i + rows <= n) {
                 SANTA__UNROLL
                 for (g = 0; g < heads; g++)
-                    if (g == 0 || !one) memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
+                    if (g == 0 || !one)
+                        memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
             } else {
                 for (g = 0; g < (one ? 1 : heads); g++)
                     for (k = 0; i + k < n; k++) s[g * x->s_stride + k] = sum[g * rows + k];
@@ -4801,8 +4870,8 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
 }
 
 /* by_strip: the type is known only at run time, and a strip of a row becomes floats first. */
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, const char *const *row, int n,
-                                        int64_t d, const santa__queries *x) {
+SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, const char *const *row,
+                                        int n, int64_t d, const santa__queries *x) {
     int64_t g = 0;
     if (d == 128 && t != SANTA_F32 && !by_strip)      /* known to the compiler; f32 was slower that way */
         for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, 128, x, 4, g);
@@ -4811,8 +4880,8 @@ SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, c
     else for (; g < x->group; g += 2) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 2, g);
 }
 
-/* The types become constants. A function for each: all in one leaves the compiler too few registers for
-   the inner loops. */
+/* The types become constants. A function for each: all in one leaves the compiler too few
+   registers for the inner loops. */
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
@@ -4844,21 +4913,27 @@ SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row,
 #endif
 #undef SANTA__DOT
 
-/* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before rounding). */
+/* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before
+   rounding). */
 SANTA__INLINE SANTA__V SANTA__ISA(vexp)(SANTA__V x) {
-    static const float taylor[7] = { 1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f };
+    static const float taylor[7] = {1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f,
+                                    0.5f,          1.0f,          1.0f};
     const SANTA__V low = SANTA__ISA(vmax)(x, SANTA__ISA(vset)(SANTA__EXP_UNDERFLOW));
     const SANTA__V n = SANTA__ISA(vround)(SANTA__ISA(vmul)(low, SANTA__ISA(vset)(1.44269504f)));
-    SANTA__V r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(-0.693359375f), low), p = SANTA__ISA(vset)(1.0f / 5040.0f);
+    SANTA__V r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(-0.693359375f), low),
+             p = SANTA__ISA(vset)(1.0f / 5040.0f);
     int i;
-    r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(2.12194440e-4f), r);     /* ln 2 in two parts; the first product is exact */
+    r = SANTA__ISA(vfma)(n, SANTA__ISA(vset)(2.12194440e-4f),
+                         r); /* ln 2 in two parts; the first product is exact */
     SANTA__UNROLL
     for (i = 0; i < 7; i++) p = SANTA__ISA(vfma)(p, r, SANTA__ISA(vset)(taylor[i]));
     return SANTA__ISA(vfrom)(x, SANTA__EXP_UNDERFLOW, SANTA__ISA(vpow2)(p, n));
 }
 
-/* Up to four heads side by side: the chain of operations of one alone is longer than what the CPU has on hand. */
-SANTA__INLINE void SANTA__ISA(mass_heads)(float *s, int64_t s_stride, int heads, int n, float *max, float *sum, int64_t stride) {
+/* Up to four heads side by side: the chain of operations of one alone is longer than what the
+   CPU has on hand. */
+SANTA__INLINE void SANTA__ISA(mass_heads)(float *s, int64_t s_stride, int heads, int n, float *max,
+                                          float *sum, int64_t stride) {
     SANTA__V total[4];
     float top[4];
     int g, i;
@@ -4891,15 +4966,16 @@ SANTA__INLINE void SANTA__ISA(mass_heads)(float *s, int64_t s_stride, int heads,
     }
 }
 
-SANTA__TARGET static void SANTA__ISA(mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum,
-                                           int64_t stride) {
+SANTA__TARGET static void SANTA__ISA(mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max,
+                                           float *sum, int64_t stride) {
     for (; heads > 0; heads -= 4, s += 4 * s_stride, max += 4 * stride, sum += 4 * stride) {
         const int few = (int)SANTA__MIN(heads, (int64_t)4);
         float wide[4 * SANTA__LANES];
         int g, i;
         if (n >= SANTA__LANES) { SANTA__ISA(mass_heads)(s, s_stride, few, n, max, sum, stride); continue; }
         for (g = 0; g < few; g++)
-            for (i = 0; i < SANTA__LANES; i++) wide[g * SANTA__LANES + i] = i < n ? s[g * s_stride + i] : SANTA__MASKED;
+            for (i = 0; i < SANTA__LANES; i++)
+                wide[g * SANTA__LANES + i] = i < n ? s[g * s_stride + i] : SANTA__MASKED;
         SANTA__ISA(mass_heads)(wide, SANTA__LANES, few, SANTA__LANES, max, sum, stride);
         for (g = 0; g < few; g++) memcpy(s + g * s_stride, wide + g * SANTA__LANES, (size_t)n * sizeof *s);
     }
@@ -4907,17 +4983,22 @@ SANTA__TARGET static void SANTA__ISA(mass)(float *s, int64_t s_stride, int64_t h
 
 SANTA__TARGET static void SANTA__ISA(exps)(float *x) {
     int i;
-    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
+    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES)
+        SANTA__ISA(vput)(x + i, SANTA__ISA(vexp)(SANTA__ISA(vget)(x + i)));
 }
 
-/* Columns c .. of vecs vectors for heads from g0 on, 4 or 2, or 1 of 2; the sums stay in registers
-   over the rows. Each round of columns prefetches its part of the rows to come, the last one the
-   rest: a whole row at once would be more than the CPU can have on the way. */
-SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int64_t c,
-                                                  int vecs, int heads, int64_t g0, const santa__weights *x) {
-    const int64_t next = c + vecs * SANTA__LANES, to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
-    const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64, last = santa__bytes(t, to);      /* lines to prefetch */
-    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD, one = heads == 2 && x->group - g0 == 1;
+/* Columns c .. of vecs vectors for heads from g0 on, 4 or 2, or 1 of 2; the sums stay in
+   registers over the rows. Each round of columns prefetches its part of the rows to come, the
+   last one the rest: a whole row at once would be more than the CPU can have on the way. */
+SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, const char *const *row, int n,
+                                                  int64_t dv, int64_t c, int vecs, int heads, int64_t g0,
+                                                  const santa__weights *x) {
+    const int64_t next = c + vecs * SANTA__LANES,
+                  to = next + vecs * SANTA__LANES > dv ? dv : next / 32 * 32;
+    const int64_t first = (santa__bytes(t, c / 32 * 32) + 63) / 64 * 64,
+                  last = santa__bytes(t, to); /* lines to prefetch */
+    const int far = vecs * SANTA__LANES < 64 ? SANTA_BLOCK : SANTA__AHEAD,
+              one = heads == 2 && x->group - g0 == 1;
     const int strips = SANTA__BY_STRIP && t == SANTA_F32;            /* which are at hand */
     const int64_t at = x->at, w_stride = x->w_stride;
     const float *w = x->w + g0 * w_stride;
@@ -4943,18 +5024,21 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
     SANTA__UNROLL
     for (g = 0; g < heads; g++) {
         if (g == 0 || !one) {
-            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]), y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
+            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]),
+                           y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
             float *a = x->acc + (g0 + g) * x->acc_stride + c;
             SANTA__UNROLL
             for (v = 0; v < vecs; v++, a += SANTA__LANES)
-                SANTA__ISA(vput)(a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
+                SANTA__ISA(vput)
+                (a, SANTA__ISA(vfma)(SANTA__ISA(vget)(a), k, SANTA__ISA(vmul)(y, sum[g * vecs + v])));
         }
     }
 }
 
 /* The columns from c on that fill no register tile, head by head. */
-SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int64_t c,
-                                                      int heads, int64_t g0, const santa__weights *x) {
+SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit, const char *const *row,
+                                                      int n, int64_t dv, int64_t c, int heads, int64_t g0,
+                                                      const santa__weights *x) {
     int i, g;
     for (; c < dv; c += SANTA__LANES) {
         const int lanes = (int)SANTA__MIN(dv - c, (int64_t)SANTA__LANES);
@@ -4962,34 +5046,41 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit,
         for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
         for (i = 0; i < n; i++) {
             const char *r = row[i] + x->at;
-            const SANTA__V f = lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
-            if (c == 0 && !(SANTA__BY_STRIP && t == SANTA_F32)) SANTA__PREFETCH(row[i + SANTA__AHEAD] + x->at);
+            const SANTA__V f =
+                lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
+            if (c == 0 && !(SANTA__BY_STRIP && t == SANTA_F32))
+                SANTA__PREFETCH(row[i + SANTA__AHEAD] + x->at);
             for (g = 0; g < heads; g++) {
                 const SANTA__V y = SANTA__ISA(vset)(x->w[(g0 + g) * x->w_stride + i]);
                 sum[g] = SANTA__ISA(vfma)(f, y, sum[g]);
             }
         }
         for (g = 0; g < heads; g++) {                                 /* rounded as in accumulate_columns */
-            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]), y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
+            const SANTA__V k = SANTA__ISA(vset)(x->keep[g0 + g]),
+                           y = SANTA__ISA(vset)(x->add[g0 + g] * unit);
             float part[SANTA__LANES] = {0.0f}, *a = x->acc + (g0 + g) * x->acc_stride + c;
             memcpy(part, a, (size_t)lanes * sizeof *a);
-            SANTA__ISA(vput)(part, SANTA__ISA(vfma)(SANTA__ISA(vget)(part), k, SANTA__ISA(vmul)(y, sum[g])));
+            SANTA__ISA(vput)
+            (part, SANTA__ISA(vfma)(SANTA__ISA(vget)(part), k, SANTA__ISA(vmul)(y, sum[g])));
             memcpy(a, part, (size_t)lanes * sizeof *a);
         }
     }
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv, int heads,
-                                                int64_t g0, const santa__weights *x) {
+SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n,
+                                                int64_t dv, int heads, int64_t g0,
+                                                const santa__weights *x) {
     const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8);
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, vecs, heads, g0, x);
-    if (c < dv) SANTA__ISA(accumulate_rest)(t, unit, row, n, dv, c, (int)SANTA__MIN((int64_t)heads, x->group - g0), g0, x);
+    if (c < dv)
+        SANTA__ISA(accumulate_rest)
+        (t, unit, row, n, dv, c, (int)SANTA__MIN((int64_t)heads, x->group - g0), g0, x);
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const char *const *row, int n, int64_t dv,
-                                               const santa__weights *weights) {
+SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const char *const *row, int n,
+                                               int64_t dv, const santa__weights *weights) {
     const santa__weights x = *weights;                                /* which acc cannot alias */
     int64_t g = 0;
     for (; g + 4 <= x.group; g += 4) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 4, g, &x);
@@ -4997,8 +5088,8 @@ SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const 
 }
 
 #if SANTA__BY_STRIP
-SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const char *const *row, int n, int64_t dv,
-                                                        const santa__weights *x) {
+SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const char *const *row, int n,
+                                                        int64_t dv, const santa__weights *x) {
     float strip[SANTA_BLOCK][SANTA__PACK];
     const char *f[SANTA_BLOCK];
     santa__weights part = *x;
@@ -5011,7 +5102,9 @@ SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const cha
             char tail[4 * SANTA__PACK] = {0};
             SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
             if (left == SANTA__PACK || t == SANTA_F32) f[i] = santa__unpack(t, row[i] + at, strip[i]);
-            else f[i] = santa__unpack(t, (const char *)memcpy(tail, row[i] + at, (size_t)santa__bytes(t, left)), strip[i]);
+            else
+                f[i] = santa__unpack(
+                    t, (const char *)memcpy(tail, row[i] + at, (size_t)santa__bytes(t, left)), strip[i]);
         }
         SANTA__ISA(accumulate_type)(SANTA_F32, santa__unit(t), f, n, left, &part);
     }
@@ -5023,10 +5116,13 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
     else SANTA__ISA(accumulate_strips)(t, row, n, dv, x);
 }
 #else
-SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x) {
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
+                                                 const santa__weights *x) {
     switch (t) {
-#define SANTA__X(id, name, bytes, numbers) \
-        case SANTA_##id: SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x); break;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    case SANTA_##id:                                                                                       \
+        SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x);                   \
+        break;
         SANTA__TYPES(SANTA__X)
 #undef SANTA__X
     }
@@ -5062,11 +5158,13 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     santa_method_from_name, santa_method_traits. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
-   0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention; Bernoulli scores; f32, f16, bf16,
-                    e4m3, q8_0; AVX2, AVX-512, NEON at run time; santa_cuda.cu: dense, iid, strat, prop, flash.
+   0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
+                    Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
+                    time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
-   The method is that of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA, S2ANTA, Bernoulli; arXiv 2605.01910)
-   and "vAttention: Verified Sparse Attention". The code is ours.
+   The methods are those of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA,
+   S2ANTA, Bernoulli; arXiv 2605.01910) and "vAttention: Verified Sparse Attention". The code is
+   ours.
 
    Licence: either of the two, whichever you prefer.
    ALTERNATIVE A - MIT License
