@@ -1,10 +1,11 @@
 /* santa.h - v0.2.0 - sampled sparse attention for C and C++ - MIT or public domain, see the end
 
-   Decoding with a long context is memory-bound: each new token reads every key and every value. This file
-   computes the exact scores and then *samples* a few V rows from the softmax: an unbiased estimate of attention
-   that reads num_samples rows of V instead of all of them. Exact attention, top-k and top-p baselines, Bernoulli
-   scores and vAttention's (epsilon, delta) budgets come under the same call. CPU only, libc and libm only;
-   santa_cuda.cu is the companion for GPUs.
+   Decoding with a long context is memory-bound: each new token reads every key and every value.
+   This file computes the exact scores and then *samples* a few V rows from the softmax: an
+   unbiased estimate of attention that reads num_samples rows of V instead of all of them. Exact
+   attention, top-k and top-p baselines, Bernoulli scores and vAttention's (epsilon, delta)
+   budgets come under the same call. CPU only, libc and libm only; santa_cuda.cu is the
+   companion for GPUs.
 
    HOW TO USE          in exactly one C or C++ file:       #define SANTA_IMPLEMENTATION
                                                            #include "santa.h"
@@ -28,10 +29,10 @@
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, q8_0
-     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon, isa,
-                       problem-code, plan, rows, query, scores, mass, draw, select, attend, dense,
-                       sampled, budgets-code, vattention, methods-code, run, steps-code,
-                       measures-code)
+     implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
+                       isa, problem-code, plan, rows, query, scores, mass, draw, select,
+                       attend, dense, sampled, budgets-code, vattention, methods-code, run,
+                       steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -136,10 +137,10 @@
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
    SANTA_SCORES_BERNOULLI_*
-                     q replaced by the mean of bernoulli_draws random ternary vectors (section 5,
-                     appendix C): unbiased scores from adds and subtracts; K features that no
-                     draw picked are not read. The softmax of unbiased scores is NOT unbiased.
-                     STRAT has error like 1/B, IID like 1/sqrt(B).
+                     q replaced by the mean of bernoulli_draws random ternary vectors
+                     (section 5, appendix C): unbiased scores from adds and subtracts; K
+                     features that no draw picked are not read. The softmax of unbiased scores
+                     is NOT unbiased. STRAT has error like 1/B, IID like 1/sqrt(B).
    SANTA_SCORES_GROUP_*
                      one set of draws for the whole group, from its mean |q| (appendix C.2):
                      fewer features.
@@ -161,9 +162,9 @@
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
    from the first block to the last; sampled rows are added in ascending order.
-   Not covered: another instruction set (options.isa) or -ffast-math may round a score differently, which can
-   move a draw to a neighbouring key when its threshold lies within rounding of a boundary. The
-   random numbers themselves are the same bits everywhere.
+   Not covered: another instruction set (options.isa) or -ffast-math may round a score
+   differently, which can move a draw to a neighbouring key when its threshold lies within
+   rounding of a boundary. The random numbers themselves are the same bits everywhere.
 
    >>threads
 
@@ -178,8 +179,9 @@
    speed, since they take work as they get through with it. Where there are few items, or K is
    token-major (NHD), they share the keys of a long row; parallel_for is then called more than
    once, for a round of the threads each time.
-   parallel_for must run every task exactly once before it returns. (A task that is dropped is
-   made up for by the others only where the compiler has atomic operations, as gcc and clang do.)
+   parallel_for must run every task exactly once before it returns. (A task that is
+   dropped is made up for by the others only where the compiler has atomic operations, as
+   gcc and clang do.)
    The only process-wide datum is the table of backends, a pointer per device, written by
    santa_register_backend at start-up.
 
@@ -192,8 +194,8 @@
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
    of 4 take 2.2 MB. vAttention with a predictor needs 4.25 bytes per key.
-   K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to half
-   faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
+   K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to
+   half faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
    out not itself: its strides, by size, each reach over what the smaller ones span.
    Rows at or past seq_lens[b], and block_table entries past the last page in use, are never
@@ -205,9 +207,10 @@
    lse, std_error and stats are as they were. SANTA_STATUS_LIST below has all statuses with
    their texts.
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
-   lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
-   never a plausible number. A NaN in a V row shows when the row is read; rows not drawn are not
-   looked at.
+   lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
+   NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
+   never a plausible number. A NaN in a V row shows when the row is read; rows not drawn
+   are not looked at.
 
    >>random
 
@@ -223,9 +226,9 @@
    stream + (index >> 34 << 8) stands for stream. The index is
    - the draw for iid and strat, the comb for sys and prop, tile * num_combs + comb for flash;
    - feature * B + draw for Bernoulli (head = first of the group for GROUP);
-   - for vAttention (head = first of the group) 0, 1, .. until enough positions between sinks and
-     local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave out
-     where more than half of the free ones are to be taken.
+   - for vAttention (head = first of the group) 0, 1, .. until enough positions between sinks
+     and local tokens are found, word * size >> 32 each: of keys to take, or of keys to leave
+     out where more than half of the free ones are to be taken.
    Known answer: seed 7, offset 65537, request 3, stream 0, head 5, row 0, index 2: 0x1825d098.
    All 32 bits are used, not 24: with a million near-equal keys a 24-bit grid is a twelfth of
    one key's mass.
@@ -290,102 +293,104 @@
 extern "C" {
 #endif
 
-/* ------------------------------------------------------------ >>types */
+/* ---------------------------------------------------------------------------------- >>types */
 
-#define SANTA_BLOCK       64                /* keys per block of the fixed summation order            */
-#define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods             */
-#define SANTA_MAX_COMBS   16                /* largest num_combs                                      */
-#define SANTA_NONE        (-1)              /* "none" where zero means a default                      */
-#define SANTA_AUTO        (-1)              /* "you choose" where zero means none                     */
+#define SANTA_BLOCK       64                /* keys per block of the fixed summation order */
+#define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods */
+#define SANTA_MAX_COMBS   16                /* largest num_combs */
+#define SANTA_NONE        (-1)              /* "none" where zero means a default */
+#define SANTA_AUTO        (-1)              /* "you choose" where zero means none */
 
 /* name, text. The one list behind the enum, santa_status_string and the tests. */
-#define SANTA_STATUS_LIST(X)                                                                                        \
-    X(OK,                        "ok")                                                                              \
-    X(ERR_NULL_ARGUMENT,         "a required pointer argument is NULL")                                             \
-    X(ERR_NULL_DATA,             "q, k, v or out has no data (data pointer is NULL)")                               \
-    X(ERR_DTYPE,                 "a tensor's dtype is not a santa_dtype, or q or out is e4m3 or q8_0")              \
-    X(ERR_DEVICE,                "a tensor's device is not a santa_device")                                         \
-    X(ERR_DEVICE_MISMATCH,       "q, k, v and out are not all on the same device")                                  \
-    X(ERR_NO_BACKEND,            "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu")        \
-    X(ERR_SHAPE,                 "a tensor has a zero or negative size")                                            \
-    X(ERR_OVERFLOW,              "sizes and strides overflow the address range")                                    \
-    X(ERR_OUT_STRIDE,            "out has stride 0 in a dimension larger than 1")                                   \
-    X(ERR_BATCH,                 "batch sizes of q, k, v and out differ")                                           \
-    X(ERR_Q_LEN,                 "q and out differ in q_len")                                                       \
-    X(ERR_HEADS,                 "q and out differ in the number of heads")                                         \
-    X(ERR_KV_HEADS,              "k and v differ in the number of KV heads")                                        \
-    X(ERR_GROUP,                 "the number of heads is not a multiple of the number of KV heads")                 \
-    X(ERR_HEAD_DIM,              "q and k differ in head_dim")                                                      \
-    X(ERR_HEAD_DIM_V,            "v and out differ in head_dim_v")                                                  \
-    X(ERR_KV_LEN,                "k and v differ in length (or in pages, or in page size)")                         \
-    X(ERR_TOO_LONG,              "more than 2^31 - 1 keys in one sequence")                                         \
-    X(ERR_SEQ_LEN,               "a seq_lens entry is negative or larger than k can hold")                          \
-    X(ERR_BLOCK_TABLE_SHAPE,     "max_pages is not positive, or block_table_stride is smaller than max_pages")      \
-    X(ERR_BLOCK_TABLE,           "a block_table entry in use names a page outside k and v")                         \
-    X(ERR_CAUSAL,                "causal is neither 0 nor 1")                                                       \
-    X(ERR_SM_SCALE,              "sm_scale is NaN or infinite")                                                     \
-    X(ERR_SOFT_CAP,              "soft_cap is negative, NaN or infinite")                                           \
-    X(ERR_WINDOW,                "window is negative")                                                              \
-    X(ERR_SINKS,                 "an attention sink is NaN or +infinity")                                           \
-    X(ERR_ALIBI,                 "an ALiBi slope is NaN or infinite")                                               \
-    X(ERR_METHOD,                "method is not a santa_method, or this step has no such method")                   \
-    X(ERR_NUM_SAMPLES,           "num_samples is negative or too large")                                            \
-    X(ERR_TILE_SIZE,             "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none") \
-    X(ERR_TOP_P,                 "top_p is not in (0, 1]")                                                          \
-    X(ERR_SCORES,                "scores is not a santa_scores_method")                                             \
-    X(ERR_BERNOULLI_DRAWS,       "bernoulli_draws is negative or larger than 65536")                                \
-    X(ERR_VATTENTION_TOKENS,     "sink_tokens, local_tokens or heavy_tokens is below SANTA_NONE")                   \
-    X(ERR_BASE_SAMPLES,          "base_samples is 1 or negative: a spread needs at least 2")                        \
-    X(ERR_EPSILON,               "epsilon is not in (0, 1)")                                                        \
-    X(ERR_DELTA,                 "delta is not in [1e-290, 1)")                                                     \
-    X(ERR_DELTA_VECTOR,          "delta above 0.215: the CLT bound on a vector's norm does not hold there")         \
-    X(ERR_BOUND,                 "bound is not a santa_bound")                                                      \
-    X(ERR_GUARANTEE,             "guarantee is not a santa_guarantee")                                              \
-    X(ERR_BUDGET_INPUT,          "a budget's population, spread or total is negative, NaN or infinite")             \
-    X(ERR_STD_ERROR,             "std_error is not available for this method")                                      \
-    X(ERR_ISA,                   "the forced instruction set is unknown or this machine does not have it")          \
-    X(ERR_THREADS,               "num_threads is negative, or above 1 without parallel_for or OpenMP")              \
-    X(ERR_ITEMS,                 "item_begin, item_end is not a range of batch x kv_heads items")                   \
-    X(ERR_WORKSPACE_NULL,        "workspace is NULL")                                                               \
-    X(ERR_WORKSPACE_SIZE,        "workspace is smaller than the size query says")                                   \
-    X(ERR_CAPACITY,              "the draw list is shorter than santa_sample_capacity says")                        \
-    X(ERR_INDEX,                 "a batch, row, head or key index is out of range")                                 \
-    X(ERR_NAN,                   "the input holds a NaN or +infinity")                                              \
-    X(ERR_PROBABILITIES,         "probabilities are negative, NaN or do not sum to 1 within 1e-3")                  \
-    X(ERR_BACKEND,               "a backend must be registered for a device other than the CPU, with all functions set") \
-    X(ERR_STASH,                 "stash is not a santa_stash")                                                      \
-    X(ERR_SCALE,                 "k_scale or v_scale is negative, NaN or infinite")                                 \
-    X(ERR_SCORES_Q8,             "SANTA_SCORES_Q8 is for K of q8_0")                                                 \
-    X(ERR_Q8_0,                  "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side") \
-    X(ERR_DENSE_BELOW,           "dense_below is below SANTA_AUTO")                                                 \
-    X(ERR_OUT_OVERLAP,           "elements of out share memory: a stride does not reach over what lies within it")    \
-    X(ERR_COMBS,                 "num_combs is not in [0, 16], does not divide num_samples, or the method has none")  \
-    X(ERR_FIRST_KEY,             "first_key is negative or above 2^31 - 1")                                          \
-    X(ERR_CONTEXT_LEN,           "a context_lens entry is smaller than first_key + seq_len")                         \
-    X(ERR_BACKEND_METHOD,        "this device has dense, iid, strat, sys, prop and flash only")                     \
-    X(ERR_BACKEND_SCORES,        "this device has exact scores only")                                               \
-    X(ERR_BACKEND_DTYPE,         "this device has no q8_0")                                                         \
-    X(ERR_BACKEND_DENSE_BELOW,   "this device has no dense_below")                                                  \
-    X(ERR_BACKEND_STD_ERROR,     "this device has no std_error")                                                    \
-    X(ERR_BACKEND_ITEMS,         "this device runs all items: item_begin and item_end must be 0")                   \
-    X(ERR_BACKEND_TILE,          "this device wants a tile_size that is a multiple of 64")                          \
-    X(ERR_HOST_POINTER,          "a pointer is to host memory that the device cannot reach")                        \
-    X(ERR_BACKEND_COMBS,         "this device has one comb only")                                                   \
-    X(ERR_BACKEND_TOO_LONG,      "this device has at most 2^31 - 64 keys in one sequence")                          \
-    X(ERR_BACKEND_SIZE,          "a size is above this device's limit: LIMITS in santa_cuda.h has them")            \
-    X(ERR_BACKEND_ALIGNMENT,     "this device wants q, k, v and out aligned to the size of a number")               \
-    X(ERR_CUDA,                  "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
+#define SANTA_STATUS_LIST(X)                                                                               \
+    X(OK,                      "ok")                                                                       \
+    X(ERR_NULL_ARGUMENT,       "a required pointer argument is NULL")                                      \
+    X(ERR_NULL_DATA,           "q, k, v or out has no data (data pointer is NULL)")                        \
+    X(ERR_DTYPE,               "a tensor's dtype is not a santa_dtype, or q or out is e4m3 or q8_0")       \
+    X(ERR_DEVICE,              "a tensor's device is not a santa_device")                                  \
+    X(ERR_DEVICE_MISMATCH,     "q, k, v and out are not all on the same device")                           \
+    X(ERR_NO_BACKEND,          "the tensors are on a GPU but no GPU backend is linked: add santa_cuda.cu") \
+    X(ERR_SHAPE,               "a tensor has a zero or negative size")                                     \
+    X(ERR_OVERFLOW,            "sizes and strides overflow the address range")                             \
+    X(ERR_OUT_STRIDE,          "out has stride 0 in a dimension larger than 1")                            \
+    X(ERR_BATCH,               "batch sizes of q, k, v and out differ")                                    \
+    X(ERR_Q_LEN,               "q and out differ in q_len")                                                \
+    X(ERR_HEADS,               "q and out differ in the number of heads")                                  \
+    X(ERR_KV_HEADS,            "k and v differ in the number of KV heads")                                 \
+    X(ERR_GROUP,               "the number of heads is not a multiple of the number of KV heads")          \
+    X(ERR_HEAD_DIM,            "q and k differ in head_dim")                                               \
+    X(ERR_HEAD_DIM_V,          "v and out differ in head_dim_v")                                           \
+    X(ERR_KV_LEN,              "k and v differ in length (or in pages, or in page size)")                  \
+    X(ERR_TOO_LONG,            "more than 2^31 - 1 keys in one sequence")                                  \
+    X(ERR_SEQ_LEN,             "a seq_lens entry is negative or larger than k can hold")                   \
+    X(ERR_BLOCK_TABLE_SHAPE, "max_pages is not positive, or block_table_stride is smaller than max_pages") \
+    X(ERR_BLOCK_TABLE,         "a block_table entry in use names a page outside k and v")                  \
+    X(ERR_CAUSAL,              "causal is neither 0 nor 1")                                                \
+    X(ERR_SM_SCALE,            "sm_scale is NaN or infinite")                                              \
+    X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
+    X(ERR_WINDOW,              "window is negative")                                                       \
+    X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
+    X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
+    X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
+    X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
+    X(ERR_TILE_SIZE,                                                                                       \
+      "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none")      \
+    X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
+    X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
+    X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
+    X(ERR_VATTENTION_TOKENS,   "sink_tokens, local_tokens or heavy_tokens is below SANTA_NONE")            \
+    X(ERR_BASE_SAMPLES,        "base_samples is 1 or negative: a spread needs at least 2")                 \
+    X(ERR_EPSILON,             "epsilon is not in (0, 1)")                                                 \
+    X(ERR_DELTA,               "delta is not in [1e-290, 1)")                                              \
+    X(ERR_DELTA_VECTOR,        "delta above 0.215: the CLT bound on a vector's norm does not hold there")  \
+    X(ERR_BOUND,               "bound is not a santa_bound")                                               \
+    X(ERR_GUARANTEE,           "guarantee is not a santa_guarantee")                                       \
+    X(ERR_BUDGET_INPUT,        "a budget's population, spread or total is negative, NaN or infinite")      \
+    X(ERR_STD_ERROR,           "std_error is not available for this method")                               \
+    X(ERR_ISA,                 "the forced instruction set is unknown or this machine does not have it")   \
+    X(ERR_THREADS,             "num_threads is negative, or above 1 without parallel_for or OpenMP")       \
+    X(ERR_ITEMS,               "item_begin, item_end is not a range of batch x kv_heads items")            \
+    X(ERR_WORKSPACE_NULL,      "workspace is NULL")                                                        \
+    X(ERR_WORKSPACE_SIZE,      "workspace is smaller than the size query says")                            \
+    X(ERR_CAPACITY,            "the draw list is shorter than santa_sample_capacity says")                 \
+    X(ERR_INDEX,               "a batch, row, head or key index is out of range")                          \
+    X(ERR_NAN,                 "the input holds a NaN or +infinity")                                       \
+    X(ERR_PROBABILITIES,       "probabilities are negative, NaN or do not sum to 1 within 1e-3")           \
+    X(ERR_BACKEND, "a backend must be registered for a device other than the CPU, with all functions set") \
+    X(ERR_STASH,               "stash is not a santa_stash")                                               \
+    X(ERR_SCALE,               "k_scale or v_scale is negative, NaN or infinite")                          \
+    X(ERR_SCORES_Q8,           "SANTA_SCORES_Q8 is for K of q8_0")                                         \
+    X(ERR_Q8_0, "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
+    X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
+    X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
+    X(ERR_COMBS, "num_combs is not in [0, 16], does not divide num_samples, or the method has none")       \
+    X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
+    X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
+    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
+    X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
+    X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
+    X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
+    X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
+    X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
+    X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
+    X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
+    X(ERR_BACKEND_COMBS,       "this device has one comb only")                                            \
+    X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
+    X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
+    X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
 #define SANTA__X(name, text) SANTA_##name,
     SANTA_STATUS_LIST(SANTA__X)
 #undef SANTA__X
-    SANTA_STATUS_COUNT,                     /* statuses of CUDA errors are SANTA_ERR_CUDA + cudaError_t, up to: */
+    SANTA_STATUS_COUNT,
+    /* statuses of CUDA errors are SANTA_ERR_CUDA + cudaError_t, up to: */
     SANTA_STATUS_MAX = 0x7fffffff
 } santa_status;
 
-/* e4m3 and q8_0: k and v only. q8_0 is ggml's: blocks of 34 bytes, an f16 scale and 32 int8, side by side along head_dim; strides
-   count elements (in multiples of 32) there, too. */
+/* e4m3 and q8_0: k and v only. q8_0 is ggml's: blocks of 34 bytes, an f16 scale and 32 int8,
+   side by side along head_dim; strides count elements (in multiples of 32) there, too. */
 typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0 } santa_dtype;
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
 typedef enum santa_isa {
@@ -394,28 +399,31 @@ typedef enum santa_isa {
 
 /* What a method is, see santa_method_traits. */
 enum {
-    SANTA_EXACT       = 1,                  /* all keys that the row sees                                       */
-    SANTA_DRAWS       = 2,                  /* at random from the softmax: num_samples, stash, dense_below      */
-    SANTA_INDEPENDENT = 4,                  /* draws are independent of each other                              */
-    SANTA_COMBS       = 8,                  /* num_combs                                                        */
-    SANTA_TILES       = 16,                 /* tile_size                                                        */
-    SANTA_TILES_APART = 32,                 /* each tile draws by itself, also tiles of 8, 16 or 32             */
-    SANTA_BIASED      = 64,                 /* its error is bias: no std_error                                  */
-    SANTA_ADAPTS      = 128                 /* decides by what it has read how much more it reads               */
+    SANTA_EXACT       = 1,  /* all keys that the row sees */
+    SANTA_DRAWS       = 2,  /* at random from the softmax: num_samples, stash, dense_below */
+    SANTA_INDEPENDENT = 4,  /* draws are independent of each other */
+    SANTA_COMBS       = 8,  /* num_combs */
+    SANTA_TILES       = 16, /* tile_size */
+    SANTA_TILES_APART = 32, /* each tile draws by itself, also tiles of 8, 16 or 32 */
+    SANTA_BIASED      = 64, /* its error is bias: no std_error */
+    SANTA_ADAPTS      = 128 /* decides by what it has read how much more it reads */
 };
 
-/* One line for each method: the enum, names, traits and the library's own table come from here. The last four columns
-   are the library's: see santa__method. */
-#define SANTA_METHOD_LIST(X)                                                                                              \
-    X(DENSE,      "dense",      SANTA_EXACT,                                   all,     dense,      all,   dense)         \
-    X(IID,        "iid",        SANTA_DRAWS | SANTA_INDEPENDENT,               samples, masses,     iid,   sampled)       \
-    X(STRAT,      "strat",      SANTA_DRAWS,                                   samples, masses,     strat, sampled)       \
-    X(SYS,        "sys",        SANTA_DRAWS | SANTA_COMBS,                     samples, masses,     sys,   sampled)       \
-    X(PROP,       "prop",       SANTA_DRAWS | SANTA_COMBS | SANTA_TILES,       samples, masses,     prop,  sampled)       \
-    X(FLASH,      "flash",      SANTA_DRAWS | SANTA_COMBS | SANTA_TILES | SANTA_TILES_APART, tiles, masses, flash, sampled) \
-    X(TOP_K,      "top-k",      SANTA_BIASED,                                  top,     masses,     top_k, sampled)       \
-    X(TOP_P,      "top-p",      SANTA_BIASED,                                  all,     masses,     top_p, sampled)       \
-    X(VATTENTION, "vattention", SANTA_ADAPTS,                                  none,    vattention, none,  vattention)
+/* One line for each method: the enum, names, traits and the library's own table come from here.
+   The last four columns are the library's: see santa__method. */
+#define SANTA_METHOD_LIST(X)                                                                             \
+    X(DENSE,      "dense",      SANTA_EXACT,                     all,     dense,      all,   dense)      \
+    X(IID,        "iid",        SANTA_DRAWS | SANTA_INDEPENDENT, samples, masses,     iid,   sampled)    \
+    X(STRAT,      "strat",      SANTA_DRAWS,                     samples, masses,     strat, sampled)    \
+    X(SYS,        "sys",        SANTA_DRAWS | SANTA_COMBS,       samples, masses,     sys,   sampled)    \
+    X(PROP,       "prop",       SANTA_DRAWS | SANTA_COMBS                                                \
+                                | SANTA_TILES,                   samples, masses,     prop,  sampled)    \
+    X(FLASH,      "flash",      SANTA_DRAWS | SANTA_COMBS                                                \
+                                | SANTA_TILES                                                            \
+                                | SANTA_TILES_APART,             tiles,   masses,     flash, sampled)    \
+    X(TOP_K,      "top-k",      SANTA_BIASED,                    top,     masses,     top_k, sampled)    \
+    X(TOP_P,      "top-p",      SANTA_BIASED,                    all,     masses,     top_p, sampled)    \
+    X(VATTENTION, "vattention", SANTA_ADAPTS,                    none,    vattention, none,  vattention)
 
 typedef enum santa_method {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
@@ -426,12 +434,14 @@ typedef enum santa_method {
 
 typedef enum santa_scores_method {
     SANTA_SCORES_EXACT,
-    SANTA_SCORES_BERNOULLI_IID, SANTA_SCORES_BERNOULLI_STRAT,     /* each query head its own draws  */
-    SANTA_SCORES_GROUP_IID,     SANTA_SCORES_GROUP_STRAT,         /* mean group query               */
-    SANTA_SCORES_Q8                                               /* 8-bit query, K of q8_0         */
+    SANTA_SCORES_BERNOULLI_IID, SANTA_SCORES_BERNOULLI_STRAT,     /* each query head its own draws */
+    SANTA_SCORES_GROUP_IID,     SANTA_SCORES_GROUP_STRAT,         /* mean group query */
+    SANTA_SCORES_Q8                                               /* 8-bit query, K of q8_0 */
 } santa_scores_method;
 
-typedef enum santa_stash     { SANTA_STASH_DEFAULT, SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8 } santa_stash;
+typedef enum santa_stash {
+    SANTA_STASH_DEFAULT, SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8
+} santa_stash;
 typedef enum santa_bound     { SANTA_BOUND_CLT, SANTA_BOUND_HOEFFDING } santa_bound;
 typedef enum santa_guarantee { SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL } santa_guarantee;
 
@@ -444,300 +454,359 @@ typedef struct santa_tensor {
     santa_device device;
 } santa_tensor;
 
-/* Views of dense memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and returns it as
-   [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set .device for memory on a GPU. */
-SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3);
-SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3);
+/* Views of dense memory on the CPU. The second takes memory laid out [n0, n2, n1, n3] (HND) and
+   returns it as [n0, n1, n2, n3]. Other layouts: fill the strides yourself. Set .device for
+   memory on a GPU. */
+SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype,
+                                     int64_t n0, int64_t n1, int64_t n2, int64_t n3);
+SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
+                                     int64_t n0, int64_t n1, int64_t n2, int64_t n3);
 
 /* What to attend to. Zero everything, then set q, k, v, out and whatever applies. */
 typedef struct santa_attention {
-    santa_tensor q;                /* [batch, q_len, heads, head_dim]                                              */
-    santa_tensor k;                /* [batch, len, kv_heads, head_dim], or paged [pages, page_size, kv_heads, head_dim] */
-    santa_tensor v;                /* the same with head_dim_v; strides and dtype of its own                       */
-    santa_tensor out;              /* [batch, q_len, heads, head_dim_v]                                            */
-    float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of exp(score), sinks included. Exact
-                                      for every method but vAttention, where it is the log of the estimate       */
-    float       *std_error;        /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws.
-                                      Its square is unbiased for iid (closed form) and for num_combs > 1 (spread of the
-                                      combs). One comb of sys, prop, flash: successive differences, which see nothing of
-                                      V that keeps step with the comb (0 where V alternates and the output is off by 1):
-                                      ask several combs where V may have such an order. strat: the same, too large on
-                                      average but for half of what the first and last stratum hold. vAttention: the
-                                      ratio's linearisation, as blind as its base sample. 0 for dense. Not for top-k, top-p:
-                                      their error is bias, not spread. Score noise (Bernoulli) is not in it. Infinity when
-                                      there are too few draws                                                      */
-    const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of max_pages * page_size)        */
-    const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or NULL: not paged        */
-    int64_t      max_pages;        /* columns of block_table                                                       */
-    int64_t      block_table_stride; /* ints from row to row, 0 = max_pages                                        */
-    float        sm_scale;         /* 0 = 1 / sqrt(head_dim)                                                       */
-    float        k_scale, v_scale; /* what the numbers in k and v are to be multiplied with, 0 = 1                 */
-    float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap)                             */
-    int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i (aligned at the end)    */
-    int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i             */
-    const float *sinks;            /* [heads] extra logit per head in the denominator, or NULL; -inf = none        */
-    const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p)                                        */
-    int64_t      first_key;        /* where k and v hold a part of a longer context: the number there of their first
-                                      key. Causal, window and ALiBi count from the context's start, by p below;
-                                      sinks, local tokens, tiles and draws from first_key                          */
-    const int32_t *context_lens;   /* [batch] keys of the whole context, so that p = context_len - q_len + i; at least
-                                      first_key + seq_len. NULL = seq_len, this part is all there is (first_key is 0
-                                      for all purposes)                                                            */
+    santa_tensor q;                /* [batch, q_len, heads, head_dim] */
+    santa_tensor k;                /* [batch, len, kv_heads, head_dim], or paged
+                                      [pages, page_size, kv_heads, head_dim] */
+    santa_tensor v;                /* the same with head_dim_v; strides and dtype of its own */
+    santa_tensor out;              /* [batch, q_len, heads, head_dim_v] */
+    float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of
+                                      exp(score), sinks included. Exact for every method but
+                                      vAttention, where it is the log of the estimate */
+    /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws. Its
+       square is unbiased for iid (closed form) and for num_combs > 1 (spread of the combs). One
+       comb of sys, prop, flash: successive differences, which see nothing of V that keeps step
+       with the comb (0 where V alternates and the output is off by 1): ask several combs where
+       V may have such an order. strat: the same, too large on average but for half of what the
+       first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
+       sample. 0 for dense. Not for top-k, top-p: their error is bias, not spread. Score noise
+       (Bernoulli) is not in it. Infinity when there are too few draws */
+    float       *std_error;
+    const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
+                                      max_pages * page_size) */
+    const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or
+                                      NULL: not paged */
+    int64_t      max_pages;        /* columns of block_table */
+    int64_t      block_table_stride; /* ints from row to row, 0 = max_pages */
+    float        sm_scale;         /* 0 = 1 / sqrt(head_dim) */
+    float        k_scale, v_scale; /* what the numbers in k and v are to be multiplied with, 0 = 1 */
+    float        soft_cap;         /* 0 = none; else s = soft_cap * tanh(s / soft_cap) */
+    int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i
+                                      (aligned at the end) */
+    int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i */
+    const float *sinks;            /* [heads] extra logit per head in the denominator, or
+                                      NULL; -inf = none */
+    const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p) */
+    int64_t      first_key;        /* where k and v hold a part of a longer context: the number
+                                      there of their first key. Causal, window and ALiBi count
+                                      from the context's start, by p below; sinks, local tokens,
+                                      tiles and draws from first_key */
+    const int32_t *context_lens;   /* [batch] keys of the whole context, so that
+                                      p = context_len - q_len + i; at least first_key + seq_len.
+                                      NULL = seq_len, this part is all there is (first_key is 0
+                                      for all purposes) */
 } santa_attention;
 
-/* Where one vAttention head's budget came from. Sums of exponentials are relative to exp(-max_score). */
+/* Where one vAttention head's budget came from. Sums of exponentials are relative to
+   exp(-max_score). */
 typedef struct santa_audit {
-    int64_t num_keys;              /* valid keys n                                                                 */
-    int64_t num_fixed;             /* sink + local + the group's heavy, each key once                              */
-    int64_t num_residual;          /* n_s = n - num_fixed                                                          */
-    int64_t num_base;              /* base sample n_b                                                              */
-    int64_t needed;                /* b that this head asked for, base included                                    */
-    int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken           */
-    int     exact;                 /* 1 when every key was read with weight 1                                      */
-    double  sigma;                 /* spread of exp(s) over the residual, from the base sample                     */
-    double  denominator;           /* D from fixed + base sample, sink logit included                              */
-    double  trace;                 /* trace of the covariance of exp(s) v (full guarantee only, else 0)            */
-    double  norm;                  /* |N| from fixed + base sample, its noise taken off (full guarantee only, else 0) */
-    double  max_score;             /* largest score read                                                           */
-    double  density;               /* (num_fixed + budget) / n                                                     */
+    int64_t num_keys;              /* valid keys n */
+    int64_t num_fixed;             /* sink + local + the group's heavy, each key once */
+    int64_t num_residual;          /* n_s = n - num_fixed */
+    int64_t num_base;              /* base sample n_b */
+    int64_t needed;                /* b that this head asked for, base included */
+    int64_t budget;                /* b that was read: the largest of the group; n_s when all were taken */
+    int     exact;                 /* 1 when every key was read with weight 1 */
+    double  sigma;                 /* spread of exp(s) over the residual, from the base sample */
+    double  denominator;           /* D from fixed + base sample, sink logit included */
+    double  trace;                 /* trace of the covariance of exp(s) v (full guarantee only, else 0) */
+    double  norm;                  /* |N| from fixed + base sample, its noise taken off (full
+                                      guarantee only, else 0) */
+    double  max_score;             /* largest score read */
+    double  density;               /* (num_fixed + budget) / n */
 } santa_audit;
 
-/* Heavy-token predictor of vAttention: writes up to count key indices of [begin, end) to index and returns how many.
-   Duplicates and indices outside the range are dropped; fewer than count (or <= 0) is fine. q is the head's query in f32,
-   unscaled. May be called from several threads at once. It must not depend on anything but its arguments if
-   the call is to be reproducible. */
-typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
-                                         int64_t begin, int64_t end, int64_t count, int32_t *index);
+/* Heavy-token predictor of vAttention: writes up to count key indices of [begin, end) to index
+   and returns how many. Duplicates and indices outside the range are dropped; fewer than count
+   (or <= 0) is fine. q is the head's query in f32, unscaled. May be called from several threads
+   at once. It must not depend on anything but its arguments if the call is to be
+   reproducible. */
+typedef int64_t (*santa_heavy_predictor)(void *user, int64_t batch, int64_t q_index, int64_t head,
+                                         const float *q, int64_t begin, int64_t end, int64_t count,
+                                         int32_t *index);
 
 /* vAttention. Token counts: 0 = default, SANTA_NONE = none. */
 typedef struct santa_vattention_options {
-    int64_t sink_tokens;           /* first keys taken exactly,  0 = 128                                           */
-    int64_t local_tokens;          /* last keys taken exactly,   0 = 128                                           */
-    int64_t heavy_tokens;          /* predicted keys per head,   0 = 2.5 % of the row's keys                       */
-    int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32            */
-    double  epsilon;               /* relative error,            0 = 0.05                                          */
-    double  delta;                 /* chance to miss it,         0 = 0.05                                          */
-    santa_guarantee guarantee;     /* 0 = denominator (the paper's experiments)                                    */
-    santa_bound     bound;         /* 0 = CLT                                                                      */
-    santa_heavy_predictor heavy;   /* NULL = exact oracle: computes all scores, reads all of K (for research)      */
+    int64_t sink_tokens;           /* first keys taken exactly,  0 = 128 */
+    int64_t local_tokens;          /* last keys taken exactly,   0 = 128 */
+    int64_t heavy_tokens;          /* predicted keys per head,   0 = 2.5 % of the row's keys */
+    int64_t base_samples;          /* n_b,                       0 = 2.5 % of the residual, at least 32 */
+    double  epsilon;               /* relative error,            0 = 0.05 */
+    double  delta;                 /* chance to miss it,         0 = 0.05 */
+    santa_guarantee guarantee;     /* 0 = denominator (the paper's experiments) */
+    santa_bound     bound;         /* 0 = CLT */
+    santa_heavy_predictor heavy;   /* NULL = exact oracle: computes all scores, reads all of K
+                                      (for research) */
     void        *heavy_user;
-    santa_audit *audit;            /* [batch, q_len, heads] or NULL                                                */
+    santa_audit *audit;            /* [batch, q_len, heads] or NULL */
 } santa_vattention_options;
 
-/* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns when all are done. */
+/* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
+   when all are done. */
 typedef void (*santa_task)(void *context, int64_t i);
 typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
 
 /* How. Zero everything: each zero is the default written beside it. */
 typedef struct santa_options {
-    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128. First, so that {0} is C++, too */
-    santa_method method;           /* 0 = dense                                                                    */
-    double       top_p;            /* 0 = 0.9                                                                      */
-    int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8, 16, 32), 0 = 256   */
-    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw, 0 = f32; see >>stash        */
-    int64_t      num_combs;        /* sys, prop, flash: the draws are those of so many independent combs (flash: per tile) of
-                                      num_samples / num_combs each, at most 16, 0 = 1. From 2 on std_error is unbiased */
-    int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling would cost more. 0 = never;
-                                      SANTA_AUTO = 16 * num_samples, see >>when. stats.dense_rows counts           */
-    santa_scores_method scores;    /* 0 = exact                                                                    */
-    int64_t      bernoulli_draws;  /* B, 0 = 4                                                                     */
-    uint64_t     seed, offset;     /* see >>random                                                                 */
-    const uint64_t *seeds, *offsets, *request_ids;  /* [batch] each or NULL; request_ids NULL = index in the batch */
+    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128. First, so
+                                      that {0} is C++, too */
+    santa_method method;           /* 0 = dense */
+    double       top_p;            /* 0 = 0.9 */
+    int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8,
+                                      16, 32), 0 = 256 */
+    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw,
+                                      0 = f32; see >>stash */
+    int64_t      num_combs;        /* sys, prop, flash: the draws are those of so many
+                                      independent combs (flash: per tile) of num_samples /
+                                      num_combs each, at most 16, 0 = 1. From 2 on
+                                      std_error is unbiased */
+    int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling
+                                      would cost more. 0 = never; SANTA_AUTO = 16 * num_samples,
+                                      see >>when. stats.dense_rows counts */
+    santa_scores_method scores;    /* 0 = exact */
+    int64_t      bernoulli_draws;  /* B, 0 = 4 */
+    uint64_t     seed, offset;     /* see >>random */
+    /* [batch] each or NULL; request_ids NULL = index in the batch */
+    const uint64_t *seeds, *offsets, *request_ids;
     santa_vattention_options vattention;
-    santa_isa    isa;              /* 0 = best of this machine                                                     */
-    int64_t      num_threads;      /* 0 = 1                                                                        */
+    santa_isa    isa;              /* 0 = best of this machine */
+    int64_t      num_threads;      /* 0 = 1 */
     santa_parallel_for parallel_for;
-    void        *parallel_user;    /* handed to parallel_for, 0 = NULL                                            */
-    int64_t      item_begin, item_end; /* batch x kv_heads items to do, item = batch * kv_heads + kv_head. Both 0 = all,
-                                      equal and not 0 = none                                                       */
-    void        *stream;           /* cudaStream_t of a GPU backend, 0 = the default stream. The CPU has none: its calls
-                                      are done when they return                                                    */
+    void        *parallel_user;    /* handed to parallel_for, 0 = NULL */
+    /* batch x kv_heads items to do, item = batch * kv_heads + kv_head. Both 0 = all, equal
+       and not 0 = none */
+    int64_t      item_begin, item_end;
+    void        *stream;           /* cudaStream_t of a GPU backend, 0 = the default stream. The
+                                      CPU has none: its calls are done when they return */
 } santa_options;
 
 /* What a call did, summed over the items it ran. "Group" = the query heads of one KV head. */
 typedef struct santa_stats {
-    int64_t rows;                  /* query rows x heads                                                           */
-    int64_t keys;                  /* valid keys per query row and KV head: what exact attention reads of K and of V */
-    int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a pass count each    */
-    int64_t k_features_read;       /* K elements the group needed (all features for exact scores)                  */
-    int64_t k_features_head;       /* the same counted per query head, summed over the group                       */
-    int64_t v_rows_read;           /* distinct V rows, once per group                                              */
-    int64_t v_rows_head;           /* distinct V rows per query head, summed over the group                        */
-    int64_t draws;                 /* draws made (sampled methods, flash's minimum included), residual keys (vAttention) */
-    int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn              */
-    int64_t exact_rows;            /* vAttention rows (x heads) that took every key                                */
-    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below          */
+    int64_t rows;                  /* query rows x heads */
+    int64_t keys;                  /* valid keys per query row and KV head: what exact attention
+                                      reads of K and of V */
+    int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a
+                                      pass count each */
+    int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
+    int64_t k_features_head;       /* the same counted per query head, summed over the group */
+    int64_t v_rows_read;           /* distinct V rows, once per group */
+    int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
+    int64_t draws;                 /* draws made (sampled methods, flash's minimum included),
+                                      residual keys (vAttention) */
+    int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
+    int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
+    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
 } santa_stats;
 
-/* a and o, checked, with every default written out: what a backend works from. heavy_tokens and base_samples are
-   SANTA_AUTO where they depend on the row's keys; NULL arrays stay NULL. The pointers are a's and o's. */
+/* a and o, checked, with every default written out: what a backend works from. heavy_tokens and
+   base_samples are SANTA_AUTO where they depend on the row's keys; NULL arrays stay NULL. The
+   pointers are a's and o's. */
 typedef struct santa_problem {
     santa_attention a;
     santa_options   o;
     int64_t batch, q_len, heads, kv_heads, group, head_dim, head_dim_v;
-    int64_t capacity;              /* keys that one sequence can hold                                              */
-    float   scale, v_scale;        /* sm_scale * k_scale; v_scale                                                  */
+    int64_t capacity;              /* keys that one sequence can hold */
+    float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
-/* ------------------------------------------------------------ >>decode */
+/* --------------------------------------------------------------------------------- >>decode */
 
-/* Attention for every query row: out, and lse and std_error where asked for. workspace: caller's scratch of at least
-   santa_workspace_size bytes. stats may be NULL. Tensors on another device are passed to that device's backend.
-   Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows as fill 16 queries of a
-   group (vAttention and Bernoulli scores: once for each row; vAttention with a predictor only the keys it takes), and of
-   V the rows picked, at most group * num_samples for each query row (dense: all, as K). */
-SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t workspace_bytes,
-                                   santa_stats *stats);
+/* Attention for every query row: out, and lse and std_error where asked for. workspace:
+   caller's scratch of at least santa_workspace_size bytes. stats may be NULL. Tensors on
+   another device are passed to that device's backend.
+   Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows
+   as fill 16 queries of a group (vAttention and Bernoulli scores: once for each row; vAttention
+   with a predictor only the keys it takes), and of V the rows picked, at most
+   group * num_samples for each query row (dense: all, as K). */
+SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
+                                   size_t workspace_bytes, santa_stats *stats);
 
-/* Bytes of workspace santa_decode wants for these shapes and options; 0 if they are not valid (then santa_check says why). The
-   data pointers may still be NULL, and what seq_lens, block_table and the like hold does not matter. */
+/* Bytes of workspace santa_decode wants for these shapes and options; 0 if they are not valid
+   (then santa_check says why). The data pointers may still be NULL, and what seq_lens,
+   block_table and the like hold does not matter. */
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
 /* All checks of santa_decode but the workspace's. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
 SANTADEF const char *santa_status_string(santa_status s);
-SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ...                          */
-SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none             */
-SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none           */
+SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ... */
+SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
+SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
 
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
 
-/* Instruction sets: the one that SANTA_ISA_AUTO takes here, what this machine and build can run, and their names. */
+/* Instruction sets: the one that SANTA_ISA_AUTO takes here, what this machine and build can
+   run, and their names. */
 SANTADEF santa_isa   santa_best_isa(void);
 SANTADEF int         santa_isa_supported(santa_isa isa);
 SANTADEF const char *santa_isa_name(santa_isa isa);
 
-/* Checks shapes and options (not what pointers point to) and fills in the defaults. On an error problem is untouched. */
-SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o, santa_problem *problem);
+/* Checks shapes and options (not what pointers point to) and fills in the defaults. On an error
+   problem is untouched. */
+SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o,
+                                         santa_problem *problem);
 
-/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the first santa_decode; NULL takes one
-   out. Its functions get the problem that santa_problem_make made. */
+/* A second backend (santa_cuda.cu registers itself when it is linked). Call before the
+   first santa_decode; NULL takes one out. Its functions get the problem that
+   santa_problem_make made. */
 typedef struct santa_backend {
     const char *name;
     santa_status (*check)         (const santa_problem *problem);
     size_t       (*workspace_size)(const santa_problem *problem);
-    santa_status (*decode)(const santa_problem *problem, void *workspace, size_t workspace_bytes, santa_stats *stats);
+    santa_status (*decode)(const santa_problem *problem, void *workspace, size_t workspace_bytes,
+                           santa_stats *stats);
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
 
-/* ------------------------------------------------------------ >>steps */
+/* ---------------------------------------------------------------------------------- >>steps */
 
-/* The steps of santa_decode, for code with its own gather or its own sampler. They give what santa_decode gives:
+/* The steps of santa_decode, for code with its own gather or its own sampler. They give what
+   santa_decode gives:
        santa_scores -> santa_sample (per head) -> santa_gather.
-   The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums block by block, and a forced
-   isa, since santa_gather takes the best one. CPU tensors only. */
+   The same bits, with two exceptions that agree within rounding: dense, which santa_decode sums
+   block by block, and a forced isa, since santa_gather takes the best one. CPU tensors only. */
 
-/* Scores of one query row for the group of query heads of one KV head: scores[g * scores_stride + j], j < seq_len, after
-   scale, soft cap and ALiBi; masked keys are -inf. scores_stride >= seq_len. Uses o->scores, isa and the random-number
-   fields. Workspace: santa_workspace_size of the same a and o. */
-SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch, int64_t q_index,
-                                   int64_t kv_head, float *scores, int64_t scores_stride,
+/* Scores of one query row for the group of query heads of one KV head:
+   scores[g * scores_stride + j], j < seq_len, after scale, soft cap and ALiBi; masked keys are
+   -inf. scores_stride >= seq_len. Uses o->scores, isa and the random-number fields. Workspace:
+   santa_workspace_size of the same a and o. */
+SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options *o, int64_t batch,
+                                   int64_t q_index, int64_t kv_head, float *scores, int64_t scores_stride,
                                    void *workspace, size_t workspace_bytes);
 
-/* Which random numbers a sampler takes: what santa_decode would use for that request, head and query row. */
+/* Which random numbers a sampler takes: what santa_decode would use for that request, head
+   and query row. */
 typedef struct santa_stream_id { uint64_t request_id; int64_t head, q_index; } santa_stream_id;
 
-/* Rows drawn for one head, ascending, each row once: sum of weight[i] * v[index[i]] is the estimate. */
+/* Rows drawn for one head, ascending, each row once: sum of weight[i] * v[index[i]] is
+   the estimate. */
 typedef struct santa_draws {
-    int32_t *index;                /* [capacity] caller's                                                          */
-    int32_t *count;                /* [capacity] caller's or NULL: how often row i was drawn (1 for dense, top-k, top-p) */
-    float   *weight;               /* [capacity] caller's                                                          */
-    int64_t  capacity;             /* at least santa_sample_capacity                                               */
-    int64_t  rows;                 /* written: entries used                                                        */
-    int64_t  draws;                /* written: sum of count                                                        */
-    float    lse;                  /* written: log of the sum of exp(score)                                        */
+    int32_t *index;                /* [capacity] caller's */
+    int32_t *count;                /* [capacity] caller's or NULL: how often row i was drawn
+                                      (1 for dense, top-k, top-p) */
+    float   *weight;               /* [capacity] caller's */
+    int64_t  capacity;             /* at least santa_sample_capacity */
+    int64_t  rows;                 /* written: entries used */
+    int64_t  draws;                /* written: sum of count */
+    float    lse;                  /* written: log of the sum of exp(score) */
 } santa_draws;
 
-/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense gives all rows with mass).
-   Uses o's method, num_samples, top_p, tile_size, seed and offset (not dense_below). NaN or +inf among the scores is ERR_NAN; no
-   key with mass gives rows = 0, lse = -inf. */
-SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id,
-                                   santa_draws *draws, void *workspace, size_t workspace_bytes);
-SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid        */
-SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid        */
+/* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense
+   gives all rows with mass). Uses o's method, num_samples, top_p, tile_size, seed and offset
+   (not dense_below). NaN or +inf among the scores is ERR_NAN; no key with mass gives
+   rows = 0, lse = -inf. */
+SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
+                                   santa_stream_id id, santa_draws *draws, void *workspace,
+                                   size_t workspace_bytes);
+SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid */
+SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
-/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head. Reads rows of V once each,
-   and of a no more than its shapes: a->out is not written. out must not overlap index, weight or V; index and weight
-   may be those of santa_draws, and index may name a row twice. */
-SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head, const int32_t *index,
-                                   const float *weight, int64_t rows, float *out);
+/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head.
+   Reads rows of V once each, and of a no more than its shapes: a->out is not written. out must
+   not overlap index, weight or V; index and weight may be those of santa_draws, and index may
+   name a row twice. */
+SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
+                                   const int32_t *index, const float *weight, int64_t rows, float *out);
 
-/* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is [rows, head_dim_v], lse natural log.
-   A side with lse = -inf adds nothing. Give sinks to one of the sides only. */
-SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse, const float *other_out,
-                                  const float *other_lse);
+/* Merge attention over two disjoint sets of keys, row by row, into (out, lse): out is
+   [rows, head_dim_v], lse natural log. A side with lse = -inf adds nothing. Give sinks to one
+   of the sides only. */
+SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
+                                  const float *other_out, const float *other_lse);
 
 /* The row key and the raw words of >>random. */
-SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
-                               uint32_t q_index, uint32_t index);
+SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream,
+                               uint32_t head, uint32_t q_index, uint32_t index);
 SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t result[4]);
 
-/* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements of k->dtype, gets
-   [batch, kv_heads, head_dim, len]; the result is the view of it to put in a.k. q8_0 cannot be cut that way: the result is all
-   zeros, which santa_decode refuses. */
+/* Copy K of a dense (not paged) view to feature-major memory: dst, n0 * n2 * n3 * n1 elements
+   of k->dtype, gets [batch, kv_heads, head_dim, len]; the result is the view of it to put in
+   a.k. q8_0 cannot be cut that way: the result is all zeros, which santa_decode refuses. */
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
 
-/* ------------------------------------------------------------ >>budgets */
+/* -------------------------------------------------------------------------------- >>budgets */
 
-/* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which a uniform sample without
-   replacement is taken. Results carry the finite-population correction b0 / (1 + b0 / n_s) and lie in [0, n_s]. */
+/* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which
+   a uniform sample without replacement is taken. Results carry the finite-population correction
+   b0 / (1 + b0 / n_s) and lie in [0, n_s]. */
 typedef struct santa_budget {
-    double  epsilon, delta;        /* in (0, 1) and [1e-290, 1)                                                    */
-    santa_bound bound;             /* CLT: z = quantile(1 - delta/2). Hoeffding (sub-Gaussian): z = sqrt(2 ln(2/delta)) */
-    int64_t population;            /* n_s                                                                          */
-    double  sigma, denominator;    /* std of exp(s) in the population; D, the whole denominator                    */
-    double  trace, norm;           /* trace of the covariance of exp(s) v; |N|, the whole numerator's norm         */
+    double  epsilon, delta;        /* in (0, 1) and [1e-290, 1) */
+    santa_bound bound;             /* CLT: z = quantile(1 - delta/2). Hoeffding (sub-Gaussian):
+                                      z = sqrt(2 ln(2/delta)) */
+    int64_t population;            /* n_s */
+    double  sigma, denominator;    /* std of exp(s) in the population; D, the whole denominator */
+    double  trace, norm;           /* trace of the covariance of exp(s) v; |N|, the whole
+                                      numerator's norm */
 } santa_budget;
-SANTADEF santa_status santa_budget_denominator(const santa_budget *in, int64_t *budget);  /* (z n_s sigma / (eps D))^2      */
-SANTADEF santa_status santa_budget_numerator  (const santa_budget *in, int64_t *budget);  /* (z n_s sqrt(trace) / (eps |N|))^2 */
-SANTADEF santa_status santa_budget_full       (const santa_budget *in, int64_t *budget);  /* Theorem 4.3: the best split of
-                                      (epsilon, delta) between denominator and numerator                           */
-SANTADEF double santa_normal_quantile(double p);           /* inverse of the normal CDF, p in (0, 1), else NaN    */
+/* (z n_s sigma / (eps D))^2 */
+SANTADEF santa_status santa_budget_denominator(const santa_budget *in, int64_t *budget);
+/* (z n_s sqrt(trace) / (eps |N|))^2 */
+SANTADEF santa_status santa_budget_numerator  (const santa_budget *in, int64_t *budget);
+/* Theorem 4.3: the best split of (epsilon, delta) between denominator and numerator */
+SANTADEF santa_status santa_budget_full       (const santa_budget *in, int64_t *budget);
+SANTADEF double santa_normal_quantile(double p);  /* inverse of the normal CDF, p in (0, 1), else NaN */
 
-/* ------------------------------------------------------------ >>measures */
+/* ------------------------------------------------------------------------------- >>measures */
 
-/* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv floats, stride floats apart. All
-   sums in double. variance = trace of the covariance of the estimate (appendix N), so sqrt(variance) is the RMS
-   error of the output vector. */
-SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
-SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
-/* Exact for sys and prop: the estimate is piecewise constant in the comb's offset; all n breakpoints are visited. */
-SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                           int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
+/* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv
+   floats, stride floats apart. All sums in double. variance = trace of the covariance of the
+   estimate (appendix N), so sqrt(variance) is the RMS error of the output vector. */
+SANTADEF santa_status santa_variance_iid  (const float *p, int64_t n, const float *v, int64_t stride,
+                                           int64_t dv, int64_t num_samples, double *variance,
+                                           void *workspace, size_t workspace_bytes);
+SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const float *v, int64_t stride,
+                                           int64_t dv, int64_t num_samples, double *variance,
+                                           void *workspace, size_t workspace_bytes);
+/* Exact for sys and prop: the estimate is piecewise constant in the comb's offset; all n
+   breakpoints are visited. */
+SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride,
+                                           int64_t dv, int64_t num_samples, double *variance,
+                                           void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
 
 /* Expected number of distinct rows among the draws: iid, strat, sys (= prop). */
-SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n, int64_t num_samples, double *rows);
-SANTADEF double       santa_effective_keys(const float *p, int64_t n);                   /* 1 / sum p^2; NaN if p is not valid  */
-SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n); /* |got - want| / |want|  */
+SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n,
+                                              int64_t num_samples, double *rows);
+/* 1 / sum p^2; NaN if p is not valid */
+SANTADEF double       santa_effective_keys(const float *p, int64_t n);
+/* |got - want| / |want| */
+SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n);
 SANTADEF double       santa_cosine     (const float *got, const float *want, int64_t n);
 
-/* ------------------------------------------------------------ >>convert */
+/* -------------------------------------------------------------------------------- >>convert */
 
 /* Exact; to 16 bits round to nearest even, NaN stays NaN (quiet). */
 SANTADEF float    santa_f16_to_f32 (uint16_t h);
 SANTADEF uint16_t santa_f32_to_f16 (float f);
 SANTADEF float    santa_bf16_to_f32(uint16_t h);
 SANTADEF uint16_t santa_f32_to_bf16(float f);
-SANTADEF float    santa_e4m3_to_f32(uint8_t e);    /* 1-4-3 bits, no infinity, largest 448 (OCP fp8)            */
-SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 saturates; NaN stays NaN          */
-/* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32 int8, each to the nearest: off by
-   at most half a scale (and by the scale's own rounding at +-127). A block with a NaN or infinity becomes NaN. */
+SANTADEF float    santa_e4m3_to_f32(uint8_t e);    /* 1-4-3 bits, no infinity, largest 448 (OCP fp8) */
+SANTADEF uint8_t  santa_f32_to_e4m3(float f);      /* nearest even; beyond 448 saturates; NaN stays NaN */
+/* n / 32 blocks of 34 bytes, n a multiple of 32: f16 scale = largest magnitude / 127, then 32
+   int8, each to the nearest: off by at most half a scale (and by the scale's own rounding at
+   +-127). A block with a NaN or infinity becomes NaN. */
 SANTADEF void     santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0);
 SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
-/* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what the blocks themselves lost; unless
-   it is asked for SANTA_SCORES_Q8. */
+/* santa_decode multiplies q8_0 numbers in f32 with an unrounded query: nothing is lost but what
+   the blocks themselves lost; unless it is asked for SANTA_SCORES_Q8. */
 
 #ifdef __cplusplus
 }
 #endif
 #endif /* SANTA_H */
 
-/* ============================================================ >>implementation */
+/* ========================================================================= >>implementation */
 #ifdef SANTA_IMPLEMENTATION
 #ifndef SANTA_IMPLEMENTATION_DONE
 #define SANTA_IMPLEMENTATION_DONE
@@ -774,9 +843,10 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 extern "C" {
 #endif
 
-/* ------------------------------------------------------------ >>base */
+/* ----------------------------------------------------------------------------------- >>base */
 
-/* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below the limit is masked. */
+/* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below
+   the limit is masked. */
 #define SANTA__MASKED       (-3.0e38f)
 #define SANTA__MASK_LIMIT   (-1.0e38f)
 #define SANTA__EXP_UNDERFLOW (-87.0f)       /* exp below this is 0: a key without mass must not be drawn */
@@ -810,7 +880,7 @@ static int64_t santa__bytes(santa_dtype t, int64_t n) {
 SANTADEF float santa_f16_to_f32(uint16_t h) {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = (h >> 10) & 0x1fu, m = h & 0x3ffu;
     if (e == 31) return santa__from_bits(sign | 0x7f800000u | (m << 13) | (m ? 0x400000u : 0u));
-    if (e == 0) {                                                     /* zero or subnormal: m * 2^-24, exact */
+    if (e == 0) {                                             /* zero or subnormal: m * 2^-24, exact */
         float f = (float)m * (1.0f / 16777216.0f);
         return santa__from_bits(sign | santa__bits(f));
     }
@@ -827,13 +897,14 @@ static uint32_t santa__shift_even(uint32_t m, uint32_t shift) {
 SANTADEF uint16_t santa_f32_to_f16(float f) {
     uint32_t u = santa__bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
-    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);          /* 65520 and above round to infinity */
-    if (a < 0x33000000u) return (uint16_t)sign;                       /* below half of the smallest subnormal */
-    if (a >= 0x38800000u) {                                           /* normal */
+    if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);      /* 65520 and above round to infinity */
+    if (a < 0x33000000u) return (uint16_t)sign;                   /* below half of the smallest subnormal */
+    if (a >= 0x38800000u) {                                       /* normal */
         a += 0xfffu + ((a >> 13) & 1u);
         return (uint16_t)(sign | ((a >> 13) - (112u << 10)));
     }
-    return (uint16_t)(sign | santa__shift_even((a & 0x7fffffu) | 0x800000u, 126u - (a >> 23)));      /* 14 .. 24 bits fall off */
+    /* 14 .. 24 bits fall off */
+    return (uint16_t)(sign | santa__shift_even((a & 0x7fffffu) | 0x800000u, 126u - (a >> 23)));
 }
 
 SANTADEF float santa_bf16_to_f32(uint16_t h) {
@@ -857,12 +928,12 @@ SANTADEF float santa_e4m3_to_f32(uint8_t e) {
 SANTADEF uint8_t santa_f32_to_e4m3(float f) {
     uint32_t u = santa__bits(f), sign = (u >> 24) & 0x80u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint8_t)(sign | 0x7fu);
-    if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu);             /* 448 and above */
-    if (a >= 0x3c800000u) {                                           /* 2^-6 and above: normal; may round up to 448 */
+    if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu);  /* 448 and above */
+    if (a >= 0x3c800000u) {                                /* 2^-6 and above: normal; may round up to 448 */
         a += 0x7ffffu + ((a >> 20) & 1u);
         return (uint8_t)(sign | ((a >> 20) - (120u << 3)));
     }
-    if (a < 0x3a800000u) return (uint8_t)sign;                        /* below half of the smallest subnormal, 2^-9 */
+    if (a < 0x3a800000u) return (uint8_t)sign;             /* below half of the smallest subnormal, 2^-9 */
     return (uint8_t)(sign | santa__shift_even((a & 0x7fffffu) | 0x800000u, 141u - (a >> 23)));
 }
 
@@ -877,7 +948,8 @@ static float santa__load(santa_dtype t, const char *p) {              /* any ali
 
 static uint16_t santa__u16(const char *p) { uint16_t h; memcpy(&h, p, 2); return h; }
 
-static float santa__feature(santa_dtype t, const char *row, int64_t c) {      /* of a row with adjacent features */
+/* Of a row with adjacent features. */
+static float santa__feature(santa_dtype t, const char *row, int64_t c) {
     if (t != SANTA_Q8_0) return santa__load(t, row + santa__bytes(t, c));
     row += santa__bytes(t, c);
     return (float)(signed char)row[2 + c % 32] * santa_f16_to_f32(santa__u16(row));
@@ -901,7 +973,8 @@ SANTADEF void santa_f32_to_q8_0(const float *f, int64_t n, void *q8_0) {
         memcpy(p, &h, 2);
         for (i = 0; i < 32; i++) {
             const float x = f[b + i] * inverse;
-            p[2 + i] = (char)(signed char)(bad ? 1 : x > 127.0f ? 127 : x < -127.0f ? -127 : (int)floor((double)x + 0.5));
+            p[2 + i] = (char)(signed char)(bad ? 1 : x > 127.0f ? 127 : x < -127.0f ? -127
+                                                   : (int)floor((double)x + 0.5));
         }
     }
 }
@@ -935,10 +1008,14 @@ SANTADEF void santa_philox(const uint32_t counter[4], const uint32_t key[2], uin
 
 /* One stream of >>random. The last Philox block is kept: neighbours in index share it. */
 enum { SANTA__STREAM_DRAWS, SANTA__STREAM_BERNOULLI, SANTA__STREAM_VATTENTION, SANTA__STREAM_STASH };
-typedef struct santa__rng { uint64_t block; uint32_t key[2], head, q_index, stream, word[4]; int filled; } santa__rng;
+typedef struct santa__rng {
+    uint64_t block;
+    uint32_t key[2], head, q_index, stream, word[4];
+    int filled;
+} santa__rng;
 
-static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
-                                  uint32_t q_index) {
+static santa__rng santa__rng_make(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream,
+                                  uint32_t head, uint32_t q_index) {
     uint32_t key[2], counter[4], out[4];
     santa__rng r;
     key[0] = (uint32_t)seed; key[1] = (uint32_t)(seed >> 32);
@@ -967,8 +1044,8 @@ static double santa__rng_uniform(santa__rng *r, uint64_t index) {
     return (double)santa__rng_word(r, index) * (1.0 / 4294967296.0);
 }
 
-SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream, uint32_t head,
-                               uint32_t q_index, uint32_t index) {
+SANTADEF uint32_t santa_random(uint64_t seed, uint64_t offset, uint64_t request_id, uint32_t stream,
+                               uint32_t head, uint32_t q_index, uint32_t index) {
     santa__rng r = santa__rng_make(seed, offset, request_id, stream, head, q_index);
     return santa__rng_word(&r, index);
 }
@@ -983,12 +1060,15 @@ SANTADEF const char *santa_status_string(santa_status s) {
     return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
 }
 
-SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) { return ((uint64_t)step << 16) + (uint64_t)layer; }
+SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) {
+    return ((uint64_t)step << 16) + (uint64_t)layer;
+}
 
-SANTADEF santa_tensor santa_view(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+SANTADEF santa_tensor santa_view(const void *data, santa_dtype dtype,
+                                 int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     santa_tensor t;
     memset(&t, 0, sizeof t);
-    memcpy(&t.data, &data, sizeof data);             /* drops const: a view does not say who writes through it */
+    memcpy(&t.data, &data, sizeof data);  /* drops const: a view does not say who writes through it */
     t.shape[0] = n0; t.shape[1] = n1; t.shape[2] = n2; t.shape[3] = n3;
     /* unsigned products: sizes too large for memory wrap here and are refused by santa_check */
     t.stride[3] = 1;
@@ -1000,7 +1080,8 @@ SANTADEF santa_tensor santa_view(const void *data, santa_dtype dtype, int64_t n0
     return t;
 }
 
-SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
+SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
+                                     int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     santa_tensor t = santa_view(data, dtype, n0, n1, n2, n3);
     t.stride[1] = n3;
     t.stride[2] = (int64_t)((uint64_t)n1 * (uint64_t)n3);
@@ -1585,16 +1666,18 @@ SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
 #include SANTA_FILENAME
 #endif
 
-/* ------------------------------------------------------------ >>isa */
+/* ------------------------------------------------------------------------------------ >>isa */
 
 SANTADEF int santa_isa_supported(santa_isa isa) {
     switch (isa) {
         case SANTA_ISA_AUTO: case SANTA_ISA_SCALAR: return 1;
 #ifdef SANTA__X86
-        /* the builtins also ask whether the system saves the wide registers; every CPU with AVX2 and FMA has F16C */
+        /* the builtins also ask whether the system saves the wide registers; every CPU with
+           AVX2 and FMA has F16C */
         case SANTA_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
         case SANTA_ISA_AVX512:
-            return santa_isa_supported(SANTA_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+            return santa_isa_supported(SANTA_ISA_AVX2) && __builtin_cpu_supports("avx512f")
+                   && __builtin_cpu_supports("avx512bw")
                    && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
                    && __builtin_cpu_supports("avx512vnni");
 #endif
@@ -1634,7 +1717,7 @@ static const santa__kernels *santa__kernels_of(santa_isa isa) {
     }
 }
 
-/* ------------------------------------------------------------ >>problem-code */
+/* --------------------------------------------------------------------------- >>problem-code */
 
 static const struct { const char *name; unsigned traits; } santa__method_info[SANTA_METHOD_COUNT] = {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) { name, traits },
@@ -1798,7 +1881,8 @@ static santa_status santa__check_extras(const santa_attention *a) {
     return a->window < 0 ? SANTA_ERR_WINDOW : SANTA_OK;
 }
 
-#define SANTA__DELTA_MIN 1e-290              /* below it erfc, and the parts of it that a budget is split into, underflow */
+/* Below it erfc, and the parts of it that a budget is split into, underflow. */
+#define SANTA__DELTA_MIN 1e-290
 static int santa__bad_delta(double delta) {
     return santa__not_finite_d(delta) || !(delta >= SANTA__DELTA_MIN && delta < 1.0);
 }
@@ -1920,7 +2004,7 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
-/* ------------------------------------------------------------ >>plan */
+/* ----------------------------------------------------------------------------------- >>plan */
 
 /* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n
    = sum e v with e = exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2
@@ -1936,11 +2020,13 @@ typedef struct santa__plan {
     int64_t d, dv, d_pad;                   /* d = 0: sampling from given scores, no tensors */
     int64_t capacity, num_lists;            /* picks of one query, queries that pick side by side */
     int64_t score_stride, words;            /* floats from query to query; words of a bitmap of keys */
-    int64_t chunks, state_bytes;            /* chunks that threads share, or 0: each sums its own, see santa__dense */
+    int64_t chunks, state_bytes;            /* chunks that threads share, or 0: each sums its
+                                               own, see santa__dense */
     uint64_t stats, q, packed, coef, active, row_a, row_b, acc;  /* for all methods */
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
-    uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job where threads share chunks */
+    uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
+                                               where threads share chunks */
     int is_shared;                          /* threads share the keys of a job */
 } santa__plan;
 
@@ -2112,9 +2198,10 @@ static int64_t santa__rows_together(const santa_problem *p) {
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
-/* ------------------------------------------------------------ >>rows */
+/* ----------------------------------------------------------------------------------- >>rows */
 
-/* The rows of one sequence in K or V, at: where the KV head begins in a row. Strides in bytes. */
+/* The rows of one sequence in K or V, at: where the KV head begins in a row.
+   Strides in bytes. */
 typedef struct santa__rows {
     const char *base;
     int64_t at;
@@ -2187,7 +2274,7 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
 }
 
-/* ------------------------------------------------------------ >>query */
+/* ---------------------------------------------------------------------------------- >>query */
 
 /* One KV head of one sequence, and some query rows of its group: what a method works on. Query
    x = row * group + g is head g of the group in that row. */
@@ -2312,7 +2399,8 @@ static void santa__prepare_queries(santa__job *j) {
     memset(j->q, 0, (size_t)(j->queries * pad) * sizeof *j->q);
     for (x = 0; x < j->queries; x++) santa__load_query(j, x, j->q + x * pad);
     j->form = santa__form(j);
-    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)  /* as they are: the scale is left to the scores */
+    /* packed as they are: the scale is left to the scores */
+    for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)
         santa__pack_bf16(j->q + x * pad, d, j->queries, j->packed + x * santa__packed(j->form));
     for (i = 0; i < j->queries * pad; i++) j->q[i] *= j->p->scale;
     if (santa__is_bernoulli(j->o)) { santa__bernoulli_query(j); return; }
@@ -2326,7 +2414,7 @@ static void santa__prepare_queries(santa__job *j) {
     j->num_active = d;
 }
 
-/* ------------------------------------------------------------ >>scores */
+/* --------------------------------------------------------------------------------- >>scores */
 
 /* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the
    features its draws left out). Keys i < n <= SANTA_BLOCK. */
@@ -2464,7 +2552,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
         }
     }
 }
-/* ------------------------------------------------------------ >>mass */
+/* ----------------------------------------------------------------------------------- >>mass */
 
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
    max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
@@ -2543,7 +2631,7 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
     return t > 0.0 ? (float)(top + log(t)) : santa__neg_inf();
 }
 
-/* ------------------------------------------------------------ >>draw */
+/* ----------------------------------------------------------------------------------- >>draw */
 
 /* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a
    block. Where a draw falls is random: comparisons are counted, since branches would be guessed
@@ -2580,7 +2668,8 @@ static void santa__walk_to(santa__walk *w, const santa__mass *x, int64_t block) 
         sum += p[SANTA__GROUP - 1];
         w->reached[k + 1] = sum;
     }
-    w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);  /* u, rounded or not, adds up to it */
+    /* u, rounded or not, adds up to sum */
+    w->scale = (double)sum / (x->prefix[block + 1] - x->prefix[block]);
 }
 
 /* Number of the key in w's block that holds mass position t: the first with prefix > t,
@@ -2613,7 +2702,8 @@ typedef struct santa__picks {
     const santa__rows *v;
 } santa__picks;
 
-enum { SANTA__SEND_FOR = 128 };  /* rows of a query at most, so that a slice's fit in the L2 cache together */
+/* Rows of a query at most, so that a slice's fit in the L2 cache together. */
+enum { SANTA__SEND_FOR = 128 };
 
 static void santa__send_for(const santa__rows *v, int32_t key) {
     const char *p = santa__row(v, key) + v->at;
@@ -2710,7 +2800,8 @@ static int64_t santa__positions_search(const santa__positions *m, double end, in
 static int64_t santa__positions_below(const santa__positions *m, double end, int64_t from) {
     const double x = end * m->per_step + m->shift;
     const int64_t n = (int64_t)x;
-    if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;  /* rounding moves x less */
+    /* x is further from a whole number than rounding moves it */
+    if (m->kind == SANTA__COMB && fabs(x - (double)n - 0.5) < 0.49999) return n;
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
@@ -2855,7 +2946,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
-/* ------------------------------------------------------------ >>select */
+/* --------------------------------------------------------------------------------- >>select */
 
 static uint32_t santa__sortable(float f) {                            /* unsigned order = float order */
     uint32_t u = santa__bits(f);
@@ -3005,7 +3096,7 @@ typedef struct santa__method {
     const santa__phase *phase;  /* [SANTA__PHASES], the last ones may be empty */
 } santa__method;
 
-/* ------------------------------------------------------------ >>attend */
+/* --------------------------------------------------------------------------------- >>attend */
 
 /* Results of one query. acc = NULL: the row is bad, everything is NaN. */
 static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, float std_error) {
@@ -3160,7 +3251,7 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
     santa__write(j, x, acc, lse, 0.0f);
 }
 
-/* ------------------------------------------------------------ >>dense */
+/* ---------------------------------------------------------------------------------- >>dense */
 
 /* Exact attention goes through the keys in chunks, each with states of its own that join the
    row's in order: so the bits do not depend on which thread had which chunk. States 0 are the
@@ -3255,7 +3346,7 @@ static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t 
     }
 }
 
-/* ------------------------------------------------------------ >>sampled */
+/* -------------------------------------------------------------------------------- >>sampled */
 
 static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the first time */
     const uint64_t mask = (uint64_t)1 << (bit & 63), old = bits[bit >> 6];
@@ -3416,7 +3507,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
     }
     for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
 }
-/* ------------------------------------------------------------ >>budgets-code */
+/* --------------------------------------------------------------------------- >>budgets-code */
 
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
    Newton on erfc; where that would underflow, fixed-point steps on the tail's series log q =
@@ -3446,7 +3537,8 @@ SANTADEF double santa_normal_quantile(double p) {
     return p < 0.5 ? -santa__upper_quantile(p) : santa__upper_quantile(1.0 - p);
 }
 
-#define SANTA__DELTA_VECTOR 0.215        /* above it the CLT bound on a vector's norm fails (see ERR_DELTA_VECTOR) */
+/* Above it the CLT bound on a vector's norm fails, see ERR_DELTA_VECTOR. */
+#define SANTA__DELTA_VECTOR 0.215
 
 static double santa__z(santa_bound bound, double delta) {
     return bound == SANTA_BOUND_CLT ? santa__upper_quantile(0.5 * delta) : sqrt(2.0 * log(2.0 / delta));
@@ -3541,7 +3633,7 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
-/* ------------------------------------------------------------ >>vattention */
+/* ----------------------------------------------------------------------------- >>vattention */
 
 /* One query row of a group. Its heads read the same keys, since a row that is fetched for one
    of them serves all: the fixed set holds what was predicted for any of them, and the sample is
@@ -3664,7 +3756,8 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     float *q = SANTA__PART(float, j, row_a);
     int64_t i, count, marked = 0;
     santa__load_query(j, g, q);
-    memset(x->list, 0xff, (size_t)want * sizeof *x->list);  /* -1, no key: it may return more than it writes */
+    /* -1, no key: the predictor may return more than it writes */
+    memset(x->list, 0xff, (size_t)want * sizeof *x->list);
     count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo,
                      x->lo + x->mid, want, x->list);
     for (i = 0; i < SANTA__MIN(count, want); i++)
@@ -3835,7 +3928,8 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     for (c = 0; c < j->v.dim; c++)
         acc[c] =
             total > 0.0 ? (float)((ef * (double)nf[c] + w * es * (double)ns[c]) * (share / total)) : 0.0f;
-    if (j->p->a.std_error && !audit->exact && total > 0.0 && share > 0.0)  /* 0: a sink far above all keys */
+    /* share 0: a sink far above all keys */
+    if (j->p->a.std_error && !audit->exact && total > 0.0 && share > 0.0)
         std_error =
             santa__va_std_error(x, g, acc, total / share * exp(m - (double)sample->m), (double)budget);
     for (c = 0; c < j->v.dim; c++) acc[c] *= v_scale;
@@ -3870,7 +3964,7 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
-/* ------------------------------------------------------------ >>methods-code */
+/* --------------------------------------------------------------------------- >>methods-code */
 
 static const santa__phase santa__phases_dense[SANTA__PHASES] = {
     { santa__num_chunks, santa__dense_chunks, 1 }, { santa__one_piece, santa__dense_end, 0 }
@@ -3926,7 +4020,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
-/* ------------------------------------------------------------ >>run */
+/* ------------------------------------------------------------------------------------ >>run */
 
 typedef struct santa__call {
     santa_problem p;
@@ -4233,7 +4327,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     return SANTA_OK;
 }
 
-/* ------------------------------------------------------------ >>steps-code */
+/* ----------------------------------------------------------------------------- >>steps-code */
 
 static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index,
                                       int64_t kv_head) {
@@ -4291,7 +4385,8 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
 SANTADEF int64_t santa_sample_capacity(int64_t n, const santa_options *o) {
     santa__plan p;
     santa_options x;
-    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? SANTA__MIN(p.capacity, n) : 0;  /* rows are distinct */
+    /* rows are distinct */
+    return santa__plan_sample(&p, o, &x, n) == SANTA_OK ? SANTA__MIN(p.capacity, n) : 0;
 }
 
 SANTADEF size_t santa_sample_workspace_size(int64_t n, const santa_options *o) {
@@ -4337,7 +4432,8 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     for (b = 0; b < x.blocks; b++)
         santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block,
                           max + b, sum + b, 0);
-    l.index = (int32_t *)(void *)(work + p.index);  /* a sampler may use more entries than rows on its way */
+    /* a sampler may use more entries than rows on its way */
+    l.index = (int32_t *)(void *)(work + p.index);
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
     l.v = NULL;
@@ -4429,7 +4525,7 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
     return t;
 }
 
-/* ------------------------------------------------------------ >>measures-code */
+/* -------------------------------------------------------------------------- >>measures-code */
 
 static santa_status santa__check_probabilities(const float *p, int64_t n, double *sum) {
     int64_t i;
