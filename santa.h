@@ -293,7 +293,7 @@
 extern "C" {
 #endif
 
-/* ---------------------------------------------------------------------------------- >>types */
+/* ------------------------------------------------------------ >>types */
 
 #define SANTA_BLOCK       64                /* keys per block of the fixed summation order */
 #define SANTA_MAX_SAMPLES (1 << 20)         /* largest num_samples of the sampled methods */
@@ -618,7 +618,7 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
-/* --------------------------------------------------------------------------------- >>decode */
+/* ------------------------------------------------------------ >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace:
    caller's scratch of at least santa_workspace_size bytes. stats may be NULL. Tensors on
@@ -669,7 +669,7 @@ typedef struct santa_backend {
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
 
-/* ---------------------------------------------------------------------------------- >>steps */
+/* ------------------------------------------------------------ >>steps */
 
 /* The steps of santa_decode, for code with its own gather or its own sampler. They give what
    santa_decode gives:
@@ -735,7 +735,7 @@ SANTADEF void     santa_philox(const uint32_t counter[4], const uint32_t key[2],
    a.k. q8_0 cannot be cut that way: the result is all zeros, which santa_decode refuses. */
 SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst);
 
-/* -------------------------------------------------------------------------------- >>budgets */
+/* ------------------------------------------------------------ >>budgets */
 
 /* vAttention's sample sizes (section 4.3, appendix D). population = n_s residual keys, of which
    a uniform sample without replacement is taken. Results carry the finite-population correction
@@ -757,7 +757,7 @@ SANTADEF santa_status santa_budget_numerator  (const santa_budget *in, int64_t *
 SANTADEF santa_status santa_budget_full       (const santa_budget *in, int64_t *budget);
 SANTADEF double santa_normal_quantile(double p);  /* inverse of the normal CDF, p in (0, 1), else NaN */
 
-/* ------------------------------------------------------------------------------- >>measures */
+/* ------------------------------------------------------------ >>measures */
 
 /* For choosing num_samples and for papers: p[n] probabilities (sum 1), V as n rows of dv
    floats, stride floats apart. All sums in double. variance = trace of the covariance of the
@@ -784,7 +784,7 @@ SANTADEF double       santa_effective_keys(const float *p, int64_t n);
 SANTADEF double       santa_relative_l2(const float *got, const float *want, int64_t n);
 SANTADEF double       santa_cosine     (const float *got, const float *want, int64_t n);
 
-/* -------------------------------------------------------------------------------- >>convert */
+/* ------------------------------------------------------------ >>convert */
 
 /* Exact; to 16 bits round to nearest even, NaN stays NaN (quiet). */
 SANTADEF float    santa_f16_to_f32 (uint16_t h);
@@ -806,7 +806,7 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 #endif
 #endif /* SANTA_H */
 
-/* ========================================================================= >>implementation */
+/* ============================================================ >>implementation */
 #ifdef SANTA_IMPLEMENTATION
 #ifndef SANTA_IMPLEMENTATION_DONE
 #define SANTA_IMPLEMENTATION_DONE
@@ -843,7 +843,7 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 extern "C" {
 #endif
 
-/* ----------------------------------------------------------------------------------- >>base */
+/* ------------------------------------------------------------ >>base */
 
 /* Finite stand-in for -inf, so that -ffast-math may not fold comparisons away. Anything below
    the limit is masked. */
@@ -1666,7 +1666,7 @@ SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
 #include SANTA_FILENAME
 #endif
 
-/* ------------------------------------------------------------------------------------ >>isa */
+/* ------------------------------------------------------------ >>isa */
 
 SANTADEF int santa_isa_supported(santa_isa isa) {
     switch (isa) {
@@ -1717,7 +1717,7 @@ static const santa__kernels *santa__kernels_of(santa_isa isa) {
     }
 }
 
-/* --------------------------------------------------------------------------- >>problem-code */
+/* ------------------------------------------------------------ >>problem-code */
 
 static const struct { const char *name; unsigned traits; } santa__method_info[SANTA_METHOD_COUNT] = {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) { name, traits },
@@ -2004,7 +2004,7 @@ SANTADEF santa_status santa_register_backend(santa_device device, const santa_ba
     return SANTA_OK;
 }
 
-/* ----------------------------------------------------------------------------------- >>plan */
+/* ------------------------------------------------------------ >>plan */
 
 /* A softmax so far, of one query: over the keys seen, whose largest score is m, d = sum e and n
    = sum e v with e = exp(score - m). Where moments are wanted also d2 = sum e^2, t = sum e^2
@@ -2198,7 +2198,7 @@ static int64_t santa__rows_together(const santa_problem *p) {
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
-/* ----------------------------------------------------------------------------------- >>rows */
+/* ------------------------------------------------------------ >>rows */
 
 /* The rows of one sequence in K or V, at: where the KV head begins in a row.
    Strides in bytes. */
@@ -2274,7 +2274,7 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
 }
 
-/* ---------------------------------------------------------------------------------- >>query */
+/* ------------------------------------------------------------ >>query */
 
 /* One KV head of one sequence, and some query rows of its group: what a method works on. Query
    x = row * group + g is head g of the group in that row. */
@@ -2414,7 +2414,7 @@ static void santa__prepare_queries(santa__job *j) {
     j->num_active = d;
 }
 
-/* --------------------------------------------------------------------------------- >>scores */
+/* ------------------------------------------------------------ >>scores */
 
 /* Feature by feature, for any feature stride, and for Bernoulli (which must not touch the
    features its draws left out). Keys i < n <= SANTA_BLOCK. */
@@ -2552,7 +2552,7 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
         }
     }
 }
-/* ----------------------------------------------------------------------------------- >>mass */
+/* ------------------------------------------------------------ >>mass */
 
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
    max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
@@ -2631,7 +2631,7 @@ static float santa__lse(float m, double total, const float *sink, double *keys_s
     return t > 0.0 ? (float)(top + log(t)) : santa__neg_inf();
 }
 
-/* ----------------------------------------------------------------------------------- >>draw */
+/* ------------------------------------------------------------ >>draw */
 
 /* Sums of a block's u up to each group of lanes, so that a draw adds up one group, not half a
    block. Where a draw falls is random: comparisons are counted, since branches would be guessed
@@ -2946,7 +2946,7 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
-/* --------------------------------------------------------------------------------- >>select */
+/* ------------------------------------------------------------ >>select */
 
 static uint32_t santa__sortable(float f) {                            /* unsigned order = float order */
     uint32_t u = santa__bits(f);
@@ -3096,7 +3096,7 @@ typedef struct santa__method {
     const santa__phase *phase;  /* [SANTA__PHASES], the last ones may be empty */
 } santa__method;
 
-/* --------------------------------------------------------------------------------- >>attend */
+/* ------------------------------------------------------------ >>attend */
 
 /* Results of one query. acc = NULL: the row is bad, everything is NaN. */
 static void santa__write(const santa__job *j, int64_t x, float *acc, float lse, float std_error) {
@@ -3251,7 +3251,7 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
     santa__write(j, x, acc, lse, 0.0f);
 }
 
-/* ---------------------------------------------------------------------------------- >>dense */
+/* ------------------------------------------------------------ >>dense */
 
 /* Exact attention goes through the keys in chunks, each with states of its own that join the
    row's in order: so the bits do not depend on which thread had which chunk. States 0 are the
@@ -3346,7 +3346,7 @@ static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t 
     }
 }
 
-/* -------------------------------------------------------------------------------- >>sampled */
+/* ------------------------------------------------------------ >>sampled */
 
 static int santa__set_bit(uint64_t *bits, int64_t bit) {              /* 1 the first time */
     const uint64_t mask = (uint64_t)1 << (bit & 63), old = bits[bit >> 6];
@@ -3507,7 +3507,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
     }
     for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
 }
-/* --------------------------------------------------------------------------- >>budgets-code */
+/* ------------------------------------------------------------ >>budgets-code */
 
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
    Newton on erfc; where that would underflow, fixed-point steps on the tail's series log q =
@@ -3633,7 +3633,7 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
     return SANTA_OK;
 }
 
-/* ----------------------------------------------------------------------------- >>vattention */
+/* ------------------------------------------------------------ >>vattention */
 
 /* One query row of a group. Its heads read the same keys, since a row that is fetched for one
    of them serves all: the fixed set holds what was predicted for any of them, and the sample is
@@ -3964,7 +3964,7 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
 }
 
-/* --------------------------------------------------------------------------- >>methods-code */
+/* ------------------------------------------------------------ >>methods-code */
 
 static const santa__phase santa__phases_dense[SANTA__PHASES] = {
     { santa__num_chunks, santa__dense_chunks, 1 }, { santa__one_piece, santa__dense_end, 0 }
@@ -4020,7 +4020,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
-/* ------------------------------------------------------------------------------------ >>run */
+/* ------------------------------------------------------------ >>run */
 
 typedef struct santa__call {
     santa_problem p;
@@ -4327,7 +4327,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     return SANTA_OK;
 }
 
-/* ----------------------------------------------------------------------------- >>steps-code */
+/* ------------------------------------------------------------ >>steps-code */
 
 static santa_status santa__check_step(const santa_attention *a, int64_t batch, int64_t q_index,
                                       int64_t kv_head) {
@@ -4525,7 +4525,7 @@ SANTADEF santa_tensor santa_keys_feature_major(const santa_tensor *k, void *dst)
     return t;
 }
 
-/* -------------------------------------------------------------------------- >>measures-code */
+/* ------------------------------------------------------------ >>measures-code */
 
 static santa_status santa__check_probabilities(const float *p, int64_t n, double *sum) {
     int64_t i;
