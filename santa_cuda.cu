@@ -237,7 +237,7 @@ struct combine_memory {
 template <typename K> void k_scores_plain(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, 0);
 }
-template <typename K, int C> void k_scores(const params) {
+template <typename K, int C, bool PAGED> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
 template <typename V, int CH, typename Pick> void k_gather(const params) {
@@ -298,8 +298,8 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
-   Not PAGED: there is no table, which k_dense has an instance for, since cold code costs it
-   4 us; else p.table is asked. */
+   Not PAGED: there is no table, which k_scores and k_dense have instances for, since cold code
+   costs them up to 1.5 % and 4 us; else p.table is asked. */
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
 template <bool PAGED = true>
@@ -912,12 +912,8 @@ __device__ __forceinline__ void settle(const params &p, unsigned end, cursor &x)
 }
 
 /* The page that holds the lane's 8 keys (p.eights: they share one) or the nearest key in range:
-   its place in k, -1 if the block table is wrong; *start: its first key. Without a table a
-   sequence is one page. */
-template <bool PAGED>
+   its place in k, -1 if the block table is wrong; *start: its first key. */
 __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *start) {
-    *start = 0;
-    if (!PAGED || !p.table) return x.b;
     const int last = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2) + 7;
     const int j = min(max(last, x.begin), x.end - 1);
     const unsigned page = p.by_page.quotient((unsigned)j);
@@ -928,12 +924,12 @@ __device__ __forceinline__ int lane_page(const params &p, const cursor &x, int *
 
 /* Where lane c's 16-byte pieces of key 0 are; with pages, where they would be if all pages were
    laid out like the lane's. */
-template <bool PAGED = true>
+template <bool PAGED>
 __device__ __forceinline__ const char *key_base(const params &p, const cursor &x) {
     i64 at = PAGED ? 0 : x.b * p.k_stride[0];
     if (PAGED && p.eights && x.valid) {
         int start;
-        const int page = lane_page<PAGED>(p, x, &start);
+        const int page = lane_page(p, x, &start);
         at = max(page, 0) * p.k_stride[0] - (i64)start * p.k_row;
     }
     return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
@@ -941,7 +937,7 @@ __device__ __forceinline__ const char *key_base(const params &p, const cursor &x
 
 /* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table
    reads page 0; bad_pages finds it. */
-template <typename K, int C, bool PAGED = true>
+template <typename K, int C, bool PAGED>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.block * BLOCK + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
@@ -973,11 +969,10 @@ __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int 
     }
 }
 
-template <bool PAGED = true>
-__device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
+template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p, const cursor &x) {
     int start;
-    if (!PAGED || !p.table) return false;
-    if (p.eights) return lane_page<PAGED>(p, x, &start) < 0;
+    if (!PAGED) return false;
+    if (p.eights) return lane_page(p, x, &start) < 0;
     bool bad = false;
     const int first = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
 #pragma unroll 1
@@ -1020,7 +1015,7 @@ __device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const u
     }
 }
 
-template <typename K, int C>
+template <typename K, int C, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     extern __shared__ uint4 slots[];
@@ -1032,12 +1027,16 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     in.w = from * SCORE_WARPS + warp;
     settle(p, end, in);
     x = in;
-    in.base = key_base(p, in);
+    in.base = key_base<PAGED>(p, in);
     int slot = 0, fill_slot = 0;                    /* places in the ring */
     auto advance = [&](int step) {                  /* step % 4 of in's block */
         if (in.valid) {
-            copy_keys<K, C>(p, in, step % 4, mine + fill_slot * LOADS * 32);
-            if (step % 4 == 3) { in.w += SCORE_WARPS; settle(p, end, in); in.base = key_base(p, in); }
+            copy_keys<K, C, PAGED>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (step % 4 == 3) {
+                in.w += SCORE_WARPS;
+                settle(p, end, in);
+                in.base = key_base<PAGED>(p, in);
+            }
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
@@ -1061,8 +1060,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         }
         float s[2][8], m[2];
         stream_dots<K, C>(q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position, bad_pages(p, x),
-                            s, m);
+        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
+                            bad_pages<PAGED>(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
         x.w += SCORE_WARPS;
         settle(p, end, x);
@@ -2297,7 +2296,8 @@ template <typename K, int C> cudaError_t launch_scores(call &c) {
     const dim3 grid(steps < most ? steps : most);
     c.p.steps = steps / grid.x;
     c.p.longer = steps % grid.x;
-    return launch_ring<k_scores<K, C>>(c, grid, ring<K, C>::BYTES);
+    return c.p.table ? launch_ring<k_scores<K, C, true>>(c, grid, ring<K, C>::BYTES)
+                     : launch_ring<k_scores<K, C, false>>(c, grid, ring<K, C>::BYTES);
 }
 
 template <typename K> cudaError_t launch_scores_plain(const call &c) {

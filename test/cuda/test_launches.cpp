@@ -237,7 +237,7 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name) {
     const int64_t slices = over(p.group, 8), work = x.a.q.shape[0] * x.a.k.shape[2] * slices * p.blocks;
-    char type[40];
+    char type[40], paged[8];
     int C = 0;
     const int64_t counters = (int64_t)p.rows * x.a.q.shape[0] * p.heads * over(p.dv, 256);
     CHECK_INT(p.arrivals, p.portions > 1 ? counters : 0);
@@ -246,8 +246,9 @@ static void check_scores(const problem &x, const standin_launch &l, const params
                   && divides_by(p.by_inner, p.heads_inner ? x.a.k.shape[2] : p.blocks)
                   && divides_by(p.by_outer, p.heads_inner ? p.blocks : x.a.k.shape[2]),
               "%s: divisors", name.c_str());
-    if (sscanf(name.c_str(), "k_scores<%39[^,], %d>", type, &C) == 2) {
+    if (sscanf(name.c_str(), "k_scores<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
         check_stream(x, type, C, name);
+        CHECK_MSG(!strcmp(paged, x.a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
         CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x && p.steps > 0,
