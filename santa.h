@@ -4825,8 +4825,9 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 #endif
 
 /* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's
-   products, since all at once would fill the CPU's queue of loads. For f32 the tests of an
-   unrolled loop, taken or not, measured better than a loop. */
+   products, since all at once would fill the CPU's queue of loads, and some would be dropped. A
+   compiler that may move them brings them together: up to half slower from memory. For f32 the
+   tests of an unrolled loop, taken or not, measured better than a loop. */
 SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
     if (!coming) return;
@@ -4859,7 +4860,7 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
             SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
             if (heads == 2 && g > 0 && one) continue;
             y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
-            if (t == SANTA_F32) SANTA__KEEP_ORDER();
+            SANTA__KEEP_ORDER();
             SANTA__UNROLL
             for (k = 0; k < rows; k++) {
                 SANTA__V *sum = &acc[g * rows + k];
