@@ -73,7 +73,8 @@ def library_units():
     link   = ["-pthread", "-lm"]
     return [Unit("santa.h", "santa.h", r"(?!kernels(?!-scalar)|isa)", ["test/impl.c"], objects, CC + ["-O1"], scalar, link, suites,
                  again),
-            Unit("santa.h with SIMD", "santa.h", r"", ["test/impl.c"], objects, CC + ["-O1"], [], link, suites + narrower)]
+            Unit("santa.h with SIMD", "santa.h", r"", ["test/impl.c"], objects, CC + ["-O1"], [], link, suites + narrower,
+                 again[1:])]
 
 
 def cuda_units():
