@@ -31,7 +31,7 @@
      convert           f16, bf16, e4m3, q8_0
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, query, scores, mass, draw, select,
-                       attend, dense, sampled, budgets-code, vattention, methods-code, run,
+                       attend, dense, sampled, sizes, budgets-code, vattention, methods-code, run,
                        steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
@@ -133,6 +133,16 @@
                      predictor no row is read twice; every head keeps its promise; the errors of
                      a group's heads are correlated. Heads whose predictions agree read fewest
                      rows.
+   SANTA_PPS         sampling with probability proportional to size, without replacement, by one
+                     comb for all heads h of a group (Madow 1949). Row j is drawn with
+                     probability pi_j = min(1, S max_h p_hj) and counts p_hj / pi_j in head h:
+                     unbiased (Horvitz and Thompson). Between S and group * S rows are drawn,
+                     each once, and each head uses all of them: no more rows than the heads' own
+                     combs draw, and far fewer where heads agree. Keys with S p >= 1 are there
+                     surely. A head's weights add up to 1 on average; where the sure keys hold a
+                     quarter of its mass, they take up what is missing, without bias. A result
+                     may leave the range of V. As with sys, no theorem bounds the variance for
+                     every order of V. CPU only.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -406,7 +416,8 @@ enum {
     SANTA_TILES       = 16, /* tile_size */
     SANTA_TILES_APART = 32, /* each tile draws by itself, also tiles of 8, 16 or 32 */
     SANTA_BIASED      = 64, /* its error is bias: no std_error */
-    SANTA_ADAPTS      = 128 /* decides by what it has read how much more it reads */
+    SANTA_ADAPTS      = 128, /* decides by what it has read how much more it reads */
+    SANTA_SHARES_ROWS = 256  /* the heads of a group draw together and read the same rows */
 };
 
 /* One line for each method: the enum, names, traits and the library's own table come from here.
@@ -423,7 +434,8 @@ enum {
                                 | SANTA_TILES_APART,             tiles,   masses,     flash, sampled)    \
     X(TOP_K,      "top-k",      SANTA_BIASED,                    top,     masses,     top_k, sampled)    \
     X(TOP_P,      "top-p",      SANTA_BIASED,                    all,     masses,     top_p, sampled)    \
-    X(VATTENTION, "vattention", SANTA_ADAPTS,                    none,    vattention, none,  vattention)
+    X(VATTENTION, "vattention", SANTA_ADAPTS,                    none,    vattention, none,  vattention) \
+    X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS, sizes,   sizes,      sizes, sizes)
 
 typedef enum santa_method {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
@@ -478,7 +490,8 @@ typedef struct santa_attention {
        with the comb (0 where V alternates and the output is off by 1): ask several combs where
        V may have such an order. strat: the same, too large on average but for half of what the
        first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
-       sample. 0 for dense. Not for top-k, top-p: their error is bias, not spread. Score noise
+       sample. pps: as if the keys had no order, as blind as one comb where V has one. 0 for
+       dense. Not for top-k, top-p: their error is bias, not spread. Score noise
        (Bernoulli) is not in it. Infinity when there are too few draws */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
@@ -563,14 +576,14 @@ typedef struct santa_options {
     double       top_p;            /* 0 = 0.9 */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8,
                                       16, 32), 0 = 256 */
-    santa_stash  stash;            /* how iid .. flash keep exp(score) until the draw,
+    santa_stash  stash;            /* how iid .. flash, pps keep exp(score) until the draw,
                                       0 = f32; see >>stash */
     int64_t      num_combs;        /* sys, prop, flash: the draws are those of so many
                                       independent combs (flash: per tile) of num_samples /
                                       num_combs each, at most 16, 0 = 1. From 2 on
                                       std_error is unbiased */
-    int64_t      dense_below;      /* iid .. flash run a row of fewer keys dense, as sampling
-                                      would cost more. 0 = never; SANTA_AUTO = 16 * num_samples,
+    int64_t      dense_below;      /* iid .. flash, pps run a row of fewer keys dense, as
+                                      sampling would cost more. 0 = never; SANTA_AUTO = 16 * num_samples,
                                       see >>when. stats.dense_rows counts */
     santa_scores_method scores;    /* 0 = exact */
     int64_t      bernoulli_draws;  /* B, 0 = 4 */
@@ -600,8 +613,8 @@ typedef struct santa_stats {
     int64_t k_features_head;       /* the same counted per query head, summed over the group */
     int64_t v_rows_read;           /* distinct V rows, once per group */
     int64_t v_rows_head;           /* distinct V rows per query head, summed over the group */
-    int64_t draws;                 /* draws made (sampled methods, flash's minimum included),
-                                      residual keys (vAttention) */
+    int64_t draws;                 /* draws made (sampled methods, flash's minimum included; of
+                                      pps once for the group), residual keys (vAttention) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
     int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
@@ -703,7 +716,8 @@ typedef struct santa_draws {
 } santa_draws;
 
 /* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense
-   gives all rows with mass). Uses o's method, num_samples, top_p, tile_size, seed and offset
+   gives all rows with mass; pps draws for this head alone, as santa_decode does in a group of
+   one). Uses o's method, num_samples, top_p, tile_size, seed and offset
    (not dense_below). NaN or +inf among the scores is ERR_NAN; no key with mass gives
    rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
@@ -775,7 +789,7 @@ SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const floa
                                            void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
 
-/* Expected number of distinct rows among the draws: iid, strat, sys (= prop). */
+/* Expected number of distinct rows among the draws: iid, strat, sys (= prop, pps of one head). */
 SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n,
                                               int64_t num_samples, double *rows);
 /* 1 / sum p^2; NaN if p is not valid */
@@ -2025,6 +2039,7 @@ typedef struct santa__plan {
     uint64_t stats, q, packed, coef, active, row_a, row_b, acc;  /* for all methods */
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
+    uint64_t units, masses, chance, sums, anchor;
     uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
                                                where threads share chunks */
     int is_shared;                          /* threads share the keys of a job */
@@ -2097,19 +2112,48 @@ static void santa__needs_dense(santa__plan *p) {
 
 /* Scores of all keys, their masses by block, and lists of picks. */
 static void santa__needs_masses(santa__plan *p) {
-    const int may_be_dense = p->o->dense_below != 0;
-    if (santa__has_traits(p->o, SANTA_DRAWS)) p->num_lists = SANTA__MIN(p->queries, (int64_t)SANTA__SLICE);
+    const int may_be_dense = p->o->dense_below != 0, is_shared = santa__has_traits(p->o, SANTA_SHARES_ROWS);
+    if (santa__has_traits(p->o, SANTA_DRAWS) && !is_shared)
+        p->num_lists = SANTA__MIN(p->queries, (int64_t)SANTA__SLICE);
     p->score_stride = SANTA__MAX(p->blocks * p->block, may_be_dense ? SANTA_BLOCK : 0);
     p->scores = santa__part(p, p->queries * p->score_stride, 4);
     p->block_max = santa__part(p, p->queries * p->blocks, 4);
     p->block_sum = santa__part(p, p->queries * p->blocks, 4);
     p->prefix = santa__part(p, p->blocks + 1, 8);
-    p->seen = santa__part(p, p->d > 0 ? p->words : 0, 8);
+    p->seen = santa__part(p, p->d > 0 && !is_shared ? p->words : 0, 8);
     p->index = santa__part(p, p->num_lists * p->capacity, 4);
     p->count = santa__part(p, p->num_lists * p->capacity, 4);
-    p->weight = santa__part(p, p->num_lists * p->capacity, 4);
+    p->weight = santa__part(p, (is_shared ? p->queries / p->rows : p->num_lists) * p->capacity, 4);
     p->combs = santa__part(p, p->o->num_combs > 1 ? p->o->num_combs * p->dv : 0, sizeof(double));
     if (may_be_dense) santa__plan_states(p, 1);
+}
+
+/* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
+   max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
+   the whole mass. first: number of block 0. */
+typedef struct santa__mass {
+    const santa__kernels *kernel;
+    const float *u, *max, *sum;  /* u may have been rounded, sum was not */
+    double *prefix, total;
+    int64_t first, blocks;
+    int block;
+    float m;
+    /* SANTA_PPS: share of a u of 1 in each block; probability of each key drawn, for all heads;
+       mass of the sure ones */
+    float *unit, *chance;
+    double sure;
+} santa__mass;
+
+/* Those of a group's heads, and one list of keys, with weights for each head. */
+static void santa__needs_sizes(santa__plan *p) {
+    const int64_t group = p->queries / p->rows;
+    p->capacity = SANTA__MIN(group * p->o->num_samples + 1, p->n);
+    santa__needs_masses(p);
+    p->units = santa__part(p, group * p->blocks, 4);
+    p->masses = santa__part(p, group, sizeof(santa__mass));
+    p->chance = santa__part(p, p->capacity, 4);
+    p->sums = santa__part(p, group * p->dv, 4);
+    p->anchor = santa__part(p, p->dv, 4);
 }
 
 enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
@@ -2139,6 +2183,10 @@ static int64_t santa__capacity_top(const santa_options *o, int64_t n) {
 }
 static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
     return o->num_samples + (n / o->tile_size + 2) * o->num_combs;
+}
+
+static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
+    return SANTA__MIN(o->num_samples + 1, n);
 }
 
 static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }
@@ -2554,18 +2602,6 @@ static void santa__score_block(const santa__job *j, int64_t span, int64_t block,
 }
 /* ------------------------------------------------------------ >>mass */
 
-/* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
-   max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
-   the whole mass. first: number of block 0. */
-typedef struct santa__mass {
-    const santa__kernels *kernel;
-    const float *u, *max, *sum;  /* u may have been rounded, sum was not */
-    double *prefix, total;
-    int64_t first, blocks;
-    int block;
-    float m;
-} santa__mass;
-
 /* Rounds the u of a row as options.stash says. 8 bits: integers 0 .. 255, dithered. first:
    number of the row's first key. */
 static void santa__round_stash(santa_stash stash, santa__rng *rng, int64_t first, int64_t n, float *u) {
@@ -2944,6 +2980,117 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
         santa__draw_positions(&part, &m, 0, n, 0, part.blocks, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
+}
+
+/* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum, in
+   lanes as vectors would add it. */
+static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, float *size) {
+    float lane[SANTA__GROUP] = {0.0f};
+    int64_t h;
+    int i;
+    memset(size, 0, SANTA_BLOCK * sizeof *size);
+    for (h = 0; h < heads; h++) {
+        const float unit = x[h].unit[b], *u = x[h].u + b * SANTA_BLOCK;
+        for (i = 0; i < SANTA_BLOCK; i++) {
+            const float share = u[i] * unit;
+            size[i] = share > size[i] ? share : size[i];
+        }
+    }
+    for (h = 0; h < SANTA_BLOCK; h += SANTA__GROUP)
+        for (i = 0; i < SANTA__GROUP; i++) lane[i] += size[h + i];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+/* After santa__prefix. Rounded u have a sum of their own. */
+static void santa__mass_units(santa__mass *x, int is_rounded) {
+    int64_t b;
+    int i;
+    for (b = 0; b < x->blocks; b++) {
+        const float *u = x->u + b * x->block;
+        float sum = is_rounded ? 0.0f : x->sum[b];
+        for (i = 0; i < x->block && is_rounded; i++) sum += u[i];
+        x->unit[b] = x->total > 0.0 && sum > 0.0f
+                   ? (float)((x->prefix[b + 1] - x->prefix[b]) / (x->total * (double)sum)) : 0.0f;
+    }
+}
+
+/* Draws keys for some heads together, of which key j is one with probability min(1, num_samples
+   max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
+   only blocks with teeth are looked into again. x: the heads, with units; the first one's prefix
+   is used up. Head h's weights go to l->weight + h * stride. */
+static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_samples, santa__rng *rng,
+                               santa__picks *l, int64_t stride) {
+    enum { AHEAD = 32 };
+    float size[SANTA_BLOCK];
+    int64_t hit[AHEAD], until[AHEAD], b, from = 0, below = 0, n, h;
+    santa__positions m;
+    int k, hits;
+    x->prefix[0] = 0.0;
+    for (b = 0; b < x->blocks; b++) {
+        const double sum = (double)santa__block_sizes(x, heads, b, size);
+        x->prefix[b + 1] = x->prefix[b] + (double)num_samples * sum;
+    }
+    m = santa__positions_make(SANTA__COMB, (int64_t)x->prefix[b] + 2, 1.0, NULL,
+                              santa__rng_uniform(rng, 0));
+    for (b = 0; b < x->blocks;) {
+        for (hits = 0; b < x->blocks && hits < AHEAD; b++) {
+            n = SANTA__MAX(santa__positions_below(&m, x->prefix[b + 1], below), below);
+            hit[hits] = b;
+            until[hits] = n;
+            hits += n > below;
+            below = n;
+        }
+        for (k = 0; k < hits; k++)
+            for (h = 0; h < heads; h++)
+                for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x[h].u + hit[k] * x->block + n);
+        for (k = 0; k < hits; k++) {
+            santa__mass part = *x;
+            santa__walk w;
+            santa__block_sizes(x, heads, hit[k], size);
+            part.u = size;
+            part.prefix += hit[k];
+            part.first += hit[k];
+            santa__walk_to(&w, &part, 0);
+            for (; from < until[k]; from++) {
+                const int64_t rows = l->rows;
+                const int32_t key = santa__walk_draw(&w, &part, santa__position_at(&m, from));
+                const int64_t i = key - part.first * x->block;
+                const float pi = (float)SANTA__MIN((double)size[i] / w.scale, 1.0);
+                santa__picks_add(l, key);
+                if (l->rows == rows) continue;
+                x->chance[rows] = pi;
+                for (h = 0; h < heads; h++)
+                    l->weight[h * stride + rows] =
+                        x[h].u[hit[k] * x->block + i] * x[h].unit[hit[k]] / pi;
+            }
+        }
+    }
+}
+
+/* A head's weights add up to 1 on average. What is missing this time, or too much, the sure keys
+   take up in proportion: they are the same in every draw, so that the result stays unbiased, and
+   the mean of V, where it has one, costs no error. Not where they hold too little to know it. */
+#define SANTA__ANCHOR 0.25
+static void santa__anchor(santa__mass *x, const float *chance, const santa__picks *l, float *weight) {
+    double sum = 0.0;
+    int64_t i;
+    x->sure = 0.0;
+    for (i = 0; i < l->rows; i++) {
+        sum += (double)weight[i];
+        if (!(chance[i] < 1.0f)) x->sure += (double)weight[i];
+    }
+    if (x->sure < SANTA__ANCHOR) return;
+    for (i = 0; i < l->rows; i++)
+        if (!(chance[i] < 1.0f)) weight[i] *= (float)(1.0 + (1.0 - sum) / x->sure);
+}
+
+/* One head, for santa_sample. */
+static void santa__draw_sizes(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
+                              santa_stats *stats) {
+    (void)stats;
+    santa__mass_units(x, o->stash > SANTA_STASH_F32);
+    santa__draw_shared(x, 1, o->num_samples, rng, l, 0);
+    santa__anchor(x, x->chance, l, l->weight);
 }
 
 /* ------------------------------------------------------------ >>select */
@@ -3450,14 +3597,13 @@ static int64_t santa__num_blocks(const santa__job *j) {
 /* What a query has picked. bad: a NaN was seen. */
 typedef struct santa__picked { santa__picks picks; float lse; double share; int bad; } santa__picked;
 
-static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *picked) {
+/* The blocks that query x sees; their weights begin at santa__weights_of. */
+static santa__mass santa__mass_of(const santa__job *j, int64_t x) {
     const santa__plan *p = j->plan;
     const santa__range *r = santa__range_of(j, x);
-    const int64_t list = x % p->num_lists * p->capacity, skip = r->begin / p->block - j->begin / p->block;
-    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
-               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
-    santa__picks *l = &picked->picks;
+    const int64_t skip = r->begin / p->block - j->begin / p->block;
     santa__mass mass;
+    memset(&mass, 0, sizeof mass);
     mass.kernel = j->kernel;
     mass.max = SANTA__PART(float, j, block_max) + x * p->blocks + skip;
     mass.sum = SANTA__PART(float, j, block_sum) + x * p->blocks + skip;
@@ -3465,14 +3611,27 @@ static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *pic
     mass.first = r->begin / p->block;
     mass.blocks = (r->end - 1) / p->block + 1 - mass.first;
     mass.block = (int)p->block;
-    mass.total = 0.0;
+    return mass;
+}
+
+static float *santa__weights_of(const santa__job *j, int64_t x) {
+    const int64_t skip = santa__range_of(j, x)->begin / j->plan->block - j->begin / j->plan->block;
+    return j->scores + x * j->plan->score_stride + skip * j->plan->block;
+}
+
+static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *picked) {
+    const santa__plan *p = j->plan;
+    const int64_t list = x % p->num_lists * p->capacity;
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
+               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
+    santa__picks *l = &picked->picks;
+    santa__mass mass = santa__mass_of(j, x);
     l->index = SANTA__PART(int32_t, j, index) + list;
     l->count = SANTA__PART(int32_t, j, count) + list;
     l->weight = SANTA__PART(float, j, weight) + list;
     l->v = &j->v;
-    picked->bad =
-        santa__pick(j->o, j->method->draw, &mass, j->scores + x * p->score_stride + skip * p->block, &rng,
-                    &dither, l, j->stats);
+    picked->bad = santa__pick(j->o, j->method->draw, &mass, santa__weights_of(j, x), &rng, &dither, l,
+                              j->stats);
     if (picked->bad) return;
     picked->lse = santa__lse(mass.m, mass.total, santa__sink(j, x), &picked->share);
     picked->share *= (double)j->p->v_scale;
@@ -3507,6 +3666,124 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
     }
     for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
 }
+/* ------------------------------------------------------------ >>sizes */
+
+/* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
+   others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where the
+   sure keys take up what is missing, v counts from their mean. */
+static float santa__sizes_error(const santa__job *j, const santa__mass *x, const santa__picks *l,
+                                const float *weight, double share) {
+    float *row = SANTA__PART(float, j, row_a), *mean = SANTA__PART(float, j, row_b);
+    float *anchor = SANTA__PART(float, j, anchor);
+    const int64_t dv = j->v.dim;
+    double open = 0.0, sure = 0.0, total = 0.0;
+    int64_t i, c, n = 0;
+    memset(mean, 0, (size_t)dv * sizeof *mean);
+    memset(anchor, 0, (size_t)dv * sizeof *anchor);
+    for (i = 0; i < l->rows; i++) {
+        if (x->chance[i] < 1.0f) { n++; open += 1.0 - (double)x->chance[i]; }
+        else sure += (double)weight[i];
+    }
+    if (n == 0 && x->sure > 1.0 - 1e-5) return 0.0f;                  /* all that counts is sure */
+    if (n < 2) return santa__inf();
+    for (i = 0; i < l->rows && x->sure >= SANTA__ANCHOR && sure > 0.0; i++) {
+        if (x->chance[i] < 1.0f) continue;
+        santa__load_row(&j->v, l->index[i], row);
+        for (c = 0; c < dv; c++) anchor[c] += (float)((double)weight[i] / sure) * row[c];
+    }
+    for (i = 0; i < l->rows; i++) {
+        const float part = (float)((1.0 - (double)x->chance[i]) / open) * weight[i];
+        if (!(x->chance[i] < 1.0f)) continue;
+        santa__load_row(&j->v, l->index[i], row);
+        for (c = 0; c < dv; c++) mean[c] += part * (row[c] - anchor[c]);
+    }
+    for (i = 0; i < l->rows; i++) {
+        double dist = 0.0;
+        if (!(x->chance[i] < 1.0f)) continue;
+        santa__load_row(&j->v, l->index[i], row);
+        for (c = 0; c < dv; c++) {
+            const double d = (double)weight[i] * (double)(row[c] - anchor[c]) - (double)mean[c];
+            dist += d * d;
+        }
+        total += (1.0 - (double)x->chance[i]) * dist;
+    }
+    return (float)(sqrt(total * (double)n / (double)(n - 1)) * share);
+}
+
+/* Masses and units of the heads of a row. A head with a NaN has none. */
+static void santa__masses_of_row(const santa__job *j, int64_t row, santa__mass *mass) {
+    int64_t h;
+    for (h = 0; h < j->group; h++) {
+        santa__mass *x = &mass[h];
+        float *u = santa__weights_of(j, row * j->group + h);
+        santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, row * j->group + h);
+        *x = santa__mass_of(j, row * j->group + h);
+        x->unit = SANTA__PART(float, j, units) + h * j->plan->blocks;
+        x->chance = SANTA__PART(float, j, chance);
+        if (j->o->stash > SANTA_STASH_F32)
+            santa__round_stash(j->o->stash, &dither, x->first * x->block, x->blocks * x->block, u);
+        x->u = u;
+        if (santa__prefix(x)) x->total = (double)santa__nan();
+        santa__mass_units(x, j->o->stash > SANTA_STASH_F32);
+    }
+}
+
+/* The heads h .. of a row from the rows that all of them share. */
+static void santa__gather_shared(const santa__job *j, int64_t row, const santa__mass *mass,
+                                 const santa__picks *l) {
+    const int64_t dv = j->v.dim, stride = j->plan->capacity;
+    float *sum = SANTA__PART(float, j, sums), one[SANTA__SLICE], add[SANTA__SLICE], lse[SANTA__SLICE];
+    double share[SANTA__SLICE];
+    int64_t h, i, x;
+    for (h = 0; h < j->group; h += SANTA__SLICE) {
+        const int64_t heads = SANTA__MIN(j->group - h, (int64_t)SANTA__SLICE);
+        for (x = 0; x < heads; x++) {
+            lse[x] = santa__lse(mass[h + x].m, mass[h + x].total, santa__sink(j, row * j->group + h + x),
+                                &share[x]);
+            share[x] *= (double)j->p->v_scale;
+            one[x] = 1.0f;
+            add[x] = (float)share[x];
+        }
+        memset(sum, 0, (size_t)(heads * dv) * sizeof *sum);
+        for (i = 0; i < l->rows; i += SANTA_BLOCK)
+            santa__add_values(&j->v, j->kernel, santa__keys_from(l->index + i, 0, l->rows - i),
+                              (int)SANTA__MIN(l->rows - i, (int64_t)SANTA_BLOCK),
+                              l->weight + h * stride + i, stride, heads, one, add, sum, dv);
+        for (x = 0; x < heads; x++) {
+            const santa__mass *m = &mass[h + x];
+            const int has_error = j->p->a.std_error && m->total > 0.0;
+            santa__write(j, row * j->group + h + x, santa__is_nan((float)m->total) ? NULL : sum + x * dv,
+                         lse[x],
+                         has_error ? santa__sizes_error(j, m, l, l->weight + (h + x) * stride, share[x])
+                                   : 0.0f);
+        }
+    }
+}
+
+static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__picks l;
+    int64_t row, h;
+    (void)span; (void)from; (void)to;
+    l.index = SANTA__PART(int32_t, j, index);
+    l.count = SANTA__PART(int32_t, j, count);
+    l.weight = SANTA__PART(float, j, weight);
+    l.v = &j->v;
+    for (row = 0; row < j->rows; row++) {
+        santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, row * j->group);
+        l.rows = l.draws = 0;
+        santa__masses_of_row(j, row, mass);
+        santa__draw_shared(mass, j->group, j->o->num_samples, &rng, &l, j->plan->capacity);
+        for (h = 0; h < j->group; h++)
+            santa__anchor(&mass[h], mass->chance, &l, l.weight + h * j->plan->capacity);
+        santa__gather_shared(j, row, mass, &l);
+        j->stats->k_rows_read += j->range[row].end - j->range[row].begin;
+        j->stats->v_rows_read += l.rows;
+        j->stats->v_rows_head += l.rows * j->group;
+        j->stats->draws += l.draws;
+    }
+}
+
 /* ------------------------------------------------------------ >>budgets-code */
 
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
@@ -3975,6 +4252,9 @@ static const santa__phase santa__phases_sampled[SANTA__PHASES] = {
 static const santa__phase santa__phases_vattention[SANTA__PHASES] = {
     { santa__one_piece, santa__vattention, 0 }, { NULL, NULL, 0 }
 };
+static const santa__phase santa__phases_sizes[SANTA__PHASES] = {
+    { santa__num_blocks, santa__score_blocks, 1 }, { santa__one_piece, santa__draw_and_gather, 0 }
+};
 #define santa__draw_none NULL
 
 static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
@@ -3989,7 +4269,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     santa__plan_begin(p, o, group, rows, n, d, dv, chunks);
     p->capacity = santa__methods[o->method].capacity(o, n);
     /* given scores, every method works as those that draw from masses do */
-    if (d > 0) santa__methods[o->method].needs(p);
+    if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) santa__methods[o->method].needs(p);
     else santa__needs_masses(p);
     p->row_a = santa__part(p, SANTA__MAX(d, dv), 4);
     p->row_b = santa__part(p, dv, 4);
@@ -4427,6 +4707,8 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     x.blocks = (n + p.block - 1) / p.block;
     x.prefix = (double *)(void *)(work + p.prefix);
     x.max = max; x.sum = sum;
+    x.unit = (float *)(void *)(work + p.units);
+    x.chance = (float *)(void *)(work + p.chance);
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
@@ -4707,7 +4989,8 @@ SANTADEF santa_status santa_expected_distinct(santa_method method, const float *
     if (status != SANTA_OK) return status;
     if (!rows) return SANTA_ERR_NULL_ARGUMENT;
     if (num_samples <= 0 || num_samples > SANTA_MAX_SAMPLES) return SANTA_ERR_NUM_SAMPLES;
-    if (method != SANTA_IID && method != SANTA_STRAT && method != SANTA_SYS && method != SANTA_PROP)
+    if (method != SANTA_IID && method != SANTA_STRAT && method != SANTA_SYS && method != SANTA_PROP
+        && method != SANTA_PPS)
         return SANTA_ERR_METHOD;
     for (i = 0; i < n; i++) {
         double q = (double)p[i] / sum, lo = f * s, hi = (f += q) * s;
@@ -4778,6 +5061,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__PART
 #undef SANTA__PREFETCH
 #undef SANTA__QUERIES
+#undef SANTA__ANCHOR
 #undef SANTA__SLICE
 #undef SANTA__SPAN
 #undef SANTA__TEAM_KEYS
@@ -5251,7 +5535,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
 /* >>history
    0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
                     sampled (the ones left out are drawn). All others are those of 0.1.0. New:
-                    num_combs; first_key and context_lens; santa_problem, which backends now get;
+                    SANTA_PPS; num_combs; first_key and context_lens; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.

@@ -250,6 +250,7 @@ static const method methods[] = {
     { "sys",        DECODE,  SANTA_SYS,        EVERY,             1, NULL        },
     { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
     { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
+    { "pps",        DECODE,  SANTA_PPS,        TOKENS,            1, NULL        },
     { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
     { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },

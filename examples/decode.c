@@ -31,7 +31,7 @@ typedef struct choice { const char *name; int64_t value; } choice;
 static const choice methods[] = {
     { "dense", SANTA_DENSE }, { "iid", SANTA_IID },     { "strat", SANTA_STRAT }, { "sys", SANTA_SYS },
     { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "topk", SANTA_TOP_K },  { "topp", SANTA_TOP_P },
-    { "vattention", SANTA_VATTENTION }, { NULL, 0 },
+    { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { NULL, 0 },
 };
 
 static const choice score_methods[] = {

@@ -319,3 +319,33 @@
     {0, 0xfc1f9d47u, 0xd8a34d01u}, /* 317: variances */
     {0, 0x910a2decu, 0xcd980302u}, /* 318: merge */
     {0, 0xa7e3e3dau, 0x00000000u}, /* 319: conversions */
+    {0, 0x6a4c90c4u, 0x8968f7e6u}, /* 320: pps */
+    {0, 0x365d17e9u, 0x2d761600u}, /* 321: pps */
+    {1, 0xe4a99dc0u, 0x1491e16bu}, /* 322: pps */
+    {0, 0x4e50ac26u, 0xaebf2c7cu}, /* 323: pps */
+    {0, 0x68104363u, 0x642f2c37u}, /* 324: pps */
+    {0, 0x1fee5c70u, 0x8384fbdbu}, /* 325: pps */
+    {0, 0xb8ff67d3u, 0x813c75ceu}, /* 326: pps */
+    {0, 0x217eb26bu, 0x5ff94cacu}, /* 327: pps */
+    {0, 0x2a36e120u, 0x572b6bfau}, /* 328: pps */
+    {1, 0xf07835e3u, 0x47ab6bb8u}, /* 329: pps */
+    {0, 0xa74addbcu, 0x245ff2feu}, /* 330: pps */
+    {0, 0xa076f34du, 0xb2d943efu}, /* 331: pps */
+    {3, 0x1cf6a0ecu, 0xf7a46f57u}, /* 332: pps */
+    {0, 0x0c7a7b08u, 0x2d0b3b2cu}, /* 333: pps */
+    {8, 0x2cecab4bu, 0x8816c867u}, /* 334: pps */
+    {1, 0xe75d8bbau, 0x1a291ec3u}, /* 335: pps */
+    {0, 0x412c0f6au, 0x8bf39dc0u}, /* 336: pps */
+    {0, 0x7b9a878cu, 0xd293a69fu}, /* 337: pps */
+    {0, 0x193a7fe6u, 0xb95c55f4u}, /* 338: pps */
+    {0, 0x8f5ee214u, 0x78b044c2u}, /* 339: pps */
+    {0, 0x26140366u, 0x217cf49bu}, /* 340: pps */
+    {1, 0x512cf2fcu, 0x36f6eca1u}, /* 341: pps */
+    {0, 0x08782282u, 0x5dbf6807u}, /* 342: pps */
+    {0, 0x38da2958u, 0x4215330du}, /* 343: pps */
+    {0, 0xa6a9430fu, 0x37dcc701u}, /* 344: pps */
+    {1, 0x5ca57a5du, 0xb21df1ddu}, /* 345: pps */
+    {4, 0x3925d113u, 0x4365ad2bu}, /* 346: pps */
+    {0, 0xa91b8373u, 0xd315a042u}, /* 347: pps */
+    {0, 0xce6661c6u, 0x3f5e4ed0u}, /* 348: pps */
+    {2, 0x1fa4bf74u, 0xb900d8e0u}, /* 349: pps */

@@ -28,6 +28,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"q8_0",        suite_q8_0},
     {"sampling",    suite_sampling},
     {"statistics",  suite_statistics},
+    {"pps",         suite_pps},
     {"bernoulli",   suite_bernoulli},
     {"vattention",  suite_vattention},
     {"measures",    suite_measures},

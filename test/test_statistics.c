@@ -145,6 +145,7 @@ static void unbiased_iid(void)   { unbiased(SANTA_IID); }
 static void unbiased_strat(void) { unbiased(SANTA_STRAT); }
 static void unbiased_sys(void)   { unbiased(SANTA_SYS); }
 static void unbiased_prop(void)  { unbiased(SANTA_PROP); }
+static void unbiased_pps(void)   { unbiased(SANTA_PPS); }
 static void unbiased_flash(void) { unbiased(SANTA_FLASH); }
 
 static void unbiased_combs(void) {
@@ -726,6 +727,7 @@ const test_case suite_statistics[] = {
     {"strat is unbiased", unbiased_strat},
     {"sys is unbiased", unbiased_sys},
     {"prop is unbiased", unbiased_prop},
+    {"pps is unbiased", unbiased_pps},
     {"flash is unbiased, also with fewer draws than tiles", unbiased_flash},
     {"several combs are unbiased", unbiased_combs},
     {"each key's mean weight is its probability", inclusion},

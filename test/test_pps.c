@@ -1,0 +1,220 @@
+/* SANTA_PPS: which keys a group of heads draws and what they count, with V = identity, so that
+   head h's output is its list of weights; error and rows beside sys; keys without a chance. */
+#include "reference.h"
+
+enum { HEADS = 4, KEYS = 160 };
+
+/* A group of heads over KEYS keys with V = identity. p: [HEADS, KEYS] exact probabilities. */
+static void group_make(ref_problem *x, double *p, double gain, uint64_t stream) {
+    ref_spec s = ref_spec_make(HEADS, 1, KEYS, 16);
+    s.head_dim_v = KEYS;
+    s.gain       = gain;
+    s.stream     = stream;
+    ref_build(x, &s);
+    for (int64_t j = 0; j < KEYS; j++)
+        for (int64_t c = 0; c < KEYS; c++) x->v[j * KEYS + c] = j == c ? 1.0 : 0.0;
+    ref_write(x);
+    double *out = ref_doubles(KEYS);
+    for (int64_t h = 0; h < HEADS; h++) ref_dense(x, 0, 0, h, out, p + h * KEYS);
+    free(out);
+}
+
+static double weight_of(const ref_problem *x, int64_t h, int64_t j) { return ref_get(&x->a.out, 0, 0, h, j); }
+
+static int is_drawn(const ref_problem *x, int64_t j) {
+    for (int64_t h = 0; h < HEADS; h++)
+        if (weight_of(x, h, j) != 0.0) return 1;
+    return 0;
+}
+
+static double largest(const double *p, int64_t j) {
+    double most = 0.0;
+    for (int64_t h = 0; h < HEADS; h++)
+        if (p[h * KEYS + j] > most) most = p[h * KEYS + j];
+    return most;
+}
+
+/* How often each key is drawn, against min(1, S max p); the same with the heads' mean must fail. */
+static void chances(void) {
+    const int64_t samples = 24, draws = test_quick ? 1500 : 6000;
+    double        p[HEADS * KEYS], count[KEYS] = {0.0}, rows = 0.0, expected = 0.0, worst = 0.0, wrong = 0.0;
+    ref_problem   x;
+    santa_options o = ref_options(SANTA_PPS, samples, test_seed);
+    santa_stats   stats;
+    int           sure = 0;
+    group_make(&x, p, 2.0, 1);
+    for (int64_t i = 0; i < draws; i++) {
+        o.offset = (uint64_t)i;
+        if (!ref_run(&x, &o, &stats)) break;
+        for (int64_t j = 0; j < KEYS; j++) count[j] += is_drawn(&x, j);
+        rows += (double)stats.v_rows_read;
+    }
+    for (int64_t j = 0; j < KEYS; j++) {
+        const double pi = (double)samples * largest(p, j), n = (double)draws;
+        double mean = 0.0;
+        for (int64_t h = 0; h < HEADS; h++) mean += (double)samples * p[h * KEYS + j] / HEADS;
+        expected += pi < 1.0 ? pi : 1.0;
+        if (pi >= 1.0 + 1e-6) { sure++; CHECK_NEAR(count[j], n, 0.0, 0.0); }
+        if (pi < 0.999) worst = fmax(worst, fabs(count[j] - n * pi) / sqrt(n * pi * (1.0 - pi) + 1.0));
+        if (mean < 0.999) wrong = fmax(wrong, fabs(count[j] - n * mean) / sqrt(n * mean * (1.0 - mean) + 1.0));
+    }
+    CHECK_MSG(worst < 5.0, "a key's number of draws is off by %.1f standard errors", worst);
+    CHECK_MSG(wrong > 8.0, "the mean instead of the largest p is off by only %.1f standard errors", wrong);
+    CHECK_MSG(sure > 0 && sure < KEYS / 4, "%d sure keys", sure);
+    CHECK_NEAR(rows / (double)draws, expected, 0.1, 0.0);
+    ref_free(&x);
+}
+
+/* A drawn key counts p / pi in every head; sure keys that hold a quarter of a head's mass take up
+   what its weights miss. */
+static void weights(void) {
+    int anchored = 0, loose = 0;
+    for (uint64_t stream = 0; stream < 40; stream++) {
+        const int64_t samples = 4 << stream % 5;
+        double        p[HEADS * KEYS];
+        ref_problem   x;
+        group_make(&x, p, 0.5 + 0.1 * (double)stream, stream);
+        for (uint64_t i = 0; i < 5; i++) {
+            santa_options o = ref_options(SANTA_PPS, samples, test_seed + i);
+            if (!ref_run(&x, &o, NULL)) break;
+            for (int64_t h = 0; h < HEADS; h++) {
+                double sum = 0.0, sure = 0.0;
+                for (int64_t j = 0; j < KEYS; j++) {
+                    const double pi = (double)samples * largest(p, j), w = weight_of(&x, h, j);
+                    sum += w;
+                    if (pi > 1.0 + 1e-5) sure += p[h * KEYS + j];
+                    else if (pi < 1.0 - 1e-5 && is_drawn(&x, j)) CHECK_NEAR(w, p[h * KEYS + j] / pi, 1e-6, 1e-4);
+                }
+                if (sure > 0.251) { anchored++; CHECK_NEAR(sum, 1.0, 2e-5, 0.0); }
+                else if (sure < 0.249) loose += fabs(sum - 1.0) > 1e-3;
+            }
+        }
+        ref_free(&x);
+    }
+    CHECK_MSG(anchored > 100 && loose > 100, "%d heads with sure keys, %d without", anchored, loose);
+}
+
+/* Over random groups: no more rows than the heads' own combs, no larger error. */
+static void beside_sys(void) {
+    const int64_t groups = test_quick ? 40 : 200, draws = 40, dv = 24;
+    double        rows[2] = {0.0, 0.0}, error[2] = {0.0, 0.0};
+    for (int64_t g = 0; g < groups; g++) {
+        ref_spec s = ref_spec_make(1 + g % 5, 1, 200 + g, 16);
+        s.head_dim_v = dv;
+        s.gain       = 0.5 + 0.02 * (double)g;
+        s.stream     = (uint64_t)g;
+        ref_problem x;
+        ref_build(&x, &s);
+        double *exact = ref_doubles(s.heads * dv), *out = ref_doubles(dv), mse[2] = {0.0, 0.0};
+        for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact + h * dv, NULL);
+        for (int m = 0; m < 2; m++)
+            for (int64_t i = 0; i < draws; i++) {
+                santa_options o = ref_options(m ? SANTA_PPS : SANTA_SYS, 16, test_seed + (uint64_t)i);
+                santa_stats   stats;
+                if (!ref_run(&x, &o, &stats)) break;
+                rows[m] += (double)stats.v_rows_read;
+                for (int64_t h = 0; h < s.heads; h++) {
+                    ref_out(&x, 0, 0, h, out);
+                    for (int64_t c = 0; c < dv; c++)
+                        mse[m] += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
+                }
+            }
+        for (int m = 0; m < 2; m++) error[m] += mse[m] / (mse[0] + mse[1] + 1e-30);
+        free(exact); free(out);
+        ref_free(&x);
+    }
+    CHECK_MSG(rows[1] < 0.95 * rows[0], "%.0f rows, sys %.0f", rows[1], rows[0]);
+    CHECK_MSG(error[1] < 1.02 * error[0], "squared error %.3f of sys'", error[1] / error[0]);
+}
+
+/* Rows that were not drawn are not read, a NaN stays where it is, all keys drawn is exact. */
+static void edges(void) {
+    double        p[HEADS * KEYS];
+    int           drawn[KEYS];
+    ref_problem   x;
+    santa_options o = ref_options(SANTA_PPS, 16, test_seed);
+    santa_stats   stats;
+    group_make(&x, p, 2.0, 3);
+    if (!ref_run(&x, &o, &stats)) return;
+    double *before = ref_doubles(HEADS * KEYS);
+    for (int64_t j = 0; j < KEYS; j++) drawn[j] = is_drawn(&x, j);
+    for (int64_t i = 0; i < HEADS * KEYS; i++) before[i] = weight_of(&x, i / KEYS, i % KEYS);
+    for (int64_t j = 0; j < KEYS; j++)
+        for (int64_t c = 0; c < KEYS && !drawn[j]; c++) x.v[j * KEYS + c] = (double)test_nan();
+    ref_write(&x);
+    if (!ref_run(&x, &o, &stats)) return;
+    for (int64_t i = 0; i < HEADS * KEYS; i++) CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), before[i], 0.0, 0.0);
+    free(before);
+    ref_free(&x);
+
+    for (int bad = 0; bad < 3; bad++) {
+        group_make(&x, p, 2.0, 4);
+        if (bad == 0) x.q[2 * 16 + 5] = (double)test_nan();                     /* one head's query */
+        if (bad == 1) x.k[77 * 16 + 3] = (double)test_nan();                    /* one key */
+        if (bad == 2) x.k[77 * 16 + 3] = REF_INF;
+        ref_write(&x);
+        if (!ref_run(&x, &o, &stats)) return;
+        for (int64_t h = 0; h < HEADS; h++) {
+            int nans = 0;
+            for (int64_t j = 0; j < KEYS; j++) nans += test_is_nan((float)weight_of(&x, h, j));
+            if (bad < 2) CHECK_INT(nans, bad == 1 || h == 2 ? KEYS : 0);
+            if (bad < 2) CHECK_INT(test_is_nan(x.lse[h]), bad == 1 || h == 2);
+            if (bad == 2) CHECK_MSG(nans == KEYS || x.lse[h] < 1e30f, "an infinite key is in a result");
+        }
+        ref_free(&x);
+    }
+
+    for (int flat = 0; flat < 2; flat++) {                                      /* all keys, or all of the mass */
+        group_make(&x, p, flat ? 0.0 : 1.0, 5);
+        o.num_samples = 200000;
+        if (!ref_run(&x, &o, &stats)) return;
+        for (int64_t i = 0; i < HEADS * KEYS; i++) CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), p[i], 1e-6, 1e-5);
+        for (int64_t h = 0; h < HEADS; h++) CHECK_NEAR(x.std_error[h], 0.0, 0.0, 0.0);
+        CHECK_INT(stats.v_rows_read, KEYS);
+        ref_free(&x);
+    }
+
+    group_make(&x, p, 0.0, 6);                                                  /* equal scores: any S rows */
+    o.num_samples = 32;
+    if (!ref_run(&x, &o, &stats)) return;
+    CHECK_MSG(stats.v_rows_read == 32, "%d of 32 rows", (int)stats.v_rows_read);
+    ref_free(&x);
+}
+
+/* What std_error says against what the error is, over groups and draws. */
+static void error_bar(void) {
+    const int64_t draws = test_quick ? 300 : 1000, dv = 16;
+    for (int shape = 0; shape < 5; shape++) {
+        ref_spec s = ref_spec_make(1 + shape, 1, 500, 16);
+        double   error = 0.0, bar = 0.0;
+        s.head_dim_v = dv;
+        s.gain       = 0.5 + 0.7 * (double)shape;
+        s.stream     = 40 + (uint64_t)shape;
+        ref_problem x;
+        ref_build(&x, &s);
+        double *exact = ref_doubles(s.heads * dv), *out = ref_doubles(dv);
+        for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact + h * dv, NULL);
+        for (int64_t i = 0; i < draws; i++) {
+            santa_options o = ref_options(SANTA_PPS, 48, test_seed + (uint64_t)i);
+            if (!ref_run(&x, &o, NULL)) break;
+            for (int64_t h = 0; h < s.heads; h++) {
+                ref_out(&x, 0, 0, h, out);
+                for (int64_t c = 0; c < dv; c++) error += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
+                bar += (double)x.std_error[h] * (double)x.std_error[h];
+            }
+        }
+        CHECK_MSG(bar > 0.8 * error && bar < 1.3 * error, "shape %d: the squared error bar is %.2f of the squared error",
+                  shape, bar / error);
+        free(exact); free(out);
+        ref_free(&x);
+    }
+}
+
+const test_case suite_pps[] = {
+    {"chances of the keys of a group", chances},
+    {"weights", weights},
+    {"rows and error beside sys", beside_sys},
+    {"unread rows, NaN, all keys, equal scores", edges},
+    {"std_error", error_bar},
+    {0, 0}
+};
