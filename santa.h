@@ -401,7 +401,14 @@ typedef enum santa_status {
 
 /* e4m3 and q8_0: k and v only. q8_0 is ggml's: blocks of 34 bytes, an f16 scale and 32 int8,
    side by side along head_dim; strides count elements (in multiples of 32) there, too. */
-typedef enum santa_dtype  { SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0 } santa_dtype;
+/* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. */
+#define SANTA_DTYPE_LIST(X) \
+    X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
+typedef enum santa_dtype {
+#define SANTA__X(type, name, bytes, numbers) SANTA_##type,
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+} santa_dtype;
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
 typedef enum santa_isa {
     SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT
@@ -1138,10 +1145,6 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
 #define SANTA__CHUNKS 32        /* parts of a row's keys with sums of their own, see santa__state */
 #define SANTA__CHUNK  (8 * SANTA_BLOCK)      /* keys of such a part, at least */
 #define SANTA__TEAM_KEYS 1024   /* below it threads do not share a head's keys, see santa__is_team */
-
-/* The types of K and V: enumerator, name, and as many bytes for so many numbers. */
-#define SANTA__TYPES(X) \
-    X(F32, f32, 4, 1) X(F16, f16, 2, 1) X(BF16, bf16, 2, 1) X(E4M3, e4m3, 1, 1) X(Q8_0, q8_0, 34, 32)
 
 /* The KV heads whose scores one pass over rows gives, a few rows at a time: K of KV head h <
    heads begins at + h * k_step bytes into a row, the packed queries of its group (see
@@ -5281,13 +5284,13 @@ SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row,
 }
 #else
 #define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_of_##name, SANTA_##id, SANTA__FLOATS)
-SANTA__TYPES(SANTA__X)
+SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
 SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
                                           const santa__queries *x) {
     switch (t) {
 #define SANTA__X(id, name, bytes, numbers) case SANTA_##id: SANTA__ISA(dot_of_##name)(row, n, d, x); break;
-        SANTA__TYPES(SANTA__X)
+        SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
 }
@@ -5504,7 +5507,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
     case SANTA_##id:                                                                                       \
         SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x);                   \
         break;
-        SANTA__TYPES(SANTA__X)
+        SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
 }
