@@ -2985,6 +2985,14 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
+static void santa__raise_sizes(const float *SANTA__RESTRICT u, float unit, float *SANTA__RESTRICT size) {
+    int i;
+    for (i = 0; i < SANTA_BLOCK; i++) {
+        const float share = u[i] * unit;
+        size[i] = share > size[i] ? share : size[i];
+    }
+}
+
 /* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum, in
    lanes as vectors would add it. */
 static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, float *size) {
@@ -2992,13 +3000,7 @@ static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, 
     int64_t h;
     int i;
     memset(size, 0, SANTA_BLOCK * sizeof *size);
-    for (h = 0; h < heads; h++) {
-        const float unit = x[h].unit[b], *u = x[h].u + b * SANTA_BLOCK;
-        for (i = 0; i < SANTA_BLOCK; i++) {
-            const float share = u[i] * unit;
-            size[i] = share > size[i] ? share : size[i];
-        }
-    }
+    for (h = 0; h < heads; h++) santa__raise_sizes(x[h].u + b * SANTA_BLOCK, x[h].unit[b], size);
     for (h = 0; h < SANTA_BLOCK; h += SANTA__GROUP)
         for (i = 0; i < SANTA__GROUP; i++) lane[i] += size[h + i];
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
