@@ -2844,23 +2844,32 @@ static int64_t santa__positions_below(const santa__positions *m, double end, int
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
+/* The next blocks from *b on, before last, that marks fall in, some at a time: hit[k], with the
+   marks up to until[k] - 1. *below: how many marks lie before *b. Returns how many blocks. */
+enum { SANTA__HITS = 32 };
+static int santa__find_hits(const santa__mass *x, const santa__positions *m, int64_t *b, int64_t last,
+                            int64_t *below, int64_t to, int64_t *hit, int64_t *until) {
+    int hits = 0;
+    for (; *b < last && hits < SANTA__HITS; ++*b) {
+        const int64_t n = SANTA__MIN(santa__positions_below(m, x->prefix[*b + 1], *below), to);
+        hit[hits] = *b;
+        until[hits] = n;
+        hits += n > *below;
+        *below = n;
+    }
+    return hits;
+}
+
 /* Draws at the marks from .. to - 1, in the blocks first .. last - 1. First the blocks that
    marks fall in, some at a time, so that their weights are on the way here while others are
    walked. */
 static void santa__draw_positions(const santa__mass *x, const santa__positions *m, int64_t from, int64_t to,
                                   int64_t first, int64_t last, santa__picks *l) {
-    enum { AHEAD = 32 };
-    int64_t hit[AHEAD], until[AHEAD], b = first, below = from, n;
+    int64_t hit[SANTA__HITS], until[SANTA__HITS], b = first, below = from, n;
     santa__walk w;
     int k, hits;
     while (b < last && from < to) {
-        for (hits = 0; b < last && hits < AHEAD; b++) {
-            n = SANTA__MIN(santa__positions_below(m, x->prefix[b + 1], below), to);
-            hit[hits] = b;
-            until[hits] = n;
-            hits += n > below;
-            below = n;
-        }
+        hits = santa__find_hits(x, m, &b, last, &below, to, hit, until);
         for (k = 0; k < hits; k++)
             for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x->u + hit[k] * x->block + n);
         for (k = 0; k < hits; k++) {
@@ -3025,9 +3034,8 @@ static void santa__mass_units(santa__mass *x, int is_rounded) {
    is used up. Head h's weights go to l->weight + h * stride. */
 static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_samples, santa__rng *rng,
                                santa__picks *l, int64_t stride) {
-    enum { AHEAD = 32 };
     float size[SANTA_BLOCK];
-    int64_t hit[AHEAD], until[AHEAD], b, from = 0, below = 0, n, h;
+    int64_t hit[SANTA__HITS], until[SANTA__HITS], b, from = 0, below = 0, n, h;
     santa__positions m;
     int k, hits;
     x->prefix[0] = 0.0;
@@ -3038,13 +3046,7 @@ static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_sample
     m = santa__positions_make(SANTA__COMB, (int64_t)x->prefix[b] + 2, 1.0, NULL,
                               santa__rng_uniform(rng, 0));
     for (b = 0; b < x->blocks;) {
-        for (hits = 0; b < x->blocks && hits < AHEAD; b++) {
-            n = SANTA__MAX(santa__positions_below(&m, x->prefix[b + 1], below), below);
-            hit[hits] = b;
-            until[hits] = n;
-            hits += n > below;
-            below = n;
-        }
+        hits = santa__find_hits(x, &m, &b, x->blocks, &below, m.s, hit, until);
         for (k = 0; k < hits; k++)
             for (h = 0; h < heads; h++)
                 for (n = 0; n < x->block; n += 16) SANTA__PREFETCH(x[h].u + hit[k] * x->block + n);

@@ -19,7 +19,9 @@ static void group_make(ref_problem *x, double *p, double gain, uint64_t stream) 
     free(out);
 }
 
-static double weight_of(const ref_problem *x, int64_t h, int64_t j) { return ref_get(&x->a.out, 0, 0, h, j); }
+static double weight_of(const ref_problem *x, int64_t h, int64_t j) {
+    return ref_get(&x->a.out, 0, 0, h, j);
+}
 
 static int is_drawn(const ref_problem *x, int64_t j) {
     for (int64_t h = 0; h < HEADS; h++)
@@ -37,7 +39,7 @@ static double largest(const double *p, int64_t j) {
 /* How often each key is drawn, against min(1, S max p); the same with the heads' mean must fail. */
 static void chances(void) {
     const int64_t samples = 24, draws = test_quick ? 1500 : 6000;
-    double        p[HEADS * KEYS], count[KEYS] = {0.0}, rows = 0.0, expected = 0.0, worst = 0.0, wrong = 0.0;
+    double p[HEADS * KEYS], count[KEYS] = {0.0}, rows = 0.0, expected = 0.0, worst = 0.0, wrong = 0.0;
     ref_problem   x;
     santa_options o = ref_options(SANTA_PPS, samples, test_seed);
     santa_stats   stats;
@@ -56,7 +58,8 @@ static void chances(void) {
         expected += pi < 1.0 ? pi : 1.0;
         if (pi >= 1.0 + 1e-6) { sure++; CHECK_NEAR(count[j], n, 0.0, 0.0); }
         if (pi < 0.999) worst = fmax(worst, fabs(count[j] - n * pi) / sqrt(n * pi * (1.0 - pi) + 1.0));
-        if (mean < 0.999) wrong = fmax(wrong, fabs(count[j] - n * mean) / sqrt(n * mean * (1.0 - mean) + 1.0));
+        if (mean < 0.999)
+            wrong = fmax(wrong, fabs(count[j] - n * mean) / sqrt(n * mean * (1.0 - mean) + 1.0));
     }
     CHECK_MSG(worst < 5.0, "a key's number of draws is off by %.1f standard errors", worst);
     CHECK_MSG(wrong > 8.0, "the mean instead of the largest p is off by only %.1f standard errors", wrong);
@@ -83,7 +86,8 @@ static void weights(void) {
                     const double pi = (double)samples * largest(p, j), w = weight_of(&x, h, j);
                     sum += w;
                     if (pi > 1.0 + 1e-5) sure += p[h * KEYS + j];
-                    else if (pi < 1.0 - 1e-5 && is_drawn(&x, j)) CHECK_NEAR(w, p[h * KEYS + j] / pi, 1e-6, 1e-4);
+                    else if (pi < 1.0 - 1e-5 && is_drawn(&x, j))
+                        CHECK_NEAR(w, p[h * KEYS + j] / pi, 1e-6, 1e-4);
                 }
                 if (sure > 0.251) { anchored++; CHECK_NEAR(sum, 1.0, 2e-5, 0.0); }
                 else if (sure < 0.249) loose += fabs(sum - 1.0) > 1e-3;
@@ -143,7 +147,8 @@ static void edges(void) {
         for (int64_t c = 0; c < KEYS && !drawn[j]; c++) x.v[j * KEYS + c] = (double)test_nan();
     ref_write(&x);
     if (!ref_run(&x, &o, &stats)) return;
-    for (int64_t i = 0; i < HEADS * KEYS; i++) CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), before[i], 0.0, 0.0);
+    for (int64_t i = 0; i < HEADS * KEYS; i++)
+        CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), before[i], 0.0, 0.0);
     free(before);
     ref_free(&x);
 
@@ -164,17 +169,18 @@ static void edges(void) {
         ref_free(&x);
     }
 
-    for (int flat = 0; flat < 2; flat++) {                                      /* all keys, or all of the mass */
+    for (int flat = 0; flat < 2; flat++) { /* all keys, or all of the mass */
         group_make(&x, p, flat ? 0.0 : 1.0, 5);
         o.num_samples = 200000;
         if (!ref_run(&x, &o, &stats)) return;
-        for (int64_t i = 0; i < HEADS * KEYS; i++) CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), p[i], 1e-6, 1e-5);
+        for (int64_t i = 0; i < HEADS * KEYS; i++)
+            CHECK_NEAR(weight_of(&x, i / KEYS, i % KEYS), p[i], 1e-6, 1e-5);
         for (int64_t h = 0; h < HEADS; h++) CHECK_NEAR(x.std_error[h], 0.0, 0.0, 0.0);
         CHECK_INT(stats.v_rows_read, KEYS);
         ref_free(&x);
     }
 
-    group_make(&x, p, 0.0, 6);                                                  /* equal scores: any S rows */
+    group_make(&x, p, 0.0, 6); /* equal scores: any S rows */
     o.num_samples = 32;
     if (!ref_run(&x, &o, &stats)) return;
     CHECK_MSG(stats.v_rows_read == 32, "%d of 32 rows", (int)stats.v_rows_read);
@@ -199,12 +205,13 @@ static void error_bar(void) {
             if (!ref_run(&x, &o, NULL)) break;
             for (int64_t h = 0; h < s.heads; h++) {
                 ref_out(&x, 0, 0, h, out);
-                for (int64_t c = 0; c < dv; c++) error += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
+                for (int64_t c = 0; c < dv; c++)
+                    error += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
                 bar += (double)x.std_error[h] * (double)x.std_error[h];
             }
         }
-        CHECK_MSG(bar > 0.8 * error && bar < 1.3 * error, "shape %d: the squared error bar is %.2f of the squared error",
-                  shape, bar / error);
+        CHECK_MSG(bar > 0.8 * error && bar < 1.3 * error,
+                  "shape %d: the squared error bar is %.2f of the squared error", shape, bar / error);
         free(exact); free(out);
         ref_free(&x);
     }
