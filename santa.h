@@ -22,16 +22,18 @@
      errors            status codes; NaN and infinity
      random            the random numbers, with known answers
      stash             in how many bits exp(score) is kept until the draw
+     proxy             a copy of K in 4 or 2 bits to draw from: less than half of the bytes
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
+     proxy-api         size and encoding of the copy of K
      steps             scores, sample, gather, merge
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
      convert           f16, bf16, e4m3, q8_0
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
-                       isa, problem-code, plan, rows, query, scores, mass, draw, select,
-                       attend, dense, sampled, sizes, budgets-code, vattention, methods-code, run,
+                       isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
+                       attend, dense, sampled, sizes, proxied, budgets-code, vattention, methods-code, run,
                        steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
@@ -154,6 +156,9 @@
    SANTA_SCORES_GROUP_*
                      one set of draws for the whole group, from its mean |q| (appendix C.2):
                      fewer features.
+   SANTA_SCORES_PROXY
+                     from a copy of K in 4 or 2 bits, see >>proxy: only the keys that are drawn
+                     are read in K. For pps, sys, prop, top-k, vattention.
    SANTA_SCORES_Q8   q . k_j for K of q8_0 with q rounded likewise, 8 bits and a scale for each
                      32 features, and multiplied in integers, as ggml does: faster where the CPU
                      can (AVX-512), and each feature of q off by up to 1/254 of its block's
@@ -260,6 +265,45 @@
                      right on average, but for the normalisation within the block. Adds a little
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
+
+   >>proxy
+
+   All methods so far read all of K. Beside a copy of K in 4 bits a feature (scores =
+   SANTA_SCORES_PROXY, a->proxy) pps, sys and prop read that, draw from its softmax, and read K
+   and V of the drawn keys only. Each draw is weighed with what it really is: with scores s^ from
+   the copy and s from K itself, pi_j the chance to draw key j, and w_j = exp(s_j) / pi_j,
+       out = sum w_j v_j / sum w_j,    lse = log(Z^ + sum (exp(s_j) - exp(s^_j)) / pi_j).
+   The copy may be stale or wrong: that costs draws, not correctness. out is a ratio of unbiased
+   estimates: consistent, not unbiased; its error falls as more are drawn.
+   Read exactly and never drawn: the first 4 keys, the last 64 and all behind the last whole
+   block that is encoded (options.proxy, proxy_lens). A head whose log weights must be expected
+   to vary by more than rescue_above (by its masses and the copy's own error, before a row is
+   read) has the exact scores of its rescue_keys likeliest keys put in first. If the drawn keys
+   then show more than exact_above, or the copy has a NaN, the head is done again with exact
+   scores. stats counts both. A key that the copy underrates by x is drawn exp(-x) times as
+   often and weighs exp(x) times as much where it is drawn: rare large errors that no guard
+   sees, which is what 4 bits, the rotation and the rescue are for. Take 2 bits only with rescue.
+   pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
+   there surely and counts once. num_combs must be 1.
+   top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
+   vattention: the heavy tokens are those of largest s^, instead of the exact oracle's.
+
+   The bytes, which may be stored with a cache (version 1). A block is N keys of one KV head, 64
+   or, if page_size is no multiple of that, 32 or 16; blocks never reach over pages. Block b of KV
+   head h in sequence (page) i is number (i * kv_heads + h) * blocks + b; blocks = whole ones of
+   the capacity (of a page). With F = 32 features a chunk at 4 bits, 64 at 2 bits, and C =
+   head_dim / F rounded up, a block holds
+       codes   [C][N][16]  byte i of chunk c: features F c + i (lowest bits), F c + 16 + i, ..
+       gains   [N]         f16, little-endian
+       centre  [C * F]     int8
+       scale   f32, little-endian; then zeros up to a multiple of 64 bytes
+   and stands for keys x = H D k: D signs, feature f the bit f % 32 of word f / 32 % 4 of
+   philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}), H the orthonormal
+   Walsh-Hadamard transform of each piece of features as long as the largest power of two in
+   head_dim. x_f is about scale centre_f + gain (code_f - z), z = 7.5 (1.5): the centre is the
+   block's mean; what is left has codes of step .3352 (.9957) standard deviations of its own, and
+   the gain of least squares. A key with a NaN or infinity has gain NaN. The query is rotated,
+   too, and rounded to 8 bits where it meets codes.
 
    >>options
 
@@ -376,6 +420,16 @@ extern "C" {
     X(ERR_COMBS, "num_combs is not in [0, 16], does not divide num_samples, or the method has none")       \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
     X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
+    X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
+    X(ERR_PROXY_BITS,          "proxy_bits is not 0, 2 or 4")                                              \
+    X(ERR_PROXY_HEAD_DIM, "a copy of K wants a head_dim in multiples of 8, of at most 1024")               \
+    X(ERR_PROXY_PAGE,          "a copy of a paged K wants a page_size in multiples of 16")                 \
+    X(ERR_PROXY_LEN,           "a proxy_lens entry is negative")                                           \
+    X(ERR_PROXY_RANGE,         "from, to or count is negative, or to is below from")                       \
+    X(ERR_PROXY_METHOD,        "SANTA_SCORES_PROXY is for sys, prop, pps, top-k and vattention")           \
+    X(ERR_PROXY_OPTIONS,                                                                                   \
+      "an entry of options.proxy is below SANTA_NONE, or a limit is NaN or negative")                      \
+    X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
@@ -424,7 +478,8 @@ enum {
     SANTA_TILES_APART = 32, /* each tile draws by itself, also tiles of 8, 16 or 32 */
     SANTA_BIASED      = 64, /* its error is bias: no std_error */
     SANTA_ADAPTS      = 128, /* decides by what it has read how much more it reads */
-    SANTA_SHARES_ROWS = 256  /* the heads of a group draw together and read the same rows */
+    SANTA_SHARES_ROWS = 256, /* the heads of a group draw together and read the same rows */
+    SANTA_PROXIES     = 512  /* may take its scores from a copy of K: SANTA_SCORES_PROXY */
 };
 
 /* One line for each method: the enum, names, traits and the library's own table come from here.
@@ -433,16 +488,18 @@ enum {
     X(DENSE,      "dense",      SANTA_EXACT,                     all,     dense,      all,   dense)      \
     X(IID,        "iid",        SANTA_DRAWS | SANTA_INDEPENDENT, samples, masses,     iid,   sampled)    \
     X(STRAT,      "strat",      SANTA_DRAWS,                     samples, masses,     strat, sampled)    \
-    X(SYS,        "sys",        SANTA_DRAWS | SANTA_COMBS,       samples, masses,     sys,   sampled)    \
+    X(SYS,        "sys",        SANTA_DRAWS | SANTA_COMBS                                                \
+                                | SANTA_PROXIES,                 samples, masses,     sys,   sampled)    \
     X(PROP,       "prop",       SANTA_DRAWS | SANTA_COMBS                                                \
-                                | SANTA_TILES,                   samples, masses,     prop,  sampled)    \
+                                | SANTA_TILES | SANTA_PROXIES,   samples, masses,     prop,  sampled)    \
     X(FLASH,      "flash",      SANTA_DRAWS | SANTA_COMBS                                                \
                                 | SANTA_TILES                                                            \
                                 | SANTA_TILES_APART,             tiles,   masses,     flash, sampled)    \
-    X(TOP_K,      "top-k",      SANTA_BIASED,                    top,     masses,     top_k, sampled)    \
+    X(TOP_K,      "top-k",      SANTA_BIASED | SANTA_PROXIES,    top,     masses,     top_k, sampled)    \
     X(TOP_P,      "top-p",      SANTA_BIASED,                    all,     masses,     top_p, sampled)    \
-    X(VATTENTION, "vattention", SANTA_ADAPTS,                    none,    vattention, none,  vattention) \
-    X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS, sizes,   sizes,      sizes, sizes)
+    X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
+    X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
+                                | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)
 
 typedef enum santa_method {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
@@ -455,7 +512,8 @@ typedef enum santa_scores_method {
     SANTA_SCORES_EXACT,
     SANTA_SCORES_BERNOULLI_IID, SANTA_SCORES_BERNOULLI_STRAT,     /* each query head its own draws */
     SANTA_SCORES_GROUP_IID,     SANTA_SCORES_GROUP_STRAT,         /* mean group query */
-    SANTA_SCORES_Q8                                               /* 8-bit query, K of q8_0 */
+    SANTA_SCORES_Q8,                                              /* 8-bit query, K of q8_0 */
+    SANTA_SCORES_PROXY                                            /* from a copy of K in 4 or 2 bits */
 } santa_scores_method;
 
 typedef enum santa_stash {
@@ -524,6 +582,12 @@ typedef struct santa_attention {
                                       p = context_len - q_len + i; at least first_key + seq_len.
                                       NULL = seq_len, this part is all there is (first_key is 0
                                       for all purposes) */
+    void        *proxy;            /* NULL or the copy of K, see >>proxy: yours, of
+                                      santa_proxy_size bytes, on k's device. Read with
+                                      SANTA_SCORES_PROXY only */
+    int          proxy_bits;       /* of a feature in it: 4 or 2, 0 = 4 */
+    const int32_t *proxy_lens;     /* [batch] keys from 0 on that have been encoded, or NULL: all
+                                      whole blocks of seq_len. What lies behind is read exactly */
 } santa_attention;
 
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to
@@ -570,6 +634,17 @@ typedef struct santa_vattention_options {
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
 } santa_vattention_options;
 
+/* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none. Limits: 0 = default, SANTA_NONE =
+   never. */
+typedef struct santa_proxy_options {
+    int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
+    int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
+    int64_t rescue_keys;           /* keys of a head that a rescue reads, 0 = 2 * num_samples */
+    double  rescue_above;          /* expected variance of a head's log weights, 0 = 0.5 */
+    double  exact_above;           /* the same as found, from which the head is done again with
+                                      exact scores, 0 = 1 */
+} santa_proxy_options;
+
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
    when all are done. */
 typedef void (*santa_task)(void *context, int64_t i);
@@ -598,6 +673,7 @@ typedef struct santa_options {
     /* [batch] each or NULL; request_ids NULL = index in the batch */
     const uint64_t *seeds, *offsets, *request_ids;
     santa_vattention_options vattention;
+    santa_proxy_options proxy;
     santa_isa    isa;              /* 0 = best of this machine */
     int64_t      num_threads;      /* 0 = 1 */
     santa_parallel_for parallel_for;
@@ -625,6 +701,13 @@ typedef struct santa_stats {
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
     int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
+    int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
+    int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
+    int64_t redone_rows;           /* rows (x heads) done again with exact scores */
+    /* of the rows (x heads) with a proxy: variance of the log weights, as expected before a row
+       was read, and as found over the rows drawn */
+    double  expected_variance, expected_variance_max;
+    double  found_variance, found_variance_max;
 } santa_stats;
 
 /* a and o, checked, with every default written out: what a backend works from. heavy_tokens and
@@ -686,8 +769,29 @@ typedef struct santa_backend {
     size_t       (*workspace_size)(const santa_problem *problem);
     santa_status (*decode)(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                            santa_stats *stats);
+    /* NULL, or santa_proxy_encode; from < 0: the last -from keys of each sequence, to is not used */
+    santa_status (*proxy_encode)(const santa_attention *a, int64_t from, int64_t to, void *stream);
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
+
+/* ------------------------------------------------------------ >>proxy-api */
+
+/* Bytes of a->proxy for a->k (block_table: NULL or not, says whether it is paged; proxy_bits);
+   0 if these are not valid. Nothing is read. */
+SANTADEF size_t santa_proxy_size(const santa_attention *a);
+
+/* Encodes the keys from .. to - 1 of each sequence, as far as they are there: each block whose
+   last key is one of them, from all of its keys. So ranges that follow each other encode each
+   block once, in any order with the same bytes. For a page that sequences share, one of them is
+   enough. Uses k, seq_lens, proxy, proxy_bits, and of a paged cache block_table, max_pages,
+   block_table_stride and q's batch size. Calls for different blocks may run at the same time. On
+   a GPU: stream is a cudaStream_t, 0 = the default one, and nothing waits. Reads K's rows twice,
+   from memory once; writes 69 bytes a key and KV head at head_dim 128, 4 bits. */
+SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream);
+
+/* The same for the last count keys of each sequence, seq_lens included: what a decode step, which
+   has added count keys, calls. */
+SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream);
 
 /* ------------------------------------------------------------ >>steps */
 
@@ -1825,6 +1929,18 @@ static int santa__overlaps(const santa_tensor *t) {
     return 0;
 }
 
+/* How long sequences may be, and what tells their pages. */
+static santa_status santa__check_lengths(const santa_attention *a, int64_t batch) {
+    if (!a->block_table) return a->k.shape[1] > INT32_MAX ? SANTA_ERR_TOO_LONG : SANTA_OK;
+    if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
+    if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages)
+        return SANTA_ERR_BLOCK_TABLE_SHAPE;
+    if (santa__mul(santa__mul((uint64_t)batch, (uint64_t)a->block_table_stride), 4) > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
+    if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    return SANTA_OK;
+}
+
 static santa_status santa__check_shapes(const santa_attention *a) {
     const santa_tensor *t[4];
     int i;
@@ -1844,18 +1960,7 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     if (a->q.shape[3] != a->k.shape[3]) return SANTA_ERR_HEAD_DIM;
     if (a->v.shape[3] != a->out.shape[3]) return SANTA_ERR_HEAD_DIM_V;
     if (a->k.shape[1] != a->v.shape[1] || a->k.shape[0] != a->v.shape[0]) return SANTA_ERR_KV_LEN;
-    if (a->block_table) {
-        if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
-        if (a->block_table_stride != 0 && a->block_table_stride < a->max_pages)
-            return SANTA_ERR_BLOCK_TABLE_SHAPE;
-        if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->block_table_stride), 4)
-            > (uint64_t)PTRDIFF_MAX)
-            return SANTA_ERR_OVERFLOW;
-        if (santa__mul((uint64_t)a->max_pages, (uint64_t)a->k.shape[1]) > INT32_MAX)
-            return SANTA_ERR_TOO_LONG;
-    } else if (a->k.shape[1] > INT32_MAX) {
-        return SANTA_ERR_TOO_LONG;
-    }
+    if ((s = santa__check_lengths(a, a->q.shape[0])) != SANTA_OK) return s;
     if (a->q.shape[1] > INT32_MAX || a->q.shape[2] > INT32_MAX) return SANTA_ERR_OVERFLOW;
     if (santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
                    santa__mul((uint64_t)a->q.shape[2], sizeof(santa_audit))) > (uint64_t)PTRDIFF_MAX)
@@ -1864,28 +1969,43 @@ static santa_status santa__check_shapes(const santa_attention *a) {
     return santa__overlaps(&a->out) ? SANTA_ERR_OUT_OVERLAP : SANTA_OK;
 }
 
+/* Whether the pages with a sequence's keys from .. to - 1 are there. */
+static santa_status santa__check_pages(const santa_attention *a, int64_t b, int64_t from, int64_t to) {
+    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages,
+                  size = a->k.shape[1];
+    const int32_t *row = a->block_table + b * stride;
+    int64_t page;
+    for (page = from / size; page * size < to; page++)
+        if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
+    return SANTA_OK;
+}
+
+static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batch) {
+    int64_t b;
+    for (b = 0; a->seq_lens && b < batch; b++)
+        if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
+    return SANTA_OK;
+}
+
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
 static santa_status santa__check_contents(const santa_attention *a) {
-    const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages,
-                  size = a->k.shape[1];
-    int64_t b, h, page;
+    int64_t b, h;
+    santa_status s;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
     if (a->q.device != SANTA_CPU) return SANTA_OK;
-    for (b = 0; a->seq_lens && b < a->q.shape[0]; b++)
-        if (a->seq_lens[b] < 0 || a->seq_lens[b] > santa__capacity(a)) return SANTA_ERR_SEQ_LEN;
+    if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
         if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
     for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
         if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
-    for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
-        const int32_t *row = a->block_table + b * stride;
-        for (page = santa__key_range(a, b, 0).begin / size; page * size < santa__seq_len(a, b); page++)
-            if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
-    }
+    for (b = 0; a->block_table && b < a->q.shape[0]; b++)
+        if ((s = santa__check_pages(a, b, santa__key_range(a, b, 0).begin, santa__seq_len(a, b)))
+            != SANTA_OK)
+            return s;
     return SANTA_OK;
 }
 
@@ -2323,6 +2443,214 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
     const char *p = santa__row(r, j);
     int64_t c;
     for (c = 0; c < r->dim; c++) f[c] = santa__value(r, p, c);
+}
+
+/* ------------------------------------------------------------ >>proxy-format */
+
+/* The shape of a copy of K, see >>proxy. */
+enum { SANTA__PROXY_DIM = 1024 };            /* head_dim at most */
+typedef struct santa__format {
+    int64_t keys, chunks, features;          /* of a block; of a key, padded to whole chunks */
+    int64_t gains, centre, scale, bytes;     /* where these begin in a block; its size */
+    int64_t blocks;                          /* of a sequence or page, for each KV head */
+    int bits;
+    float step, middle;                      /* of codes: in standard deviations; code of 0 */
+    double noise;                            /* of a score: D / step^2, see >>proxy */
+} santa__format;
+
+static santa_status santa__format_make(const santa_attention *a, santa__format *f) {
+    const int64_t length = a->k.shape[1], d = a->k.shape[3];
+    memset(f, 0, sizeof *f);
+    if (a->proxy_bits != 0 && a->proxy_bits != 2 && a->proxy_bits != 4) return SANTA_ERR_PROXY_BITS;
+    if (d % 8 != 0 || d > SANTA__PROXY_DIM) return SANTA_ERR_PROXY_HEAD_DIM;
+    f->keys = SANTA_BLOCK;
+    while (a->block_table && length % f->keys != 0) f->keys /= 2;
+    if (f->keys < 16) return SANTA_ERR_PROXY_PAGE;
+    f->bits = a->proxy_bits ? a->proxy_bits : 4;
+    f->chunks = (d * f->bits + 127) / 128;
+    f->features = f->chunks * 128 / f->bits;
+    f->gains = 16 * f->chunks * f->keys;
+    f->centre = f->gains + 2 * f->keys;
+    f->scale = f->centre + f->features;
+    f->bytes = (f->scale + 4 + 63) / 64 * 64;
+    f->blocks = length / f->keys;
+    f->step = f->bits == 4 ? 0.3352f : 0.9957f;
+    f->middle = f->bits == 4 ? 7.5f : 1.5f;
+    f->noise = (f->bits == 4 ? 0.0115 : 0.119) / ((double)f->step * (double)f->step);
+    return SANTA_OK;
+}
+
+/* Where the block with key j of a sequence lies. */
+static char *santa__proxy_block(const santa_attention *a, const santa__format *f, int64_t batch,
+                                int64_t kv_head, int64_t j) {
+    int64_t at = batch;
+    if (a->block_table) {
+        const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+        at = a->block_table[batch * stride + j / a->k.shape[1]];
+        j %= a->k.shape[1];
+    }
+    return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
+}
+
+/* x = H D x: random signs, then an orthonormal Walsh-Hadamard transform of each piece of features
+   as long as the largest power of two that divides d. */
+static void santa__rotate(float *x, int64_t d) {
+    static const uint32_t key[2] = { 0x5eedu, 0x70726f78u };
+    const int64_t piece = d & -d;
+    const float norm = (float)(1.0 / sqrt((double)piece));
+    int64_t c, i, k, step;
+    for (c = 0; c < d; c += 128) {
+        uint32_t counter[4] = {0, 0, 0, 0}, sign[4];
+        counter[0] = (uint32_t)(c / 128);
+        santa_philox(counter, key, sign);
+        for (i = 0; i < SANTA__MIN(d - c, 128); i++)
+            x[c + i] = santa__from_bits(santa__bits(x[c + i]) ^ (sign[i / 32] >> (i % 32) & 1u) << 31);
+    }
+    for (c = 0; c < d; c += piece) {
+        float *y = x + c;
+        for (step = 1; step < piece; step *= 2)
+            for (i = 0; i < piece; i += 2 * step)
+                for (k = i; k < i + step; k++) {
+                    const float a = y[k], b = y[k + step];
+                    y[k] = a + b;
+                    y[k + step] = a - b;
+                }
+        for (k = 0; k < piece; k++) y[k] *= norm;
+    }
+}
+
+/* A key's codes, from how far it is from the centre; its gain as f16. */
+static uint16_t santa__encode_key(const santa__format *f, const float *x, int64_t d, char *codes) {
+    double squares = 0.0, both = 0.0, code_squares = 0.0;
+    const int levels = 1 << f->bits, per_chunk = 128 / f->bits;
+    float inverse;
+    uint16_t gain;
+    int64_t c;
+    for (c = 0; c < d; c++) squares += (double)x[c] * (double)x[c];
+    if (santa__not_finite_d(squares)) return 0x7e00u;
+    inverse = squares > 0.0 ? (float)(1.0 / ((double)f->step * sqrt(squares / (double)d))) : 0.0f;
+    if (!(inverse > 0.0f) || santa__not_finite(inverse)) return 0;
+    for (c = 0; c < d; c++) {
+        const float y = (float)floor((double)(x[c] * inverse)) + (float)(levels / 2);
+        const int code = y < 0.0f ? 0 : y > (float)(levels - 1) ? levels - 1 : (int)y;
+        char *to = codes + c / per_chunk * 16 * f->keys + c % 16;
+        const double level = (double)code - (double)f->middle;
+        *to = (char)(*to | code << c % per_chunk / 16 * f->bits);
+        both += (double)x[c] * level;
+        code_squares += level * level;
+    }
+    gain = santa_f32_to_f16((float)(both / code_squares));
+    return (gain & 0x7c00u) == 0x7c00u ? (uint16_t)0x7e00u : gain;
+}
+
+static int santa__load_finite(const santa__rows *k, int64_t j, float *x) {
+    int64_t c;
+    int bad = 0;
+    santa__load_row(k, j, x);
+    for (c = 0; c < k->dim; c++) bad |= santa__not_finite(x[c]);
+    return !bad;
+}
+
+/* The block that begins with key j of a sequence. */
+static void santa__encode_block(const santa__rows *k, const santa__format *f, int64_t j, char *block) {
+    float x[SANTA__PROXY_DIM], centre[SANTA__PROXY_DIM] = {0.0f}, top = 0.0f, scale;
+    const int64_t d = k->dim;
+    int64_t i, c;
+    memset(block, 0, (size_t)f->bytes);
+    for (i = 0; i < f->keys; i++) {
+        if (!santa__load_finite(k, j + i, x)) continue;
+        for (c = 0; c < d; c++) centre[c] += x[c] / (float)f->keys;
+    }
+    santa__rotate(centre, d);
+    for (c = 0; c < d; c++) {
+        if (santa__not_finite(centre[c])) centre[c] = 0.0f;
+        top = SANTA__MAX(top, (float)fabs((double)centre[c]));
+    }
+    scale = top / 127.0f;
+    memcpy(block + f->scale, &scale, sizeof scale);
+    for (c = 0; c < d; c++) {
+        const double level = scale > 0.0f ? floor((double)centre[c] / (double)scale + 0.5) : 0.0;
+        const int code = level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level;
+        block[f->centre + c] = (char)(signed char)code;
+        centre[c] = scale * (float)code;
+    }
+    for (i = 0; i < f->keys; i++) {
+        uint16_t gain = 0x7e00u;
+        if (santa__load_finite(k, j + i, x)) {
+            santa__rotate(x, d);
+            for (c = 0; c < d; c++) x[c] -= centre[c];
+            gain = santa__encode_key(f, x, d, block + 16 * i);
+        }
+        memcpy(block + f->gains + 2 * i, &gain, sizeof gain);
+    }
+}
+
+/* What the blocks of a copy are made from, and where they go. */
+static santa_status santa__check_copy(const santa_attention *a, santa__format *f) {
+    santa_status s;
+    if (!a) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_tensor(&a->k)) != SANTA_OK) return s;
+    if ((s = santa__format_make(a, f)) != SANTA_OK) return s;
+    return santa__mul(santa__mul((uint64_t)a->k.shape[0], (uint64_t)a->k.shape[2]),
+                      santa__mul((uint64_t)f->blocks, (uint64_t)f->bytes))
+           > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+SANTADEF size_t santa_proxy_size(const santa_attention *a) {
+    santa__format f;
+    if (santa__check_copy(a, &f) != SANTA_OK) return 0;
+    return (size_t)(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes);
+}
+
+/* Sequence b, or on a check run only its pages. */
+static santa_status santa__encode_sequence(const santa_attention *a, const santa__format *f, int64_t b,
+                                           int64_t from, int64_t to, int is_check) {
+    const int64_t len = santa__seq_len(a, b);
+    int64_t end, h;
+    if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
+    to = SANTA__MIN(to, len) / f->keys * f->keys;
+    end = (from / f->keys + 1) * f->keys;
+    if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
+    if (is_check) return SANTA_OK;
+    for (; end <= to; end += f->keys)
+        for (h = 0; h < a->k.shape[2]; h++) {
+            const santa__rows k = santa__rows_make(a, &a->k, b, h);
+            santa__encode_block(&k, f, end - f->keys, santa__proxy_block(a, f, b, h, end - f->keys));
+        }
+    return SANTA_OK;
+}
+
+/* from < 0: the last -from keys of each sequence. */
+static santa_status santa__encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
+    santa__format f;
+    int64_t b, batch;
+    int is_check;
+    santa_status s = santa__check_copy(a, &f);
+    if (s != SANTA_OK) return s;
+    batch = a->block_table ? a->q.shape[0] : a->k.shape[0];
+    if (batch <= 0) return SANTA_ERR_SHAPE;
+    if ((s = santa__check_lengths(a, batch)) != SANTA_OK) return s;
+    if (!a->k.data) return SANTA_ERR_NULL_DATA;
+    if (!a->proxy) return SANTA_ERR_PROXY_NULL;
+    if (a->k.device != SANTA_CPU) {
+        const santa_backend *backend = santa__backends[a->k.device];
+        if (!backend) return SANTA_ERR_NO_BACKEND;
+        return backend->proxy_encode ? backend->proxy_encode(a, from, to, stream) : SANTA_ERR_BACKEND_PROXY;
+    }
+    if ((s = santa__check_seq_lens(a, batch)) != SANTA_OK) return s;
+    for (is_check = 1; is_check >= 0; is_check--)
+        for (b = 0; b < batch; b++)
+            if ((s = santa__encode_sequence(a, &f, b, from, to, is_check)) != SANTA_OK) return s;
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
+    return from < 0 || to < from ? SANTA_ERR_PROXY_RANGE : santa__encode(a, from, to, stream);
+}
+
+SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream) {
+    if (count < 0) return SANTA_ERR_PROXY_RANGE;
+    return count == 0 ? SANTA_OK : santa__encode(a, -count, 0, stream);
 }
 
 /* ------------------------------------------------------------ >>query */
