@@ -629,7 +629,7 @@ typedef struct santa_vattention_options {
     santa_guarantee guarantee;     /* 0 = denominator (the paper's experiments) */
     santa_bound     bound;         /* 0 = CLT */
     santa_heavy_predictor heavy;   /* NULL = exact oracle: computes all scores, reads all of K
-                                      (for research) */
+                                      (for research); with SANTA_SCORES_PROXY its copy instead */
     void        *heavy_user;
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
 } santa_vattention_options;
@@ -1226,6 +1226,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                or 64. Head g has s at g * s_stride, max and sum at g * stride. A NaN or +inf
                among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
+   copied      scores of a block of the copy of K, see santa__copied
+   product     sum of a[i] b[i] over SANTA_BLOCK numbers
+   raise       size[i] = max(size[i], unit u[i]) for SANTA_BLOCK numbers; returns their sum
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
@@ -1269,6 +1272,27 @@ typedef struct santa__weights {
     int64_t group, at, w_stride, acc_stride;
 } santa__weights;
 
+/* The shape of a copy of K, see >>proxy. */
+enum { SANTA__PROXY_DIM = 1024 };            /* head_dim at most */
+typedef struct santa__format {
+    int64_t keys, chunks, features;          /* of a block; of a key, padded to whole chunks */
+    int64_t gains, centre, scale, bytes;     /* where these begin in a block; its size */
+    int64_t blocks;                          /* of a sequence or page, for each KV head */
+    int bits;
+    float step, middle;                      /* of codes: in standard deviations; code of 0 */
+    double noise;                            /* variance of a score: noise (|q| gain)^2 */
+} santa__format;
+
+/* Queries that meet a block of the copy: rotated ones of f->features floats each and the same as
+   int8 times unit[g]; less: middle times their sum. Scores go to s + g * s_stride, the squared
+   gains of the keys to squares. */
+typedef struct santa__copied {
+    const char *codes;
+    const float *q, *unit, *less;
+    float *s, *squares;
+    int64_t group, s_stride;
+} santa__copied;
+
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*dot_q8)(const char *const *row, int n, int64_t d, const santa__queries *x);
@@ -1276,6 +1300,9 @@ typedef struct santa__kernels {
     void (*mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max, float *sum, int64_t stride);
     void (*exps)(float *x);
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
+    void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
+    float (*product)(const float *a, const float *b);
+    float (*raise)(const float *u, float unit, float *size);
 } santa__kernels;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -1311,6 +1338,10 @@ typedef struct santa__kernels {
    vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
    within each block in any way; less: see below
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
+   vints(p): int8 as floats
+   codes(bits, codes, step, chunks, q, stride, heads, out): sums over the features of a copied
+   key's code times q's int8, for 16 keys and 4 heads or 1, as floats; step: bytes from chunk to
+   chunk, stride: from head to head
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
    SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a
@@ -1441,7 +1472,27 @@ SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
     (void)n;
     SANTA__EACH(f);
 }
+SANTA__INLINE santa__v8 santa__vints_scalar(const char *p) { SANTA__EACH((float)(signed char)p[i]); }
 #undef SANTA__EACH
+SANTA__INLINE void santa__codes_scalar(int bits, const char *codes, int64_t step, int64_t chunks,
+                                       const char *q, int64_t stride, int heads, float *out) {
+    const int mask = (1 << bits) - 1;
+    int64_t c;
+    int g, k, i, part;
+    for (k = 0; k < 16; k++) {
+        int sum[4] = {0};
+        for (c = 0; c < chunks; c++) {
+            const unsigned char *x = (const unsigned char *)codes + c * step + 16 * k;
+            for (part = 0; part < 8 / bits; part++)
+                for (g = 0; g < heads; g++) {
+                    const signed char *y =
+                        (const signed char *)q + g * stride + c * (128 / bits) + 16 * part;
+                    for (i = 0; i < 16; i++) sum[g] += (x[i] >> part * bits & mask) * y[i];
+                }
+        }
+        for (g = 0; g < heads; g++) out[16 * g + k] = (float)sum[g];
+    }
+}
 
 /* A strip of SANTA__PACK features as vrow gives them. Without branches, so that compilers find
    vectors: an f16 below 2^-14 is right once 2^-14 is added and taken off again, an e4m3
@@ -1582,6 +1633,55 @@ SANTA__INLINE __m256 santa__vscales_avx2(const char *k, int n) {
     (void)n;
     return _mm256_cvtph_ps(_mm_set1_epi16((short)santa__u16(k)));
 }
+SANTA__INLINE __m256 santa__vints_avx2(const char *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+/* Four keys at a time, two in a vector; a chunk's products fit into 16 bits. */
+SANTA__INLINE void santa__codes_avx2(int bits, const char *codes, int64_t step, int64_t chunks,
+                                     const char *q, int64_t stride, int heads, float *out) {
+    const __m256i mask = _mm256_set1_epi8((char)((1 << bits) - 1)), ones = _mm256_set1_epi16(1);
+    const int parts = 8 / bits;
+    int k, g, part, v;
+    for (k = 0; k < 16; k += 4, codes += 64) {
+        __m256i sum[8];
+        const char *x = codes, *y = q;
+        int64_t c;
+        SANTA__UNROLL
+        for (g = 0; g < 8; g++) sum[g] = _mm256_setzero_si256();
+        for (c = 0; c < chunks; c++, x += step, y += 128 / bits) {
+            __m256i pair[2], both[8];
+            SANTA__UNROLL
+            for (v = 0; v < 2; v++)
+                pair[v] = _mm256_loadu_si256((const __m256i *)(const void *)(x + 32 * v));
+            SANTA__UNROLL
+            for (part = 0; part < parts; part++) {
+                SANTA__UNROLL
+                for (v = 0; v < 2; v++) {
+                    const __m256i code = _mm256_and_si256(pair[v], mask);
+                    SANTA__UNROLL
+                    for (g = 0; g < heads; g++) {
+                        const __m256i f = _mm256_maddubs_epi16(
+                            code, _mm256_broadcastsi128_si256(_mm_loadu_si128(
+                                      (const __m128i *)(const void *)(y + g * stride + 16 * part))));
+                        both[2 * g + v] = part == 0 ? f : _mm256_add_epi16(both[2 * g + v], f);
+                    }
+                    pair[v] = bits == 4 ? _mm256_srli_epi16(pair[v], 4) : _mm256_srli_epi16(pair[v], 2);
+                }
+            }
+            SANTA__UNROLL
+            for (g = 0; g < 2 * heads; g++)
+                sum[g] = _mm256_add_epi32(sum[g], _mm256_madd_epi16(both[g], ones));
+        }
+        SANTA__UNROLL
+        for (g = 0; g < heads; g++) {            /* keys 0, 2 in the lower half, 1, 3 in the upper one */
+            __m256i x4 = _mm256_hadd_epi32(sum[2 * g], sum[2 * g + 1]);
+            x4 = _mm256_hadd_epi32(x4, x4);
+            _mm_storeu_ps(out + 16 * g + k,
+                          _mm_cvtepi32_ps(_mm_unpacklo_epi32(_mm256_castsi256_si128(x4),
+                                                             _mm256_extracti128_si256(x4, 1))));
+        }
+    }
+}
 
 #include SANTA_FILENAME
 
@@ -1685,6 +1785,52 @@ SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
         n < 2 ? h : _mm256_inserti128_si256(h, _mm_set1_epi16((short)santa__u16(k + 34)), 1));
 }
 
+SANTA__INLINE __m512 santa__vints_avx512(const char *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
+}
+SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step, int64_t chunks,
+                                       const char *q, int64_t stride, int heads, float *out) {
+    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const int parts = 8 / bits;
+    __m512i sum[16];
+    int64_t c;
+    int g, part, v;
+    SANTA__UNROLL
+    for (g = 0; g < 4 * heads; g++) sum[g] = _mm512_setzero_si512();
+    for (c = 0; c < chunks; c++, codes += step, q += 128 / bits) {
+        __m512i four[4];
+        SANTA__UNROLL
+        for (v = 0; v < 4; v++) four[v] = _mm512_loadu_si512(codes + 64 * v);
+        SANTA__UNROLL
+        for (part = 0; part < parts; part++) {
+            __m512i y[4];
+            SANTA__UNROLL
+            for (g = 0; g < heads; g++)
+                y[g] = _mm512_broadcast_i32x4(
+                    _mm_loadu_si128((const __m128i *)(const void *)(q + g * stride + 16 * part)));
+            SANTA__UNROLL
+            for (v = 0; v < 4; v++) {
+                const __m512i code = _mm512_and_si512(four[v], mask);
+                SANTA__UNROLL
+                for (g = 0; g < heads; g++)
+                    sum[4 * g + v] = _mm512_dpbusd_epi32(sum[4 * g + v], code, y[g]);
+                four[v] = bits == 4 ? _mm512_srli_epi16(four[v], 4) : _mm512_srli_epi16(four[v], 2);
+            }
+        }
+    }
+    SANTA__UNROLL
+    for (g = 0; g < heads; g++) {                /* four keys in a vector; their sums side by side */
+        const __m512i *x = sum + 4 * g;
+        const __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(x[0], x[1]),
+                                           _mm512_unpackhi_epi32(x[0], x[1])),
+                      b = _mm512_add_epi32(_mm512_unpacklo_epi32(x[2], x[3]),
+                                           _mm512_unpackhi_epi32(x[2], x[3]));
+        const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+        _mm512_storeu_ps(out + 16 * g, _mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, all)));
+    }
+}
+
 #include SANTA_FILENAME
 #endif
 
@@ -1782,6 +1928,53 @@ SANTA__INLINE float32x4_t santa__vpairs_neon(float32x4_t x, float32x4_t k, float
 SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
     (void)n;
     return vdupq_n_f32(santa_f16_to_f32(santa__u16(k)));
+}
+SANTA__INLINE float32x4_t santa__vints_neon(const char *p) {
+    int8_t b[8] = {0};
+    memcpy(b, p, 4);
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))));
+}
+/* x + products of 16 codes and int8; without dot products, two of them fit into 16 bits. */
+SANTA__INLINE int32x4_t santa__add_codes_neon(int32x4_t x, int8x16_t a, int8x16_t b) {
+#ifdef __ARM_FEATURE_DOTPROD
+    return vdotq_s32(x, a, b);
+#else
+    return vpadalq_s16(x, vmlal_s8(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vget_high_s8(a),
+                                   vget_high_s8(b)));
+#endif
+}
+SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, int64_t chunks,
+                                     const char *q, int64_t stride, int heads, float *out) {
+    const uint8x16_t mask = vdupq_n_u8((uint8_t)((1 << bits) - 1));
+    const int parts = 8 / bits;
+    int k, g, part, v;
+    for (k = 0; k < 16; k += 4, codes += 64) {
+        int32x4_t sum[16];
+        const char *x = codes, *y = q;
+        int64_t c;
+        SANTA__UNROLL
+        for (g = 0; g < 4 * heads; g++) sum[g] = vdupq_n_s32(0);
+        for (c = 0; c < chunks; c++, x += step, y += 128 / bits) {
+            SANTA__UNROLL
+            for (part = 0; part < parts; part++) {
+                const int8x16_t down = vdupq_n_s8((int8_t)(-part * bits));
+                SANTA__UNROLL
+                for (v = 0; v < 4; v++) {
+                    const uint8x16_t key = vld1q_u8((const uint8_t *)(const void *)(x + 16 * v));
+                    const int8x16_t code = vreinterpretq_s8_u8(vandq_u8(vshlq_u8(key, down), mask));
+                    SANTA__UNROLL
+                    for (g = 0; g < heads; g++)
+                        sum[4 * g + v] = santa__add_codes_neon(
+                            sum[4 * g + v], code, santa__bytes16_neon(y + g * stride + 16 * part));
+                }
+            }
+        }
+        SANTA__UNROLL
+        for (g = 0; g < heads; g++)
+            vst1q_f32(out + 16 * g + k,
+                      vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(sum[4 * g], sum[4 * g + 1]),
+                                               vpaddq_s32(sum[4 * g + 2], sum[4 * g + 3]))));
+    }
 }
 
 #include SANTA_FILENAME
@@ -1990,11 +2183,14 @@ static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batc
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
-static santa_status santa__check_contents(const santa_attention *a) {
+static santa_status santa__check_contents(const santa_attention *a, santa_scores_method scores) {
     int64_t b, h;
     santa_status s;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
+    if (scores == SANTA_SCORES_PROXY && !a->proxy) return SANTA_ERR_PROXY_NULL;
     if (a->q.device != SANTA_CPU) return SANTA_OK;
+    for (b = 0; scores == SANTA_SCORES_PROXY && a->proxy_lens && b < a->q.shape[0]; b++)
+        if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
@@ -2045,11 +2241,61 @@ static santa_status santa__check_sampler(const santa_options *o) {
     return santa_isa_supported(o->isa) ? SANTA_OK : SANTA_ERR_ISA;
 }
 
+static santa_status santa__format_make(const santa_attention *a, santa__format *f) {
+    const int64_t length = a->k.shape[1], d = a->k.shape[3];
+    memset(f, 0, sizeof *f);
+    if (a->proxy_bits != 0 && a->proxy_bits != 2 && a->proxy_bits != 4) return SANTA_ERR_PROXY_BITS;
+    if (d % 8 != 0 || d > SANTA__PROXY_DIM) return SANTA_ERR_PROXY_HEAD_DIM;
+    f->keys = SANTA_BLOCK;
+    while (a->block_table && length % f->keys != 0) f->keys /= 2;
+    if (f->keys < 16) return SANTA_ERR_PROXY_PAGE;
+    f->bits = a->proxy_bits ? a->proxy_bits : 4;
+    f->chunks = (d * f->bits + 127) / 128;
+    f->features = f->chunks * 128 / f->bits;
+    f->gains = 16 * f->chunks * f->keys;
+    f->centre = f->gains + 2 * f->keys;
+    f->scale = f->centre + f->features;
+    f->bytes = (f->scale + 4 + 63) / 64 * 64;
+    f->blocks = length / f->keys;
+    f->step = f->bits == 4 ? 0.3352f : 0.9957f;
+    f->middle = f->bits == 4 ? 7.5f : 1.5f;
+    f->noise = (f->bits == 4 ? 0.0115 : 0.119) / ((double)f->step * (double)f->step);
+    return SANTA_OK;
+}
+
+/* What the blocks of a copy are made from, and where they go. */
+static santa_status santa__check_copy(const santa_attention *a, santa__format *f) {
+    santa_status s;
+    if (!a) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_tensor(&a->k)) != SANTA_OK) return s;
+    if ((s = santa__format_make(a, f)) != SANTA_OK) return s;
+    return santa__mul(santa__mul((uint64_t)a->k.shape[0], (uint64_t)a->k.shape[2]),
+                      santa__mul((uint64_t)f->blocks, (uint64_t)f->bytes))
+           > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+static int santa__bad_limit(double limit) {
+    return santa__not_finite_d(limit) || (limit < 0.0 && limit != (double)SANTA_NONE);
+}
+
+static santa_status santa__check_proxy(const santa_attention *a, const santa_options *o) {
+    santa__format format;
+    if (o->proxy.sink_tokens < SANTA_NONE || o->proxy.local_tokens < SANTA_NONE
+        || o->proxy.rescue_keys < SANTA_NONE || santa__bad_limit(o->proxy.rescue_above)
+        || santa__bad_limit(o->proxy.exact_above))
+        return SANTA_ERR_PROXY_OPTIONS;
+    if (o->scores != SANTA_SCORES_PROXY) return SANTA_OK;
+    if (!(santa_method_traits(o->method) & SANTA_PROXIES)) return SANTA_ERR_PROXY_METHOD;
+    if (o->num_combs > 1) return SANTA_ERR_COMBS;
+    return santa__check_copy(a, &format);
+}
+
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
-    if ((unsigned)o->scores > (unsigned)SANTA_SCORES_Q8) return SANTA_ERR_SCORES;
+    if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
+    if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -2077,6 +2323,10 @@ static int64_t santa__count_of(int64_t option, int64_t by_default) {
     return option == SANTA_NONE ? 0 : option ? option : by_default;
 }
 
+static double santa__limit_of(double option, double by_default) {
+    return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
+}
+
 /* The options with their defaults written out. */
 static santa_options santa__resolved(const santa_options *o) {
     santa_options x = *o;
@@ -2090,6 +2340,11 @@ static santa_options santa__resolved(const santa_options *o) {
     if (!draws) x.dense_below = 0;
     else if (x.dense_below == SANTA_AUTO) x.dense_below = 16 * x.num_samples;
     if (x.bernoulli_draws == 0) x.bernoulli_draws = 4;
+    x.proxy.sink_tokens = santa__count_of(x.proxy.sink_tokens, 4);
+    x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
+    x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys, 2 * x.num_samples);
+    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.5);
+    x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, 1.0);
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
     v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
@@ -2163,6 +2418,8 @@ typedef struct santa__plan {
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
     uint64_t units, masses, chance, sums, anchor;
+    uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked;
+    santa__format format;                   /* of the copy of K */
     uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
                                                where threads share chunks */
     int is_shared;                          /* threads share the keys of a job */
@@ -2192,10 +2449,19 @@ static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
 }
 
+/* What stats tells of the guards, as whole millionths, and how many heads. */
+typedef struct santa__tally {
+    int64_t heads, expected, found;
+    double expected_max, found_max;
+} santa__tally;
+
 /* What all methods need. A method adds its own, see santa__method. */
 static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t group, int64_t rows,
-                              int64_t n, int64_t d, int64_t dv, int64_t chunks) {
+                              int64_t n, int64_t d, int64_t dv, int64_t chunks,
+                              const santa__format *format) {
+    const int is_copied = format != NULL;
     memset(p, 0, sizeof *p);
+    if (format) p->format = *format;
     p->o = o;
     p->rows = rows;
     p->queries = rows * group;
@@ -2217,6 +2483,10 @@ static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t gr
         santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
     p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
     p->active = santa__part(p, p->d_pad, 4);
+    p->tally = santa__part(p, is_copied, sizeof(santa__tally));
+    p->copy_codes = santa__part(p, p->queries * p->format.features, 1);
+    p->copy_q = santa__part(p, p->queries * p->format.features, 4);
+    p->copy_unit = santa__part(p, 2 * p->queries * is_copied, 4);
 }
 
 /* The states of exact attention: the row's, and a chunk's or all of them. */
@@ -2265,7 +2535,18 @@ typedef struct santa__mass {
        mass of the sure ones */
     float *unit, *chance;
     double sure;
+    double rest;                 /* mass of keys that are in no block, relative to exp(m) */
 } santa__mass;
+
+/* One head of a row that takes its scores from a copy of K. */
+typedef struct santa__copied_head {
+    santa__state state;                      /* of the keys read exactly; those drawn join it */
+    double expected, found;                  /* variance of its log weights */
+    double drawn, weight, square;            /* sums over drawn keys of p^ / pi = w^, w, w^2 / w^ */
+    double scale;                            /* from the state's numerator to the result */
+    float lse;
+    int is_done;                             /* without exact scores */
+} santa__copied_head;
 
 /* Those of a group's heads, and one list of keys, with weights for each head. */
 static void santa__needs_sizes(santa__plan *p) {
@@ -2277,6 +2558,31 @@ static void santa__needs_sizes(santa__plan *p) {
     p->chance = santa__part(p, p->capacity, 4);
     p->sums = santa__part(p, group * p->dv, 4);
     p->anchor = santa__part(p, p->dv, 4);
+}
+
+static void santa__needs_copied(santa__plan *p) {
+    const int64_t group = p->queries / p->rows;
+    const int is_shared = santa__has_traits(p->o, SANTA_SHARES_ROWS);
+    const int may_be_dense = p->o->dense_below != 0;
+    if (is_shared) p->capacity = SANTA__MIN(group * p->o->num_samples + 1, p->n);
+    p->score_stride = p->blocks * SANTA_BLOCK;
+    p->scores = santa__part(p, p->queries * p->score_stride, 4);
+    p->block_max = santa__part(p, p->queries * p->blocks, 4);
+    p->block_sum = santa__part(p, p->queries * p->blocks, 4);
+    p->spread = santa__part(p, p->queries * p->blocks, 4);
+    p->prefix = santa__part(p, p->blocks + 1, 8);
+    p->seen = santa__part(p, p->words, 8);
+    p->index = santa__part(p, p->capacity, 4);
+    p->count = santa__part(p, p->capacity, 4);
+    p->chance = santa__part(p, p->capacity, 4);
+    p->weight = santa__part(p, (is_shared ? group : 1) * p->capacity, 4);
+    p->units = santa__part(p, group * p->blocks, 4);
+    p->masses = santa__part(p, group, sizeof(santa__mass));
+    p->heads = santa__part(p, group, sizeof(santa__copied_head));
+    p->sums = santa__part(p, group * p->dv, 4);
+    p->anchor = santa__part(p, p->dv, 4);
+    p->ranked = santa__part(p, p->score_stride, 4);
+    if (may_be_dense) santa__plan_states(p, 1);
 }
 
 enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
@@ -2311,12 +2617,15 @@ static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
 static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
     return SANTA__MIN(o->num_samples + 1, n);
 }
+#define santa__capacity_copied santa__capacity_sizes
 
 static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }
 
-/* Whether a token's KV heads lie side by side. */
-static int santa__is_token_major(const santa_attention *a) {
-    return santa__abs(a->k.stride[2]) < santa__abs(a->k.stride[1]);
+static int santa__is_copied(const santa_options *o) { return o->scores == SANTA_SCORES_PROXY; }
+
+/* Whether a token's KV heads lie side by side in what is read key by key. A copy has them apart. */
+static int santa__is_token_major(const santa_problem *p) {
+    return !santa__is_copied(&p->o) && santa__abs(p->a.k.stride[2]) < santa__abs(p->a.k.stride[1]);
 }
 
 /* Keys of a chunk of exact attention, see santa__dense_chunk: any long row has some chunks for
@@ -2339,7 +2648,7 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
     if (threads == 1 || santa__has_traits(&p->o, SANTA_ADAPTS) || n < SANTA__TEAM_KEYS) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
-    return santa__is_token_major(&p->a)
+    return santa__is_token_major(p)
            && (!santa__has_traits(&p->o, SANTA_EXACT) || santa__is_even(n / santa__chunk(n), threads));
 }
 
@@ -2348,7 +2657,7 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
    thread's workspace. */
 static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
     const int64_t threads = p->o.num_threads, all = SANTA__MIN(p->kv_heads, (int64_t)SANTA__SPAN);
-    if (!santa__is_token_major(&p->a) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (!santa__is_token_major(p) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
     if (plan->thread_scores) return all;
     return SANTA__MAX(SANTA__MIN((santa__items(&p->o) + threads - 1) / threads, all), 1);
 }
@@ -2446,39 +2755,6 @@ static void santa__load_row(const santa__rows *r, int64_t j, float *f) {
 }
 
 /* ------------------------------------------------------------ >>proxy-format */
-
-/* The shape of a copy of K, see >>proxy. */
-enum { SANTA__PROXY_DIM = 1024 };            /* head_dim at most */
-typedef struct santa__format {
-    int64_t keys, chunks, features;          /* of a block; of a key, padded to whole chunks */
-    int64_t gains, centre, scale, bytes;     /* where these begin in a block; its size */
-    int64_t blocks;                          /* of a sequence or page, for each KV head */
-    int bits;
-    float step, middle;                      /* of codes: in standard deviations; code of 0 */
-    double noise;                            /* of a score: D / step^2, see >>proxy */
-} santa__format;
-
-static santa_status santa__format_make(const santa_attention *a, santa__format *f) {
-    const int64_t length = a->k.shape[1], d = a->k.shape[3];
-    memset(f, 0, sizeof *f);
-    if (a->proxy_bits != 0 && a->proxy_bits != 2 && a->proxy_bits != 4) return SANTA_ERR_PROXY_BITS;
-    if (d % 8 != 0 || d > SANTA__PROXY_DIM) return SANTA_ERR_PROXY_HEAD_DIM;
-    f->keys = SANTA_BLOCK;
-    while (a->block_table && length % f->keys != 0) f->keys /= 2;
-    if (f->keys < 16) return SANTA_ERR_PROXY_PAGE;
-    f->bits = a->proxy_bits ? a->proxy_bits : 4;
-    f->chunks = (d * f->bits + 127) / 128;
-    f->features = f->chunks * 128 / f->bits;
-    f->gains = 16 * f->chunks * f->keys;
-    f->centre = f->gains + 2 * f->keys;
-    f->scale = f->centre + f->features;
-    f->bytes = (f->scale + 4 + 63) / 64 * 64;
-    f->blocks = length / f->keys;
-    f->step = f->bits == 4 ? 0.3352f : 0.9957f;
-    f->middle = f->bits == 4 ? 7.5f : 1.5f;
-    f->noise = (f->bits == 4 ? 0.0115 : 0.119) / ((double)f->step * (double)f->step);
-    return SANTA_OK;
-}
 
 /* Where the block with key j of a sequence lies. */
 static char *santa__proxy_block(const santa_attention *a, const santa__format *f, int64_t batch,
@@ -2585,17 +2861,6 @@ static void santa__encode_block(const santa__rows *k, const santa__format *f, in
     }
 }
 
-/* What the blocks of a copy are made from, and where they go. */
-static santa_status santa__check_copy(const santa_attention *a, santa__format *f) {
-    santa_status s;
-    if (!a) return SANTA_ERR_NULL_ARGUMENT;
-    if ((s = santa__check_tensor(&a->k)) != SANTA_OK) return s;
-    if ((s = santa__format_make(a, f)) != SANTA_OK) return s;
-    return santa__mul(santa__mul((uint64_t)a->k.shape[0], (uint64_t)a->k.shape[2]),
-                      santa__mul((uint64_t)f->blocks, (uint64_t)f->bytes))
-           > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
-}
-
 SANTADEF size_t santa_proxy_size(const santa_attention *a) {
     santa__format f;
     if (santa__check_copy(a, &f) != SANTA_OK) return 0;
@@ -2655,11 +2920,18 @@ SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count
 
 /* ------------------------------------------------------------ >>query */
 
+/* Draws keys from masses, see >>draw. */
+struct santa__mass;
+struct santa__picks;
+typedef void (*santa__draw_function)(const santa_options *o, struct santa__mass *x, santa__rng *rng,
+                                     struct santa__picks *l, santa_stats *stats);
+
 /* One KV head of one sequence, and some query rows of its group: what a method works on. Query
    x = row * group + g is head g of the group in that row. */
 typedef struct santa__job {
     const santa_problem *p;
     const struct santa__method *method;  /* of these rows: dense where dense_below says so */
+    santa__draw_function exact_draw;     /* of o->method, whatever gives the scores */
     const santa_options *o;
     const santa__kernels *kernel;
     const santa__plan *plan;
@@ -2672,6 +2944,8 @@ typedef struct santa__job {
     uint64_t seed, offset, request_id;
     float *q, *coef, *scores;            /* [queries, d_pad]: scaled queries; their Bernoulli estimates */
     char *packed;                        /* the queries for the kernels, see santa__pack */
+    char *copy_codes;                    /* .. and for the copy of K, see santa__copied */
+    float *copy_q, *copy_unit, *copy_less;
     int form;                            /* of packed */
     int is_shared;                       /* threads share the job's pieces */
     int32_t *active;                     /* features some query's estimate holds */
@@ -2772,6 +3046,31 @@ static int santa__form(const santa__job *j) {
            && !santa__is_bernoulli(j->o) && santa__has_dot_bf16(j->kernel) ? SANTA__PAIRS : SANTA__FLOATS;
 }
 
+/* A scaled query for the copy of K: rotated, and in 8 bits. */
+static void santa__copy_query(const santa__job *j, int64_t x) {
+    const int64_t features = j->plan->format.features, d = j->k.dim;
+    float *q = j->copy_q + x * features, top = 0.0f, unit;
+    char *code = j->copy_codes + x * features;
+    int64_t c;
+    int sum = 0, bad = 0;
+    memset(q, 0, (size_t)features * sizeof *q);
+    memcpy(q, j->q + x * j->plan->d_pad, (size_t)d * sizeof *q);
+    santa__rotate(q, d);
+    for (c = 0; c < d; c++) {
+        bad |= santa__not_finite(q[c]);
+        top = SANTA__MAX(top, (float)fabs((double)q[c]));
+    }
+    unit = bad ? santa__nan() : top / 127.0f;
+    memset(code, 0, (size_t)features);
+    for (c = 0; c < d && unit > 0.0f; c++) {
+        const int level = (int)floor((double)q[c] / (double)unit + 0.5);
+        code[c] = (char)(signed char)(level > 127 ? 127 : level < -127 ? -127 : level);
+        sum += code[c];
+    }
+    j->copy_unit[x] = unit;
+    j->copy_less[x] = j->plan->format.middle * (float)sum;
+}
+
 static void santa__prepare_queries(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
     int64_t x, i;
@@ -2788,6 +3087,7 @@ static void santa__prepare_queries(santa__job *j) {
         if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + x * pad, d, j->queries, packed);
         if (j->form == SANTA__FLOATS) santa__pack(j->q + x * pad, d, j->queries, packed);
     }
+    for (x = 0; x < j->queries && santa__is_copied(j->o); x++) santa__copy_query(j, x);
     j->coef = j->q;
     for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
     j->num_active = d;
@@ -3061,12 +3361,12 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
 }
 
 /* What one query picked: keys in ascending order, each once, how often it was drawn, and its
-   weight. v: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
+   weight. v, k: NULL, or the rows that will be read, to be sent for as soon as they are drawn. */
 typedef struct santa__picks {
     int32_t *index, *count;
     float *weight;
     int64_t rows, draws;
-    const santa__rows *v;
+    const santa__rows *v, *k;
 } santa__picks;
 
 /* Rows of a query at most, so that a slice's fit in the L2 cache together. */
@@ -3083,6 +3383,7 @@ static void santa__picks_add(santa__picks *l, int32_t key) {
     SANTA_ASSERT(!l->rows || l->index[l->rows - 1] <= key);           /* keys arrive in ascending order */
     if (l->rows && l->index[l->rows - 1] == key) l->count[l->rows - 1]++;
     else {
+        if (l->k && l->rows < SANTA__SEND_FOR) santa__send_for(l->k, key);
         if (l->v && l->rows < SANTA__SEND_FOR) santa__send_for(l->v, key);
         l->index[l->rows] = key;
         l->count[l->rows] = 1;
@@ -3322,25 +3623,13 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
     }
 }
 
-static void santa__raise_sizes(const float *SANTA__RESTRICT u, float unit, float *SANTA__RESTRICT size) {
-    int i;
-    for (i = 0; i < SANTA_BLOCK; i++) {
-        const float share = u[i] * unit;
-        size[i] = share > size[i] ? share : size[i];
-    }
-}
-
-/* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum, in
-   lanes as vectors would add it. */
+/* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum. */
 static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, float *size) {
-    float lane[SANTA__GROUP] = {0.0f};
+    float sum = 0.0f;
     int64_t h;
-    int i;
     memset(size, 0, SANTA_BLOCK * sizeof *size);
-    for (h = 0; h < heads; h++) santa__raise_sizes(x[h].u + b * SANTA_BLOCK, x[h].unit[b], size);
-    for (h = 0; h < SANTA_BLOCK; h += SANTA__GROUP)
-        for (i = 0; i < SANTA__GROUP; i++) lane[i] += size[h + i];
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+    for (h = 0; h < heads; h++) sum = x->kernel->raise(x[h].u + b * SANTA_BLOCK, x[h].unit[b], size);
+    return sum;
 }
 
 /* After santa__prefix. Rounded u have a sum of their own. */
@@ -3352,7 +3641,8 @@ static void santa__mass_units(santa__mass *x, int is_rounded) {
         float sum = is_rounded ? 0.0f : x->sum[b];
         for (i = 0; i < x->block && is_rounded; i++) sum += u[i];
         x->unit[b] = x->total > 0.0 && sum > 0.0f
-                   ? (float)((x->prefix[b + 1] - x->prefix[b]) / (x->total * (double)sum)) : 0.0f;
+                   ? (float)((x->prefix[b + 1] - x->prefix[b]) / ((x->total + x->rest) * (double)sum))
+                   : 0.0f;
     }
 }
 
@@ -3540,9 +3830,6 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
         kernel->mass(copy, 0, 1, block, max + x * mass_stride, sum + x * mass_stride, 0);
     }
 }
-
-typedef void (*santa__draw_function)(const santa_options *o, santa__mass *x, santa__rng *rng,
-                                     santa__picks *l, santa_stats *stats);
 
 /* One query's picks from its block masses: rounding of u, prefix, draw. Returns 1 if a score
    was NaN or +inf. */
@@ -3965,6 +4252,7 @@ static void santa__pick_query(const santa__job *j, int64_t x, santa__picked *pic
     l->count = SANTA__PART(int32_t, j, count) + list;
     l->weight = SANTA__PART(float, j, weight) + list;
     l->v = &j->v;
+    l->k = NULL;
     picked->bad = santa__pick(j->o, j->method->draw, &mass, santa__weights_of(j, x), &rng, &dither, l,
                               j->stats);
     if (picked->bad) return;
@@ -4104,6 +4392,7 @@ static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, in
     l.count = SANTA__PART(int32_t, j, count);
     l.weight = SANTA__PART(float, j, weight);
     l.v = &j->v;
+    l.k = NULL;
     for (row = 0; row < j->rows; row++) {
         santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, row * j->group);
         l.rows = l.draws = 0;
@@ -4117,6 +4406,498 @@ static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, in
         j->stats->v_rows_head += l.rows * j->group;
         j->stats->draws += l.draws;
     }
+}
+
+/* ------------------------------------------------------------ >>proxied */
+
+/* Methods that take their scores from a copy of K, see >>proxy. */
+
+/* The keys that a row scores by the copy, from .. to - 1; it reads all its others exactly. */
+typedef struct santa__part_of { int64_t from, to; } santa__part_of;
+
+static santa__part_of santa__copied_keys(const santa__job *j, const santa__range *r) {
+    const santa_proxy_options *o = &j->o->proxy;
+    const int32_t *lens = j->p->a.proxy_lens;
+    const int64_t keys = j->plan->format.keys;
+    santa__part_of part;
+    int64_t to = r->end - SANTA__MIN(o->local_tokens, r->end);
+    if (lens) to = SANTA__MIN(to, lens[j->batch]);
+    part.from = r->begin + SANTA__MIN(o->sink_tokens, r->end - r->begin);
+    part.to = SANTA__MAX(to / keys * keys, part.from);
+    return part;
+}
+
+/* Scores of the keys from .. to - 1 of block b (keys b * SANTA_BLOCK ..) for queries x0 .., by the
+   copy: s[(x - x0) * s_stride + i], and the squared gains of its keys; the rest of the block is
+   masked. */
+static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, int64_t to, int64_t x0,
+                                 int64_t queries, float *s, int64_t s_stride, float *squares) {
+    const santa__format *f = &j->plan->format;
+    const int64_t first = b * SANTA_BLOCK;
+    santa__copied x;
+    int64_t at, i, h;
+    x.codes = j->copy_codes + x0 * f->features;
+    x.q = j->copy_q + x0 * f->features;
+    x.unit = j->copy_unit + x0;
+    x.less = j->copy_less + x0;
+    x.group = queries;
+    x.s_stride = s_stride;
+    for (at = first; at < first + SANTA_BLOCK; at += f->keys) {
+        x.s = s + (at - first);
+        x.squares = squares + (at - first);
+        if (at + f->keys <= from || at >= to) {
+            memset(x.squares, 0, (size_t)f->keys * sizeof *x.squares);
+            continue;
+        }
+        j->kernel->copied(santa__proxy_block(&j->p->a, f, j->batch, j->kv_head, at), f, &x);
+        santa__score_extras(j, santa__keys_from(NULL, at, f->keys), (int)f->keys, x0, queries, x.s,
+                            s_stride);
+    }
+    for (h = 0; h < queries; h++, s += s_stride) {
+        for (i = 0; i < from - first; i++) s[i] = SANTA__MASKED;
+        for (i = SANTA__MAX(to - first, 0); i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
+    }
+}
+
+/* Scores of keys of any range and all queries of a row, by the copy where it has them. */
+static void santa__copied_range(const santa__job *j, int64_t x0, int64_t from, int64_t to, float *s,
+                                int64_t s_stride) {
+    const santa__part_of part = santa__copied_keys(j, santa__range_of(j, x0));
+    float block[SANTA__SLICE * SANTA_BLOCK], squares[SANTA_BLOCK];
+    int64_t at, n, g, h;
+    for (at = from; at < to; at += n) {
+        const int64_t b = at / SANTA_BLOCK;
+        n = SANTA__MIN((b + 1) * SANTA_BLOCK, to) - at;
+        if (at < part.from) n = SANTA__MIN(n, part.from - at);
+        else if (at < part.to) n = SANTA__MIN(n, part.to - at);
+        if (at < part.from || at >= part.to) {
+            santa__score(j, santa__keys_from(NULL, at, to - at), (int)n, x0, j->group, s + (at - from),
+                         s_stride);
+            continue;
+        }
+        for (g = 0; g < j->group; g += SANTA__SLICE) {
+            const int64_t heads = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+            santa__copied_scores(j, b, at, at + n, x0 + g, heads, block, SANTA_BLOCK, squares);
+            for (h = 0; h < heads; h++)
+                memcpy(s + (g + h) * s_stride + (at - from), block + h * SANTA_BLOCK + at % SANTA_BLOCK,
+                       (size_t)n * sizeof *s);
+        }
+    }
+}
+
+/* Blocks from the job's first key to the last one that some row has in the copy. */
+static int64_t santa__num_copied(const santa__job *j) {
+    int64_t r, last = 0;
+    for (r = 0; r < j->rows; r++) {
+        const santa__part_of part = santa__copied_keys(j, &j->range[r]);
+        if (part.from < part.to) last = SANTA__MAX(last, part.to);
+    }
+    return last ? (last - 1) / SANTA_BLOCK + 1 - j->begin / SANTA_BLOCK : 0;
+}
+
+/* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
+static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__plan *p = j->plan;
+    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
+    int64_t i, x, r;
+    (void)span;
+    for (i = from; i < to; i++) {
+        const int64_t b = j->begin / SANTA_BLOCK + i;
+        int64_t first = j->end, last = 0;
+        for (r = 0; r < j->rows; r++) {
+            const santa__part_of part = santa__copied_keys(j, &j->range[r]);
+            first = SANTA__MIN(first, part.from);
+            last = SANTA__MAX(last, part.to);
+        }
+        santa__copied_scores(j, b, first, last, 0, j->queries, j->scores + i * SANTA_BLOCK, p->score_stride,
+                             squares);
+        for (x = 0; x < j->queries; x++) {
+            const santa__part_of part = santa__copied_keys(j, santa__range_of(j, x));
+            float *s = j->scores + x * p->score_stride + i * SANTA_BLOCK;
+            int64_t k;
+            if (part.from <= b * SANTA_BLOCK && (b + 1) * SANTA_BLOCK <= part.to) continue;
+            for (k = 0; k < SANTA_BLOCK; k++)
+                if (b * SANTA_BLOCK + k < part.from || b * SANTA_BLOCK + k >= part.to) s[k] = SANTA__MASKED;
+        }
+        santa__block_mass(j->kernel, is_top, j->scores + i * SANTA_BLOCK, p->score_stride, j->queries,
+                          SANTA_BLOCK, SANTA__PART(float, j, block_max) + i,
+                          SANTA__PART(float, j, block_sum) + i, p->blocks);
+        for (x = 0; x < j->queries && !is_top; x++)
+            spread[x * p->blocks + i] =
+                j->kernel->product(j->scores + x * p->score_stride + i * SANTA_BLOCK, squares);
+    }
+}
+
+/* What stats tells of the guards, in whole millionths, which add up to the same in any order. */
+static void santa__count_guards(santa__tally *tally, const santa__copied_head *x) {
+    tally->heads++;
+    tally->expected += (int64_t)(SANTA__MIN(x->expected, 1e6) * 1e6);
+    tally->found += (int64_t)(SANTA__MIN(x->found, 1e6) * 1e6);
+    tally->expected_max = SANTA__MAX(tally->expected_max, x->expected);
+    tally->found_max = SANTA__MAX(tally->found_max, x->found);
+}
+
+/* The keys that are always read exactly join the heads' states. Returns how many. */
+static int64_t santa__attend_fixed(const santa__job *j, int64_t x0, santa__part_of part,
+                                   santa__copied_head *head) {
+    const santa__range *r = santa__range_of(j, x0);
+    float u[SANTA__SLICE * SANTA_BLOCK];
+    santa__state *s[SANTA__SLICE];
+    int64_t at, n, g;
+    int h, i;
+    for (at = r->begin; at < r->end; at += n) {
+        const int64_t last = at < part.from ? part.from : r->end;
+        if (at >= part.from && at < part.to) { n = part.to - at; continue; }
+        n = SANTA__MIN(last - at, (int64_t)SANTA_BLOCK);
+        for (g = 0; g < j->group; g += SANTA__SLICE) {
+            const santa__keys keys = santa__keys_from(NULL, at, last - at);
+            const int heads = (int)SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+            santa__score(j, keys, (int)n, x0 + g, heads, u, SANTA_BLOCK);
+            for (h = 0; h < heads; h++) {
+                s[h] = &head[g + h].state;
+                for (i = (int)n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
+            }
+            santa__attend(j, keys, (int)n, heads, u, 0, s, SANTA__NO_MOMENTS);
+        }
+    }
+    return r->end - r->begin - (part.to - part.from);
+}
+
+/* A head's blocks of the copy, without a sum yet. */
+static santa__mass santa__copied_mass(const santa__job *j, int64_t x, santa__part_of part) {
+    santa__mass mass = santa__mass_of(j, x);
+    mass.u = santa__weights_of(j, x);
+    mass.blocks = part.from < part.to ? (part.to - 1) / SANTA_BLOCK + 1 - mass.first : 0;
+    mass.unit = SANTA__PART(float, j, units) + x % j->group * j->plan->blocks;
+    mass.chance = SANTA__PART(float, j, chance);
+    return mass;
+}
+
+/* Sums and shares, beside what is read exactly. A head with a NaN has none. */
+static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed) {
+    if (santa__prefix(m)) m->total = (double)santa__nan();
+    m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
+    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, j->o->stash > SANTA_STASH_F32);
+}
+
+/* The variance of a head's log weights to expect from the copy's own error: the mean of (noise
+   |q| gain)^2 over the keys, by their masses. */
+static double santa__expected_variance(const santa__job *j, int64_t x, const santa__mass *m) {
+    const int64_t skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
+    const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
+    double sum = 0.0;
+    int64_t b;
+    for (b = 0; b < m->blocks; b++) sum += (double)m->unit[b] * (double)spread[b];
+    return j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim) * sum;
+}
+
+/* Exact scores take the place of the copy's for keys of one block: index[0 .. n). u, max and sum
+   of the block follow. */
+static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *index, int n, float *u,
+                              float *max, float *sum) {
+    float s[SANTA_BLOCK], m = *max, total = 0.0f;
+    int i;
+    santa__score(j, santa__keys_from(index, 0, n), n, x, 1, s, SANTA_BLOCK);
+    for (i = 0; i < n; i++) {
+        if (santa__nan_or_plus_inf(s[i])) { *sum = santa__nan(); return; }
+        m = SANTA__MAX(m, s[i]);
+    }
+    for (i = 0; i < SANTA_BLOCK; i++) u[i] *= m > *max ? (float)exp((double)*max - (double)m) : 1.0f;
+    for (i = 0; i < n; i++)
+        u[index[i] % SANTA_BLOCK] =
+            s[i] - m < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)m);
+    for (i = 0; i < SANTA_BLOCK; i++) total += u[i];
+    *max = m;
+    *sum = total;
+}
+
+/* The head's likeliest keys get exact scores. Returns how many. */
+static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m) {
+    const int64_t n = m->blocks * SANTA_BLOCK, first = m->first * SANTA_BLOCK,
+                  skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
+    float *p = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
+    float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
+    float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
+    uint32_t threshold;
+    int64_t ties, i, b, rows = 0;
+    for (i = 0; i < n; i++) p[i] = u[i] > 0.0f ? u[i] * m->unit[i / SANTA_BLOCK] : SANTA__MASKED;
+    santa__select(p, n, (double)j->o->proxy.rescue_keys, 0, 0.0f, &threshold, &ties);
+    for (b = 0; b < m->blocks; b++) {
+        int32_t index[SANTA_BLOCK];
+        int found = 0;
+        for (i = b * SANTA_BLOCK; i < (b + 1) * SANTA_BLOCK; i++)
+            if (santa__selected(p[i], threshold, &ties)) index[found++] = (int32_t)(first + i);
+        if (found == 0) continue;
+        santa__mend_block(j, x, index, found, u + b * SANTA_BLOCK, &max[b], &sum[b]);
+        rows += found;
+    }
+    return rows;
+}
+
+/* The top keys of one head, for top-k: each is there surely. */
+static void santa__draw_ranked(const santa__job *j, const santa__mass *m, santa__picks *l) {
+    const int64_t n = m->blocks * SANTA_BLOCK;
+    const double total = m->total + m->rest;
+    uint32_t threshold;
+    int64_t ties, i;
+    santa__select(m->u, n, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < n; i++) {
+        if (!santa__selected(m->u[i], threshold, &ties)) continue;
+        m->chance[l->rows] = 1.0f;
+        l->weight[l->rows] = (float)(exp((double)m->u[i] - (double)m->m) / total);
+        santa__picks_add(l, (int32_t)(m->first * SANTA_BLOCK + i));
+    }
+}
+
+/* The drawn keys join the states of `heads` heads: exact scores, each weighed by one over its
+   chance. Their weights become what they count in the softmax. */
+static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, const santa__mass *mass,
+                                const santa__picks *l, santa__copied_head *head) {
+    float u[SANTA__SLICE * SANTA_BLOCK], keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE],
+        sum[SANTA__SLICE], times[SANTA_BLOCK];
+    int64_t at, g, h;
+    int i;
+    for (at = 0; at < l->rows; at += SANTA_BLOCK) {
+        const santa__keys keys = santa__keys_from(l->index + at, 0, l->rows - at);
+        const int n = (int)SANTA__MIN(l->rows - at, (int64_t)SANTA_BLOCK);
+        for (i = 0; i < n; i++) times[i] = 1.0f / mass->chance[at + i];
+        for (g = 0; g < heads; g += SANTA__SLICE) {
+            const int64_t few = SANTA__MIN(heads - g, (int64_t)SANTA__SLICE);
+            santa__score(j, keys, n, x0 + g, few, u, SANTA_BLOCK);
+            for (h = 0; h < few; h++)
+                for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
+            j->kernel->mass(u, SANTA_BLOCK, few, SANTA_BLOCK, max, sum, 1);
+            for (h = 0; h < few; h++) {
+                santa__copied_head *x = &head[g + h];
+                const santa__mass *m = &mass[g + h];
+                float *weight = l->weight + (g + h) * j->plan->capacity + at;
+                float *e = u + h * SANTA_BLOCK;
+                double total = 0.0;
+                const double share = exp(SANTA__MIN((double)max[h] - (double)m->m, 600.0))
+                                     / (m->total + m->rest);
+                for (i = 0; i < n && !santa__is_nan(sum[h]); i++) {
+                    const double guess = (double)weight[i];
+                    double w;
+                    e[i] *= times[i];
+                    total += (double)e[i];
+                    w = (double)e[i] * share;
+                    x->drawn += guess;
+                    x->weight += w;
+                    if (guess > 0.0) x->square += w * w / guess;
+                    weight[i] = (float)w;
+                }
+                santa__state_join(&x->state, max[h], santa__is_nan(sum[h]) ? (double)sum[h] : total,
+                                  &keep[h], &add[h]);
+                if (!(add[h] > 0.0f)) memset(e, 0, SANTA_BLOCK * sizeof *e);
+            }
+            santa__add_values(&j->v, j->kernel, keys, n, u, SANTA_BLOCK, few, keep, add, head[g].state.n,
+                              j->v.dim);
+        }
+    }
+}
+
+/* Variance of the log weights that the drawn keys show, as if these were normal. */
+static double santa__found_variance(const santa__copied_head *x) {
+    const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0;
+    return spread > 1.0 ? log(spread) : 0.0;
+}
+
+/* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
+   Z^ + sum of exp(s) / pi - exp(s^) / pi over the drawn ones. */
+static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m,
+                                santa__copied_head *head) {
+    const santa__state *s = &head->state;
+    const float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
+    const double own = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0;
+    double d = own, share;
+    if (m->total > 0.0)
+        d += exp((double)m->m - (double)top) * (m->total - (m->total + m->rest) * head->drawn);
+    if (!(d > 0.0)) d = own;
+    head->lse = santa__lse(top, d, santa__sink(j, x), &share);
+    head->scale = s->d > 0.0 ? share * (double)j->p->v_scale / s->d : 0.0;
+}
+
+/* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of two
+   formulas. From the drawn keys, as if each came by itself: it is 0 where nothing light was
+   drawn. From the copy: the sum of p^^2 (1 / pi - 1) over all keys, times the mean square
+   distance of the light rows drawn, moved towards that of all rows by four of these. */
+static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, const santa__mass *mass,
+                                 const santa__picks *l, const santa__copied_head *x) {
+    const santa__mass *m = &mass[h];
+    const float *weight = l->weight + h * j->plan->capacity;
+    float *row = SANTA__PART(float, j, row_a), size[SANTA_BLOCK];
+    const double whole = x->weight + m->rest / (m->total + m->rest);
+    double seen = 0.0, light = 0.0, light_weight = 0.0, all = 0.0, bracket = 0.0, rows = 0.0;
+    int64_t i, b, c;
+    for (b = 0; b < m->blocks; b++) {
+        santa__block_sizes(mass, heads, b, size);
+        for (i = 0; i < SANTA_BLOCK; i++) {
+            const double p = (double)(m->u[b * SANTA_BLOCK + i] * m->unit[b]),
+                         pi = (double)j->o->num_samples * (double)size[i];
+            if (p > 0.0 && pi < 1.0) bracket += p * p * (1.0 / pi - 1.0);
+        }
+    }
+    if (l->rows == 0) return bracket > 0.0 ? santa__inf() : 0.0f;
+    for (i = 0; i < l->rows; i++) {
+        const double open = 1.0 - (double)m->chance[i];
+        double dist = 0.0;
+        santa__load_row(&j->v, l->index[i], row);
+        for (c = 0; c < j->v.dim; c++) {
+            const double to = (double)row[c] - (double)x->state.n[c] / x->state.d;
+            dist += to * to;
+        }
+        all += dist / (double)l->rows;
+        if (!(open > 0.0)) continue;
+        seen += open * (double)weight[i] * (double)weight[i] * dist;
+        light += (double)weight[i] * dist;
+        light_weight += (double)weight[i];
+        rows += 1.0;
+    }
+    light = light_weight > 0.0 ? (light / light_weight * rows + 4.0 * all) / (rows + 4.0) : all;
+    return (float)(sqrt(SANTA__MAX(seen / (whole * whole), bracket * light)) * x->scale * x->state.d);
+}
+
+/* A head once more, with exact scores: as its method does it without a copy, pps as in a group of
+   one. */
+static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
+    const santa__range *r = santa__range_of(j, x);
+    const int64_t first = j->begin / SANTA_BLOCK;
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
+               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
+    santa__mass m = santa__mass_of(j, x);
+    float *u = santa__weights_of(j, x), *acc = SANTA__PART(float, j, acc), error = 0.0f, lse;
+    float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks,
+          *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks;
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    double share;
+    int64_t b, i;
+    int bad;
+    m.unit = SANTA__PART(float, j, units) + x % j->group * j->plan->blocks;
+    m.chance = SANTA__PART(float, j, chance);
+    for (b = m.first; b < m.first + m.blocks; b++) {
+        const int64_t from = SANTA__MAX(b * SANTA_BLOCK, r->begin),
+                      to = SANTA__MIN((b + 1) * SANTA_BLOCK, r->end);
+        float *s = u + (b - m.first) * SANTA_BLOCK;
+        for (i = 0; i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
+        santa__score(j, santa__keys_from(NULL, from, r->end - from), (int)(to - from), x, 1,
+                     s + from % SANTA_BLOCK, SANTA_BLOCK);
+        santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), s, 0, 1, SANTA_BLOCK,
+                          max + (b - first), sum + (b - first), 0);
+    }
+    l->k = NULL;
+    bad = santa__pick(j->o, j->exact_draw, &m, u, &rng, &dither, l, j->stats);
+    j->stats->redone_rows++;
+    j->stats->k_rows_read += r->end - r->begin;
+    if (bad) { santa__write(j, x, NULL, 0.0f, 0.0f); return; }
+    lse = santa__lse(m.m, m.total, santa__sink(j, x), &share);
+    share *= (double)j->p->v_scale;
+    santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)share, acc);
+    if (j->p->a.std_error && l->rows)
+        error = santa__has_traits(j->o, SANTA_SHARES_ROWS)
+                    ? santa__sizes_error(j, &m, l, l->weight, share)
+                    : santa__std_error(j, l, acc, share);
+    santa__write(j, x, acc, lse, error);
+    for (i = 0; i < l->rows; i++)
+        j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first * SANTA_BLOCK);
+    j->stats->v_rows_head += l->rows;
+}
+
+/* Results of `heads` heads that drew together, from head h on: as they are, or once more. */
+static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int64_t heads,
+                                 santa__mass *mass, santa__picks *l, santa__copied_head *head) {
+    const santa_proxy_options *o = &j->o->proxy;
+    santa__tally *tally = SANTA__PART(santa__tally, j, tally);
+    float *acc = SANTA__PART(float, j, acc);
+    int64_t i, c;
+    for (i = h; i < h + heads; i++) {
+        santa__copied_head *x = &head[i];
+        float error = 0.0f;
+        if (!santa__has_traits(j->o, SANTA_BIASED)) x->found = santa__found_variance(x);
+        santa__count_guards(tally, x);
+        x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
+        if (!x->is_done) continue;
+        santa__copied_scale(j, x0 + i, &mass[i], x);
+        for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
+        if (j->p->a.std_error && x->state.d > 0.0)
+            error = santa__copied_error(j, i - h, heads, &mass[h], l, x);
+        santa__write(j, x0 + i, acc, x->lse, error);
+    }
+    for (i = h; i < h + heads; i++) if (!head[i].is_done) santa__redo(j, x0 + i, l);
+}
+
+/* Draws for `heads` heads together, from head h on, and what comes of it. */
+static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t heads, santa__mass *mass,
+                               santa__copied_head *head) {
+    const int64_t first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x0 + h);
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    santa__picks l;
+    int64_t i, rows = 0;
+    memset(&l, 0, sizeof l);
+    l.index = SANTA__PART(int32_t, j, index);
+    l.count = SANTA__PART(int32_t, j, count);
+    l.weight = SANTA__PART(float, j, weight);
+    l.v = &j->v;
+    l.k = &j->k;
+    if (!santa__has_traits(j->o, SANTA_BIASED))
+        santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
+    else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &l);
+    santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
+    for (i = 0; i < l.rows; i++) rows += santa__set_bit(seen, l.index[i] - first);
+    j->stats->k_rows_read += rows;
+    j->stats->v_rows_read += rows;
+    j->stats->v_rows_head += l.rows * heads;
+    if (santa__has_traits(j->o, SANTA_DRAWS)) j->stats->draws += l.draws;
+    santa__finish_copied(j, x0, h, heads, mass, &l, head);
+}
+
+static void santa__copied_row(santa__job *j, int64_t row) {
+    const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
+    const santa__range *r = &j->range[row];
+    const santa__part_of part = santa__copied_keys(j, r);
+    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    int64_t h, i, fixed;
+    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+    memset(head, 0, (size_t)j->group * sizeof *head);
+    for (h = 0; h < j->group; h++)
+        santa__state_begin(&head[h].state, SANTA__PART(float, j, sums) + h * dv, NULL, dv);
+    fixed = santa__attend_fixed(j, x0, part, head);
+    for (i = r->begin; i < r->end; i++) {
+        if (i == part.from) i = part.to;
+        if (i < r->end) santa__set_bit(seen, i - first);
+    }
+    j->stats->k_rows_read += fixed;
+    j->stats->v_rows_read += fixed;
+    j->stats->v_rows_head += fixed * j->group;
+    j->stats->proxy_rows_read += part.to - part.from;
+    for (h = 0; h < j->group; h++) {
+        santa__mass *m = &mass[h];
+        *m = santa__copied_mass(j, x0 + h, part);
+        if (j->o->stash > SANTA_STASH_F32) {
+            santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, x0 + h);
+            santa__round_stash(j->o->stash, &dither, m->first * SANTA_BLOCK, m->blocks * SANTA_BLOCK,
+                               santa__weights_of(j, x0 + h));
+        }
+        santa__copied_shares(j, m, &head[h].state);
+        if (is_top || !(m->total > 0.0)) continue;
+        head[h].expected = santa__expected_variance(j, x0 + h, m);
+        if (!(head[h].expected > j->o->proxy.rescue_above)) continue;
+        j->stats->rescued_rows++;
+        j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
+        santa__copied_shares(j, m, &head[h].state);
+    }
+    if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, x0, 0, j->group, mass, head);
+    else for (h = 0; h < j->group; h++) santa__draw_copied(j, x0, h, 1, mass, head);
+}
+
+static void santa__copied_rows(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    int64_t row;
+    (void)span; (void)from; (void)to;
+    for (row = 0; row < j->rows; row++) santa__copied_row(j, row);
 }
 
 /* ------------------------------------------------------------ >>budgets-code */
@@ -4396,7 +5177,9 @@ static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const int oracle = !j->o->vattention.heavy;
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
-    for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
+    if (heavy > 0 && oracle && santa__is_copied(j->o))
+        santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, j->plan->score_stride);
+    else for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
         santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
                      (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i,
                      j->plan->score_stride);
@@ -4573,7 +5356,8 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->exact_rows += budget == x.residual ? j->group : 0;
     j->stats->v_rows_read += read;
     j->stats->v_rows_head += read * j->group;
-    j->stats->k_rows_read += heavy > 0 && !v->heavy ? n : read;
+    j->stats->k_rows_read += heavy > 0 && !v->heavy && !santa__is_copied(j->o) ? n : read;
+    if (heavy > 0 && !v->heavy && santa__is_copied(j->o)) j->stats->proxy_rows_read += x.mid;
 }
 
 /* ------------------------------------------------------------ >>methods-code */
@@ -4590,6 +5374,9 @@ static const santa__phase santa__phases_vattention[SANTA__PHASES] = {
 static const santa__phase santa__phases_sizes[SANTA__PHASES] = {
     { santa__num_blocks, santa__score_blocks, 1 }, { santa__one_piece, santa__draw_and_gather, 0 }
 };
+static const santa__phase santa__phases_copied[SANTA__PHASES] = {
+    { santa__num_copied, santa__copied_blocks, 0 }, { santa__one_piece, santa__copied_rows, 0 }
+};
 #define santa__draw_none NULL
 
 static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
@@ -4599,12 +5386,23 @@ static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
 #undef SANTA__X
 };
 
+/* Of the methods that draw from a copy of K. vAttention only predicts by it. */
+static const santa__method santa__method_copied = {
+    santa__capacity_copied, santa__needs_copied, NULL, santa__phases_copied
+};
+
+static const santa__method *santa__method_of(const santa_options *o) {
+    return santa__is_copied(o) && !santa__has_traits(o, SANTA_ADAPTS) ? &santa__method_copied
+                                                                      : &santa__methods[o->method];
+}
+
+/* format: NULL without a copy of K. */
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n,
-                             int64_t d, int64_t dv, int64_t chunks) {
-    santa__plan_begin(p, o, group, rows, n, d, dv, chunks);
-    p->capacity = santa__methods[o->method].capacity(o, n);
+                             int64_t d, int64_t dv, int64_t chunks, const santa__format *format) {
+    santa__plan_begin(p, o, group, rows, n, d, dv, chunks, format);
+    p->capacity = santa__method_of(o)->capacity(o, n);
     /* given scores, every method works as those that draw from masses do */
-    if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) santa__methods[o->method].needs(p);
+    if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) santa__method_of(o)->needs(p);
     else santa__needs_masses(p);
     p->row_a = santa__part(p, SANTA__MAX(d, dv), 4);
     p->row_b = santa__part(p, dv, 4);
@@ -4615,6 +5413,8 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
 static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
     const int64_t rows = santa__rows_together(p), window = p->a.window;
     int64_t n = p->capacity, chunks = 0, span;
+    santa__format format;
+    const int is_copied = santa__is_copied(&p->o) && santa__format_make(&p->a, &format) == SANTA_OK;
     if (window > 0) {                      /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = p->a.causal ? rows - 1 : p->q_len - 1;
         if (window < n - more) n = window + more;
@@ -4627,7 +5427,8 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     if (santa__is_team(p, n))  /* a window may begin within a chunk, and another one in the next */
         chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0)
                  + (window > 0 && rows > 1);
-    santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks);
+    santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks,
+                     is_copied ? &format : NULL);
     span = santa__span(p, plan);
     *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
     *total = santa__add(*total, santa__mul(plan->thread_scores, (uint64_t)(p->o.num_threads * span)));
@@ -4660,7 +5461,7 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
     santa__call call;
     const santa_status s = santa__call_make(&call, a, o);
-    return s != SANTA_OK ? s : santa__check_contents(a);
+    return s != SANTA_OK ? s : santa__check_contents(a, o->scores);
 }
 
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
@@ -4677,7 +5478,8 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     const santa_options *o = &call->p.o;
     memset(j, 0, sizeof *j);
     j->p = &call->p; j->o = o; j->plan = &call->plan; j->work = work;
-    j->method = &santa__methods[o->method];
+    j->method = santa__method_of(o);
+    j->exact_draw = santa__methods[o->method].draw;
     j->kernel = santa__kernels_of(o->isa);
     j->stats = SANTA__PART(santa_stats, j, stats);
     j->batch = batch;
@@ -4692,6 +5494,10 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     j->packed = SANTA__PART(char, j, packed);
     j->active = SANTA__PART(int32_t, j, active);
     j->scores = SANTA__PART(float, j, scores);
+    j->copy_codes = SANTA__PART(char, j, copy_codes);
+    j->copy_q = SANTA__PART(float, j, copy_q);
+    j->copy_unit = SANTA__PART(float, j, copy_unit);
+    j->copy_less = j->copy_unit + j->plan->queries;
 }
 
 /* Query rows q .. q + rows - 1, whose key ranges are in j. */
@@ -4726,7 +5532,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = &santa__methods[dense ? SANTA_DENSE : j->o->method];
+        j[h].method = dense ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
@@ -4857,7 +5663,7 @@ static void santa__run_team(santa__team *team) {
     int i;
     team->phase = NULL;
     team->together = team->pieces = 1;
-    if (j->method != &santa__methods[j->o->method]) {  /* dense_below: there is no room for chunks */
+    if (j->method != santa__method_of(j->o)) {  /* dense_below: there is no room for chunks */
         santa__run_tasks(team->call, team->jobs, santa__team_task, team);
         return;
     }
@@ -4865,7 +5671,7 @@ static void santa__run_team(santa__team *team) {
     for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
         team->phase = &j->method->phase[i];
         team->pieces = team->phase->pieces(j);
-        team->together = team->phase->is_joint && santa__is_token_major(&call->p.a)
+        team->together = team->phase->is_joint && santa__is_token_major(&call->p)
                          && santa__is_even(team->pieces, call->p.o.num_threads) ? team->jobs : 1;
         santa__run_tasks(team->call, (team->jobs + team->together - 1) / team->together * team->pieces,
                          santa__team_task, team);
@@ -4902,15 +5708,37 @@ static void santa__run_task(void *context, int64_t t) {
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
 }
 
+static void santa__add_guards(const santa__call *call, santa_stats *stats) {
+    santa__tally sum;
+    int64_t t;
+    memset(&sum, 0, sizeof sum);
+    for (t = 0; t < call->works; t++) {
+        const char *work = call->work + (uint64_t)t * call->plan.total;
+        const santa__tally *x = (const santa__tally *)(const void *)(work + call->plan.tally);
+        sum.heads += x->heads;
+        sum.expected += x->expected;
+        sum.found += x->found;
+        sum.expected_max = SANTA__MAX(sum.expected_max, x->expected_max);
+        sum.found_max = SANTA__MAX(sum.found_max, x->found_max);
+    }
+    if (sum.heads == 0) return;
+    stats->expected_variance = 1e-6 * (double)sum.expected / (double)sum.heads;
+    stats->found_variance = 1e-6 * (double)sum.found / (double)sum.heads;
+    stats->expected_variance_max = sum.expected_max;
+    stats->found_variance_max = sum.found_max;
+}
+
 static void santa__add_stats(const santa__call *call, santa_stats *stats) {
-    enum { FIELDS = sizeof(santa_stats) / sizeof(int64_t) };
+    enum { FIELDS = offsetof(santa_stats, expected_variance) / sizeof(int64_t) };
     int64_t sum[FIELDS] = {0}, one[FIELDS], t;
     int f;
     for (t = 0; t < call->works; t++) {
         memcpy(one, call->work + (uint64_t)t * call->plan.total + call->plan.stats, sizeof one);
         for (f = 0; f < FIELDS; f++) sum[f] += one[f];
     }
+    memset(stats, 0, sizeof *stats);
     memcpy(stats, sum, sizeof sum);
+    if (call->plan.format.keys) santa__add_guards(call, stats);
 }
 
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
@@ -4919,7 +5747,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     int64_t t;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, o->scores)) != SANTA_OK) return s;
     if (a->q.device != SANTA_CPU)
         return santa__backends[a->q.device]->decode(&call.p, workspace, workspace_bytes, stats);
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
@@ -4927,8 +5755,11 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     call.work = santa__align(workspace);
     call.span = santa__span(&call.p, &call.plan);
     call.works = santa__num_works(&call.p, &call.plan, call.span);
-    for (t = 0; t < call.works; t++)
-        memset(call.work + (uint64_t)t * call.plan.total + call.plan.stats, 0, sizeof(santa_stats));
+    for (t = 0; t < call.works; t++) {
+        char *work = call.work + (uint64_t)t * call.plan.total;
+        memset(work + call.plan.stats, 0, sizeof(santa_stats));
+        if (call.plan.format.keys) memset(work + call.plan.tally, 0, sizeof(santa__tally));
+    }
     if (call.plan.is_shared) {
         santa__team team;
         memset(&team, 0, sizeof team);
@@ -4961,7 +5792,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     int64_t len, g, i, b;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, o->scores)) != SANTA_OK) return s;
     if (!scores) return SANTA_ERR_NULL_ARGUMENT;
     if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
     len = santa__seq_len(a, batch);
@@ -4974,6 +5805,10 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     for (g = 0; g < j.group; g++)
         for (i = 0; i < len; i++)
             if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
+    if (santa__is_copied(o)) {
+        santa__copied_range(&j, 0, j.begin, j.end, scores + j.begin, scores_stride);
+        return SANTA_OK;
+    }
     for (b = j.begin / SANTA_BLOCK; j.begin < j.end && b * SANTA_BLOCK < j.end; b++) {
         int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
         santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group,
@@ -4993,7 +5828,8 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
     *o = santa__resolved(given);
     o->dense_below = 0;
-    santa__plan_make(p, o, 1, 1, n, 0, 0, 0);
+    o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */
+    santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
@@ -5053,7 +5889,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     l.index = (int32_t *)(void *)(work + p.index);
     l.count = (int32_t *)(void *)(work + p.count);
     l.weight = (float *)(void *)(work + p.weight);
-    l.v = NULL;
+    l.v = l.k = NULL;
     memset(&stats, 0, sizeof stats);
     rng = santa__rng_make(o.seed, o.offset, id.request_id, SANTA__STREAM_DRAWS, (uint32_t)id.head,
                           (uint32_t)id.q_index);
@@ -5079,7 +5915,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
-    if ((s = santa__check_contents(a)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, SANTA_SCORES_EXACT)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++)
         if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);
@@ -5845,6 +6681,88 @@ SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *cons
 }
 #endif
 
+/* The scores of all keys of a block for 4 heads, or 1, from head g on. */
+SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const santa__format *f, int heads,
+                                            int64_t g, const santa__copied *x) {
+    const float *q = x->q + g * f->features;
+    SANTA__V sum[4];
+    float scale, gain[SANTA_BLOCK], total[4], out[4 * 16];
+    int64_t c, i;
+    int h;
+    memcpy(&scale, block + f->scale, sizeof scale);
+    SANTA__UNROLL
+    for (h = 0; h < heads; h++) sum[h] = SANTA__ISA(vset)(0.0f);
+    for (c = 0; c < f->features; c += SANTA__LANES) {
+        const SANTA__V y = SANTA__ISA(vints)(block + f->centre + c);
+        SANTA__UNROLL
+        for (h = 0; h < heads; h++)
+            sum[h] = SANTA__ISA(vfma)(y, SANTA__ISA(vget)(q + h * f->features + c), sum[h]);
+    }
+    for (h = 0; h < heads; h++) total[h] = scale * SANTA__ISA(vtotal)(sum[h]);
+    for (i = 0; i < f->keys; i += SANTA__LANES) {
+        const SANTA__V y = SANTA__ISA(vrow)(SANTA_F16, block + f->gains, i);
+        SANTA__ISA(vput)(gain + i, y);
+        SANTA__ISA(vput)(x->squares + i, SANTA__ISA(vfrom)(y, 0.0f, SANTA__ISA(vmul)(y, y))); /* NaN: 0 */
+    }
+    for (i = 0; i < f->keys; i += 16) {
+        const char *codes = block + 16 * i;
+        for (c = 0; c < f->chunks && g == 0; c++)                     /* the same of the next block */
+            for (h = 0; h < 256; h += 64) SANTA__PREFETCH(codes + f->bytes + c * 16 * f->keys + h);
+        SANTA__ISA(codes)(bits, codes, 16 * f->keys, f->chunks, x->codes + g * f->features, f->features,
+                          heads, out);
+        for (h = 0; h < heads; h++) {
+            const SANTA__V unit = SANTA__ISA(vset)(x->unit[g + h]), less = SANTA__ISA(vset)(x->less[g + h]);
+            for (c = 0; c < 16; c += SANTA__LANES) {
+                const SANTA__V y = SANTA__ISA(vmul)(
+                    unit, SANTA__ISA(vsub)(SANTA__ISA(vget)(out + 16 * h + c), less));
+                SANTA__ISA(vput)(x->s + (g + h) * x->s_stride + i + c,
+                                 SANTA__ISA(vfma)(SANTA__ISA(vget)(gain + i + c), y,
+                                                  SANTA__ISA(vset)(total[h])));
+            }
+        }
+    }
+}
+
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(copied4)(const char *block, const santa__format *f,
+                                                              const santa__copied *x) {
+    int64_t g = 0;
+    for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(4, block, f, 4, g, x);
+    for (; g < x->group; g++) SANTA__ISA(copied_heads)(4, block, f, 1, g, x);
+}
+
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(copied2)(const char *block, const santa__format *f,
+                                                              const santa__copied *x) {
+    int64_t g = 0;
+    for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(2, block, f, 4, g, x);
+    for (; g < x->group; g++) SANTA__ISA(copied_heads)(2, block, f, 1, g, x);
+}
+
+static void SANTA__ISA(copied)(const char *block, const santa__format *f, const santa__copied *x) {
+    if (f->bits == 4) SANTA__ISA(copied4)(block, f, x);
+    else SANTA__ISA(copied2)(block, f, x);
+}
+
+SANTA__TARGET static float SANTA__ISA(product)(const float *a, const float *b) {
+    SANTA__V sum = SANTA__ISA(vset)(0.0f);
+    int i;
+    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES)
+        sum = SANTA__ISA(vfma)(SANTA__ISA(vget)(a + i), SANTA__ISA(vget)(b + i), sum);
+    return SANTA__ISA(vtotal)(sum);
+}
+
+SANTA__TARGET static float SANTA__ISA(raise)(const float *u, float unit, float *size) {
+    const SANTA__V y = SANTA__ISA(vset)(unit);
+    SANTA__V sum = SANTA__ISA(vset)(0.0f);
+    int i;
+    for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) {
+        const SANTA__V x =
+            SANTA__ISA(vmax)(SANTA__ISA(vmul)(SANTA__ISA(vget)(u + i), y), SANTA__ISA(vget)(size + i));
+        SANTA__ISA(vput)(size + i, x);
+        sum = SANTA__ISA(vadd)(sum, x);
+    }
+    return SANTA__ISA(vtotal)(sum);
+}
+
 static const santa__kernels SANTA__ISA(kernels) = {
     SANTA__ISA(dot), SANTA__ISA(dot_q8),
 #ifdef SANTA__DOT_BF16
@@ -5852,7 +6770,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #else
     NULL,
 #endif
-    SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate)
+    SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
+    SANTA__ISA(product), SANTA__ISA(raise)
 };
 
 #undef SANTA__ISA

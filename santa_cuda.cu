@@ -2534,7 +2534,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     return SANTA_OK;
 }
 
-const santa_backend backend = { "cuda", check, workspace_size, decode };
+const santa_backend backend = { "cuda", check, workspace_size, decode, nullptr };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;
