@@ -33,8 +33,8 @@
      convert           f16, bf16, e4m3, q8_0
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
-                       attend, dense, sampled, sizes, proxied, budgets-code, vattention, methods-code, run,
-                       steps-code, measures-code)
+                       attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
+                       methods-code, run, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -1227,6 +1227,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                among the scores: sum is NaN, s unchanged
    exps        x[i] = exp(x[i]) for SANTA_BLOCK numbers <= 0
    copied      scores of a block of the copy of K, see santa__copied
+   rotate      x = H D x of f->features floats, see santa__turn
+   encode      a row's codes in the copy of K, in pieces of 16 bytes a step apart, and its gain;
+               turn: see santa__turn
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
    raise       size[i] = max(size[i], unit u[i]) for SANTA_BLOCK numbers; returns their sum
    accumulate  adds rows of dv features with weights, see santa__weights
@@ -1276,6 +1279,7 @@ typedef struct santa__weights {
 enum { SANTA__PROXY_DIM = 1024 };            /* head_dim at most */
 typedef struct santa__format {
     int64_t keys, chunks, features;          /* of a block; of a key, padded to whole chunks */
+    int64_t dim, piece;                      /* head_dim; the largest power of two in it */
     int64_t gains, centre, scale, bytes;     /* where these begin in a block; its size */
     int64_t blocks;                          /* of a sequence or page, for each KV head */
     int bits;
@@ -1301,6 +1305,9 @@ typedef struct santa__kernels {
     void (*exps)(float *x);
     void (*accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv, const santa__weights *x);
     void (*copied)(const char *block, const santa__format *f, const santa__copied *x);
+    void (*rotate)(float *x, const float *turn, const santa__format *f);
+    float (*encode)(santa_dtype t, const char *row, const float *turn, const float *centre,
+                    const santa__format *f, char *codes);
     float (*product)(const float *a, const float *b);
     float (*raise)(const float *u, float unit, float *size);
 } santa__kernels;
@@ -1338,7 +1345,8 @@ typedef struct santa__kernels {
    vquants(k, q, less, n): products of n <= SANTA__QUANTS blocks of q8_0 and q's int8, added up
    within each block in any way; less: see below
    vscales(k, n): the blocks' scales, in the lanes where vquants has their sums
-   vints(p): int8 as floats
+   vints(p): int8 as floats; vbytes(p, x): stores whole numbers 0 .. 255 as bytes
+   vswap(x, n): lane i ^ n in lane i, n = 1, 2, 4 .. below SANTA__LANES
    codes(bits, codes, step, chunks, q, stride, heads, out): sums over the features of a copied
    key's code times q's int8, for 16 keys and 4 heads or 1, as floats; step: bytes from chunk to
    chunk, stride: from head to head
@@ -1473,24 +1481,25 @@ SANTA__INLINE santa__v8 santa__vscales_scalar(const char *k, int n) {
     SANTA__EACH(f);
 }
 SANTA__INLINE santa__v8 santa__vints_scalar(const char *p) { SANTA__EACH((float)(signed char)p[i]); }
+SANTA__INLINE santa__v8 santa__vswap_scalar(santa__v8 x, int n) { SANTA__EACH(x.l[i ^ n]); }
 #undef SANTA__EACH
+SANTA__INLINE void santa__vbytes_scalar(char *p, santa__v8 x) {
+    int i;
+    for (i = 0; i < 8; i++) p[i] = (char)(unsigned char)(int)x.l[i];
+}
 SANTA__INLINE void santa__codes_scalar(int bits, const char *codes, int64_t step, int64_t chunks,
                                        const char *q, int64_t stride, int heads, float *out) {
     const int mask = (1 << bits) - 1;
     int64_t c;
-    int g, k, i, part;
-    for (k = 0; k < 16; k++) {
-        int sum[4] = {0};
-        for (c = 0; c < chunks; c++) {
-            const unsigned char *x = (const unsigned char *)codes + c * step + 16 * k;
-            for (part = 0; part < 8 / bits; part++)
-                for (g = 0; g < heads; g++) {
-                    const signed char *y =
-                        (const signed char *)q + g * stride + c * (128 / bits) + 16 * part;
-                    for (i = 0; i < 16; i++) sum[g] += (x[i] >> part * bits & mask) * y[i];
-                }
-        }
-        for (g = 0; g < heads; g++) out[16 * g + k] = (float)sum[g];
+    int k, i, part;
+    (void)stride; (void)heads;                                        /* one */
+    for (k = 0; k < 16; k++, codes += 16) {
+        const signed char *y = (const signed char *)q;
+        int sum = 0;
+        for (c = 0; c < chunks; c++)
+            for (part = 0; part < 8; part += bits, y += 16)
+                for (i = 0; i < 16; i++) sum += ((unsigned char)codes[c * step + i] >> part & mask) * y[i];
+        out[k] = (float)sum;
     }
 }
 
@@ -1635,6 +1644,15 @@ SANTA__INLINE __m256 santa__vscales_avx2(const char *k, int n) {
 }
 SANTA__INLINE __m256 santa__vints_avx2(const char *p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+SANTA__INLINE __m256 santa__vswap_avx2(__m256 x, int n) {
+    return n == 1 ? _mm256_permute_ps(x, 0xb1) : n == 2 ? _mm256_permute_ps(x, 0x4e)
+                                                        : _mm256_permute2f128_ps(x, x, 1);
+}
+SANTA__INLINE void santa__vbytes_avx2(char *p, __m256 x) {
+    const __m256i i = _mm256_cvtps_epi32(x);
+    const __m128i h = _mm_packus_epi32(_mm256_castsi256_si128(i), _mm256_extracti128_si256(i, 1));
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(h, h));
 }
 /* Four keys at a time, two in a vector; a chunk's products fit into 16 bits. */
 SANTA__INLINE void santa__codes_avx2(int bits, const char *codes, int64_t step, int64_t chunks,
@@ -1788,6 +1806,15 @@ SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
 SANTA__INLINE __m512 santa__vints_avx512(const char *p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)));
 }
+SANTA__INLINE __m512 santa__vswap_avx512(__m512 x, int n) {
+    return n == 1   ? _mm512_permute_ps(x, 0xb1)
+           : n == 2 ? _mm512_permute_ps(x, 0x4e)
+           : n == 4 ? _mm512_shuffle_f32x4(x, x, 0xb1)
+                    : _mm512_shuffle_f32x4(x, x, 0x4e);
+}
+SANTA__INLINE void santa__vbytes_avx512(char *p, __m512 x) {
+    _mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x)));
+}
 SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step, int64_t chunks,
                                        const char *q, int64_t stride, int heads, float *out) {
     const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
@@ -1933,6 +1960,15 @@ SANTA__INLINE float32x4_t santa__vints_neon(const char *p) {
     int8_t b[8] = {0};
     memcpy(b, p, 4);
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vld1_s8(b)))));
+}
+SANTA__INLINE float32x4_t santa__vswap_neon(float32x4_t x, int n) {
+    return n == 1 ? vrev64q_f32(x) : vextq_f32(x, x, 2);
+}
+SANTA__INLINE void santa__vbytes_neon(char *p, float32x4_t x) {
+    const uint16x4_t h = vmovn_u32(vcvtq_u32_f32(x));
+    uint8_t b[8];
+    vst1_u8(b, vmovn_u16(vcombine_u16(h, h)));
+    memcpy(p, b, 4);
 }
 /* x + products of 16 codes and int8; without dot products, two of them fit into 16 bits. */
 SANTA__INLINE int32x4_t santa__add_codes_neon(int32x4_t x, int8x16_t a, int8x16_t b) {
@@ -2250,6 +2286,8 @@ static santa_status santa__format_make(const santa_attention *a, santa__format *
     while (a->block_table && length % f->keys != 0) f->keys /= 2;
     if (f->keys < 16) return SANTA_ERR_PROXY_PAGE;
     f->bits = a->proxy_bits ? a->proxy_bits : 4;
+    f->dim = d;
+    f->piece = d & -d;
     f->chunks = (d * f->bits + 127) / 128;
     f->features = f->chunks * 128 / f->bits;
     f->gains = 16 * f->chunks * f->keys;
@@ -2425,7 +2463,7 @@ typedef struct santa__plan {
     int is_shared;                          /* threads share the keys of a job */
 } santa__plan;
 
-static uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
+static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
     uint64_t at = p->total;
     p->total = santa__add(p->total, santa__mul(santa__add(santa__mul((uint64_t)n, size), 63) / 64, 64));
     return at;
@@ -2768,154 +2806,19 @@ static char *santa__proxy_block(const santa_attention *a, const santa__format *f
     return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
 }
 
-/* x = H D x: random signs, then an orthonormal Walsh-Hadamard transform of each piece of features
-   as long as the largest power of two that divides d. */
-static void santa__rotate(float *x, int64_t d) {
+/* What features are multiplied with before the butterflies: random signs, and what makes these
+   orthonormal. 0 where there are no features. */
+static void santa__turn(const santa__format *f, float *turn) {
     static const uint32_t key[2] = { 0x5eedu, 0x70726f78u };
-    const int64_t piece = d & -d;
-    const float norm = (float)(1.0 / sqrt((double)piece));
-    int64_t c, i, k, step;
-    for (c = 0; c < d; c += 128) {
-        uint32_t counter[4] = {0, 0, 0, 0}, sign[4];
+    const float norm = (float)(1.0 / sqrt((double)f->piece));
+    uint32_t counter[4] = {0, 0, 0, 0}, sign[4] = {0};
+    int64_t c;
+    memset(turn, 0, (size_t)f->features * sizeof *turn);
+    for (c = 0; c < f->dim; c++) {
         counter[0] = (uint32_t)(c / 128);
-        santa_philox(counter, key, sign);
-        for (i = 0; i < SANTA__MIN(d - c, 128); i++)
-            x[c + i] = santa__from_bits(santa__bits(x[c + i]) ^ (sign[i / 32] >> (i % 32) & 1u) << 31);
+        if (c % 128 == 0) santa_philox(counter, key, sign);
+        turn[c] = sign[c / 32 % 4] >> (c % 32) & 1u ? -norm : norm;
     }
-    for (c = 0; c < d; c += piece) {
-        float *y = x + c;
-        for (step = 1; step < piece; step *= 2)
-            for (i = 0; i < piece; i += 2 * step)
-                for (k = i; k < i + step; k++) {
-                    const float a = y[k], b = y[k + step];
-                    y[k] = a + b;
-                    y[k + step] = a - b;
-                }
-        for (k = 0; k < piece; k++) y[k] *= norm;
-    }
-}
-
-/* A key's codes, from how far it is from the centre; its gain as f16. */
-static uint16_t santa__encode_key(const santa__format *f, const float *x, int64_t d, char *codes) {
-    double squares = 0.0, both = 0.0, code_squares = 0.0;
-    const int levels = 1 << f->bits, per_chunk = 128 / f->bits;
-    float inverse;
-    uint16_t gain;
-    int64_t c;
-    for (c = 0; c < d; c++) squares += (double)x[c] * (double)x[c];
-    if (santa__not_finite_d(squares)) return 0x7e00u;
-    inverse = squares > 0.0 ? (float)(1.0 / ((double)f->step * sqrt(squares / (double)d))) : 0.0f;
-    if (!(inverse > 0.0f) || santa__not_finite(inverse)) return 0;
-    for (c = 0; c < d; c++) {
-        const float y = (float)floor((double)(x[c] * inverse)) + (float)(levels / 2);
-        const int code = y < 0.0f ? 0 : y > (float)(levels - 1) ? levels - 1 : (int)y;
-        char *to = codes + c / per_chunk * 16 * f->keys + c % 16;
-        const double level = (double)code - (double)f->middle;
-        *to = (char)(*to | code << c % per_chunk / 16 * f->bits);
-        both += (double)x[c] * level;
-        code_squares += level * level;
-    }
-    gain = santa_f32_to_f16((float)(both / code_squares));
-    return (gain & 0x7c00u) == 0x7c00u ? (uint16_t)0x7e00u : gain;
-}
-
-static int santa__load_finite(const santa__rows *k, int64_t j, float *x) {
-    int64_t c;
-    int bad = 0;
-    santa__load_row(k, j, x);
-    for (c = 0; c < k->dim; c++) bad |= santa__not_finite(x[c]);
-    return !bad;
-}
-
-/* The block that begins with key j of a sequence. */
-static void santa__encode_block(const santa__rows *k, const santa__format *f, int64_t j, char *block) {
-    float x[SANTA__PROXY_DIM], centre[SANTA__PROXY_DIM] = {0.0f}, top = 0.0f, scale;
-    const int64_t d = k->dim;
-    int64_t i, c;
-    memset(block, 0, (size_t)f->bytes);
-    for (i = 0; i < f->keys; i++) {
-        if (!santa__load_finite(k, j + i, x)) continue;
-        for (c = 0; c < d; c++) centre[c] += x[c] / (float)f->keys;
-    }
-    santa__rotate(centre, d);
-    for (c = 0; c < d; c++) {
-        if (santa__not_finite(centre[c])) centre[c] = 0.0f;
-        top = SANTA__MAX(top, (float)fabs((double)centre[c]));
-    }
-    scale = top / 127.0f;
-    memcpy(block + f->scale, &scale, sizeof scale);
-    for (c = 0; c < d; c++) {
-        const double level = scale > 0.0f ? floor((double)centre[c] / (double)scale + 0.5) : 0.0;
-        const int code = level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level;
-        block[f->centre + c] = (char)(signed char)code;
-        centre[c] = scale * (float)code;
-    }
-    for (i = 0; i < f->keys; i++) {
-        uint16_t gain = 0x7e00u;
-        if (santa__load_finite(k, j + i, x)) {
-            santa__rotate(x, d);
-            for (c = 0; c < d; c++) x[c] -= centre[c];
-            gain = santa__encode_key(f, x, d, block + 16 * i);
-        }
-        memcpy(block + f->gains + 2 * i, &gain, sizeof gain);
-    }
-}
-
-SANTADEF size_t santa_proxy_size(const santa_attention *a) {
-    santa__format f;
-    if (santa__check_copy(a, &f) != SANTA_OK) return 0;
-    return (size_t)(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes);
-}
-
-/* Sequence b, or on a check run only its pages. */
-static santa_status santa__encode_sequence(const santa_attention *a, const santa__format *f, int64_t b,
-                                           int64_t from, int64_t to, int is_check) {
-    const int64_t len = santa__seq_len(a, b);
-    int64_t end, h;
-    if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
-    to = SANTA__MIN(to, len) / f->keys * f->keys;
-    end = (from / f->keys + 1) * f->keys;
-    if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
-    if (is_check) return SANTA_OK;
-    for (; end <= to; end += f->keys)
-        for (h = 0; h < a->k.shape[2]; h++) {
-            const santa__rows k = santa__rows_make(a, &a->k, b, h);
-            santa__encode_block(&k, f, end - f->keys, santa__proxy_block(a, f, b, h, end - f->keys));
-        }
-    return SANTA_OK;
-}
-
-/* from < 0: the last -from keys of each sequence. */
-static santa_status santa__encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
-    santa__format f;
-    int64_t b, batch;
-    int is_check;
-    santa_status s = santa__check_copy(a, &f);
-    if (s != SANTA_OK) return s;
-    batch = a->block_table ? a->q.shape[0] : a->k.shape[0];
-    if (batch <= 0) return SANTA_ERR_SHAPE;
-    if ((s = santa__check_lengths(a, batch)) != SANTA_OK) return s;
-    if (!a->k.data) return SANTA_ERR_NULL_DATA;
-    if (!a->proxy) return SANTA_ERR_PROXY_NULL;
-    if (a->k.device != SANTA_CPU) {
-        const santa_backend *backend = santa__backends[a->k.device];
-        if (!backend) return SANTA_ERR_NO_BACKEND;
-        return backend->proxy_encode ? backend->proxy_encode(a, from, to, stream) : SANTA_ERR_BACKEND_PROXY;
-    }
-    if ((s = santa__check_seq_lens(a, batch)) != SANTA_OK) return s;
-    for (is_check = 1; is_check >= 0; is_check--)
-        for (b = 0; b < batch; b++)
-            if ((s = santa__encode_sequence(a, &f, b, from, to, is_check)) != SANTA_OK) return s;
-    return SANTA_OK;
-}
-
-SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
-    return from < 0 || to < from ? SANTA_ERR_PROXY_RANGE : santa__encode(a, from, to, stream);
-}
-
-SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream) {
-    if (count < 0) return SANTA_ERR_PROXY_RANGE;
-    return count == 0 ? SANTA_OK : santa__encode(a, -count, 0, stream);
 }
 
 /* ------------------------------------------------------------ >>query */
@@ -3047,7 +2950,7 @@ static int santa__form(const santa__job *j) {
 }
 
 /* A scaled query for the copy of K: rotated, and in 8 bits. */
-static void santa__copy_query(const santa__job *j, int64_t x) {
+static void santa__copy_query(const santa__job *j, const float *turn, int64_t x) {
     const int64_t features = j->plan->format.features, d = j->k.dim;
     float *q = j->copy_q + x * features, top = 0.0f, unit;
     char *code = j->copy_codes + x * features;
@@ -3055,7 +2958,7 @@ static void santa__copy_query(const santa__job *j, int64_t x) {
     int sum = 0, bad = 0;
     memset(q, 0, (size_t)features * sizeof *q);
     memcpy(q, j->q + x * j->plan->d_pad, (size_t)d * sizeof *q);
-    santa__rotate(q, d);
+    j->kernel->rotate(q, turn, &j->plan->format);
     for (c = 0; c < d; c++) {
         bad |= santa__not_finite(q[c]);
         top = SANTA__MAX(top, (float)fabs((double)q[c]));
@@ -3087,7 +2990,11 @@ static void santa__prepare_queries(santa__job *j) {
         if (j->form == SANTA__INTEGERS) santa__pack_q8(j->q + x * pad, d, j->queries, packed);
         if (j->form == SANTA__FLOATS) santa__pack(j->q + x * pad, d, j->queries, packed);
     }
-    for (x = 0; x < j->queries && santa__is_copied(j->o); x++) santa__copy_query(j, x);
+    if (santa__is_copied(j->o)) {
+        float turn[SANTA__PROXY_DIM];
+        santa__turn(&j->plan->format, turn);
+        for (x = 0; x < j->queries; x++) santa__copy_query(j, turn, x);
+    }
     j->coef = j->q;
     for (i = 0; i < d; i++) j->active[i] = (int32_t)i;
     j->num_active = d;
@@ -4020,6 +3927,141 @@ static void santa__write_empty(const santa__job *j, int64_t x) {
     santa__write(j, x, acc, lse, 0.0f);
 }
 
+/* ------------------------------------------------------------ >>encode */
+
+/* One block of a copy at work: its keys' rows, and as floats where the features lie apart. */
+typedef struct santa__encoder {
+    const santa__rows *k;
+    const santa__format *f;
+    const santa__kernels *kernel;
+    float turn[SANTA__PROXY_DIM], centre[SANTA__PROXY_DIM], apart[SANTA__PROXY_DIM];
+} santa__encoder;
+
+/* The mean of n keys, those with a NaN or infinity as zeros. */
+static void santa__mean_key(santa__encoder *x, int64_t j) {
+    const int64_t n = x->f->keys, d = x->f->dim;
+    float w[SANTA_BLOCK], zero = 0.0f, one = 1.0f;
+    int64_t i, c;
+    int bad = 0;
+    memset(x->centre, 0, sizeof x->centre);
+    for (i = 0; i < n; i++) w[i] = 1.0f / (float)n;
+    santa__add_values(x->k, x->kernel, santa__keys_from(NULL, j, n), (int)n, w, 0, 1, &zero, &one,
+                      x->centre, 0);
+    for (c = 0; c < d; c++) bad |= santa__not_finite(x->centre[c]);
+    if (!bad) return;
+    memset(x->centre, 0, sizeof x->centre);
+    for (i = 0; i < n; i++) {
+        santa__load_row(x->k, j + i, x->apart);
+        for (c = 0, bad = 0; c < d; c++) bad |= santa__not_finite(x->apart[c]);
+        for (c = 0; c < d && !bad; c++) x->centre[c] += x->apart[c] / (float)n;
+    }
+}
+
+/* The centre in 8 bits, as those who read the block will see it. */
+static void santa__encode_centre(santa__encoder *x, char *block) {
+    const santa__format *f = x->f;
+    float top = 0.0f, scale;
+    int64_t c;
+    for (c = 0; c < f->dim; c++) {
+        if (santa__not_finite(x->centre[c])) x->centre[c] = 0.0f;
+        top = SANTA__MAX(top, (float)fabs((double)x->centre[c]));
+    }
+    scale = top / 127.0f;
+    memcpy(block + f->scale, &scale, sizeof scale);
+    for (c = 0; c < f->dim; c++) {
+        const double level = scale > 0.0f ? floor((double)x->centre[c] / (double)scale + 0.5) : 0.0;
+        const int code = level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level;
+        block[f->centre + c] = (char)(signed char)code;
+        x->centre[c] = scale * (float)code;
+    }
+}
+
+/* The block that begins with key j of a sequence. */
+static void santa__encode_block(santa__encoder *x, int64_t j, char *block) {
+    const santa__format *f = x->f;
+    int64_t i;
+    memset(block, 0, (size_t)f->bytes);
+    santa__mean_key(x, j);
+    x->kernel->rotate(x->centre, x->turn, f);
+    santa__encode_centre(x, block);
+    for (i = 0; i < f->keys; i++) {
+        santa_dtype t = x->k->dtype;
+        const char *row = santa__row(x->k, j + i) + x->k->at;
+        uint16_t gain;
+        if (!santa__is_adjacent(x->k)) {
+            santa__load_row(x->k, j + i, x->apart);
+            t = SANTA_F32;
+            row = (const char *)x->apart;
+        }
+        gain = santa_f32_to_f16(x->kernel->encode(t, row, x->turn, x->centre, f, block + 16 * i));
+        if ((gain & 0x7c00u) == 0x7c00u) gain = 0x7e00u;
+        memcpy(block + f->gains + 2 * i, &gain, sizeof gain);
+    }
+}
+
+SANTADEF size_t santa_proxy_size(const santa_attention *a) {
+    santa__format f;
+    if (santa__check_copy(a, &f) != SANTA_OK) return 0;
+    return (size_t)(a->k.shape[0] * a->k.shape[2] * f.blocks * f.bytes);
+}
+
+/* Sequence b, or on a check run only its pages. */
+static santa_status santa__encode_sequence(const santa_attention *a, const santa__format *f, int64_t b,
+                                           santa__encoder *x, int64_t from, int64_t to,
+                                           int is_check) {
+    const int64_t len = santa__seq_len(a, b);
+    int64_t end, h;
+    if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
+    to = SANTA__MIN(to, len) / f->keys * f->keys;
+    end = (from / f->keys + 1) * f->keys;
+    if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
+    if (is_check) return SANTA_OK;
+    for (; end <= to; end += f->keys)
+        for (h = 0; h < a->k.shape[2]; h++) {
+            const santa__rows k = santa__rows_make(a, &a->k, b, h);
+            x->k = &k;
+            santa__encode_block(x, end - f->keys, santa__proxy_block(a, f, b, h, end - f->keys));
+        }
+    return SANTA_OK;
+}
+
+/* from < 0: the last -from keys of each sequence. */
+static santa_status santa__encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
+    santa__format f;
+    santa__encoder x;
+    int64_t b, batch;
+    int is_check;
+    santa_status s = santa__check_copy(a, &f);
+    if (s != SANTA_OK) return s;
+    batch = a->block_table ? a->q.shape[0] : a->k.shape[0];
+    if (batch <= 0) return SANTA_ERR_SHAPE;
+    if ((s = santa__check_lengths(a, batch)) != SANTA_OK) return s;
+    if (!a->k.data) return SANTA_ERR_NULL_DATA;
+    if (!a->proxy) return SANTA_ERR_PROXY_NULL;
+    if (a->k.device != SANTA_CPU) {
+        const santa_backend *backend = santa__backends[a->k.device];
+        if (!backend) return SANTA_ERR_NO_BACKEND;
+        return backend->proxy_encode ? backend->proxy_encode(a, from, to, stream) : SANTA_ERR_BACKEND_PROXY;
+    }
+    if ((s = santa__check_seq_lens(a, batch)) != SANTA_OK) return s;
+    x.f = &f;
+    x.kernel = santa__kernels_of(SANTA_ISA_AUTO);
+    santa__turn(&f, x.turn);
+    for (is_check = 1; is_check >= 0; is_check--)
+        for (b = 0; b < batch; b++)
+            if ((s = santa__encode_sequence(a, &f, b, &x, from, to, is_check)) != SANTA_OK) return s;
+    return SANTA_OK;
+}
+
+SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
+    return from < 0 || to < from ? SANTA_ERR_PROXY_RANGE : santa__encode(a, from, to, stream);
+}
+
+SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream) {
+    if (count < 0) return SANTA_ERR_PROXY_RANGE;
+    return count == 0 ? SANTA_OK : santa__encode(a, -count, 0, stream);
+}
+
 /* ------------------------------------------------------------ >>dense */
 
 /* Exact attention goes through the keys in chunks, each with states of its own that join the
@@ -4500,19 +4542,18 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
     const santa__plan *p = j->plan;
     const int is_top = santa__has_traits(j->o, SANTA_BIASED);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
-    int64_t i, x, r;
+    int64_t i, x, r, first = j->end, last = 0;
     (void)span;
+    for (r = 0; r < j->rows; r++) {
+        const santa__part_of part = santa__copied_keys(j, &j->range[r]);
+        first = SANTA__MIN(first, part.from);
+        last = SANTA__MAX(last, part.to);
+    }
     for (i = from; i < to; i++) {
         const int64_t b = j->begin / SANTA_BLOCK + i;
-        int64_t first = j->end, last = 0;
-        for (r = 0; r < j->rows; r++) {
-            const santa__part_of part = santa__copied_keys(j, &j->range[r]);
-            first = SANTA__MIN(first, part.from);
-            last = SANTA__MAX(last, part.to);
-        }
         santa__copied_scores(j, b, first, last, 0, j->queries, j->scores + i * SANTA_BLOCK, p->score_stride,
                              squares);
-        for (x = 0; x < j->queries; x++) {
+        for (x = 0; x < j->queries && j->rows > 1; x++) {
             const santa__part_of part = santa__copied_keys(j, santa__range_of(j, x));
             float *s = j->scores + x * p->score_stride + i * SANTA_BLOCK;
             int64_t k;
@@ -6723,23 +6764,115 @@ SANTA__INLINE void SANTA__ISA(copied_heads)(int bits, const char *block, const s
     }
 }
 
-SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(copied4)(const char *block, const santa__format *f,
-                                                              const santa__copied *x) {
+/* Bits that the compiler knows unroll the inner loops. */
+#if SANTA__BY_STRIP
+SANTA__TARGET static void SANTA__ISA(copied)(const char *block, const santa__format *f,
+                                             const santa__copied *x) {
     int64_t g = 0;
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(4, block, f, 4, g, x);
-    for (; g < x->group; g++) SANTA__ISA(copied_heads)(4, block, f, 1, g, x);
+    for (; g < x->group; g++) SANTA__ISA(copied_heads)(f->bits, block, f, 1, g, x);
 }
-
-SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(copied2)(const char *block, const santa__format *f,
-                                                              const santa__copied *x) {
-    int64_t g = 0;
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(2, block, f, 4, g, x);
-    for (; g < x->group; g++) SANTA__ISA(copied_heads)(2, block, f, 1, g, x);
-}
-
+#else
+#define SANTA__COPIED(name, bits) \
+    SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *block, const santa__format *f, \
+                                                               const santa__copied *x) { \
+        int64_t g = 0; \
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(copied_heads)(bits, block, f, 4, g, x); \
+        for (; g < x->group; g++) SANTA__ISA(copied_heads)(bits, block, f, 1, g, x); \
+    }
+SANTA__COPIED(copied_4_bits, 4)
+SANTA__COPIED(copied_2_bits, 2)
+#undef SANTA__COPIED
 static void SANTA__ISA(copied)(const char *block, const santa__format *f, const santa__copied *x) {
-    if (f->bits == 4) SANTA__ISA(copied4)(block, f, x);
-    else SANTA__ISA(copied2)(block, f, x);
+    if (f->bits == 4) SANTA__ISA(copied_4_bits)(block, f, x);
+    else SANTA__ISA(copied_2_bits)(block, f, x);
+}
+#endif
+
+/* Butterflies a + b, a - b, in natural order: the result is the same on every machine. */
+SANTA__INLINE void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
+    const int64_t piece = f->piece;
+    SANTA__V sign[4];
+    float bit[SANTA__LANES];
+    int64_t c, i, step;
+    int k, n;
+    for (k = 0, n = 1; n < SANTA__LANES && n < piece; k++, n *= 2) {
+        for (i = 0; i < SANTA__LANES; i++) bit[i] = i & n ? -1.0f : 1.0f;
+        sign[k] = SANTA__ISA(vget)(bit);
+    }
+    for (c = 0; c < f->features; c += SANTA__LANES) {
+        SANTA__V y = SANTA__ISA(vget)(x + c);
+        SANTA__UNROLL
+        for (k = 0; 1 << k < SANTA__LANES; k++)
+            if (1 << k < piece) y = SANTA__ISA(vfma)(y, sign[k], SANTA__ISA(vswap)(y, 1 << k));
+        SANTA__ISA(vput)(x + c, y);
+    }
+    for (step = SANTA__LANES; step < piece; step *= 2)
+        for (c = 0; c < f->dim; c += 2 * step)
+            for (i = c; i < c + step; i += SANTA__LANES) {
+                const SANTA__V a = SANTA__ISA(vget)(x + i), b = SANTA__ISA(vget)(x + i + step);
+                SANTA__ISA(vput)(x + i, SANTA__ISA(vadd)(a, b));
+                SANTA__ISA(vput)(x + i + step, SANTA__ISA(vsub)(a, b));
+            }
+}
+
+SANTA__TARGET static void SANTA__ISA(rotate)(float *x, const float *turn, const santa__format *f) {
+    int64_t c;
+    for (c = 0; c < f->features; c += SANTA__LANES)
+        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(turn + c)));
+    SANTA__ISA(butterflies)(x, f);
+}
+
+SANTA__TARGET static float SANTA__ISA(encode)(santa_dtype t, const char *row, const float *turn,
+                                              const float *centre, const santa__format *f, char *codes) {
+    const int parts = 8 / f->bits, levels = 1 << f->bits;
+    const SANTA__V half = SANTA__ISA(vset)(0.5f), zero = SANTA__ISA(vset)(0.0f),
+                   top = SANTA__ISA(vset)((float)(levels - 1)), mid = SANTA__ISA(vset)((float)(levels / 2)),
+                   middle = SANTA__ISA(vset)(f->middle);
+    const float unit = santa__unit(t);
+    SANTA__V squares = zero, both = zero, code_squares = zero, scale;
+    float x[SANTA__PROXY_DIM], sum, inverse;
+    int64_t c, i;
+    int k;
+    for (c = 0; c < f->features; c += SANTA__LANES) {
+        SANTA__V y = zero;
+        if (c + SANTA__LANES <= f->dim) y = SANTA__ISA(vrow)(t, row, c);
+        else if (c < f->dim) y = SANTA__ISA(vrow_tail)(t, row, c, f->dim - c);
+        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(SANTA__ISA(vmul)(y, SANTA__ISA(vset)(unit)),
+                                                 SANTA__ISA(vget)(turn + c)));
+    }
+    SANTA__ISA(butterflies)(x, f);
+    for (c = 0; c < f->features; c += SANTA__LANES) {
+        const SANTA__V y = SANTA__ISA(vsub)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(centre + c));
+        SANTA__ISA(vput)(x + c, y);
+        squares = SANTA__ISA(vfma)(y, y, squares);
+    }
+    sum = SANTA__ISA(vtotal)(squares);
+    if (santa__not_finite(sum)) return santa__nan();
+    inverse = sum > 0.0f ? (float)(1.0 / ((double)f->step * sqrt((double)sum / (double)f->dim))) : 0.0f;
+    if (!(inverse > 0.0f) || santa__not_finite(inverse)) return 0.0f;
+    scale = SANTA__ISA(vset)(inverse);
+    for (c = 0; c < f->features; c += 16 * parts, codes += 16 * f->keys)
+        for (i = 0; i < 16; i += SANTA__LANES) {
+            SANTA__V bytes = zero;
+            for (k = parts - 1; k >= 0; k--) {                        /* floor, within the levels */
+                const SANTA__V y = SANTA__ISA(vget)(x + c + 16 * k + i);
+                SANTA__V code, level;
+                code = SANTA__ISA(vround)(SANTA__ISA(vsub)(SANTA__ISA(vmul)(y, scale), half));
+                code = SANTA__ISA(vmax)(SANTA__ISA(vadd)(code, mid), zero);
+                code = SANTA__ISA(vsub)(top, SANTA__ISA(vmax)(SANTA__ISA(vsub)(top, code), zero));
+                level = SANTA__ISA(vsub)(code, middle);
+                if (c + 16 * k + i + SANTA__LANES > f->dim) {         /* no such features: no codes */
+                    const SANTA__V there = SANTA__ISA(vget)(turn + c + 16 * k + i);
+                    code = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, code);
+                    level = SANTA__ISA(vfrom)(SANTA__ISA(vmul)(there, there), 1e-5f, level);
+                }
+                both = SANTA__ISA(vfma)(y, level, both);
+                code_squares = SANTA__ISA(vfma)(level, level, code_squares);
+                bytes = SANTA__ISA(vfma)(bytes, SANTA__ISA(vset)((float)levels), code);
+            }
+            SANTA__ISA(vbytes)(codes + i, bytes);
+        }
+    return SANTA__ISA(vtotal)(both) / SANTA__ISA(vtotal)(code_squares);
 }
 
 SANTA__TARGET static float SANTA__ISA(product)(const float *a, const float *b) {
@@ -6771,7 +6904,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
     NULL,
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
-    SANTA__ISA(product), SANTA__ISA(raise)
+    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(raise)
 };
 
 #undef SANTA__ISA
