@@ -642,7 +642,7 @@ typedef struct santa_proxy_options {
     int64_t rescue_keys;           /* keys of a head that a rescue reads, 0 = 2 * num_samples */
     double  rescue_above;          /* expected variance of a head's log weights, 0 = 0.5 */
     double  exact_above;           /* the same as found, from which the head is done again with
-                                      exact scores, 0 = 1 */
+                                      exact scores, 0 = 1 (2 for a copy in 2 bits) */
 } santa_proxy_options;
 
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
@@ -2365,8 +2365,8 @@ static double santa__limit_of(double option, double by_default) {
     return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
 }
 
-/* The options with their defaults written out. */
-static santa_options santa__resolved(const santa_options *o) {
+/* The options with their defaults written out. bits: of the copy of K, if there is one. */
+static santa_options santa__resolved(const santa_options *o, int bits) {
     santa_options x = *o;
     santa_vattention_options *v = &x.vattention;
     const int draws = (santa_method_traits(x.method) & SANTA_DRAWS) != 0;
@@ -2382,7 +2382,7 @@ static santa_options santa__resolved(const santa_options *o) {
     x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
     x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys, 2 * x.num_samples);
     x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.5);
-    x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, 1.0);
+    x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
     v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
@@ -2404,7 +2404,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
     memset(&p, 0, sizeof p);
     p.a = *a;
-    p.o = santa__resolved(o);
+    p.o = santa__resolved(o, a->proxy_bits);
     p.batch = a->q.shape[0];
     p.q_len = a->q.shape[1];
     p.heads = a->q.shape[2];
@@ -3634,19 +3634,27 @@ static uint32_t santa__sortable(float f) {                            /* unsigne
 
 /* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties
    equal to it. want counts keys, or mass relative to exp(m) when by_mass. Masked scores never
-   belong. */
-static void santa__select(const float *s, int64_t n, double want, int by_mass, float m, uint32_t *threshold,
-                          int64_t *ties) {
-    uint32_t value = 0, mask = 0;
+   belong. tops: NULL, or the largest score of each block: a count of keys is all in the blocks
+   whose tops are among that many. */
+static void santa__select(const float *s, int64_t n, const float *tops, double want, int by_mass, float m,
+                          uint32_t *threshold, int64_t *ties) {
+    uint32_t value = 0, mask = 0, least = 0;
     int shift;
     *threshold = 0xffffffffu;
     *ties = 0;
+    if (tops && want < (double)(n / SANTA_BLOCK))
+        santa__select(tops, n / SANTA_BLOCK, NULL, want, 0, 0.0f, &least, ties);
+    if (least == 0xffffffffu) least = 0;                              /* every block is masked */
     for (shift = 24; shift >= 0; shift -= 8) {
         double sum[256] = {0.0};
         int64_t count[256] = {0}, i;
         int bucket, lowest = -1;
         for (i = 0; i < n; i++) {
             uint32_t key = santa__sortable(s[i]);
+            if (least && i % SANTA_BLOCK == 0 && santa__sortable(tops[i / SANTA_BLOCK]) < least) {
+                i += SANTA_BLOCK - 1;
+                continue;
+            }
             if (s[i] < SANTA__MASK_LIMIT || (key & mask) != value) continue;
             count[key >> shift & 255u]++;
             sum[key >> shift & 255u] += by_mass ? exp((double)s[i] - (double)m) : 1.0;
@@ -3694,7 +3702,8 @@ static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__pic
     const int64_t n = x->blocks * x->block;
     uint32_t threshold;
     int64_t ties;
-    santa__select(x->u, n, want, by_mass, x->m, &threshold, &ties);
+    santa__select(x->u, n, by_mass || x->block != SANTA_BLOCK ? NULL : x->max, want, by_mass, x->m,
+                  &threshold, &ties);
     santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
 }
 
@@ -4663,7 +4672,7 @@ static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *
     uint32_t threshold;
     int64_t ties, i, b, rows = 0;
     for (i = 0; i < n; i++) p[i] = u[i] > 0.0f ? u[i] * m->unit[i / SANTA_BLOCK] : SANTA__MASKED;
-    santa__select(p, n, (double)j->o->proxy.rescue_keys, 0, 0.0f, &threshold, &ties);
+    santa__select(p, n, NULL, (double)j->o->proxy.rescue_keys, 0, 0.0f, &threshold, &ties);
     for (b = 0; b < m->blocks; b++) {
         int32_t index[SANTA_BLOCK];
         int found = 0;
@@ -4682,7 +4691,7 @@ static void santa__draw_ranked(const santa__job *j, const santa__mass *m, santa_
     const double total = m->total + m->rest;
     uint32_t threshold;
     int64_t ties, i;
-    santa__select(m->u, n, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
+    santa__select(m->u, n, m->max, (double)j->o->num_samples, 0, 0.0f, &threshold, &ties);
     for (i = 0; i < n; i++) {
         if (!santa__selected(m->u[i], threshold, &ties)) continue;
         m->chance[l->rows] = 1.0f;
@@ -5206,7 +5215,7 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     uint32_t threshold;
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
-    santa__select(s, x->mid, (double)want, 0, 0.0f, &threshold, &ties);
+    santa__select(s, x->mid, NULL, (double)want, 0, 0.0f, &threshold, &ties);
     for (i = 0; i < x->mid; i++)
         if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
     return marked;
@@ -5867,7 +5876,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
     if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
-    *o = santa__resolved(given);
+    *o = santa__resolved(given, 0);
     o->dense_below = 0;
     o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */
     santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL);

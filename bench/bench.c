@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 16, MAX_LIST = 16, MAX_THREADS = 256 };
+enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 24, MAX_LIST = 16, MAX_THREADS = 256 };
 
 static void fail(const char *what) { fprintf(stderr, "\n%s\n", what); exit(1); }
 
@@ -192,7 +192,7 @@ typedef struct cell {
     int repeat;                                      /* calls per timing                                                */
 } cell;
 
-typedef enum kind { READ_K, READ_ROWS, PLAIN_C, DECODE } kind;
+typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE } kind;
 typedef struct method {
     const char *name;
     kind what;
@@ -241,9 +241,16 @@ static void eight_bits(santa_options *o, int64_t n) {
     o->scores = SANTA_SCORES_Q8;
 }
 
+/* Draws from a copy of K in 4 bits. */
+static void from_copy(santa_options *o, int64_t n) {
+    (void)n;
+    o->scores = SANTA_SCORES_PROXY;
+}
+
 enum { EVERY = TOKENS | FEATURES | PAGES };
 static const method methods[] = {
     { "read K",     READ_K,  SANTA_DENSE,      EVERY,             1, NULL        },
+    { "read copy",  READ_COPY, SANTA_DENSE,    TOKENS,            1, from_copy   },
     { "read 10 %",  READ_ROWS, SANTA_DENSE,    TOKENS,            0, NULL        },
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
     { "dense",      DECODE,  SANTA_DENSE,      EVERY,             1, NULL        },
@@ -251,11 +258,15 @@ static const method methods[] = {
     { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
     { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
     { "pps",        DECODE,  SANTA_PPS,        TOKENS,            1, NULL        },
+    { "pps copy",   DECODE,  SANTA_PPS,        TOKENS | PAGES,    1, from_copy   },
+    { "sys copy",   DECODE,  SANTA_SYS,        TOKENS,            0, from_copy   },
     { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },
     { "top-k",      DECODE,  SANTA_TOP_K,      TOKENS,            0, NULL        },
+    { "top-k copy", DECODE,  SANTA_TOP_K,      TOKENS,            0, from_copy   },
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
     { "vattention", DECODE,  SANTA_VATTENTION, TOKENS | PAGES,    1, ten_percent },
+    { "vatt copy",  DECODE,  SANTA_VATTENTION, TOKENS,            0, from_copy   },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
     { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
     { "sys q8",     DECODE,  SANTA_SYS,        TOKENS,            1, eight_bits  },
@@ -378,12 +389,53 @@ static santa_attention attention(const cell *c, const char *window) {
     return a;
 }
 
+/* Copies of K of this cell's windows: as many as do not fit in the cache together, so that they, too, come from memory. */
+static struct { char *data; size_t bytes, size; int64_t count, next; } copies;
+
+static int has_copy(const method *m) { return m->more == from_copy; }
+
+static int64_t windows_of(const cell *c) { return (int64_t)(arena.bytes / window_bytes(c->type, c->n, c->kv_heads)); }
+static const char *window_of_copy(const cell *c, int64_t i) {
+    return arena.data + (size_t)(i % windows_of(c)) * window_bytes(c->type, c->n, c->kv_heads);
+}
+
+typedef struct encoder { const cell *c; santa_status s; } encoder;
+static void encode_copy(void *context, int64_t i) {
+    encoder *e = (encoder *)context;
+    santa_attention a = attention(e->c, window_of_copy(e->c, i));
+    a.proxy = copies.data + copies.size * (size_t)i;
+    const santa_status s = santa_proxy_encode(&a, 0, e->c->n, NULL);
+    if (s != SANTA_OK) e->s = s;
+}
+
+static santa_status make_copies(const cell *c) {
+    santa_attention a = attention(c, arena.data);
+    encoder e = { c, SANTA_OK };
+    const size_t size = santa_proxy_size(&a);
+    if (size == 0) return SANTA_ERR_PROXY_PAGE;
+    if (copies.count) return SANTA_OK;
+    copies.size = size;
+    copies.count = (int64_t)(3 * last_level_cache() / 2 / size + 1);
+    if (c->warm) copies.count = 1;
+    if (copies.bytes < size * (size_t)copies.count) {
+        free(copies.data);
+        copies.bytes = size * (size_t)copies.count;
+        copies.data = (char *)allocate(copies.bytes);
+    }
+    run_tasks(NULL, copies.count, encode_copy, &e);
+    return e.s;
+}
+
 /* Options and workspace of a row; not SANTA_OK: santa.h refuses it. */
 static santa_status prepare(const cell *c, row *r, const method *m, int64_t samples) {
     const santa_attention a = attention(c, arena.data);
     memset(r, 0, sizeof *r);
     r->m = m;
     r->samples = samples;
+    if (has_copy(m)) {
+        const santa_status s = make_copies(c);
+        if (s != SANTA_OK) return s;
+    }
     if (m->what == PLAIN_C) r->workspace = allocate((size_t)c->n * sizeof(float));
     if (m->what == READ_ROWS) r->workspace = tenth(c);
     if (m->what != DECODE) return SANTA_OK;
@@ -401,13 +453,16 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
 
 static double once(const cell *c, row *r) {
     const size_t bytes = window_bytes(c->type, c->n, c->kv_heads);
-    const char *window = c->warm ? arena.data : next_window(bytes);
+    const int64_t copy = has_copy(r->m) ? copies.next++ % copies.count : 0;
+    const char *window = has_copy(r->m) ? window_of_copy(c, copy) : c->warm ? arena.data : next_window(bytes);
     santa_attention a = attention(c, window);
+    if (has_copy(r->m)) a.proxy = copies.data + copies.size * (size_t)copy;
     const double start = now();
     for (int i = 0; i < c->repeat; i++) {
         santa_status s = SANTA_OK;
         switch (r->m->what) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
+            case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
             case PLAIN_C: plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
             case DECODE:  s = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, &r->stats); break;
@@ -431,9 +486,14 @@ static void summarise(const cell *c, row *r) {
     r->high = r->t[r->runs - 1 - r->runs / 10];
     switch (r->m->what) {
         case READ_K:    r->bytes = size * all; break;
+        case READ_COPY: r->bytes = (double)copies.size; break;
         case READ_ROWS: r->bytes = size * 2.0 * (double)(tenth_of(c) * c->kv_heads * DIM); break;
         case PLAIN_C:   r->bytes = size * 2.0 * all; break;
-        case DECODE:    r->bytes = size * ((double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM)); break;
+        case DECODE:
+            r->bytes = size * ((double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
+            if (has_copy(r->m))
+                r->bytes += (double)copies.size * (double)r->stats.proxy_rows_read / (double)(c->n * c->kv_heads);
+            break;
     }
     free(r->workspace);
 }
@@ -449,6 +509,7 @@ static void measure(const cell *c, row *rows, int count) {
             if (round >= 0) r->t[r->runs++] = t;
         }
     for (int i = 0; i < count; i++) summarise(c, rows + i);
+    copies.count = 0;
 }
 
 /* ---------------------------------------------------------------------------------------------- output */
@@ -523,6 +584,7 @@ static int plain_c_fits(const cell *c) {
 /* The rows of the cell that santa.h takes and --methods wants; what it refuses is said. */
 static int select_rows(const cell *c, row *rows, int64_t samples) {
     int count = 0;
+    copies.count = 0;
     for (int i = 0; i < METHODS; i++) {
         const method *m = methods + i;
         if (!(set.methods >> i & 1) || !(m->layouts & c->place->stored) || (set.quick && !m->quick)) continue;

@@ -37,7 +37,8 @@ static const choice methods[] = {
 static const choice score_methods[] = {
     { "exact", SANTA_SCORES_EXACT },                  { "bernoulli-iid", SANTA_SCORES_BERNOULLI_IID },
     { "bernoulli-strat", SANTA_SCORES_BERNOULLI_STRAT }, { "group-iid", SANTA_SCORES_GROUP_IID },
-    { "group-strat", SANTA_SCORES_GROUP_STRAT },      { NULL, 0 },
+    { "group-strat", SANTA_SCORES_GROUP_STRAT },      { "copy", SANTA_SCORES_PROXY },
+    { NULL, 0 },
 };
 
 typedef enum value_kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } value_kind;
@@ -186,7 +187,7 @@ static int check_use(const config *c, llama_error *e) {
         { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
-        { BERNOULLI_DRAWS, c->scores != SANTA_SCORES_EXACT, "needs --scores bernoulli-... or group-..." },
+        { BERNOULLI_DRAWS, c->scores != SANTA_SCORES_EXACT && c->scores != SANTA_SCORES_PROXY, "needs --scores bernoulli-... or group-..." },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         if (given(c, rules[i].id) && !rules[i].useful)
@@ -481,7 +482,8 @@ static int run_table(session *s, const config *c, llama_error *e) {
             if (!one_budget) one.samples = all_samples[j];
             if (!narrow || budgets) snprintf(draws, sizeof draws, "%d", (int)one.samples);
             o = attention_options(&one);
-            if (!narrow && llama_check(&s->state, &o) == SANTA_ERR_BACKEND_METHOD) break;  /* a GPU has not all */
+            const santa_status why = llama_check(&s->state, &o);
+            if (!narrow && (why == SANTA_ERR_BACKEND_METHOD || why == SANTA_ERR_PROXY_METHOD)) break;  /* has none */
             row r;
             memset(&r, 0, sizeof r);
             for (int64_t run = 0; run < c->compare_seeds && status == 0; run++, one.seed++) {

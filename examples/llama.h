@@ -624,12 +624,20 @@ typedef struct llama_state {
     santa_stats stats;                       /* sums over llama_forward's calls since llama_state_options          */
     double   attention_seconds;              /* time in santa_decode since then                                    */
     int      avx2;
+    int      proxy_bits;                     /* of the copy of K that SANTA_SCORES_PROXY draws from: 4 or 2, 0 = 4 */
+    void    *proxy[2];                       /* the copies in 4 and 2 bits, of all layers; made when first wanted  */
+    size_t   proxy_bytes[2];                 /* of a layer                                                         */
+    int64_t *encoded[2];                     /* [n_layers] keys from 0 on that they have                           */
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
     LLAMA_FREE(s->buffer);
     LLAMA_FREE(s->call);
     LLAMA_FREE(s->workspace);
+    for (int i = 0; i < 2; i++) {
+        LLAMA_FREE(s->proxy[i]);
+        free(s->encoded[i]);
+    }
     free(s->options);
     free(s->dense_workspace);
     memset(s, 0, sizeof *s);
@@ -653,7 +661,32 @@ static inline santa_attention llama_attention(const llama_state *s, int32_t laye
 }
 
 static inline santa_attention llama_decode_attention(const llama_state *s, int32_t layer) {
-    return llama_attention(s, layer, 0, 1, &s->call->length, LLAMA_DEVICE);
+    santa_attention a = llama_attention(s, layer, 0, 1, &s->call->length, LLAMA_DEVICE);
+    const int i = s->proxy_bits == 2;
+    a.proxy_bits = s->proxy_bits;
+    if (s->proxy[i]) a.proxy = (char *)s->proxy[i] + (size_t)layer * s->proxy_bytes[i];
+    return a;
+}
+
+/* The copies of K in s->proxy_bits, still empty. */
+static inline int llama_make_copies(llama_state *s, llama_error *e) {
+    const int i = s->proxy_bits == 2;
+    const santa_attention a = llama_decode_attention(s, 0);
+    if (s->proxy[i]) return 0;
+    s->proxy_bytes[i] = santa_proxy_size(&a);
+    s->encoded[i] = (int64_t *)calloc((size_t)s->model->n_layers, sizeof *s->encoded[i]);
+    s->proxy[i] = LLAMA_ALLOC((size_t)s->model->n_layers * s->proxy_bytes[i] + 64);
+    return s->proxy[i] && s->encoded[i] ? 0 : llama_fail(e, "no memory for a copy of K");
+}
+
+/* Brings a layer's copy up to the call's length. */
+static inline santa_status llama_keep_copy(llama_state *s, int32_t layer) {
+    const santa_attention a = llama_decode_attention(s, layer);
+    int64_t *encoded = &s->encoded[s->proxy_bits == 2][layer];
+    if (*encoded >= s->call->length) return SANTA_OK;
+    const santa_status status = santa_proxy_encode(&a, *encoded, s->call->length, NULL);
+    if (status == SANTA_OK) *encoded = s->call->length;
+    return status;
 }
 
 /* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until llama_state_options. */
@@ -705,6 +738,7 @@ static inline santa_status llama_check(const llama_state *s, const santa_options
 static inline int llama_layer_options(llama_state *s, int32_t layer, const santa_options *o, llama_error *e) {
     if (layer < 0 || layer >= s->model->n_layers)
         return llama_fail(e, "layer %d: the model has %d", (int)layer, (int)s->model->n_layers);
+    if (o->scores == SANTA_SCORES_PROXY && llama_make_copies(s, e) != 0) return -1;
     const santa_attention a = llama_decode_attention(s, layer);
     const santa_status status = santa_check(&a, o);
     if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
@@ -789,7 +823,8 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     o->offset = santa_offset(layer, position);              /* other draws in every layer and at every step */
     const santa_attention a = llama_decode_attention(s, layer);
     const double start = llama_seconds();
-    const santa_status status = LLAMA_DECODE(&a, o, s->workspace, s->workspace_bytes, &s->call->stats);
+    santa_status status = o->scores == SANTA_SCORES_PROXY ? llama_keep_copy(s, layer) : SANTA_OK;
+    if (status == SANTA_OK) status = LLAMA_DECODE(&a, o, s->workspace, s->workspace_bytes, &s->call->stats);
     s->attention_seconds += llama_seconds() - start;
     if (status != SANTA_OK) return status;
     if (s->tap) s->tap(s->tap_user, &a, layer);
@@ -800,6 +835,10 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     s->stats.v_rows_read += one->v_rows_read;
     s->stats.v_rows_head += one->v_rows_head;
     s->stats.draws += one->draws;
+    s->stats.proxy_rows_read += one->proxy_rows_read;
+    s->stats.rescued_rows += one->rescued_rows;
+    s->stats.redone_rows += one->redone_rows;
+    s->stats.rows += one->rows;
     return SANTA_OK;
 }
 
@@ -857,6 +896,8 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
         llama_rope(s, s->q, n, q_dim);
         llama_rope(s, k, n, kv_dim);
+        for (int i = 0; i < 2; i++)                         /* what lies behind is another text now */
+            if (s->encoded[i]) s->encoded[i][layer] = llama_min(s->encoded[i][layer], position);
         const santa_status status = prefill ? llama_attend_dense(s, layer, position, n)
                                             : llama_attend_sampled(s, layer, position);
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));

@@ -17,7 +17,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-enum { TABLES = 5, MAX_THREADS = 256, MAX_VARIANTS = 256, SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8,
+enum { TABLES = 6, MAX_THREADS = 256, MAX_VARIANTS = 256, SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8,
        SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2, FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512 };
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
@@ -34,6 +34,7 @@ static const char *const table_text[TABLES + 1] = {
     "Bernoulli scores: accuracy and features read; with SANTA",
     "same-state fidelity: variance, distinct keys, flash by tiles, effective keys",
     "layers: one layer at one draw; per-layer budgets",
+    "a copy of K in 4 or 2 bits: accuracy and error against bytes",
 };
 
 /* --------------------------------------------------------------------------------------------- command line */
@@ -55,7 +56,7 @@ static const struct { const char *name; size_t field; long long low, high; const
     { "--samples", offsetof(config, samples), 1, 1 << 16, "S  draws per layer, on average, in that search  [4]" },
 };
 
-static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5" };
+static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5", "6" };
 static const char *const method_names[] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p" };
 
 static void print_help(void) {
@@ -132,12 +133,14 @@ typedef struct variant {
     int     table;                                          /* 0: dense, which every table has                  */
     char    method[32], budget[32];
     santa_options options;
+    int     proxy_bits;                                     /* of the copy of K, where the options want one     */
     int     per_layer;                                      /* num_samples of each layer is layer_samples       */
     int64_t layer_samples[LAYER_BUDGETS_MAX_LAYERS];
 } variant;
 
 /* What is summed over the queries of a body, for each variant and task. */
-enum metric { SCORE, NLL, PREDICTED, QUERIES, KEYS, K_GROUP, K_HEAD, V_GROUP, V_HEAD, HEADS, L2, COSINE, TOP_1, METRICS };
+enum metric { SCORE, NLL, PREDICTED, QUERIES, KEYS, K_GROUP, K_HEAD, V_GROUP, V_HEAD, COPIED, ROWS, RESCUED,
+              REDONE, HEADS, L2, SQUARE, COSINE, TOP_1, METRICS };
 typedef struct cell { double sum[METRICS]; } cell;
 
 /* Means with names, in order of appearance: the cells of the tables that are no table of variants. */
@@ -250,6 +253,30 @@ static void add_table_3(run *r) {
         }
 }
 
+/* Each method with exact scores, then from a copy. */
+static void add_table_6(run *r) {
+    static const santa_method method[] = { SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_VATTENTION };
+    static const int64_t samples[] = { 16, 64, 128, 512 };
+    char name[32], budget[32];
+    for (int k = 0; k < COUNT(method); k++)
+        for (int bits = 0; bits <= 4; bits += 2)
+            for (int i = 0; i < COUNT(samples); i++) {
+                santa_options o = with_samples(method[k], samples[i]);
+                snprintf(budget, sizeof budget, "%d", (int)samples[i]);
+                if (method[k] == SANTA_VATTENTION) {                  /* as many: half of them heavy, half at random */
+                    o.vattention.sink_tokens = 4;
+                    o.vattention.local_tokens = 64;
+                    o.vattention.heavy_tokens = samples[i] / 2;
+                    o.vattention.base_samples = samples[i] / 2;
+                    o.vattention.epsilon = o.vattention.delta = 0.999999;
+                }
+                snprintf(name, sizeof name, "%s%s", santa_method_name(method[k]),
+                         bits == 0 ? "" : bits == 2 ? ", 2 bits" : ", 4 bits");
+                if (bits) o.scores = SANTA_SCORES_PROXY;
+                add_variant(r, 6, name, budget, o)->proxy_bits = bits;
+            }
+}
+
 static variant *add_per_layer(run *r, const char *method, const char *budget, const int64_t *samples) {
     variant *v = add_variant(r, 5, method, budget, with_samples(SANTA_SYS, 1));
     v->per_layer = 1;
@@ -311,6 +338,7 @@ static void merge_measures(measures *to, const measures *from) {
    differences that earlier steps and layers have grown. */
 typedef struct probe {
     run     *r;
+    llama_state *s;
     int      on, rows;                                      /* rows: this query is one for tables 2 and 4        */
     int64_t  body;
     uint64_t query_seed;
@@ -336,21 +364,36 @@ static int attend_again(probe *p, const santa_attention *a, santa_options o) {
 
 static const float *head_of(const santa_attention *a, const float *data, int64_t head) { return data + head * a->out.shape[3]; }
 
+/* The copy of K that a row draws from, up to the step. */
+static int with_copy(probe *p, santa_attention *a, const variant *v, int32_t layer) {
+    llama_error e;
+    p->s->proxy_bits = v->proxy_bits;
+    if (llama_make_copies(p->s, &e) != 0) return fail(p->r, e.text);
+    const santa_status status = llama_keep_copy(p->s, layer);
+    const santa_attention copied = llama_decode_attention(p->s, layer);
+    a->proxy = copied.proxy;
+    a->proxy_bits = copied.proxy_bits;
+    return status == SANTA_OK ? 0 : fail(p->r, santa_status_string(status));
+}
+
 static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
     const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
     for (int i = 1; i < p->r->variant_count; i++) {
         const variant *v = &p->r->variants[i];
         cell *c = &p->r->cells[(p->body * p->r->variant_count + i) * TASKS_COUNT + p->task];
         santa_options o = v->options;
+        santa_attention b = *a;
         o.seed = seed_of(&v->options, p->query_seed);
         o.offset = santa_offset(layer, p->length - 1);
         if (v->per_layer) o.num_samples = v->layer_samples[layer];
-        if (attend_again(p, a, o) != 0) return;
+        if (o.scores == SANTA_SCORES_PROXY && with_copy(p, &b, v, layer) != 0) return;
+        if (attend_again(p, &b, o) != 0) return;
         for (int64_t h = 0; h < heads; h++) {
             const float *got = head_of(a, p->out, h), *want = head_of(a, (const float *)a->out.data, h);
             const double l2 = santa_relative_l2(got, want, dim), cosine = santa_cosine(got, want, dim);
             if (!isfinite(l2) || !isfinite(cosine)) continue;
             c->sum[L2] += l2;
+            c->sum[SQUARE] += l2 * l2;
             c->sum[COSINE] += cosine;
             c->sum[HEADS] += 1.0;
         }
@@ -550,6 +593,42 @@ static void probe_rows(probe *p, const santa_attention *a, int32_t layer, measur
     probe_tiles(p, a, layer, tiles, m);
 }
 
+/* How far the scores of a copy are off, by layer and head. */
+static void probe_copies(probe *p, const santa_attention *a, int32_t layer, measures *m) {
+    const int64_t n = p->length, kv_heads = a->k.shape[2], group = a->q.shape[2] / kv_heads;
+    float *copied = (float *)malloc((size_t)(group * n) * sizeof *copied);
+    if (!copied) { fail(p->r, "no memory for scores"); return; }
+    for (int bits = 4; bits >= 2; bits -= 2) {
+        const santa_options exact = llama_dense();
+        santa_options o = with_samples(SANTA_PPS, 1);
+        santa_attention b = *a;
+        variant v;
+        char section[64], row[32], column[24];
+        o.scores = SANTA_SCORES_PROXY;
+        v.proxy_bits = bits;
+        if (with_copy(p, &b, &v, layer) != 0) break;
+        snprintf(section, sizeof section, "variance of the log weight, %d bits", bits);
+        snprintf(row, sizeof row, "layer %d", (int)layer);
+        for (int64_t kv = 0; kv < kv_heads; kv++) {
+            santa_status s = santa_scores(a, &exact, 0, 0, kv, p->scores, n, p->workspace, p->bytes);
+            if (s == SANTA_OK) s = santa_scores(&b, &o, 0, 0, kv, copied, n, p->workspace, p->bytes);
+            if (s != SANTA_OK) { fail(p->r, santa_status_string(s)); break; }
+            for (int64_t g = 0; g < group; g++) {
+                double mean = 0.0, square = 0.0;
+                softmax(p->scores + g * n, n, p->p);
+                for (int64_t j = 0; j < n; j++) {
+                    const double off = (double)p->scores[g * n + j] - (double)copied[g * n + j];
+                    mean += (double)p->p[j] * off;
+                    square += (double)p->p[j] * off * off;
+                }
+                snprintf(column, sizeof column, "head %d", (int)(kv * group + g));
+                add_measure(m, 6, section, row, column, square - mean * mean);
+            }
+        }
+    }
+    free(copied);
+}
+
 /* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is in its reach. */
 static santa_attention on_cpu(santa_attention a) {
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
@@ -564,6 +643,7 @@ static void tap(void *user, const santa_attention *a, int32_t layer) {
     probe_variants(p, a, layer);
     if (p->rows && (p->r->c.tables & 1u << 1)) probe_coverage(p, cpu, layer, m);
     if (p->rows && (p->r->c.tables & 1u << 3)) probe_rows(p, &cpu, layer, m);
+    if (p->r->c.tables & 1u << 5) probe_copies(p, &cpu, layer, m);
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -576,9 +656,13 @@ static int open_probe(probe *p, run *r, llama_state *s, int64_t body) {
     const size_t capacity = (size_t)s->capacity, heads = (size_t)m->n_heads;
     memset(p, 0, sizeof *p);
     p->r = r;
+    p->s = s;
     p->body = body;
-    for (int i = 0; i < r->variant_count; i++)
-        p->bytes = larger(p->bytes, santa_workspace_size(&a, &r->variants[i].options));
+    for (int i = 0; i < r->variant_count; i++) {
+        santa_attention b = a;
+        b.proxy_bits = r->variants[i].proxy_bits;
+        p->bytes = larger(p->bytes, santa_workspace_size(&b, &r->variants[i].options));
+    }
     p->bytes = larger(p->bytes, santa_workspace_size(&cpu, &coverage));
     p->bytes = larger(p->bytes, santa_variance_workspace_size(s->capacity, m->head_dim));
     for (int64_t tile = 32; tile <= TILE; tile *= 2) {
@@ -618,12 +702,19 @@ static double log_likelihood(const float *logits, int32_t n, int32_t token) {
 static int set_options(llama_state *s, const variant *v, uint64_t query_seed, llama_error *e) {
     santa_options o = v->options;
     o.seed = seed_of(&v->options, query_seed);
+    s->proxy_bits = v->proxy_bits;
     if (llama_state_options(s, &o, e) != 0) return -1;
     for (int32_t layer = 0; v->per_layer && layer < s->model->n_layers; layer++) {
         o.num_samples = v->layer_samples[layer];
         if (llama_layer_options(s, layer, &o, e) != 0) return -1;
     }
     return 0;
+}
+
+/* Bytes of a key in the copy of K. */
+static double copy_row(const llama_state *s) {
+    const size_t bytes = s->proxy_bytes[s->proxy_bits == 2];
+    return (double)bytes / (double)(s->capacity / SANTA_BLOCK * SANTA_BLOCK * s->model->n_kv_heads);
 }
 
 /* Answers a query whose prompt, but for its last token, is in the cache up to position. Adds to the cell; *first is the
@@ -652,6 +743,10 @@ static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_
     c->sum[K_HEAD] += (double)s->stats.k_features_head;
     c->sum[V_GROUP] += (double)s->stats.v_rows_read;
     c->sum[V_HEAD] += (double)s->stats.v_rows_head;
+    c->sum[COPIED] += (double)s->stats.proxy_rows_read * copy_row(s);
+    c->sum[ROWS] += (double)s->stats.rows;
+    c->sum[RESCUED] += (double)s->stats.rescued_rows;
+    c->sum[REDONE] += (double)s->stats.redone_rows;
     return 0;
 }
 
@@ -920,7 +1015,7 @@ static tasks_interval difference(const run *r, int v, unsigned tasks) {
 
 static double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 
-typedef struct share { double v_group, v_head, k_group, k_head, l2, cosine, top_1, nll; } share;
+typedef struct share { double v_group, v_head, k_group, k_head, bytes, rescued, redone, l2, rms, cosine, top_1, nll; } share;
 
 static share shares(const run *r, const cell *c, int dense) {
     const double group = (double)(r->model.n_heads / r->model.n_kv_heads), dim = (double)r->model.head_dim;
@@ -929,6 +1024,11 @@ static share shares(const run *r, const cell *c, int dense) {
     s.v_head  = 100.0 * ratio(c->sum[V_HEAD], c->sum[KEYS] * group);
     s.k_group = 100.0 * ratio(c->sum[K_GROUP], c->sum[KEYS] * dim);
     s.k_head  = 100.0 * ratio(c->sum[K_HEAD], c->sum[KEYS] * dim * group);
+    s.bytes   = 100.0 * ratio(2.0 * c->sum[K_GROUP] + 2.0 * dim * c->sum[V_GROUP] + c->sum[COPIED],
+                              4.0 * dim * c->sum[KEYS]);    /* of K and V in 16 bits */
+    s.rescued = 100.0 * ratio(c->sum[RESCUED], c->sum[ROWS]);
+    s.redone  = 100.0 * ratio(c->sum[REDONE], c->sum[ROWS]);
+    s.rms     = sqrt(ratio(c->sum[SQUARE], c->sum[HEADS]));
     s.l2      = ratio(c->sum[L2], c->sum[HEADS]);
     s.cosine  = dense ? 1.0 : ratio(c->sum[COSINE], c->sum[HEADS]);
     s.top_1   = 100.0 * ratio(c->sum[TOP_1], c->sum[QUERIES]);
@@ -940,7 +1040,8 @@ static void emit_shares(FILE *csv, const variant *v, int table, const char *task
     const struct { const char *name; double value; } metric[] = {
         { "v_rows_group_percent", s->v_group }, { "v_rows_head_percent", s->v_head },
         { "k_features_group_percent", s->k_group }, { "k_features_head_percent", s->k_head },
-        { "relative_l2", s->l2 }, { "cosine", s->cosine }, { "top1_same_percent", s->top_1 },
+        { "bytes_percent", s->bytes }, { "rescued_percent", s->rescued }, { "redone_percent", s->redone },
+        { "relative_l2", s->l2 }, { "relative_l2_rms", s->rms }, { "cosine", s->cosine }, { "top1_same_percent", s->top_1 },
     };
     for (int i = 0; i < COUNT(metric); i++)
         emit(csv, table, task, v->method, v->budget, metric[i].name, metric[i].value, metric[i].value, metric[i].value);
@@ -973,6 +1074,7 @@ static int print_variant(const run *r, int i, int table, FILE *csv) {
     if (r->queries_of[TASKS_PLAIN]) printf(" %6.3f", s.nll);
     printf("  %6.2f %6.2f", s.v_group, s.v_head);
     if (table == 3) printf(" %6.1f %6.1f", s.k_group, s.k_head);
+    if (table == 6) printf(" %6.1f %6.1f %6.1f", s.bytes, s.rescued, s.redone);
     printf("  %7.4f %7.4f %6.1f\n", s.l2, s.cosine, s.top_1);
     emit_shares(csv, v, table, "all", &s);
     free(score);
@@ -986,6 +1088,7 @@ static int print_variants(const run *r, int table, FILE *csv) {
     if (r->queries_of[TASKS_PLAIN]) printf("   nats");
     printf("   V/grp %% V/head");
     if (table == 3) printf("  K/grp K/head");
+    if (table == 6) printf(" bytes %% rescue   redo");
     printf("   rel.L2  cosine  top-1\n");
     for (int i = 0; i < r->variant_count; i++)
         if ((i == 0 || r->variants[i].table == table) && print_variant(r, i, table, csv) != 0) return -1;
@@ -1011,7 +1114,7 @@ static void print_slope(const measures *m, const entry *first) {
 /* A section as a matrix, its columns in order of first appearance. */
 static void print_section(const measures *m, int first, FILE *csv) {
     const entry *f = &m->data[first];
-    const int slopes = strncmp(f->section, "variance", 8) == 0;
+    const int slopes = strncmp(f->section, "variance", 8) == 0 && f->table != 6;
     const char *column[64];
     int columns = 0;
     for (int i = first; i < m->count; i++) {
@@ -1108,6 +1211,8 @@ static int drop_unavailable(run *r, llama_error *e) {
     int kept = 0, status = llama_state_init(&s, &r->model, r->text.length + TASKS_ROOM, e);
     const char *last = "";
     for (int i = 0; i < r->variant_count && status == 0; i++) {
+        s.proxy_bits = r->variants[i].proxy_bits;
+        if (s.proxy_bits && llama_make_copies(&s, e) != 0) status = -1;
         const santa_status why = llama_check(&s, &r->variants[i].options);
         if (why == SANTA_OK) r->variants[kept++] = r->variants[i];
         else if (why != SANTA_ERR_BACKEND_METHOD && why != SANTA_ERR_BACKEND_SCORES)
@@ -1140,6 +1245,7 @@ static int prepare(run *r, llama_error *e) {
     if (r->c.tables & 1u << 1) add_table_2(r);
     if (r->c.tables & 1u << 2) add_table_3(r);
     if (r->c.tables & 1u << 4) add_sensitivity(r);
+    if (r->c.tables & 1u << 5) add_table_6(r);
     return drop_unavailable(r, e);
 }
 
