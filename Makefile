@@ -79,7 +79,7 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
