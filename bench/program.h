@@ -18,7 +18,7 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* ---------------------------------------------------------------------------------------------- threads */
+/* ------------------------------------------------------------ threads */
 
 /* Threads that live as long as the program. They spin for some 0.1 ms after a job, then sleep:
    starting or waking a thread costs as much as a short call, and is not what is measured here. */
@@ -47,10 +47,13 @@ static void relax(void) {
 
 static void take_tasks(void) {
     int64_t i;
-    while ((i = __atomic_fetch_add(&pool.next, 1, __ATOMIC_RELAXED)) < pool.count) pool.task(pool.context, i);
+    while ((i = __atomic_fetch_add(&pool.next, 1, __ATOMIC_RELAXED)) < pool.count)
+        pool.task(pool.context, i);
 }
 
-static int has_no_job(const worker *w, unsigned seen) { return __atomic_load_n(&w->job, __ATOMIC_ACQUIRE) == seen; }
+static int has_no_job(const worker *w, unsigned seen) {
+    return __atomic_load_n(&w->job, __ATOMIC_ACQUIRE) == seen;
+}
 
 static void *work(void *argument) {
     const worker *w = (const worker *)argument;
@@ -67,7 +70,8 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken are through with this one. */
+/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken are
+   through with this one. */
 static void run_tasks(void *user, int64_t count, santa_task task, void *context) {
     const int64_t helpers = count - 1 < pool.workers ? count - 1 : pool.workers;
     (void)user;
@@ -95,7 +99,7 @@ static void start_workers(int64_t workers) {
 }
 
 
-/* ---------------------------------------------------------------------------------------------- memory */
+/* ------------------------------------------------------------ memory */
 
 static int huge_pages;                               /* ask for 2 MB pages */
 
@@ -165,7 +169,7 @@ static const char *next_window(size_t bytes) {
     return arena.data + arena.next - bytes;
 }
 
-/* ---------------------------------------------------------------------------------------------- options */
+/* ------------------------------------------------------------ options */
 
 typedef struct isa_name { const char *name; santa_isa isa; } isa_name;
 static const isa_name isas[] = {
@@ -188,7 +192,7 @@ static void print_names(const char *option, const void *table, size_t entry_size
 }
 
 static int equal_names(const char *a, const char *b, size_t length) {
-    for (size_t i = 0; i < length; i++) if ((a[i] | 32) != (b[i] | 32)) return 0;       /* ASCII, any case */
+    for (size_t i = 0; i < length; i++) if ((a[i] | 32) != (b[i] | 32)) return 0; /* ASCII, any case */
     return strlen(b) == length;
 }
 
@@ -234,7 +238,7 @@ static int numbers_in(const char *list, int64_t most, int64_t *numbers) {
     return count;
 }
 
-/* ---------------------------------------------------------------------------------------------- the machine */
+/* ------------------------------------------------------------ the machine */
 
 /* What /proc/cpuinfo says of the first CPU under that name. */
 static void cpu_says(const char *what, char *value, size_t bytes) {
@@ -255,7 +259,8 @@ static void print_machine(santa_isa isa) {
     cpu_says("model name", name, sizeof name);      /* may hide the generation: hence the numbers */
     cpu_says("cpu family", family, sizeof family);
     cpu_says("model\t", model, sizeof model);
-    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB; compiler %s; instruction set %s%s\n",
+    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB; compiler %s; "
+           "instruction set %s%s\n",
            name, family, model, sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__,
            santa_isa_name(isa == SANTA_ISA_AUTO ? santa_best_isa() : isa),
            huge_pages ? "; 2 MB pages asked for" : "");
