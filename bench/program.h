@@ -173,8 +173,10 @@ static const char *next_window(size_t bytes) {
 
 typedef struct isa_name { const char *name; santa_isa isa; } isa_name;
 static const isa_name isas[] = {
-    { "auto", SANTA_ISA_AUTO }, { "scalar", SANTA_ISA_SCALAR }, { "avx2", SANTA_ISA_AVX2 },
-    { "avx512", SANTA_ISA_AVX512 }, { "neon", SANTA_ISA_NEON },
+    { "auto", SANTA_ISA_AUTO },
+#define ISA(id, name, platform) { #name, SANTA_ISA_##id },
+    SANTA_ISA_LIST(ISA)
+#undef ISA
 };
 enum { ISAS = sizeof isas / sizeof *isas };
 
