@@ -1008,7 +1008,10 @@ static int santa__is_kv_only(santa_dtype t) { return t == SANTA_E4M3 || t == SAN
 
 /* Bytes of n elements; of q8_0 whole blocks. */
 static int64_t santa__bytes(santa_dtype t, int64_t n) {
-    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+#define SANTA__X(type, name, bytes, numbers) if (t == SANTA_##type) return n / numbers * bytes;
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    return 0;
 }
 
 SANTADEF float santa_f16_to_f32(uint16_t h) {
