@@ -23,6 +23,7 @@ help:
 	@echo "make demo       a small language model decodes text, exactly and with sampled attention"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
+	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
 	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
 	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
@@ -58,6 +59,9 @@ examples: $(EXAMPLES)
 bench: $(BUILD)/bench
 	$(BUILD)/bench $(if $(QUICK),--quick) --csv $(BUILD)/bench.csv
 
+bench-compare: $(BUILD)/compare/compare
+	$< $(if $(QUICK),--quick) --old "$(compare_old)" --new "$(compare_new)" $(if $(ISA),--isa $(ISA))
+
 accuracy: $(BUILD)/accuracy
 	$(BUILD)/accuracy --csv $(BUILD)/accuracy.csv $(accuracy_options)
 
@@ -79,9 +83,25 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+# Two santa.h, each a file or that of a git revision, side by side in one program.
+compare_old = $(or $(OLD),HEAD)
+compare_new = $(or $(NEW),santa.h)
+
+$(BUILD)/compare/old/santa.h $(BUILD)/compare/new/santa.h: $(BUILD)/compare/%/santa.h: FORCE
+	@mkdir -p $(@D)
+	@from="$(compare_$*)"; if [ -f "$$from" ]; then cat "$$from"; else git show "$$from:santa.h"; fi >$@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+
+$(BUILD)/compare/%.o: bench/compare_unit.c bench/bench.h bench/compare.h $(BUILD)/compare/%/santa.h
+	$(CC) $(CFLAGS) -DSIDE=$*_side -I$(BUILD)/compare/$* -c -o $@ $<
+
+$(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/program.h bench/compare.h santa.h \
+                          $(BUILD)/compare/old.o $(BUILD)/compare/new.o $(LIBRARY)
+	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $(filter %.c %.o,$^) $(LDLIBS)
 
 $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
@@ -127,4 +147,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: help test test-all sanitize mutants demo examples bench accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean

@@ -464,8 +464,17 @@ typedef enum santa_dtype {
 #undef SANTA__X
 } santa_dtype;
 typedef enum santa_device { SANTA_CPU, SANTA_CUDA, SANTA_DEVICE_COUNT } santa_device;
+
+/* One entry for each instruction set, the best last: enumerator, name. The last column is the
+   library's: the platform that has it, see >>isa. */
+#define SANTA_ISA_LIST(X) \
+    X(SCALAR, scalar, any) X(AVX2, avx2, x86) X(AVX512, avx512, x86) X(NEON, neon, arm64)
 typedef enum santa_isa {
-    SANTA_ISA_AUTO, SANTA_ISA_SCALAR, SANTA_ISA_AVX2, SANTA_ISA_AVX512, SANTA_ISA_NEON, SANTA_ISA_COUNT
+    SANTA_ISA_AUTO,
+#define SANTA__X(isa, name, platform) SANTA_ISA_##isa,
+    SANTA_ISA_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA_ISA_COUNT
 } santa_isa;
 
 /* What a method is, see santa_method_traits. */
@@ -959,7 +968,7 @@ SANTADEF void     santa_q8_0_to_f32(const void *q8_0, int64_t n, float *f);
 #pragma GCC diagnostic pop
 #endif
 #elif defined(__aarch64__) && !defined(__AARCH64EB__)
-#define SANTA__NEON
+#define SANTA__ARM64
 #include <arm_neon.h>
 #endif
 #endif
@@ -999,7 +1008,10 @@ static int santa__is_kv_only(santa_dtype t) { return t == SANTA_E4M3 || t == SAN
 
 /* Bytes of n elements; of q8_0 whole blocks. */
 static int64_t santa__bytes(santa_dtype t, int64_t n) {
-    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+#define SANTA__X(type, name, bytes, numbers) if (t == SANTA_##type) return n / numbers * bytes;
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    return 0;
 }
 
 SANTADEF float santa_f16_to_f32(uint16_t h) {
@@ -1422,6 +1434,8 @@ static void santa__pack_q8(const float *q, int64_t d, int64_t heads, char *packe
 #define SANTA__BY_STRIP 1
 #define SANTA__UNROLL
 
+static int santa__cpu_scalar(void) { return 1; }
+
 typedef struct santa__v8 { float l[8]; } santa__v8;
 #define SANTA__V santa__v8
 #define SANTA__EACH(result) \
@@ -1557,6 +1571,10 @@ static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
 #define SANTA__BY_STRIP 0
 #define SANTA__V __m256
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
+
+/* The builtins also ask whether the system saves the wide registers; every CPU with AVX2 and FMA
+   has F16C. */
+static int santa__cpu_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 
 SANTA__INLINE __m256 santa__vset_avx2(float f) { return _mm256_set1_ps(f); }
 SANTA__INLINE __m256 santa__vget_avx2(const float *p) { return _mm256_loadu_ps(p); }
@@ -1715,6 +1733,12 @@ SANTA__INLINE void santa__codes_avx2(int bits, const char *codes, int64_t step, 
 #define SANTA__V __m512
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
 
+static int santa__cpu_avx512(void) {
+    return santa__cpu_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+           && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+           && __builtin_cpu_supports("avx512vnni");
+}
+
 SANTA__INLINE __m512 santa__vset_avx512(float f) { return _mm512_set1_ps(f); }
 SANTA__INLINE __m512 santa__vget_avx512(const float *p) { return _mm512_loadu_ps(p); }
 SANTA__INLINE void   santa__vput_avx512(float *p, __m512 x) { _mm512_storeu_ps(p, x); }
@@ -1863,7 +1887,7 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
 
 /* ------------------------------------------------------------ >>kernels-neon */
 
-#ifdef SANTA__NEON
+#ifdef SANTA__ARM64
 #define SANTA__ISA(name) santa__##name##_neon
 #define SANTA__TARGET
 #define SANTA__LANES 4
@@ -1873,6 +1897,8 @@ SANTA__INLINE void santa__codes_avx512(int bits, const char *codes, int64_t step
 #define SANTA__BY_STRIP 0
 #define SANTA__V float32x4_t
 #define SANTA__UNROLL SANTA__UNROLL_REGISTERS
+
+static int santa__cpu_neon(void) { return 1; }
 
 SANTA__INLINE float32x4_t santa__vset_neon(float f) { return vdupq_n_f32(f); }
 SANTA__INLINE float32x4_t santa__vget_neon(const float *p) { return vld1q_f32(p); }
@@ -2018,24 +2044,42 @@ SANTA__INLINE void santa__codes_neon(int bits, const char *codes, int64_t step, 
 
 /* ------------------------------------------------------------ >>isa */
 
-SANTADEF int santa_isa_supported(santa_isa isa) {
-    switch (isa) {
-        case SANTA_ISA_AUTO: case SANTA_ISA_SCALAR: return 1;
+/* A new instruction set is an entry of SANTA_ISA_LIST and a section above: its vocabulary, and
+   santa__cpu_<name>, whether this machine has it. A new platform needs its own #if before >>base
+   and SANTA__ON_<platform> here, too. */
+#define SANTA__ON_any(here, elsewhere) here
 #ifdef SANTA__X86
-        /* the builtins also ask whether the system saves the wide registers; every CPU with
-           AVX2 and FMA has F16C */
-        case SANTA_ISA_AVX2: return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-        case SANTA_ISA_AVX512:
-            return santa_isa_supported(SANTA_ISA_AVX2) && __builtin_cpu_supports("avx512f")
-                   && __builtin_cpu_supports("avx512bw")
-                   && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
-                   && __builtin_cpu_supports("avx512vnni");
+#define SANTA__ON_x86(here, elsewhere) here
+#else
+#define SANTA__ON_x86(here, elsewhere) elsewhere
 #endif
-#ifdef SANTA__NEON
-        case SANTA_ISA_NEON: return 1;
+#ifdef SANTA__ARM64
+#define SANTA__ON_arm64(here, elsewhere) here
+#else
+#define SANTA__ON_arm64(here, elsewhere) elsewhere
 #endif
-        default: return 0;
-    }
+
+static const struct santa__isa {
+    const char *name;
+    int (*cpu)(void);                        /* NULL: another platform's */
+    const santa__kernels *kernels;
+} santa__isas[SANTA_ISA_COUNT] = {
+    { "auto", santa__cpu_scalar, &santa__kernels_scalar },
+#define SANTA__X(isa, name, platform)                                                                      \
+    { #name, SANTA__ON_##platform(santa__cpu_##name, NULL),                                                \
+      SANTA__ON_##platform(&santa__kernels_##name, NULL) },
+    SANTA_ISA_LIST(SANTA__X)
+#undef SANTA__X
+};
+
+static int santa__is_isa(santa_isa isa) { return (unsigned)isa < (unsigned)SANTA_ISA_COUNT; }
+
+SANTADEF const char *santa_isa_name(santa_isa isa) {
+    return santa__is_isa(isa) ? santa__isas[isa].name : "not a santa_isa";
+}
+
+SANTADEF int santa_isa_supported(santa_isa isa) {
+    return santa__is_isa(isa) && santa__isas[isa].cpu && santa__isas[isa].cpu();
 }
 
 SANTADEF santa_isa santa_best_isa(void) {
@@ -2044,28 +2088,13 @@ SANTADEF santa_isa santa_best_isa(void) {
     return (santa_isa)isa;
 }
 
-SANTADEF const char *santa_isa_name(santa_isa isa) {
-    static const char *const name[SANTA_ISA_COUNT] = { "auto", "scalar", "avx2", "avx512", "neon" };
-    return (unsigned)isa < (unsigned)SANTA_ISA_COUNT ? name[isa] : "not a santa_isa";
-}
+/* Of a supported one; SANTA_ISA_AUTO is resolved before. */
+static const santa__kernels *santa__kernels_of(santa_isa isa) { return santa__isas[isa].kernels; }
 
 #ifndef SANTA__CPU_BF16
 #define SANTA__CPU_BF16 0
 #endif
 static int santa__has_dot_bf16(const santa__kernels *k) { return k->dot_bf16 && SANTA__CPU_BF16; }
-
-static const santa__kernels *santa__kernels_of(santa_isa isa) {
-    switch (isa == SANTA_ISA_AUTO ? santa_best_isa() : isa) {
-#ifdef SANTA__X86
-        case SANTA_ISA_AVX2: return &santa__kernels_avx2;
-        case SANTA_ISA_AVX512: return &santa__kernels_avx512;
-#endif
-#ifdef SANTA__NEON
-        case SANTA_ISA_NEON: return &santa__kernels_neon;
-#endif
-        default: return &santa__kernels_scalar;
-    }
-}
 
 /* ------------------------------------------------------------ >>problem-code */
 
@@ -6262,6 +6291,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__AHEAD
 #undef SANTA__AHEAD_HEADS
 #undef SANTA__AHEAD_TOKENS
+#undef SANTA__ARM64
 #undef SANTA__BEYOND_K
 #undef SANTA__BEYOND_V
 #undef SANTA__CHUNK
@@ -6277,8 +6307,10 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__MASK_LIMIT
 #undef SANTA__MAX
 #undef SANTA__MIN
-#undef SANTA__NEON
 #undef SANTA__NOINLINE
+#undef SANTA__ON_any
+#undef SANTA__ON_arm64
+#undef SANTA__ON_x86
 #undef SANTA__PART
 #undef SANTA__PREFETCH
 #undef SANTA__QUERIES

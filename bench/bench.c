@@ -10,97 +10,14 @@
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "bench.h"
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include "program.h"
 
-enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 24, MAX_LIST = 16, MAX_THREADS = 256 };
+enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 24 };
 
-static void fail(const char *what) { fprintf(stderr, "\n%s\n", what); exit(1); }
-
-/* ---------------------------------------------------------------------------------------------- threads */
-
-/* Threads that live as long as the program. They spin for some 0.1 ms after a job, then sleep: starting or waking a thread costs as
-   much as a short call, and is not what is measured here. */
-typedef struct worker { unsigned job; char line[60]; } worker;       /* counts its jobs; a change is the signal. Atomic */
-static struct pool {
-    pthread_mutex_t lock;
-    pthread_cond_t  wake;
-    int64_t         workers;           /* beside the caller                                               */
-    int64_t         next, busy;        /* next task to take; workers not through with this job. Atomic    */
-    int64_t         count;
-    santa_task      task;
-    void           *context;
-    worker          worker[MAX_THREADS];
-} pool = { .lock = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER };
-
-static void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static void take_tasks(void) {
-    int64_t i;
-    while ((i = __atomic_fetch_add(&pool.next, 1, __ATOMIC_RELAXED)) < pool.count) pool.task(pool.context, i);
-}
-
-static int has_no_job(const worker *w, unsigned seen) { return __atomic_load_n(&w->job, __ATOMIC_ACQUIRE) == seen; }
-
-static void *work(void *argument) {
-    const worker *w = (const worker *)argument;
-    for (unsigned seen = 0;; seen++) {
-        for (int spins = 0; spins < 5000 && has_no_job(w, seen); spins++) relax();
-        if (has_no_job(w, seen)) {
-            pthread_mutex_lock(&pool.lock);
-            while (has_no_job(w, seen)) pthread_cond_wait(&pool.wake, &pool.lock);
-            pthread_mutex_unlock(&pool.lock);
-        }
-        take_tasks();
-        __atomic_fetch_sub(&pool.busy, 1, __ATOMIC_RELEASE);
-    }
-    return NULL;
-}
-
-/* santa_parallel_for. No worker sees two jobs at once: the call ends when all that were woken are through with this one. */
-static void run_tasks(void *user, int64_t count, santa_task task, void *context) {
-    const int64_t helpers = count - 1 < pool.workers ? count - 1 : pool.workers;
-    (void)user;
-    pool.task = task;
-    pool.context = context;
-    pool.count = count;
-    __atomic_store_n(&pool.next, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&pool.busy, helpers, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&pool.lock);
-    for (int64_t i = 0; i < helpers; i++) __atomic_fetch_add(&pool.worker[i].job, 1, __ATOMIC_RELEASE);
-    pthread_cond_broadcast(&pool.wake);
-    pthread_mutex_unlock(&pool.lock);
-    take_tasks();
-    for (int spins = 0; __atomic_load_n(&pool.busy, __ATOMIC_ACQUIRE) > 0; spins++)
-        if (spins < 100000) relax();
-        else sched_yield();
-}
-
-static void start_workers(int64_t workers) {
-    for (; pool.workers < workers; pool.workers++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, work, &pool.worker[pool.workers])) fail("cannot start a thread");
-        pthread_detach(thread);
-    }
-}
-
-/* ---------------------------------------------------------------------------------------------- settings, memory */
-
-typedef struct isa_name { const char *name; santa_isa isa; } isa_name;
-static const isa_name isas[] = { { "auto", SANTA_ISA_AUTO }, { "scalar", SANTA_ISA_SCALAR }, { "avx2", SANTA_ISA_AVX2 },
-                                 { "avx512", SANTA_ISA_AVX512 }, { "neon", SANTA_ISA_NEON } };
-enum { ISAS = sizeof isas / sizeof *isas };
+/* ---------------------------------------------------------------------------------------------- settings */
 
 static struct settings {
-    int quick, sweep, huge_pages;
+    int quick, sweep;
     unsigned types, layouts, methods;                 /* bit i: entry i of the table                  */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];           /* ascending                                    */
@@ -109,74 +26,14 @@ static struct settings {
     FILE *csv;
 } set;
 
-/* K and V of a call: a window of the arena. */
-static struct { char *data; size_t capacity, bytes, next; const element *type; } arena;
-
-static void *allocate(size_t bytes) {
-    void *p = NULL;
-    if (posix_memalign(&p, (size_t)2 << 20, bytes)) fail("out of memory");
-#ifdef MADV_HUGEPAGE
-    if (set.huge_pages && madvise(p, bytes, MADV_HUGEPAGE)) fail("--huge-pages: the system refuses them");
-#else
-    if (set.huge_pages) fail("--huge-pages: this system has no madvise for them");
-#endif
-    return p;
+static size_t window_bytes(const element *e, int64_t n, int64_t kv_heads) {
+    return 2 * (size_t)bytes_of(e, n * kv_heads * DIM);
 }
-
-/* Sum of four 16-bit uniforms, scaled to variance 1. */
-static float gauss(uint64_t *state) {
-    uint64_t x = *state += 0x9E3779B97F4A7C15u, sum;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    x ^= x >> 31;
-    sum = (x & 0xffff) + (x >> 16 & 0xffff) + (x >> 32 & 0xffff) + (x >> 48);
-    return ((float)sum - 131070.0f) * (1.0f / 37837.0f);
-}
-
-enum { FILL_ROWS = 4096 };
-static void fill_part(void *context, int64_t part) {
-    const element *e = (const element *)context;
-    const size_t size = (size_t)bytes_of(e, (int64_t)FILL_ROWS * DIM), begin = size * (size_t)part;
-    const size_t end = begin + size < arena.bytes ? begin + size : arena.bytes;
-    uint64_t state = (uint64_t)part << 32;
-    for (size_t at = begin; at + (size_t)e->bytes <= end; at += (size_t)e->bytes) {
-        float x[DIM];
-        for (int64_t i = 0; i < e->block; i++) x[i] = gauss(&state);
-        e->encode(arena.data + at, x);
-    }
-}
-
-static size_t last_level_cache(void) {
-    long bytes = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    return bytes > 0 ? (size_t)bytes : (size_t)32 << 20;
-}
-
-static size_t window_bytes(const element *e, int64_t n, int64_t kv_heads) { return 2 * (size_t)bytes_of(e, n * kv_heads * DIM); }
 
 /* A window of the longest context at least, and K halves of 1.5 times the last-level cache in all. */
-static void fill_arena(const element *e, int64_t longest) {
+static void fill_windows(const element *e, int64_t longest) {
     const size_t window = window_bytes(e, longest, KV_HEADS), cold = 3 * last_level_cache();
-    const size_t wanted = window > cold ? window : cold, part = (size_t)bytes_of(e, (int64_t)FILL_ROWS * DIM);
-    if (arena.type == e && arena.bytes >= wanted) return;
-    fprintf(stderr, "\r\033[Kfilling %.1f GB with %s ...", (double)wanted * 1e-9, e->name);
-    if (arena.capacity < wanted) {
-        free(arena.data);
-        arena.data = (char *)allocate(wanted);
-        arena.capacity = wanted;
-    }
-    arena.bytes = wanted;
-    arena.type = e;
-    arena.next = 0;
-    run_tasks(NULL, (int64_t)((wanted + part - 1) / part), fill_part, (void *)(uintptr_t)e);
-}
-
-static const char *next_window(size_t bytes) {
-    if (arena.next + bytes > arena.bytes) arena.next = 0;
-    arena.next += bytes;
-    return arena.data + arena.next - bytes;
+    fill_arena(e, window > cold ? window : cold);
 }
 
 /* ---------------------------------------------------------------------------------------------- what is timed */
@@ -473,11 +330,6 @@ static double once(const cell *c, row *r) {
     return (now() - start) / c->repeat;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static void summarise(const cell *c, row *r) {
     const double size = (double)c->type->bytes / (double)c->type->block, all = (double)(c->n * c->kv_heads * DIM);
     qsort(r->t, (size_t)r->runs, sizeof *r->t, by_value);
@@ -725,7 +577,7 @@ static cost sweep_cell(const cell *c, int64_t samples) {
                (long long)c->n, (double)window * 1e-9);
         return sys;
     }
-    fill_arena(c->type, c->n);
+    fill_windows(c->type, c->n);
     measure(c, rows, prepare_rows(c, rows, exact_and_sampled, 3, samples));
     print(c, rows, 3);
     sys.ms = rows[1].median * 1e3;
@@ -768,18 +620,6 @@ static void sweep(const element *e) {
 
 /* ---------------------------------------------------------------------------------------------- options */
 
-/* Every table of names has entries that begin with the name. */
-static const char *name_at(const void *table, size_t entry_size, int i) {
-    const char *name;
-    memcpy(&name, (const char *)table + entry_size * (size_t)i, sizeof name);
-    return name;
-}
-
-static void print_names(const char *option, const void *table, size_t entry_size, int entries) {
-    fprintf(stderr, "  %-16s", option);
-    for (int i = 0; i < entries; i++) fprintf(stderr, "%s%s", name_at(table, entry_size, i), i + 1 < entries ? "," : "\n");
-}
-
 static void usage(int code) {
     fprintf(stderr,
             "  --quick         fewer cells, shorter\n"
@@ -795,52 +635,6 @@ static void usage(int code) {
     print_names("--methods LIST", methods, sizeof *methods, METHODS);
     print_names("--isa NAME", isas, sizeof *isas, ISAS);
     exit(code);
-}
-
-static int equal_names(const char *a, const char *b, size_t length) {
-    for (size_t i = 0; i < length; i++) if ((a[i] | 32) != (b[i] | 32)) return 0;       /* ASCII, any case */
-    return strlen(b) == length;
-}
-
-/* Bits of the entries named in a comma-separated list. */
-static unsigned names_in(const char *list, const void *table, size_t entry_size, int entries) {
-    unsigned found = 0;
-    for (const char *p = list; *p; p += *p == ',') {
-        const size_t length = strcspn(p, ",");
-        int i = 0;
-        while (i < entries && !equal_names(p, name_at(table, entry_size, i), length)) i++;
-        if (i == entries) {
-            fprintf(stderr, "unknown: %.*s\n", (int)length, p);
-            usage(1);
-        }
-        found |= 1u << i;
-        p += length;
-    }
-    return found;
-}
-#define NAMES_IN(list, table, entries) names_in(list, table, sizeof *(table), entries)
-
-static int ascending(const void *a, const void *b) {
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Numbers in [1, most], with k and M for 1024 and 1024^2; ascending. */
-static int numbers_in(const char *list, int64_t most, int64_t *numbers) {
-    int count = 0;
-    for (const char *p = list; *p;) {
-        char *end;
-        int64_t x = strtoll(p, &end, 10), unit = (*end | 32) == 'k' ? 1024 : (*end | 32) == 'm' ? 1024 * 1024 : 1;
-        if (unit > 1) end++;
-        if (end == p || x < 1 || x > most / unit || (*end && *end != ',') || count == MAX_LIST) {
-            fprintf(stderr, "not a list of numbers from 1 to %lld: %s\n", (long long)most, list);
-            usage(1);
-        }
-        numbers[count++] = x * unit;
-        p = end + (*end == ',');
-    }
-    qsort(numbers, (size_t)count, sizeof *numbers, ascending);
-    return count;
 }
 
 /* "32/8" */
@@ -862,7 +656,7 @@ static void parse(int argc, char **argv) {
         { "--isa", &isa }, { "--csv", &csv }, { "--heads", &heads },
     };
     const struct { const char *name; int *value; } flags[] = {
-        { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--huge-pages", &set.huge_pages },
+        { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--huge-pages", &huge_pages },
     };
     char processors[32];
     for (int i = 1; i < argc; i++) {
@@ -892,40 +686,10 @@ static void parse(int argc, char **argv) {
 
 /* ---------------------------------------------------------------------------------------------- the run */
 
-static const char *isa_in_use(void) {
-    const santa_isa best = set.isa->isa == SANTA_ISA_AUTO ? santa_best_isa() : set.isa->isa;
-    for (int i = 0; i < ISAS; i++) if (isas[i].isa == best) return isas[i].name;
-    return "unnamed";
-}
-
-/* What /proc/cpuinfo says of the first CPU under that name. */
-static void cpu_says(const char *what, char *value, size_t bytes) {
-    char line[256];
-    FILE *info = fopen("/proc/cpuinfo", "r");
-    snprintf(value, bytes, "unknown");
-    while (info && fgets(line, sizeof line, info)) {
-        const char *is = strchr(line, ':');
-        if (!is || strncmp(line, what, strlen(what)) || !strchr("\t :", line[strlen(what)])) continue;
-        snprintf(value, bytes, "%.*s", (int)strcspn(is + 2, "\n"), is + 2);
-        break;
-    }
-    if (info) fclose(info);
-}
-
-static void machine(void) {
-    char name[128], family[16], model[16];
-    cpu_says("model name", name, sizeof name);                        /* may hide the generation: hence the numbers */
-    cpu_says("cpu family", family, sizeof family);
-    cpu_says("model\t", model, sizeof model);
-    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB; compiler %s; instruction set %s%s\n", name,
-           family, model, sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__, isa_in_use(),
-           set.huge_pages ? "; 2 MB pages asked for" : "");
-}
-
 /* How fast this machine reads; the cells measure it again, beside their methods. */
 static void print_bandwidth(const element *e) {
     static double t[21];
-    fill_arena(e, 0);
+    fill_windows(e, 0);
     for (int i = 0; i < set.thread_count; i++) {
         for (int r = 0; r < 21; r++) {
             const double start = now();
@@ -958,7 +722,7 @@ int main(int argc, char **argv) {
     parse(argc, argv);
     start_workers(set.threads[set.thread_count - 1] - 1);
     for (int i = 0; i < MOST_HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
-    machine();
+    print_machine(set.isa->isa);
     print_bandwidth(elements);
     for (int i = 0; i < ELEMENTS; i++) if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
     if (!set.types) return 1;
@@ -972,7 +736,7 @@ int main(int argc, char **argv) {
     progress.start = now();
     for (int i = 0; i < ELEMENTS; i++) {
         if (!(set.types >> i & 1)) continue;
-        fill_arena(elements + i, set.sweep ? SWEEP_MIDDLE : set.n[set.n_count - 1]);
+        fill_windows(elements + i, set.sweep ? SWEEP_MIDDLE : set.n[set.n_count - 1]);
         if (set.sweep) { sweep(elements + i); continue; }
         table(elements + i);
         cost_of_a_call(elements + i);

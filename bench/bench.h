@@ -82,7 +82,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 /* What a pass over K costs at best: sum part i of parts in the memory's order. 16-byte vectors and a prefetch 8 KB ahead into the
    second level were the fastest of twelve variants on a Zen 5 (33 GB/s; 8-byte loads without prefetch: 23). */
 typedef uint64_t bench_vector __attribute__((vector_size(16), aligned(1), may_alias));
-static uint64_t read_part(const void *data, size_t bytes, int64_t parts, int64_t i) {
+static inline uint64_t read_part(const void *data, size_t bytes, int64_t parts, int64_t i) {
     enum { LANES = 8, STEP = LANES * sizeof(bench_vector), LINE = 64, AHEAD = 8192 };
     const size_t size = bytes / (size_t)parts & ~(size_t)(STEP - 1);
     const bench_vector *p = (const bench_vector *)((const char *)data + size * (size_t)i), *const end = p + size / sizeof *p;

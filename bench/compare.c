@@ -1,0 +1,229 @@
+/* Two versions of santa.h, timed in one process and in turns, so that what else the machine does
+   hits both alike.
+     make bench-compare OLD=path/to/santa.h    that one against this folder's: 80 cells, 5 minutes
+     make bench-compare OLD=8008b0f QUICK=1    that of a git revision; 10 seconds
+     make bench-compare ISA=avx2               OLD is HEAD if not given
+     make bench-compare NEW=HEAD OLD=HEAD      one against itself: what is noise
+     build/compare/compare --help              all options
+   Prints CSV: medians of the times, the median over the rounds of new / old with its quartiles,
+   and whether both gave the same bits. One decode step, batch 1, 32 query heads, 8 KV heads,
+   head_dim 128, Gaussian data, 128 draws; the query is f32, to bf16 K bf16. Every timed call works
+   on the next window of an arena several times the last-level cache, so K and V come from memory;
+   with --quick there is one window. */
+#define _DEFAULT_SOURCE
+#define SANTA_IMPLEMENTATION
+#include "../santa.h"
+#include "bench.h"
+#include "program.h"
+#include "compare.h"
+
+enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MIN_ROUNDS = 7, MAX_ROUNDS = 10000, MAX_CELLS = 10000 };
+
+typedef struct method { const char *name; } method;
+static const method methods[] = {
+#define METHOD(id, name, traits, capacity, needs, draw, phases) { name },
+    SANTA_METHOD_LIST(METHOD)
+#undef METHOD
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+static struct settings {
+    int quick;
+    unsigned types, layouts, methods;                /* bit i: entry i of the table */
+    const isa_name *isa;
+    int64_t n[MAX_LIST], threads[MAX_LIST];          /* ascending */
+    int n_count, thread_count;
+    double seconds;                                  /* for each cell, at least MIN_ROUNDS rounds */
+    const char *origin[2];                           /* where the old and the new one come from */
+} set;
+
+static const compare_side *const side[2] = { &old_side, &new_side };
+static const char *const side_name[2] = { "old", "new" };
+
+static float query[HEADS * DIM], output[2][HEADS * DIM], lse[2][HEADS];
+static uint16_t query_bf16[HEADS * DIM];
+
+/* ------------------------------------------------------------ one cell */
+
+/* K and V: a window. */
+static void at_window(compare_call *c, const char *window, size_t bytes) {
+    c->k = window;
+    c->v = window + bytes / 2;
+}
+
+static void decode(const compare_call *c, int s) {
+    const char *error = side[s]->decode(c);
+    if (error) fail(error);
+}
+
+typedef struct result {
+    int rounds, same;                                /* same: out and lse have the same bits */
+    double off;                                      /* |new - old| / |old| of out */
+    double time[2], ratio, low, high;                /* medians; ratio's quartiles */
+} result;
+
+/* Both on the same numbers, which also warms up. */
+static void check(compare_call *c, result *r) {
+    for (int s = 0; s < 2; s++) {
+        c->out = output[s];
+        c->lse = lse[s];
+        decode(c, s);
+    }
+    r->same = !memcmp(output[0], output[1], sizeof output[0]) && !memcmp(lse[0], lse[1], sizeof lse[0]);
+    r->off = santa_relative_l2(output[1], output[0], HEADS * DIM);
+}
+
+/* A round times each side once; who is first changes. */
+static result measure(compare_call *c, size_t window) {
+    static double t[2][MAX_ROUNDS], ratio[MAX_ROUNDS];
+    result r;
+    int rounds = 0;
+    check(c, &r);
+    const double start = now();
+    for (; rounds < MIN_ROUNDS || (rounds < MAX_ROUNDS && now() - start < set.seconds); rounds++) {
+        c->offset = (uint64_t)rounds;
+        for (int i = 0; i < 2; i++) {
+            const int s = (rounds + i) % 2;
+            at_window(c, next_window(window), window);
+            const double begin = now();
+            decode(c, s);
+            t[s][rounds] = now() - begin;
+        }
+        ratio[rounds] = t[1][rounds] / t[0][rounds];
+    }
+    qsort(ratio, (size_t)rounds, sizeof *ratio, by_value);
+    for (int s = 0; s < 2; s++) {
+        qsort(t[s], (size_t)rounds, sizeof *t[s], by_value);
+        r.time[s] = t[s][rounds / 2];
+    }
+    r.rounds = rounds;
+    r.ratio = ratio[rounds / 2];
+    r.low = ratio[rounds / 4];
+    r.high = ratio[rounds - 1 - rounds / 4];
+    return r;
+}
+
+static double ratios[MAX_CELLS];
+static int cells, same;
+
+static void run_cell(compare_call *c, size_t window) {
+    size_t bytes = 0;
+    at_window(c, arena.data, window);
+    for (int s = 0; s < 2; s++) {
+        const char *why = side[s]->refusal(c);
+        if (why) {
+            printf("# left out: %s %s %s, %s: %s\n", c->type, c->layout, c->method, side_name[s], why);
+            return;
+        }
+        const size_t wanted = side[s]->workspace_size(c);
+        if (wanted > bytes) bytes = wanted;
+    }
+    fprintf(stderr, "\r\033[K%s %s, %s, n %lld, %lld thread%s", c->type, c->layout, c->method,
+            (long long)c->n, (long long)c->threads, c->threads == 1 ? "" : "s");
+    c->workspace = allocate(bytes);
+    c->workspace_bytes = bytes;
+    const result r = measure(c, window);
+    free(c->workspace);
+    if (cells < MAX_CELLS) ratios[cells++] = r.ratio;
+    same += r.same;
+    fprintf(stderr, "\r\033[K");
+    printf("%s,%s,%s,%lld,%lld,%s,%d,%.6f,%.6f,%.4f,%.4f,%.4f,%s,%.2g\n", c->type, c->layout, c->method,
+           (long long)c->n, (long long)c->threads, c->isa, r.rounds, r.time[0] * 1e3, r.time[1] * 1e3,
+           r.ratio, r.low, r.high, r.same ? "yes" : "no", r.off);
+    fflush(stdout);
+}
+
+/* ------------------------------------------------------------ the table */
+
+/* All cells of a type, layout and context. */
+static void run_cells(const element *e, const layout *l, int64_t n) {
+    const size_t window = 2 * (size_t)bytes_of(e, n * KV_HEADS * DIM);
+    for (int m = 0; m < METHODS; m++)
+        for (int t = 0; t < set.thread_count; t++) {
+            compare_call c = {
+                .type = e->name, .layout = l->name, .method = methods[m].name, .isa = set.isa->name,
+                .n = n, .heads = HEADS, .kv_heads = KV_HEADS, .num_samples = SAMPLES,
+                .threads = set.threads[t], .parallel_for = run_tasks,
+                .q = e->dtype == SANTA_BF16 ? (const void *)query_bf16 : (const void *)query,
+                .out = output[0], .lse = lse[0],
+            };
+            if (set.methods >> m & 1) run_cell(&c, window);
+        }
+}
+
+static void run_type(const element *e) {
+    const size_t longest = 2 * (size_t)bytes_of(e, set.n[set.n_count - 1] * KV_HEADS * DIM);
+    const size_t cold = set.quick ? 0 : 3 * last_level_cache();
+    fill_arena(e, longest > cold ? longest : cold);
+    for (int l = 0; l < LAYOUTS; l++)
+        for (int n = 0; n < set.n_count; n++)
+            if (set.layouts >> l & 1) run_cells(e, layouts + l, set.n[n]);
+}
+
+static void print_summary(void) {
+    qsort(ratios, (size_t)cells, sizeof *ratios, by_value);
+    printf("# %d cells, %d with the same bits; new / old: min %.3f, median %.3f, max %.3f\n", cells, same,
+           ratios[0], ratios[cells / 2], ratios[cells - 1]);
+}
+
+/* ------------------------------------------------------------ options */
+
+static void usage(int code) {
+    fprintf(stderr,
+            "  --quick         4096 keys, a fifth of a second for each cell, from one window\n"
+            "  --seconds S     for each cell [3]\n"
+            "  --n LIST        contexts [4096,32k]\n"
+            "  --threads LIST  [1,2]\n"
+            "  --old TEXT, --new TEXT   where the two come from, for the first lines\n"
+            "and, of lists one or more, of isa one for all:\n");
+    print_names("--types LIST", elements, sizeof *elements, ELEMENTS);
+    print_names("--layouts LIST", layouts, sizeof *layouts, LAYOUTS - 1);          /* not in pages */
+    print_names("--methods LIST", methods, sizeof *methods, METHODS);
+    print_names("--isa NAME", isas, sizeof *isas, ISAS);
+    exit(code);
+}
+
+static void parse(int argc, char **argv) {
+    const char *types = "f32,f16,bf16,e4m3,q8_0", *places = "NHD,HND", *names = "dense,sys", *isa = "auto";
+    const char *n = NULL, *threads = "1,2", *seconds = NULL;
+    const struct { const char *name, **value; } texts[] = {
+        { "--types", &types }, { "--layouts", &places }, { "--methods", &names }, { "--isa", &isa },
+        { "--n", &n }, { "--threads", &threads }, { "--seconds", &seconds },
+        { "--old", &set.origin[0] }, { "--new", &set.origin[1] },
+    };
+    for (int i = 1; i < argc; i++) {
+        int known = !strcmp(argv[i], "--quick");
+        set.quick |= known;
+        for (size_t t = 0; t < sizeof texts / sizeof *texts && !known; t++)
+            if (!strcmp(argv[i], texts[t].name) && i + 1 < argc) { *texts[t].value = argv[++i]; known = 1; }
+        if (!known) usage(strcmp(argv[i], "--help") != 0);
+    }
+    set.types = NAMES_IN(types, elements, ELEMENTS);
+    set.layouts = NAMES_IN(places, layouts, LAYOUTS - 1);
+    set.methods = NAMES_IN(names, methods, METHODS);
+    set.n_count = numbers_in(n ? n : set.quick ? "4096" : "4096,32k", INT32_MAX, set.n);
+    set.thread_count = numbers_in(threads, MAX_THREADS, set.threads);
+    set.seconds = seconds ? atof(seconds) : set.quick ? 0.2 : 3.0;
+    const unsigned forced = NAMES_IN(isa, isas, ISAS);
+    for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
+    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
+        usage(1);
+}
+
+int main(int argc, char **argv) {
+    uint64_t state = 1;
+    parse(argc, argv);
+    start_workers(set.threads[set.thread_count - 1] - 1);
+    for (int i = 0; i < HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
+    print_machine(set.isa->isa);
+    for (int s = 0; s < 2; s++)
+        printf("# %s: santa.h %d.%d.%d%s%s\n", side_name[s], side[s]->version / 10000,
+               side[s]->version / 100 % 100, side[s]->version % 100, set.origin[s] ? " of " : "",
+               set.origin[s] ? set.origin[s] : "");
+    printf("type,layout,method,n,threads,isa,rounds,old_ms,new_ms,new_over_old,quartile_1,quartile_3,"
+           "same_bits,relative_difference\n");
+    for (int i = 0; i < ELEMENTS; i++) if (set.types >> i & 1) run_type(elements + i);
+    if (!cells) fail("no cell that both take");
+    print_summary();
+    return 0;
+}
