@@ -4454,7 +4454,7 @@ static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, i
                             s_stride);
     }
     for (h = 0; h < queries; h++, s += s_stride) {
-        for (i = 0; i < from - first; i++) s[i] = SANTA__MASKED;
+        for (i = 0; i < SANTA__MIN(from - first, (int64_t)SANTA_BLOCK); i++) s[i] = SANTA__MASKED;
         for (i = SANTA__MAX(to - first, 0); i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
     }
 }
