@@ -2874,6 +2874,7 @@ static santa_status santa__encode_sequence(const santa_attention *a, const santa
     int64_t end, h;
     if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
     to = SANTA__MIN(to, len) / f->keys * f->keys;
+    from = SANTA__MIN(from, to);
     end = (from / f->keys + 1) * f->keys;
     if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
     if (is_check) return SANTA_OK;
