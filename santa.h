@@ -4576,10 +4576,11 @@ static santa__mass santa__copied_mass(const santa__job *j, int64_t x, santa__par
 }
 
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
-static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed) {
+static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed,
+                                 int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
-    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, j->o->stash > SANTA_STASH_F32);
+    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean of (noise
@@ -4878,18 +4879,20 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     for (h = 0; h < j->group; h++) {
         santa__mass *m = &mass[h];
         *m = santa__copied_mass(j, x0 + h, part);
+        santa__copied_shares(j, m, &head[h].state, 0);
+        if (is_top || !(m->total > 0.0)) continue;
+        head[h].expected = santa__expected_variance(j, x0 + h, m);
+        if (head[h].expected > j->o->proxy.rescue_above && j->o->proxy.rescue_keys > 0) {
+            j->stats->rescued_rows++;
+            j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
+            santa__copied_shares(j, m, &head[h].state, 0);
+        }
         if (j->o->stash > SANTA_STASH_F32) {
             santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, x0 + h);
             santa__round_stash(j->o->stash, &dither, m->first * SANTA_BLOCK, m->blocks * SANTA_BLOCK,
                                santa__weights_of(j, x0 + h));
+            santa__copied_shares(j, m, &head[h].state, 1);
         }
-        santa__copied_shares(j, m, &head[h].state);
-        if (is_top || !(m->total > 0.0)) continue;
-        head[h].expected = santa__expected_variance(j, x0 + h, m);
-        if (!(head[h].expected > j->o->proxy.rescue_above)) continue;
-        j->stats->rescued_rows++;
-        j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
-        santa__copied_shares(j, m, &head[h].state);
     }
     if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, x0, 0, j->group, mass, head);
     else for (h = 0; h < j->group; h++) santa__draw_copied(j, x0, h, 1, mass, head);
