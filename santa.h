@@ -4595,10 +4595,10 @@ static double santa__expected_variance(const santa__job *j, int64_t x, const san
 }
 
 /* Exact scores take the place of the copy's for keys of one block: index[0 .. n). u, max and sum
-   of the block follow. */
+   of the block follow; max also down, or a key that was far overrated would hide all others. */
 static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *index, int n, float *u,
                               float *max, float *sum) {
-    float s[SANTA_BLOCK], m = *max, total = 0.0f;
+    float s[SANTA_BLOCK], m = *max, top = 0.0f, total = 0.0f;
     int i;
     santa__score(j, santa__keys_from(index, 0, n), n, x, 1, s, SANTA_BLOCK);
     for (i = 0; i < n; i++) {
@@ -4609,8 +4609,9 @@ static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *ind
     for (i = 0; i < n; i++)
         u[index[i] % SANTA_BLOCK] =
             s[i] - m < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)m);
-    for (i = 0; i < SANTA_BLOCK; i++) total += u[i];
-    *max = m;
+    for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, u[i]);
+    for (i = 0; i < SANTA_BLOCK && top > 0.0f; i++) total += u[i] = (float)((double)u[i] / (double)top);
+    *max = top > 0.0f ? m + (float)log((double)top) : SANTA__MASKED;
     *sum = total;
 }
 
