@@ -5045,6 +5045,7 @@ typedef struct santa__va {
     uint64_t *chosen, *drawn;   /* bits of the middle: keys chosen, being drawn */
     int32_t *list;              /* keys to add, ascending */
     int64_t lo, mid, residual;  /* the middle, between sinks and local: lo .. */
+    int64_t looked;             /* rows of K that the oracle read */
     int moments;                /* of the sample */
 } santa__va;
 
@@ -5176,18 +5177,36 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     return marked;
 }
 
+/* Scores of the middle for the oracle: by the copy of K, or by K where the copy has a NaN. */
+static void santa__va_scores(santa__va *x) {
+    const santa__job *j = x->j;
+    const int64_t stride = j->plan->score_stride;
+    int64_t i, g;
+    int is_exact = !santa__is_copied(j->o);
+    if (!is_exact) {
+        const santa__part_of part = santa__copied_keys(j, &j->range[0]);
+        const int64_t copied =
+            SANTA__MIN(part.to, x->lo + x->mid) - SANTA__MAX(part.from, x->lo);
+        santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, stride);
+        for (g = 0; g < j->group; g++)
+            for (i = 0; i < x->mid; i++) is_exact |= santa__nan_or_plus_inf(j->scores[g * stride + i]);
+        j->stats->proxy_rows_read += SANTA__MAX(copied, 0);
+        x->looked = x->mid - SANTA__MAX(copied, 0);
+    }
+    if (!is_exact) return;
+    x->looked = x->mid;
+    for (i = 0; i < x->mid; i += SANTA_BLOCK)
+        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
+                     (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i, stride);
+}
+
 /* Sinks, heavy tokens and the local window; returns how many keys these are. */
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy;
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
-    if (heavy > 0 && oracle && santa__is_copied(j->o))
-        santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, j->plan->score_stride);
-    else for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
-        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
-                     (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i,
-                     j->plan->score_stride);
+    if (heavy > 0 && oracle) santa__va_scores(x);
     for (g = 0; heavy > 0 && g < j->group; g++)
         count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
     i = santa__list_range(x->list, 0, j->begin, x->lo);
@@ -5361,8 +5380,7 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->exact_rows += budget == x.residual ? j->group : 0;
     j->stats->v_rows_read += read;
     j->stats->v_rows_head += read * j->group;
-    j->stats->k_rows_read += heavy > 0 && !v->heavy && !santa__is_copied(j->o) ? n : read;
-    if (heavy > 0 && !v->heavy && santa__is_copied(j->o)) j->stats->proxy_rows_read += x.mid;
+    j->stats->k_rows_read += SANTA__MIN(n, read + x.looked);
 }
 
 /* ------------------------------------------------------------ >>methods-code */
