@@ -4051,6 +4051,7 @@ static santa_status santa__encode_sequence(const santa_attention *a, const santa
     int64_t end, h;
     if (from < 0) { from = SANTA__MAX(len + from, 0); to = len; }
     to = SANTA__MIN(to, len) / f->keys * f->keys;
+    from = SANTA__MIN(from, to);
     end = (from / f->keys + 1) * f->keys;
     if (is_check && a->block_table && end <= to) return santa__check_pages(a, b, end - f->keys, to);
     if (is_check) return SANTA_OK;
@@ -4534,7 +4535,7 @@ static void santa__copied_scores(const santa__job *j, int64_t b, int64_t from, i
                             s_stride);
     }
     for (h = 0; h < queries; h++, s += s_stride) {
-        for (i = 0; i < from - first; i++) s[i] = SANTA__MASKED;
+        for (i = 0; i < SANTA__MIN(from - first, (int64_t)SANTA_BLOCK); i++) s[i] = SANTA__MASKED;
         for (i = SANTA__MAX(to - first, 0); i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
     }
 }
@@ -4654,10 +4655,11 @@ static santa__mass santa__copied_mass(const santa__job *j, int64_t x, santa__par
 }
 
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
-static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed) {
+static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed,
+                                 int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
-    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, j->o->stash > SANTA_STASH_F32);
+    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean of (noise
@@ -4672,10 +4674,10 @@ static double santa__expected_variance(const santa__job *j, int64_t x, const san
 }
 
 /* Exact scores take the place of the copy's for keys of one block: index[0 .. n). u, max and sum
-   of the block follow. */
+   of the block follow; max also down, or a key that was far overrated would hide all others. */
 static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *index, int n, float *u,
                               float *max, float *sum) {
-    float s[SANTA_BLOCK], m = *max, total = 0.0f;
+    float s[SANTA_BLOCK], m = *max, top = 0.0f, total = 0.0f;
     int i;
     santa__score(j, santa__keys_from(index, 0, n), n, x, 1, s, SANTA_BLOCK);
     for (i = 0; i < n; i++) {
@@ -4686,8 +4688,9 @@ static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *ind
     for (i = 0; i < n; i++)
         u[index[i] % SANTA_BLOCK] =
             s[i] - m < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)m);
-    for (i = 0; i < SANTA_BLOCK; i++) total += u[i];
-    *max = m;
+    for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, u[i]);
+    for (i = 0; i < SANTA_BLOCK && top > 0.0f; i++) total += u[i] = (float)((double)u[i] / (double)top);
+    *max = top > 0.0f ? m + (float)log((double)top) : SANTA__MASKED;
     *sum = total;
 }
 
@@ -4956,18 +4959,20 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     for (h = 0; h < j->group; h++) {
         santa__mass *m = &mass[h];
         *m = santa__copied_mass(j, x0 + h, part);
+        santa__copied_shares(j, m, &head[h].state, 0);
+        if (is_top || !(m->total > 0.0)) continue;
+        head[h].expected = santa__expected_variance(j, x0 + h, m);
+        if (head[h].expected > j->o->proxy.rescue_above && j->o->proxy.rescue_keys > 0) {
+            j->stats->rescued_rows++;
+            j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
+            santa__copied_shares(j, m, &head[h].state, 0);
+        }
         if (j->o->stash > SANTA_STASH_F32) {
             santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, x0 + h);
             santa__round_stash(j->o->stash, &dither, m->first * SANTA_BLOCK, m->blocks * SANTA_BLOCK,
                                santa__weights_of(j, x0 + h));
+            santa__copied_shares(j, m, &head[h].state, 1);
         }
-        santa__copied_shares(j, m, &head[h].state);
-        if (is_top || !(m->total > 0.0)) continue;
-        head[h].expected = santa__expected_variance(j, x0 + h, m);
-        if (!(head[h].expected > j->o->proxy.rescue_above)) continue;
-        j->stats->rescued_rows++;
-        j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
-        santa__copied_shares(j, m, &head[h].state);
     }
     if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, x0, 0, j->group, mass, head);
     else for (h = 0; h < j->group; h++) santa__draw_copied(j, x0, h, 1, mass, head);
@@ -5119,6 +5124,7 @@ typedef struct santa__va {
     uint64_t *chosen, *drawn;   /* bits of the middle: keys chosen, being drawn */
     int32_t *list;              /* keys to add, ascending */
     int64_t lo, mid, residual;  /* the middle, between sinks and local: lo .. */
+    int64_t looked;             /* rows of K that the oracle read */
     int moments;                /* of the sample */
 } santa__va;
 
@@ -5250,18 +5256,36 @@ static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     return marked;
 }
 
+/* Scores of the middle for the oracle: by the copy of K, or by K where the copy has a NaN. */
+static void santa__va_scores(santa__va *x) {
+    const santa__job *j = x->j;
+    const int64_t stride = j->plan->score_stride;
+    int64_t i, g;
+    int is_exact = !santa__is_copied(j->o);
+    if (!is_exact) {
+        const santa__part_of part = santa__copied_keys(j, &j->range[0]);
+        const int64_t copied =
+            SANTA__MIN(part.to, x->lo + x->mid) - SANTA__MAX(part.from, x->lo);
+        santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, stride);
+        for (g = 0; g < j->group; g++)
+            for (i = 0; i < x->mid; i++) is_exact |= santa__nan_or_plus_inf(j->scores[g * stride + i]);
+        j->stats->proxy_rows_read += SANTA__MAX(copied, 0);
+        x->looked = x->mid - SANTA__MAX(copied, 0);
+    }
+    if (!is_exact) return;
+    x->looked = x->mid;
+    for (i = 0; i < x->mid; i += SANTA_BLOCK)
+        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
+                     (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i, stride);
+}
+
 /* Sinks, heavy tokens and the local window; returns how many keys these are. */
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy;
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
-    if (heavy > 0 && oracle && santa__is_copied(j->o))
-        santa__copied_range(j, 0, x->lo, x->lo + x->mid, j->scores, j->plan->score_stride);
-    else for (i = 0; heavy > 0 && oracle && i < x->mid; i += SANTA_BLOCK)
-        santa__score(j, santa__keys_from(NULL, x->lo + i, x->mid - i),
-                     (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i,
-                     j->plan->score_stride);
+    if (heavy > 0 && oracle) santa__va_scores(x);
     for (g = 0; heavy > 0 && g < j->group; g++)
         count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
     i = santa__list_range(x->list, 0, j->begin, x->lo);
@@ -5435,8 +5459,7 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->exact_rows += budget == x.residual ? j->group : 0;
     j->stats->v_rows_read += read;
     j->stats->v_rows_head += read * j->group;
-    j->stats->k_rows_read += heavy > 0 && !v->heavy && !santa__is_copied(j->o) ? n : read;
-    if (heavy > 0 && !v->heavy && santa__is_copied(j->o)) j->stats->proxy_rows_read += x.mid;
+    j->stats->k_rows_read += SANTA__MIN(n, read + x.looked);
 }
 
 /* ------------------------------------------------------------ >>methods-code */

@@ -29,6 +29,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"sampling",    suite_sampling},
     {"statistics",  suite_statistics},
     {"pps",         suite_pps},
+    {"proxy",       suite_proxy},
     {"bernoulli",   suite_bernoulli},
     {"vattention",  suite_vattention},
     {"measures",    suite_measures},

@@ -23,6 +23,7 @@ static struct outputs {
     float         out[OUT_ROWS * DIM_V], wide[OUT_ROWS * WIDE], lse[OUT_ROWS], std_error[OUT_ROWS];
     santa_audit   audit[OUT_ROWS];
     santa_stats   stats;
+    unsigned char copy[1 << 16];                                                 /* of K, see reset_proxy */
     unsigned char workspace[SCRATCH];
 } got;
 
@@ -81,6 +82,21 @@ static void reset_q8_0(void) {
     a.out = santa_view(got.wide, SANTA_F32, BATCH, ROWS, HEADS, WIDE);
 }
 
+/* A call that draws from a copy of K; what is in the copy does not matter to the checks. */
+static void reset_proxy(void) {
+    reset();
+    o.method = SANTA_SYS;
+    o.scores = SANTA_SCORES_PROXY;
+    a.proxy  = got.copy;
+}
+
+static void reset_proxy_paged(void) {
+    reset_paged();
+    o.method = SANTA_PPS;
+    o.scores = SANTA_SCORES_PROXY;
+    a.proxy  = got.copy;
+}
+
 static void clear_outputs(void) { memset(&got, 0xa5, sizeof got); }
 
 static int untouched(void) {
@@ -114,6 +130,10 @@ static void expect_decode(santa_status want, const char *change, int line) {
 #define BAD_PAGED(status, change)      CHANGED(reset_paged, status, change)
 #define BAD_VATTENTION(status, change) CHANGED(reset_vattention, status, change)
 #define BAD_Q8_0(status, change)       CHANGED(reset_q8_0, status, change)
+#define BAD_PROXY(status, change)      CHANGED(reset_proxy, status, change)
+#define BAD_PROXY_PAGED(status, change) CHANGED(reset_proxy_paged, status, change)
+#define GOOD_PROXY(change)            BAD_PROXY(OK, change)
+#define GOOD_PROXY_PAGED(change)      BAD_PROXY_PAGED(OK, change)
 #define GOOD(change)                  BAD(OK, change)
 #define GOOD_PAGED(change)            BAD_PAGED(OK, change)
 #define GOOD_VATTENTION(change)       BAD_VATTENTION(OK, change)
@@ -510,7 +530,7 @@ static void method_options(void) {
     BAD(ERR_STASH, set_enum(&o.stash, 4));
     BAD(ERR_STASH, set_enum(&o.stash, -1));
     for (int s = SANTA_STASH_DEFAULT; s <= SANTA_STASH_U8; s++) GOOD(o.stash = (santa_stash)s);
-    BAD(ERR_SCORES, set_enum(&o.scores, 6));
+    BAD(ERR_SCORES, set_enum(&o.scores, SANTA_SCORES_PROXY + 1));
     BAD(ERR_SCORES_Q8, o.scores = SANTA_SCORES_Q8);
     BAD_Q8_0(ERR_SCORES_Q8, o.scores = SANTA_SCORES_Q8; a.k.dtype = SANTA_F16);
     GOOD_Q8_0(o.scores = SANTA_SCORES_Q8);
@@ -607,6 +627,129 @@ static void vattention_options(void) {
     GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE);
     GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = INT64_MAX);
     GOOD_VATTENTION(o.vattention.base_samples = INT64_MAX);
+}
+
+static void proxy_options(void) {
+    static const double bad[] = {-0.5, -2.0, -1e300};
+    GOOD_PROXY((void)0);
+    GOOD_PROXY_PAGED((void)0);
+    BAD_PROXY(ERR_PROXY_NULL, a.proxy = NULL);
+    BAD_PROXY_PAGED(ERR_PROXY_NULL, a.proxy = NULL);
+    GOOD_PROXY(a.proxy = NULL; o.scores = SANTA_SCORES_EXACT);
+    static const int bad_bits[] = {-4, -1, 1, 3, 5, 8, INT32_MAX, INT32_MIN};
+    for (int i = 0; i < 8; i++) {
+        BAD_PROXY(ERR_PROXY_BITS, a.proxy_bits = bad_bits[i]);
+        GOOD_PROXY(a.proxy_bits = bad_bits[i]; o.scores = SANTA_SCORES_EXACT);   /* not looked at */
+    }
+    GOOD_PROXY(a.proxy_bits = 2);
+    GOOD_PROXY(a.proxy_bits = 4);
+    BAD_PROXY(ERR_PROXY_HEAD_DIM, a.q.shape[3] = a.k.shape[3] = 4);
+    BAD_PROXY(ERR_PROXY_HEAD_DIM, a.q.shape[3] = a.k.shape[3] = 7);
+    BAD_PROXY(ERR_PROXY_HEAD_DIM, a.q.shape[3] = a.k.shape[3] = 1032);
+    static const int bad_pages[] = {1, 8, 15, 17, 24, 40};
+    for (int i = 0; i < 6; i++) {
+        BAD_PROXY_PAGED(ERR_PROXY_PAGE, a.k.shape[1] = a.v.shape[1] = bad_pages[i]);
+        GOOD_PAGED(o.method = SANTA_PPS; a.k.shape[1] = a.v.shape[1] = 15; lens[1] = 90);
+    }
+    static const int32_t below[BATCH] = {64, -1}, far[BATCH] = {INT32_MAX, INT32_MAX}, none[BATCH] = {0, 0};
+    BAD_PROXY(ERR_PROXY_LEN, a.proxy_lens = below);
+    GOOD_PROXY(a.proxy_lens = below; o.scores = SANTA_SCORES_EXACT);
+    GOOD_PROXY(a.proxy_lens = far);
+    GOOD_PROXY(a.proxy_lens = none);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_PPS || m == SANTA_TOP_K
+                     || m == SANTA_VATTENTION;
+        CHECK_INT((santa_method_traits((santa_method)m) & SANTA_PROXIES) != 0, has);
+        if (has) GOOD_PROXY(o.method = (santa_method)m; a.std_error = m == SANTA_TOP_K ? NULL : a.std_error);
+        else     BAD_PROXY(ERR_PROXY_METHOD, o.method = (santa_method)m; a.std_error = NULL);
+    }
+    BAD_PROXY(ERR_STD_ERROR, o.method = SANTA_TOP_K);
+    BAD_PROXY(ERR_COMBS, o.num_combs = 2);
+    BAD_PROXY(ERR_COMBS, o.method = SANTA_PROP; o.num_combs = 16);
+    GOOD_PROXY(o.num_combs = 1);
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.sink_tokens = -2);
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.local_tokens = -2);
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.rescue_keys = INT64_MIN);
+    BAD(ERR_PROXY_OPTIONS, o.proxy.rescue_keys = -2);                            /* without a copy, too */
+    for (int i = 0; i < 3; i++) {
+        BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.rescue_above = bad[i]);
+        BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.exact_above = bad[i]);
+    }
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.rescue_above = nan_d());
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.exact_above = nan_d());
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.rescue_above = infinity_d());
+    BAD_PROXY(ERR_PROXY_OPTIONS, o.proxy.exact_above = infinity_d());
+    GOOD_PROXY(o.proxy.sink_tokens = o.proxy.local_tokens = o.proxy.rescue_keys = SANTA_NONE);
+    GOOD_PROXY(o.proxy.sink_tokens = o.proxy.local_tokens = o.proxy.rescue_keys = INT64_MAX);
+    GOOD_PROXY(o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE);
+    GOOD_PROXY(o.proxy.rescue_above = o.proxy.exact_above = 1e-300);
+    BAD_PROXY(ERR_STASH, set_enum(&o.stash, 4));
+}
+
+/* Size, encode and append; the copy is not touched by an error. */
+static void proxy_copies(void) {
+    enum { BLOCK = (16 + 2) * SANTA_BLOCK + 32 + 4 + 28 };                       /* of a chunk of 32 features */
+    reset_proxy();
+    CHECK_INT(santa_proxy_size(&a), BATCH * KV_HEADS * BLOCK);
+    CHECK(sizeof got.copy >= BATCH * KV_HEADS * BLOCK);
+    CHECK_INT(santa_proxy_size(NULL), 0);
+    EXPECT(OK, santa_proxy_encode(&a, 0, LEN, NULL));
+    EXPECT(OK, santa_proxy_append(&a, 1, NULL));
+    EXPECT(OK, santa_proxy_append(&a, 0, NULL));
+    EXPECT(OK, santa_proxy_append(&a, INT64_MAX, NULL));
+    EXPECT(OK, santa_proxy_encode(&a, 0, INT64_MAX, NULL));
+    EXPECT(OK, santa_proxy_encode(&a, INT64_MAX, INT64_MAX, NULL));
+    EXPECT(OK, santa_proxy_encode(&a, INT64_MAX - 1, INT64_MAX, NULL));
+    CHECK(untouched());
+#define BAD_COPY(status, change)                                                                             do {                                                                                                         reset_proxy(); change;                                                                                   EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                                    EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                   } while (0)
+#define BAD_COPY_PAGED(status, change)                                                                       do {                                                                                                         reset_proxy_paged(); change;                                                                             EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                                    EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                   } while (0)
+#define NO_SIZE(change) do { reset_proxy(); change; CHECK_INT(santa_proxy_size(&a), 0); } while (0)
+    EXPECT(ERR_NULL_ARGUMENT, santa_proxy_encode(NULL, 0, 1, NULL));
+    EXPECT(ERR_NULL_ARGUMENT, santa_proxy_append(NULL, 1, NULL));
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_encode(&a, -1, 4, NULL));
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_encode(&a, 5, 4, NULL));
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_encode(&a, INT64_MIN, INT64_MAX, NULL));
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_append(&a, -1, NULL));
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_append(&a, INT64_MIN, NULL));
+    BAD_COPY(ERR_PROXY_NULL, a.proxy = NULL);
+    BAD_COPY(ERR_NULL_DATA, a.k.data = NULL);
+    BAD_COPY(ERR_PROXY_BITS, a.proxy_bits = 3);
+    BAD_COPY(ERR_PROXY_HEAD_DIM, a.k.shape[3] = 6);
+    BAD_COPY(ERR_PROXY_HEAD_DIM, a.k.shape[3] = 2048);
+    BAD_COPY(ERR_DTYPE, set_enum(&a.k.dtype, 9));
+    BAD_COPY(ERR_DEVICE, set_enum(&a.k.device, 9));
+    BAD_COPY(ERR_SHAPE, a.k.shape[0] = 0);
+    BAD_COPY(ERR_SHAPE, a.k.shape[1] = -1);
+    BAD_COPY(ERR_OVERFLOW, a.k.stride[1] = INT64_MAX);
+    BAD_COPY(ERR_OVERFLOW, a.k.shape[0] = INT64_MAX / 64; a.k.stride[0] = 0);
+    BAD_COPY(ERR_TOO_LONG, a.k.shape[1] = (int64_t)1 << 31; a.k.stride[1] = 0; a.k.shape[0] = 1);
+    BAD_COPY(ERR_SEQ_LEN, lens[1] = LEN + 1);
+    BAD_COPY(ERR_SEQ_LEN, lens[0] = -1);
+    BAD_COPY(ERR_NO_BACKEND, a.k.device = SANTA_CUDA);
+    BAD_COPY_PAGED(ERR_PROXY_PAGE, a.k.shape[1] = 8);
+    BAD_COPY_PAGED(ERR_SHAPE, a.q.shape[0] = 0);
+    BAD_COPY_PAGED(ERR_SHAPE, a.q.shape[0] = -3);
+    BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.max_pages = 0);
+    BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.block_table_stride = MAX_PAGES - 1);
+    BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[0] = -1);
+    BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[BATCH * MAX_PAGES - 1] = BATCH * MAX_PAGES);   /* the last, first */
+    BAD_COPY_PAGED(ERR_TOO_LONG, a.max_pages = INT32_MAX);
+    NO_SIZE(a.proxy_bits = 3);
+    NO_SIZE(a.k.shape[3] = 6);
+    NO_SIZE(a.k.shape[2] = 0);
+    NO_SIZE(a.k.shape[0] = INT64_MAX / 64; a.k.stride[0] = 0);
+    NO_SIZE(a.block_table = table; a.k.shape[1] = 8);
+    reset_proxy_paged();
+    table[4] = 99;                                                              /* pages that a call does not encode */
+    lens[0] = 63;
+    EXPECT(OK, santa_proxy_encode(&a, 0, LEN, NULL));
+    EXPECT(OK, santa_proxy_append(&a, 3, NULL));
+    lens[0] = 80;
+    EXPECT(ERR_BLOCK_TABLE, santa_proxy_append(&a, 1, NULL));
+    EXPECT(OK, santa_proxy_encode(&a, 0, 79, NULL));
+#undef BAD_COPY
+#undef BAD_COPY_PAGED
+#undef NO_SIZE
 }
 
 /* The size query is exact in one direction: one byte less is refused. test_memory.c looks at the other. */
@@ -902,10 +1045,21 @@ static santa_status fake_decode(const santa_problem *problem, void *workspace, s
     return problem->o.num_samples == 17 ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
 }
 
+static struct { int calls; int64_t from, to; void *stream; } encoded;
+
+static santa_status fake_encode(const santa_attention *x, int64_t from, int64_t to, void *stream) {
+    (void)x;
+    encoded.calls++;
+    encoded.from = from;
+    encoded.to = to;
+    encoded.stream = stream;
+    return SANTA_OK;
+}
+
 static void move_to(santa_device device) { a.q.device = a.k.device = a.v.device = a.out.device = device; }
 
 static void backend(void) {
-    static const santa_backend fake = {"fake", fake_check, fake_workspace_size, fake_decode};
+    static const santa_backend fake = {"fake", fake_check, fake_workspace_size, fake_decode, NULL};
     santa_backend broken = fake;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CPU, &fake));
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_DEVICE_COUNT, &fake));
@@ -960,7 +1114,26 @@ static void backend(void) {
     static const int32_t index[1] = {0};
     static const float   weight[1] = {1.0f};
     EXPECT(ERR_DEVICE, santa_gather(&a, 0, 0, index, weight, 1, got.out));
+
+    reset_proxy();                                                          /* a copy of K, by who can make one */
+    a.k.device = SANTA_CUDA;
+    EXPECT(ERR_BACKEND_PROXY, santa_proxy_encode(&a, 0, LEN, NULL));
+    EXPECT(ERR_BACKEND_PROXY, santa_proxy_append(&a, 1, NULL));
+    santa_backend able = fake;
+    able.proxy_encode = fake_encode;
+    EXPECT(OK, santa_register_backend(SANTA_CUDA, &able));
+    lens[0] = -7;                                                           /* not ours to read there */
+    EXPECT(OK, santa_proxy_encode(&a, 3, 9, &able));
+    CHECK(encoded.calls == 1 && encoded.from == 3 && encoded.to == 9 && encoded.stream == &able);
+    EXPECT(OK, santa_proxy_append(&a, 5, NULL));
+    CHECK(encoded.calls == 2 && encoded.from == -5 && encoded.stream == NULL);
+    EXPECT(ERR_PROXY_RANGE, santa_proxy_encode(&a, -3, 9, NULL));
+    a.proxy = NULL;
+    EXPECT(ERR_PROXY_NULL, santa_proxy_append(&a, 5, NULL));
+    CHECK_INT(encoded.calls, 2);
     EXPECT(OK, santa_register_backend(SANTA_CUDA, NULL));                        /* takes it out again */
+    reset();
+    move_to(SANTA_CUDA);
     EXPECT(ERR_NO_BACKEND, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
 }
 
@@ -976,7 +1149,7 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, workspaces, steps, budgets, measures
+        threads_and_items, vattention_options, proxy_options, proxy_copies, workspaces, steps, budgets, measures
     };
     if (!produced[SANTA_OK])
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();
@@ -1001,6 +1174,8 @@ const test_case suite_errors[] = {
     {"names and traits of methods, problems", methods_and_problems},
     {"threads and items", threads_and_items},
     {"vattention options", vattention_options},
+    {"proxy options", proxy_options},
+    {"copies of K", proxy_copies},
     {"workspace", workspaces},
     {"steps", steps},
     {"budgets", budgets},

@@ -1,0 +1,949 @@
+/* The copy of K in 4 or 2 bits: its bytes against a model in float64, its scores, and the methods
+   that draw from it. With V = identity a head's output is its list of weights, which tells the
+   drawn rows and what each counts. Model and weights are written from the manual. */
+#include "reference.h"
+
+enum { CANARY = 192 };
+
+/* ------------------------------------------------------------------------------ the format */
+
+typedef struct shape {
+    int     bits;
+    int64_t keys, chunk, chunks, blocks, gains, centre, scale, bytes;
+    double  middle, step;
+} shape;
+
+static shape shape_of(const ref_problem *p) {
+    shape s;
+    s.bits = p->a.proxy_bits ? p->a.proxy_bits : 4;
+    s.keys = 64;
+    while (p->spec.page_size && p->spec.page_size % s.keys) s.keys /= 2;
+    s.chunk  = s.bits == 4 ? 32 : 64;
+    s.chunks = (p->spec.head_dim + s.chunk - 1) / s.chunk;
+    s.blocks = (p->spec.page_size ? p->spec.page_size : p->spec.len) / s.keys;
+    s.gains  = s.chunks * s.keys * 16;
+    s.centre = s.gains + 2 * s.keys;
+    s.scale  = s.centre + s.chunks * s.chunk;
+    s.bytes  = (s.scale + 4 + 63) / 64 * 64;
+    s.middle = s.bits == 4 ? 7.5 : 1.5;
+    s.step   = s.bits == 4 ? 0.3352 : 0.9957;
+    return s;
+}
+
+/* The block with key j. */
+static unsigned char *block_of(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
+    int64_t at, in;
+    ref_place(p, b, j, &at, &in);
+    return (unsigned char *)p->a.proxy + ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
+}
+
+static int code_of(const shape *s, const unsigned char *block, int64_t i, int64_t c) {
+    const unsigned char byte = block[(c / s->chunk * s->keys + i) * 16 + c % 16];
+    return byte >> (c % s->chunk / 16 * s->bits) & ((1 << s->bits) - 1);
+}
+
+static double gain_of(const shape *s, const unsigned char *block, int64_t i) {
+    return ref_decode16(SANTA_F16, (uint16_t)(block[s->gains + 2 * i] | block[s->gains + 2 * i + 1] << 8));
+}
+
+static void set_gain(const shape *s, unsigned char *block, int64_t i, double gain) {
+    const uint16_t bits = test_is_nan((float)gain) ? 0x7e00 : ref_encode16(SANTA_F16, gain);
+    block[s->gains + 2 * i]     = (unsigned char)(bits & 255);
+    block[s->gains + 2 * i + 1] = (unsigned char)(bits >> 8);
+}
+
+static double centre_of(const shape *s, const unsigned char *block, int64_t c) {
+    const unsigned char *at = block + s->scale;
+    const uint32_t bits = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return (double)scale * (double)(signed char)block[s->centre + c];
+}
+
+/* y = H D x by the definition: entry (i, k) of H has the sign of the parity of i & k. */
+static void rotated(const double *x, int64_t d, double *y) {
+    const uint32_t key[2] = {0x5eedu, 0x70726f78u};
+    int64_t piece = 1;
+    double *t = ref_doubles(d);
+    while (d % (2 * piece) == 0) piece *= 2;
+    for (int64_t f = 0; f < d; f++) {
+        uint32_t counter[4] = {(uint32_t)(f / 128), 0, 0, 0}, word[4];
+        santa_philox(counter, key, word);
+        t[f] = word[f / 32 % 4] >> (f % 32) & 1u ? -x[f] : x[f];
+    }
+    for (int64_t f = 0; f < d; f++) {
+        const double *part = t + f / piece * piece;
+        y[f] = 0.0;
+        for (int64_t k = 0; k < piece; k++) {
+            int64_t both = f % piece & k, odd = 0;
+            for (; both; both &= both - 1) odd ^= 1;
+            y[f] += odd ? -part[k] : part[k];
+        }
+        y[f] /= sqrt((double)piece);
+    }
+    free(t);
+}
+
+static int all_finite(const double *x, int64_t d) {
+    for (int64_t c = 0; c < d; c++)
+        if (!(fabs(x[c]) < 1e300)) return 0;
+    return 1;
+}
+
+/* What a block must hold, from its keys; counts its codes and those that lie on the other side of
+   a border within rounding. */
+static int64_t codes_seen, codes_near;
+static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
+    const int64_t d = p->spec.head_dim, padded = s->chunks * s->chunk;
+    const unsigned char *block = block_of(p, s, b, h, j);
+    double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0, scale;
+    int ok = 1;
+    for (int64_t c = 0; c < d; c++) mean[c] = 0.0;
+    for (int64_t i = 0; i < s->keys; i++) {
+        const double *k = p->k + ((b * p->spec.len + j + i) * p->spec.kv_heads + h) * d;
+        if (all_finite(k, d)) {
+            rotated(k, d, x + i * d);
+            for (int64_t c = 0; c < d; c++) mean[c] += x[i * d + c] / (double)s->keys;
+        } else {
+            x[i * d] = REF_INF;
+        }
+    }
+    for (int64_t c = 0; c < d; c++) top = fmax(top, fabs(mean[c]));
+    scale = top / 127.0;
+    for (int64_t c = 0; c < padded; c++) {
+        const double got = centre_of(s, block, c);
+        if (c >= d) { ok &= got == 0.0; continue; }
+        ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c, got,
+                        mean[c]);
+        centre[c] = got;
+    }
+    for (int64_t i = 0; i < s->keys; i++) {
+        const double gain = gain_of(s, block, i);
+        double squares = 0.0, both = 0.0, levels = 0.0, unit;
+        for (int64_t c = d; c < padded; c++) ok &= code_of(s, block, i, c) == 0;
+        if (x[i * d] == REF_INF) { ok &= CHECK(test_is_nan((float)gain)); continue; }
+        for (int64_t c = 0; c < d; c++) squares += (x[i * d + c] - centre[c]) * (x[i * d + c] - centre[c]);
+        unit = s->step * sqrt(squares / (double)d);
+        for (int64_t c = 0; c < d; c++) {
+            const double y = unit > 0.0 ? (x[i * d + c] - centre[c]) / unit : 0.0;
+            const int code = code_of(s, block, i, c), levels_half = 1 << (s->bits - 1);
+            const int want = (int)fmin(fmax(floor(y) + levels_half, 0.0), 2.0 * levels_half - 1.0);
+            const double border = fabs(y - floor(y + 0.5)), level = (double)code - s->middle;
+            codes_seen++;
+            codes_near += code != want;
+            if (unit > 0.0)
+                ok &= CHECK_MSG(code == want || (abs(code - want) == 1 && border < 1e-5 * (1.0 + fabs(y))),
+                                "key %d, feature %d: code %d for %.7f", (int)(j + i), (int)c, code, y);
+            both += (x[i * d + c] - centre[c]) * level;
+            levels += level * level;
+        }
+        const double want = unit > 0.0 ? both / levels : 0.0;
+        ok &= CHECK_MSG(fabs(gain - want) <= want / 2047.0 + 3e-8, "key %d: gain %.8g, not %.8g", (int)(j + i),
+                        gain, want);
+    }
+    for (int64_t i = s->scale + 4; i < s->bytes; i++) ok &= block[i] == 0;
+    free(x); free(mean); free(centre);
+    return ok;
+}
+
+/* Memory for the copy, 0xa5 everywhere, at an odd address where wanted. */
+static unsigned char *copy_memory(ref_problem *p, int bits, int odd) {
+    p->a.proxy_bits = bits;
+    const size_t bytes = santa_proxy_size(&p->a);
+    unsigned char *memory = (unsigned char *)test_alloc(bytes + CANARY + 1);
+    memset(memory, 0xa5, bytes + CANARY + 1);
+    p->a.proxy = memory + odd;
+    return memory;
+}
+
+static unsigned char *copy_make(ref_problem *p, int bits) {
+    unsigned char *memory = copy_memory(p, bits, 0);
+    CHECK_STATUS(santa_proxy_encode(&p->a, 0, p->spec.len, NULL), SANTA_OK);
+    return memory;
+}
+
+static int canary_lives(const ref_problem *p) {
+    const size_t bytes = santa_proxy_size(&p->a);
+    for (int i = 0; i < CANARY; i++)
+        if (((unsigned char *)p->a.proxy)[bytes + (size_t)i] != 0xa5) return 0;
+    return 1;
+}
+
+/* All whole blocks as the model has them, all others untouched. */
+static int copy_is_right(const ref_problem *p) {
+    const shape s = shape_of(p);
+    int ok = CHECK(canary_lives(p));
+    for (int64_t b = 0; b < p->spec.batch; b++)
+        for (int64_t h = 0; h < p->spec.kv_heads; h++)
+            for (int64_t j = 0; j + s.keys <= ref_len(p, b); j += s.keys) ok &= block_is_right(p, &s, b, h, j);
+    return ok;
+}
+
+static void format_model(void) {
+    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256, 1024}, pages[] = {16, 32, 48, 64, 96, 128};
+    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
+    codes_seen = codes_near = 0;
+    for (int turn = 0; turn < 2 * 9 + 2 * 6 + 2 * 5 + REF_LAYOUTS; turn++) {
+        const int bits = turn % 2 ? 2 : 4, how = turn / 2;
+        ref_spec s = ref_spec_make(2, 2, 150, 32);
+        s.stream = (uint64_t)turn;
+        s.batch  = 2;
+        if (how < 9) {
+            s.head_dim = dims[how];
+            if (s.head_dim >= 256) { s.len = 64; s.heads = s.kv_heads = s.batch = 1; }
+            if (test_quick && s.head_dim > 256) continue;
+        } else if (how < 15) {
+            s.page_size = pages[how - 9];
+            s.ragged    = how % 2;
+            s.layout    = how % 3 ? REF_NHD : REF_HND;
+        } else if (how < 20) {
+            s.k_type   = types[how - 15];
+            s.head_dim = 96;
+        } else {
+            s.layout = (ref_layout)(turn - 40);
+        }
+        ref_problem p;
+        ref_build(&p, &s);
+        if (turn % 3 == 1) /* a mean key, a large feature, keys that are alike */
+            for (int64_t i = 0; i < s.batch * s.len * s.kv_heads * s.head_dim; i++)
+                p.k[i] += (i % s.head_dim == 3 ? 14.0 : 0.25 * (double)(i % 5));
+        for (int64_t i = 0; i < s.batch * s.len * s.kv_heads; i++)
+            if (s.k_type != SANTA_F32 || turn % 3 == 1)
+                ref_round_row(s.k_type, p.k + i * s.head_dim, s.head_dim);
+        ref_write(&p);
+        unsigned char *memory = copy_make(&p, bits);
+        if (!CHECK_MSG(copy_is_right(&p), "turn %d", turn)) return;
+        free(memory);
+        ref_free(&p);
+    }
+    CHECK_MSG(codes_near * 10000 <= codes_seen, "%d of %d codes beyond a border", (int)codes_near, (int)codes_seen);
+}
+
+/* K whose features do not lie side by side in memory. */
+static void feature_major(void) {
+    ref_spec s = ref_spec_make(2, 2, 200, 24);
+    ref_problem p;
+    ref_build(&p, &s);
+    unsigned char *memory = copy_make(&p, 4), *other;
+    const size_t bytes = santa_proxy_size(&p.a);
+    float *k = ref_floats(2 * 200 * 24);
+    p.a.k = santa_keys_feature_major(&p.a.k, k);
+    other = copy_make(&p, 4);
+    CHECK(bytes == santa_proxy_size(&p.a) && !memcmp(memory, other, bytes));
+    free(memory); free(other); free(k);
+    ref_free(&p);
+}
+
+/* Keys that are all alike, zero, tiny, huge, not finite. */
+static void format_edges(void) {
+    for (int bits = 2; bits <= 4; bits += 2) {
+        ref_spec s = ref_spec_make(1, 1, 64, 40);
+        ref_problem p;
+        ref_build(&p, &s);
+        for (int64_t i = 0; i < 64 * 40; i++) p.k[i] = 0.0;
+        ref_write(&p);
+        unsigned char *memory = copy_make(&p, bits);
+        const size_t bytes = santa_proxy_size(&p.a);
+        for (size_t i = 0; i < bytes; i++)
+            if (memory[i] != 0) { CHECK_MSG(0, "byte %d of zero keys", (int)i); break; }
+        free(memory);
+        for (int64_t j = 0; j < 64; j++) p.k[j * 40 + 7] = 3.0;
+        for (int64_t c = 0; c < 40; c++) p.k[9 * 40 + c] = c == 2 ? (double)test_nan() : 0.5;
+        p.k[10 * 40] = REF_INF;
+        p.k[11 * 40] = -REF_INF;
+        ref_write(&p);
+        memory = copy_make(&p, bits);
+        CHECK(copy_is_right(&p));
+        free(memory);
+        for (int e = -130; e <= 120; e += 25) { /* every magnitude: gains that f16 lacks are NaN or 0 */
+            test_rng r = test_rng_make((uint64_t)(e + 200));
+            for (int64_t i = 0; i < 64 * 40; i++) p.k[i] = (double)(float)ldexp(ref_bell(&r), e);
+            ref_write(&p);
+            memory = copy_make(&p, bits);
+            const shape x = shape_of(&p);
+            const double gain = gain_of(&x, memory, 5);
+            CHECK_MSG(e > 18 ? test_is_nan((float)gain) : e < -26 ? gain == 0.0 : gain > 0.0 || e < -22,
+                      "gain %g at 2^%d", gain, e);
+            free(memory);
+        }
+        for (int64_t i = 0; i < 64 * 40; i++) p.k[i] = i % 3 ? 3.4e38 : -3.4e38;
+        ref_write(&p);
+        memory = copy_make(&p, bits);
+        const shape x = shape_of(&p);
+        for (int64_t i = 0; i < 64; i++) CHECK(test_is_nan((float)gain_of(&x, memory, i)));
+        free(memory);
+        ref_free(&p);
+    }
+}
+
+/* A hash of the bytes of one copy: the format is one that is stored. Whole numbers in K make the
+   mean exact, and seeds were taken until no code, centre or gain was within 1e-4 of a border. The
+   scale of the centre, a float, is left out. */
+static uint64_t hash_of(const unsigned char *x, size_t n) {
+    uint64_t h = 0xcbf29ce484222325u;
+    for (size_t i = 0; i < n; i++) h = (h ^ x[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* How near a number of the model is to where it is rounded otherwise: of a code, a centre, a gain. */
+static double nearest_border(const ref_problem *p, const shape *s) {
+    const int64_t d = p->spec.head_dim;
+    double *x = ref_doubles(d), *mean = ref_doubles(d), least = 1.0, top = 0.0;
+    for (int64_t c = 0; c < d; c++) mean[c] = 0.0;
+    for (int64_t j = 0; j < p->spec.len; j++) {
+        rotated(p->k + j * d, d, x);
+        for (int64_t c = 0; c < d; c++) mean[c] += x[c] / (double)p->spec.len;
+    }
+    for (int64_t c = 0; c < d; c++) top = fmax(top, fabs(mean[c]));
+    for (int64_t c = 0; c < d; c++) {
+        const double y = 127.0 * mean[c] / top;
+        least = fmin(least, fabs(y - floor(y) - 0.5));
+    }
+    for (int64_t j = 0; j < p->spec.len; j++) {
+        const unsigned char *block = block_of(p, s, 0, 0, j);
+        double squares = 0.0, both = 0.0, levels = 0.0, gain;
+        int exponent;
+        rotated(p->k + j * d, d, x);
+        for (int64_t c = 0; c < d; c++) {
+            x[c] -= centre_of(s, block, c);
+            squares += x[c] * x[c];
+        }
+        for (int64_t c = 0; c < d; c++) {
+            const double y = x[c] / (s->step * sqrt(squares / (double)d));
+            const double level = (double)code_of(s, block, j, c) - s->middle;
+            least = fmin(least, fabs(y - floor(y + 0.5)));
+            both += x[c] * level;
+            levels += level * level;
+        }
+        gain = ldexp(frexp(both / levels, &exponent), 11);
+        least = fmin(least, fabs(gain - floor(gain) - 0.5));
+    }
+    free(x); free(mean);
+    return least;
+}
+
+static void golden_bytes(void) {
+    static const struct { int bits; uint64_t seed, hash; } want[2] = {
+        {4, 1, 0x6cdac5677df27364u}, {2, 1, 0xa3514c6b3af0dd37u}
+    };
+    for (int i = 0; i < 2; i++) {
+        ref_spec s = ref_spec_make(1, 1, 64, 24);
+        ref_problem p;
+        test_rng r;
+        uint64_t seed = want[i].seed;
+        ref_build(&p, &s);
+        for (;; seed++) {
+            r.state = seed;
+            for (int64_t k = 0; k < 64 * 24; k++) p.k[k] = (double)(test_below(&r, 41) - 18);
+            ref_write(&p);
+            unsigned char *memory = copy_make(&p, want[i].bits);
+            const shape x = shape_of(&p);
+            const double border = nearest_border(&p, &x);
+            const uint64_t hash = hash_of(memory, (size_t)x.scale);
+            free(memory);
+            if (border < 1e-4 && !want[i].hash) continue;
+            CHECK_MSG(border >= 1e-4 && hash == want[i].hash, "%d bits, seed %d: 0x%08lx%08lx, border %g",
+                      want[i].bits, (int)seed, (unsigned long)(hash >> 32), (unsigned long)(hash & 0xffffffffu),
+                      border);
+            break;
+        }
+        ref_free(&p);
+    }
+}
+
+/* ------------------------------------------------------------------------- order of encoding */
+
+/* Ranges in any order, overlapping, key by key: the same bytes; blocks that are not whole, or not
+   asked for, are not touched. */
+static void ranges(void) {
+    for (int turn = 0; turn < 8; turn++) {
+        ref_spec s = ref_spec_make(2, 2, 300, 40);
+        ref_problem p;
+        test_rng r = test_rng_make(50 + (uint64_t)turn);
+        s.batch     = 2;
+        s.stream    = (uint64_t)turn;
+        s.page_size = turn % 4 == 3 ? 48 : turn % 2 ? 64 : 0;
+        s.ragged    = turn >= 4;
+        s.first_sequence = 2 + turn;
+        ref_build(&p, &s);
+        unsigned char *want = copy_make(&p, turn % 2 ? 2 : 4);
+        const size_t bytes = santa_proxy_size(&p.a);
+        const shape x = shape_of(&p);
+        for (int how = 0; how < 3; how++) {
+            unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0);
+            if (how == 0) { /* a decode that adds a key a time */
+                int32_t *lens = ref_ints(2);
+                const int32_t *true_lens = p.a.seq_lens;
+                p.a.seq_lens = lens;
+                for (int32_t n = 1; n <= 300; n++) {
+                    for (int b = 0; b < 2; b++) lens[b] = (int32_t)ref_min(n, ref_len(&p, b));
+                    CHECK_STATUS(santa_proxy_append(&p.a, 1, NULL), SANTA_OK);
+                }
+                p.a.seq_lens = true_lens;
+                free(lens);
+            } else if (how == 1) { /* ranges that follow each other, shuffled */
+                int64_t cut[21];
+                for (int i = 0; i <= 20; i++) cut[i] = 15 * i;
+                for (int i = 0; i < 20; i++) {
+                    const int at = (i * 7 + turn) % 20;
+                    CHECK_STATUS(santa_proxy_encode(&p.a, cut[at], cut[at + 1], NULL), SANTA_OK);
+                }
+            } else { /* overlapping ones */
+                for (int i = 0; i < 10; i++) {
+                    const int64_t from = test_below(&r, 300);
+                    CHECK_STATUS(santa_proxy_encode(&p.a, from, from + test_below(&r, 200), NULL), SANTA_OK);
+                }
+                CHECK_STATUS(santa_proxy_encode(&p.a, 100, INT64_MAX, NULL), SANTA_OK);
+                CHECK_STATUS(santa_proxy_encode(&p.a, 0, 120, NULL), SANTA_OK);
+            }
+            CHECK_MSG(!memcmp(memory, want, bytes), "turn %d, order %d: other bytes", turn, how);
+            CHECK(canary_lives(&p));
+            free(memory);
+        }
+        p.a.proxy = want; /* only blocks that are whole: as many bytes as these have changed */
+        int64_t whole = 0, touched = 0;
+        for (int b = 0; b < 2; b++) whole += ref_len(&p, b) / x.keys * 2;
+        for (size_t i = 0; i < bytes; i += (size_t)x.bytes) {
+            int is_new = 0;
+            for (int64_t k = 0; k < x.bytes; k++) is_new |= want[i + (size_t)k] != 0xa5;
+            touched += is_new;
+        }
+        CHECK_INT(touched, whole);
+        unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0); /* a block whose last key is not asked for */
+        CHECK_STATUS(santa_proxy_encode(&p.a, 0, x.keys - 1, NULL), SANTA_OK);
+        CHECK_STATUS(santa_proxy_encode(&p.a, x.keys, 2 * x.keys - 1, NULL), SANTA_OK);
+        CHECK_STATUS(santa_proxy_encode(&p.a, 7, 7, NULL), SANTA_OK);
+        for (size_t i = 0; i < bytes; i++)
+            if (memory[i] != 0xa5) { CHECK_MSG(0, "byte %d of a block that was not asked for", (int)i); break; }
+        free(memory); free(want);
+        ref_free(&p);
+    }
+}
+
+/* Keys that changed are encoded anew; a page that two sequences share, or that goes to another. */
+static void pages_reused(void) {
+    ref_spec s = ref_spec_make(2, 2, 128, 32);
+    ref_problem p;
+    s.batch = 2; s.page_size = 32;
+    ref_build(&p, &s);
+    unsigned char *memory = copy_make(&p, 4);
+    for (int64_t i = 0; i < 2 * 32; i++) p.k[(128 + 40) * 2 * 32 + i] = 1.0 + 0.125 * (double)(i % 7);
+    ref_write(&p);
+    CHECK_STATUS(santa_proxy_encode(&p.a, 40, 64, NULL), SANTA_OK);
+    CHECK(copy_is_right(&p));
+    const int32_t freed = p.block_table[3]; /* sequence 1 begins with sequence 0's first page, ends on its last */
+    p.block_table[4] = p.block_table[0];
+    p.block_table[7] = freed;
+    for (int64_t j = 0; j < 32; j++)
+        for (int64_t c = 0; c < 64; c++) {
+            p.k[(128 + j) * 64 + c] = p.k[j * 64 + c];
+            p.k[(96 + j) * 64 + c]  = p.k[(128 + 96 + j) * 64 + c];
+        }
+    ref_write(&p);
+    CHECK_STATUS(santa_proxy_append(&p.a, 32, NULL), SANTA_OK); /* the shared page was encoded by sequence 0 */
+    CHECK(copy_is_right(&p));
+    free(memory);
+    ref_free(&p);
+}
+
+/* ---------------------------------------------------------------------------------- scores */
+
+/* The keys from .. to - 1 of a row that are scored by the copy. */
+static void copied_part(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t *from,
+                        int64_t *to) {
+    const ref_spec *s = &p->spec;
+    const shape x = shape_of(p);
+    const int64_t sinks = o->proxy.sink_tokens < 0 ? 0 : o->proxy.sink_tokens ? o->proxy.sink_tokens : 4;
+    const int64_t local = o->proxy.local_tokens < 0 ? 0 : o->proxy.local_tokens ? o->proxy.local_tokens : 64;
+    const int64_t len = ref_len(p, b), position = len - s->q_len + i;
+    const int64_t end = s->causal ? ref_min(ref_max(position + 1, 0), len) : len;
+    const int64_t begin = s->window > 0 ? ref_min(ref_max(position - s->window + 1, 0), end) : 0;
+    *to = ref_max(end - local, 0);
+    if (p->a.proxy_lens) *to = ref_min(*to, p->a.proxy_lens[b]);
+    *to   = *to / x.keys * x.keys;
+    *from = ref_min(begin + sinks, end);
+    if (*to < *from) *to = *from;
+}
+
+/* Scores of one head, of the copy where it has them; -inf = masked. 0: a query that 8 bits round at
+   a border, which the model cannot tell. */
+static int model_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t h,
+                        double *scores) {
+    const ref_spec *s = &p->spec;
+    const shape x = shape_of(p);
+    const int64_t d = s->head_dim, n = ref_len(p, b), kv = h / (s->heads / s->kv_heads);
+    const double scale = s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)d);
+    double *q = ref_doubles(d), unit = 0.0;
+    int64_t from, to;
+    int ok = 1;
+    ref_scores(p, b, i, h, scores);
+    copied_part(p, o, b, i, &from, &to);
+    rotated(p->q + ((b * s->q_len + i) * s->heads + h) * d, d, q);
+    for (int64_t c = 0; c < d; c++) unit = fmax(unit, fabs(q[c]) / 127.0);
+    for (int64_t c = 0; c < d; c++) {
+        const double y = unit > 0.0 ? q[c] / unit : 0.0;
+        ok &= fabs(y - floor(y) - 0.5) > 1e-4;
+    }
+    for (int64_t j = from; j < to; j++) {
+        const unsigned char *block = block_of(p, &x, b, kv, j);
+        const double gain = gain_of(&x, block, j % x.keys);
+        double sum = 0.0;
+        for (int64_t c = 0; c < d; c++) {
+            const double code = unit > 0.0 ? floor(q[c] / unit + 0.5) : 0.0;
+            sum += q[c] * centre_of(&x, block, c)
+                 + gain * unit * code * ((double)code_of(&x, block, j % x.keys, c) - x.middle);
+        }
+        sum *= scale;
+        if (s->soft_cap > 0.0f) sum = (double)s->soft_cap * tanh(sum / (double)s->soft_cap);
+        if (s->alibi) sum += (double)p->slopes[h] * (double)(j - (n - s->q_len + i));
+        if (scores[j] > -1e300) scores[j] = sum;
+    }
+    free(q);
+    return ok;
+}
+
+/* The library's, for the group of KV head kv: [group, n]. */
+static float *library_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t kv) {
+    const int64_t group = p->spec.heads / p->spec.kv_heads, n = ref_max(ref_len(p, b), 1);
+    const size_t bytes = santa_workspace_size(&p->a, o);
+    float *scores = ref_floats(group * n);
+    void  *work = test_alloc(bytes);
+    memset(work, 0xa5, bytes);
+    CHECK_STATUS(santa_scores(&p->a, o, b, i, kv, scores, n, work, bytes), SANTA_OK);
+    free(work);
+    return scores;
+}
+
+static void scores_of_copy(void) {
+    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256};
+    int compared = 0;
+    for (int turn = 0; turn < (test_quick ? 18 : 72); turn++) {
+        const int64_t group = 1 + turn % 9;
+        ref_spec s = ref_spec_make(2 * group, 2, 200 + turn, dims[turn % 8]);
+        ref_problem p;
+        s.stream   = (uint64_t)turn;
+        s.gain     = 0.5 + 0.25 * (double)(turn % 7);
+        s.q_len    = turn % 5 == 1 ? 2 : 1;
+        s.soft_cap = turn % 4 == 1 ? 3.0f : 0.0f;
+        s.alibi    = turn % 3 == 1;
+        s.causal   = turn % 2;
+        s.window   = turn % 6 == 5 ? 150 : 0;
+        s.page_size = turn % 7 == 2 ? 16 : turn % 7 == 4 ? 32 : turn % 7 == 6 ? 64 : 0;
+        s.sm_scale = turn % 5 == 3 ? 0.2f : 0.0f;
+        ref_build(&p, &s);
+        unsigned char *memory = copy_memory(&p, turn % 3 ? 4 : 2, 1);
+        CHECK_STATUS(santa_proxy_encode(&p.a, 0, s.len, NULL), SANTA_OK);
+        double *want = ref_doubles(s.len);
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < 2 * group; h++) {
+                santa_options o = ref_options(turn % 2 ? SANTA_PPS : SANTA_VATTENTION, 8, 1);
+                o.scores = SANTA_SCORES_PROXY;
+                if (turn % 4 == 2) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
+                if (turn % 4 == 3) { o.proxy.sink_tokens = 20; o.proxy.local_tokens = 1; }
+                if (!model_scores(&p, &o, 0, i, h, want)) continue;
+                FOR_EACH_ISA(isa) {
+                    o.isa = isa;
+                    float *got = library_scores(&p, &o, 0, i, h / group);
+                    compared++;
+                    if (!check_array_near("scores", got + h % group * s.len, want, s.len, 2e-5 * (1.0 + s.gain), 1e-5))
+                        CHECK_MSG(0, "turn %d, head %d, %s", turn, (int)h, santa_isa_name(isa));
+                    free(got);
+                }
+            }
+        free(want); free(memory);
+        ref_free(&p);
+    }
+    CHECK_MSG(compared > 20, "only %d heads compared", compared);
+}
+
+/* --------------------------------------------------------------------------- draws and weights */
+
+static santa_options proxy_options(santa_method method, int64_t samples, uint64_t seed) {
+    santa_options o = ref_options(method, samples, seed);
+    o.scores = SANTA_SCORES_PROXY;
+    return o;
+}
+
+/* No rescue, no second attempt: what is drawn from the copy stands. */
+static santa_options bare_options(santa_method method, int64_t samples, uint64_t seed) {
+    santa_options o = proxy_options(method, samples, seed);
+    o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+    return o;
+}
+
+/* A group of heads over len keys. V is the identity, or dv random features. */
+static void group_make(ref_problem *p, int64_t heads, int64_t len, int64_t d, int64_t dv, double gain,
+                       uint64_t stream) {
+    ref_spec s = ref_spec_make(heads, 1, len, d);
+    s.head_dim_v = dv ? dv : len;
+    s.gain       = gain;
+    s.stream     = stream;
+    ref_build(p, &s);
+    for (int64_t i = 0; i < len * len && !dv; i++) p->v[i] = i % (len + 1) == 0;
+    ref_write(p);
+}
+
+/* Ways in which a copy is not what it should be. */
+enum { RIGHT, RANDOM_CODES, OTHER_KEYS, HALF_ZERO, TRIPLE, RANDOM_BYTES, WRONGS };
+static const char *const wrong_name[WRONGS] = {"right", "random codes", "of other keys", "half without gain",
+                                               "gains x 3", "random bytes"};
+static void spoil(const ref_problem *p, int how, uint64_t stream) {
+    const shape s = shape_of(p);
+    unsigned char *bytes = (unsigned char *)p->a.proxy;
+    const int64_t blocks = (int64_t)santa_proxy_size(&p->a) / s.bytes;
+    test_rng r = test_rng_make(900 + stream);
+    for (int64_t b = 0; b < blocks && how != RIGHT; b++) {
+        unsigned char *block = bytes + b * s.bytes;
+        if (how == OTHER_KEYS && b + 1 < blocks) memcpy(block, block + s.bytes, (size_t)s.bytes);
+        if (how == RANDOM_CODES) for (int64_t i = 0; i < s.gains; i++) block[i] = (unsigned char)test_next(&r);
+        if (how == RANDOM_BYTES) for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
+        for (int64_t i = 0; i < s.keys; i++) {
+            const double gain = gain_of(&s, block, i);
+            if (how == HALF_ZERO && i % 2) set_gain(&s, block, i, 0.0);
+            if (how == TRIPLE) set_gain(&s, block, i, 3.0 * gain);
+            if (how == RANDOM_BYTES) set_gain(&s, block, i, 0.4 * test_uniform(&r));
+        }
+    }
+}
+
+static double weight_of(const ref_problem *p, int64_t h, int64_t j) { return ref_get(&p->a.out, 0, 0, h, j); }
+
+/* What a call on the identity drew, and whether it counts as the manual says: exp(s) / pi, with
+   pi from the softmax of the scores that santa_scores gives. x: stats of the call. */
+static void check_weights(const ref_problem *p, const santa_options *o, const santa_stats *x, const char *name) {
+    const int64_t n = p->spec.len, heads = p->spec.heads;
+    const int joint = o->method == SANTA_PPS;
+    double *s = ref_doubles(heads * n), *guess = ref_doubles(heads * n), *p_copy = ref_doubles(heads * n);
+    double  drawn_rows = 0.0, sum_pi = 0.0, found = 0.0, union_rows = 0.0, sure = 0.0;
+    int64_t from, to;
+    float  *library = library_scores(p, o, 0, 0, 0);
+    copied_part(p, o, 0, 0, &from, &to);
+    for (int64_t h = 0; h < heads; h++) {
+        ref_scores(p, 0, 0, h, s + h * n);
+        for (int64_t j = 0; j < n; j++)
+            guess[h * n + j] = j >= from && j < to ? (double)library[h * n + j] : s[h * n + j];
+        ref_softmax(guess + h * n, n, -REF_INF, p_copy + h * n);
+    }
+    for (int64_t h = 0; h < heads; h++) {
+        double total = 0.0, z = 0.0, top = -REF_INF, w2 = 0.0, w1 = 0.0, w0 = 0.0;
+        int bad = 0;
+        for (int64_t j = 0; j < n; j++) top = fmax(top, fmax(s[h * n + j], guess[h * n + j]));
+        for (int pass = 0; pass < 2; pass++)
+            for (int64_t j = 0; j < n; j++) {
+                double most = p_copy[h * n + j], pi;
+                int drawn = weight_of(p, h, j) != 0.0;
+                for (int64_t g = 0; g < heads && joint; g++) {
+                    most = fmax(most, p_copy[g * n + j]);
+                    drawn |= weight_of(p, g, j) != 0.0;
+                }
+                pi = j >= from && j < to ? fmin(1.0, (double)o->num_samples * most) : 1.0;
+                const double w = exp(s[h * n + j] - top) / pi, w_copy = exp(guess[h * n + j] - top) / pi;
+                const int copied = j >= from && j < to;
+                if (pass == 0) {
+                    if (copied) z += exp(guess[h * n + j] - top);
+                    if (drawn || !copied) { total += w; z += copied ? w - w_copy : w; }
+                    if (drawn && copied) { w0 += w_copy; w1 += w; w2 += w * w / w_copy; drawn_rows += !joint || h == 0; }
+                    if (copied && (!joint || h == 0)) { sum_pi += pi; sure += pi >= 1.0; }
+                    if (h == 0) {
+                        int any = !copied;
+                        for (int64_t g = 0; g < heads; g++) any |= weight_of(p, g, j) != 0.0;
+                        union_rows += any;
+                    }
+                } else if (drawn || !copied) {
+                    bad |= !(fabs(weight_of(p, h, j) - w / total) <= 1e-5 + 5e-4 * w / total);
+                }
+            }
+        CHECK_MSG(!bad, "%s: head %d has other weights", name, (int)h);
+        CHECK_NEAR(p->lse[h], top + log(z > 0.0 ? z : total), 5e-4, 2e-5);
+        found += w1 > 0.0 ? fmax(log(w2 * w0 / (w1 * w1)), 0.0) : 0.0;
+    }
+    /* a comb draws its sum of chances, give or take one, and another for each sure key */
+    CHECK_MSG(fabs(drawn_rows - sum_pi) <= (joint ? 1.0 : (double)heads) + sure + 1e-3 * sum_pi,
+              "%s: %.0f rows for %.2f", name, drawn_rows, sum_pi);
+    CHECK_INT(x->proxy_rows_read, to - from);
+    CHECK_INT(x->v_rows_read, union_rows);
+    CHECK_INT(x->k_rows_read, union_rows);
+    CHECK_INT(x->v_rows_head, (int64_t)drawn_rows * (joint ? heads : 1) + heads * (n - (to - from)));
+    CHECK_INT(x->rescued_rows, 0);
+    CHECK_INT(x->redone_rows, 0);
+    CHECK_NEAR(x->found_variance, found / (double)heads, 2e-3, 2e-3);
+    free(s); free(guess); free(p_copy); free(library);
+}
+
+static void weights(void) {
+    static const santa_method methods[3] = {SANTA_PPS, SANTA_SYS, SANTA_PROP};
+    for (int turn = 0; turn < (test_quick ? 36 : 144); turn++) {
+        const int how = turn % WRONGS;
+        char name[96];
+        ref_problem p;
+        santa_stats x;
+        group_make(&p, 1 + turn % 5, 160 + turn, 16 + 8 * (turn % 3), 0, 0.3 + 0.2 * (double)(turn % 9),
+                   (uint64_t)turn);
+        if (turn % 4 == 1) { p.a.soft_cap = p.spec.soft_cap = 4.0f; }
+        unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
+        spoil(&p, how, (uint64_t)turn);
+        santa_options o = bare_options(methods[turn / 2 % 3], 4 << turn % 6, test_seed + (uint64_t)turn);
+        if (turn % 5 == 3) { o.proxy.sink_tokens = 1 + turn; o.proxy.local_tokens = SANTA_NONE; }
+        if (turn % 5 == 4) o.proxy.sink_tokens = SANTA_NONE;
+        const int32_t lens[1] = {(int32_t)(turn * 3)};
+        if (turn % 7 == 5) p.a.proxy_lens = lens;
+        o.isa = santa_best_isa();
+        FOR_EACH_ISA(isa) if (turn % 3 == 0) o.isa = isa;
+        snprintf(name, sizeof name, "turn %d, %s, %s, %d samples", turn, santa_method_name(o.method),
+                 wrong_name[how], (int)o.num_samples);
+        if (ref_run(&p, &o, &x)) check_weights(&p, &o, &x, name);
+        free(memory);
+        ref_free(&p);
+    }
+}
+
+/* How often each key is drawn, for one comb of a group; the same with half the chance must fail. */
+static void chances(void) {
+    enum { N = 200, HEADS = 3 };
+    const int64_t draws = test_quick ? 1000 : 4000, samples = 24;
+    ref_problem p;
+    double count[N] = {0.0}, prob[HEADS * N], scores[N], worst = 0.0, wrong = 0.0;
+    group_make(&p, HEADS, N, 16, 0, 1.5, 3);
+    unsigned char *memory = copy_make(&p, 2);
+    spoil(&p, OTHER_KEYS, 1);
+    santa_options o = bare_options(SANTA_PPS, samples, test_seed);
+    float *library = library_scores(&p, &o, 0, 0, 0);
+    for (int64_t i = 0; i < draws; i++) {
+        o.offset = (uint64_t)i;
+        if (!ref_run(&p, &o, NULL)) break;
+        for (int64_t j = 0; j < N; j++) count[j] += weight_of(&p, 0, j) + weight_of(&p, 1, j) != 0.0;
+    }
+    for (int64_t h = 0; h < HEADS; h++) {
+        for (int64_t j = 0; j < N; j++) scores[j] = (double)library[h * N + j];
+        ref_softmax(scores, N, -REF_INF, prob + h * N);
+    }
+    for (int64_t j = 4; j < 128; j++) {
+        double most = 0.0;
+        for (int64_t h = 0; h < HEADS; h++) most = fmax(most, prob[h * N + j]);
+        const double n = (double)draws, pi = (double)samples * most;
+        if (pi >= 1.001) CHECK_NEAR(count[j], n, 0.0, 0.0);
+        if (pi > 0.999) continue;
+        worst = fmax(worst, fabs(count[j] - n * pi) / sqrt(n * pi * (1.0 - pi) + 1.0));
+        wrong = fmax(wrong, fabs(count[j] - 0.5 * n * pi) / sqrt(n * pi * (1.0 - pi) + 1.0));
+    }
+    CHECK_MSG(worst < 5.0, "a key's number of draws is off by %.1f standard errors", worst);
+    CHECK_MSG(wrong > 8.0, "half the chance is off by only %.1f standard errors", wrong);
+    free(library); free(memory);
+    ref_free(&p);
+}
+
+/* |out - exact|^2 over the heads of a problem of one row; each: per head. */
+static double square_error(const ref_problem *p, const double *exact, double *each) {
+    const int64_t dv = p->spec.head_dim_v;
+    double sum = 0.0;
+    for (int64_t h = 0; h < p->spec.heads; h++) {
+        double one = 0.0;
+        for (int64_t c = 0; c < dv; c++) {
+            const double off = ref_get(&p->a.out, 0, 0, h, c) - exact[h * dv + c];
+            one += off * off;
+        }
+        if (each) each[h] += one;
+        sum += one;
+    }
+    return sum;
+}
+
+static double *exact_rows(const ref_problem *p) {
+    const int64_t dv = p->spec.head_dim_v;
+    double *exact = ref_doubles(p->spec.heads * dv);
+    for (int64_t h = 0; h < p->spec.heads; h++) ref_dense(p, 0, 0, h, exact + h * dv, NULL);
+    return exact;
+}
+
+static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact, double *each) {
+    double sum = 0.0;
+    for (int64_t h = 0; h < p->spec.heads && each; h++) each[h] = 0.0;
+    for (int64_t i = 0; i < draws; i++) {
+        o.offset = 1000 + (uint64_t)i;
+        if (!ref_run(p, &o, NULL)) break;
+        sum += square_error(p, exact, each);
+    }
+    return sum / (double)draws;
+}
+
+/* Whatever the copy holds: with all keys drawn the result is exact, and it comes closer with more
+   draws; the mass is right on average. */
+static void any_copy(void) {
+    for (int how = 0; how < WRONGS; how++)
+        for (int bits = 2; bits <= 4; bits += 2) {
+            ref_problem p;
+            group_make(&p, 3, 400, 32, 12, 0.6, (uint64_t)how);
+            unsigned char *memory = copy_make(&p, bits);
+            spoil(&p, how, 5);
+            double *exact = exact_rows(&p), z[2] = {0.0, 0.0}, out[12], lse[3];
+            const int64_t draws = test_quick ? 60 : 200;
+            for (int m = 0; m < 3; m++) {
+                const santa_method method = m == 0 ? SANTA_PPS : m == 1 ? SANTA_SYS : SANTA_PROP;
+                santa_options o = bare_options(method, SANTA_MAX_SAMPLES, test_seed);
+                for (int64_t h = 0; h < 3; h++) lse[h] = ref_dense(&p, 0, 0, h, out, NULL);
+                if (!ref_run(&p, &o, NULL)) return;
+                CHECK_MSG(square_error(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g", wrong_name[how],
+                          sqrt(square_error(&p, exact, NULL)));
+                for (int64_t h = 0; h < 3; h++) CHECK_NEAR(p.lse[h], lse[h], 1e-4, 0.0);
+                if (m == 2) continue; /* the same rows as sys, see below */
+                o.num_samples = 24;
+                const double few = mean_square(&p, o, draws, exact, NULL);
+                o.num_samples = 96;
+                const double more = mean_square(&p, o, draws, exact, NULL);
+                CHECK_MSG(more < (how == RIGHT ? 0.4 : 0.49) * few, "%s, %d bits: rms error %g with four times the draws of %g",
+                          wrong_name[how], bits, sqrt(more), sqrt(few));
+                z[0] = z[1] = 0.0;
+                for (int64_t i = 0; i < draws; i++) {
+                    o.offset = (uint64_t)i;
+                    if (!ref_run(&p, &o, NULL)) return;
+                    const double mass = exp((double)p.lse[0] - lse[0]);
+                    z[0] += mass;
+                    z[1] += mass * mass;
+                }
+                CHECK_MEAN_Z("mass", z[0], z[1], draws, 1.0, 5.0);
+            }
+            free(exact); free(memory);
+            ref_free(&p);
+        }
+}
+
+/* Bias of a right copy: the mean over many draws is nearer to exact attention than to that of the
+   copy's own scores. */
+static void bias(void) {
+    const int64_t draws = test_quick ? 100 : 400, heads = 4, dv = 16, n = 1000;
+    for (int spread = 1; spread <= 3; spread++) {
+        ref_problem p;
+        group_make(&p, heads, n, 64, dv, (double)spread, 70 + (uint64_t)spread);
+        unsigned char *memory = copy_make(&p, 4);
+        double *exact = exact_rows(&p), *copy = ref_doubles(heads * dv), *mean = ref_doubles(heads * dv);
+        double *s = ref_doubles(n), *prob = ref_doubles(n), mse = 0.0, off = 0.0, wrong = 0.0;
+        santa_options o = proxy_options(SANTA_PPS, 128, test_seed);
+        float *library = library_scores(&p, &o, 0, 0, 0);
+        for (int64_t h = 0; h < heads; h++) {
+            for (int64_t j = 0; j < n; j++) s[j] = (double)library[h * n + j];
+            ref_softmax(s, n, -REF_INF, prob);
+            ref_values(&p, 0, h, prob, copy + h * dv);
+        }
+        for (int64_t i = 0; i < heads * dv; i++) mean[i] = 0.0;
+        for (int64_t i = 0; i < draws; i++) {
+            o.offset = (uint64_t)i;
+            if (!ref_run(&p, &o, NULL)) return;
+            mse += square_error(&p, exact, NULL) / (double)draws;
+            for (int64_t c = 0; c < heads * dv; c++)
+                mean[c] += ref_get(&p.a.out, 0, 0, c / dv, c % dv) / (double)draws;
+        }
+        for (int64_t i = 0; i < heads * dv; i++) {
+            off   += (mean[i] - exact[i]) * (mean[i] - exact[i]);
+            wrong += (mean[i] - copy[i]) * (mean[i] - copy[i]);
+        }
+        /* what a mean of so many is off by anyway, and 2 % */
+        CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02), "spread %d: squared bias %.4f of the squared error",
+                  spread, off / mse);
+        if (spread > 1 && !test_quick)
+            CHECK_MSG(wrong > mse * (4.0 / (double)draws + 0.04), "the copy's attention is only %.4f away",
+                      wrong / mse);
+        free(exact); free(copy); free(mean); free(s); free(prob); free(library); free(memory);
+        ref_free(&p);
+    }
+}
+
+/* What is read exactly: short contexts, nothing encoded, many sinks or local keys. */
+static void fixed_keys(void) {
+    static const int64_t lens[] = {1, 3, 4, 5, 63, 64, 65, 67, 68, 127};
+    static const santa_method methods[4] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K};
+    for (int turn = 0; turn < 10 * 4; turn++) {
+        ref_problem p;
+        santa_stats x;
+        const int64_t n = turn < 36 ? lens[turn / 4] : 300;
+        const int32_t none[1] = {63};
+        group_make(&p, 3, n, 16, 8, 2.0, (uint64_t)turn);
+        p.a.std_error = turn % 4 == 3 ? NULL : p.std_error;
+        unsigned char *memory = copy_make(&p, 4), nothing = 0;
+        if (n < 64) p.a.proxy = &nothing; /* there is no block */
+        santa_options o = proxy_options(methods[turn % 4], 8, test_seed);
+        if (n == 300) p.a.proxy_lens = none;
+        double *exact = exact_rows(&p);
+        if (ref_run(&p, &o, &x)) {
+            CHECK_MSG(square_error(&p, exact, NULL) < 1e-10, "%d keys: off by %g", (int)n,
+                      sqrt(square_error(&p, exact, NULL)));
+            CHECK(x.draws == 0 && x.proxy_rows_read == 0 && x.k_rows_read == n && x.v_rows_read == n);
+            for (int64_t h = 0; h < 3 && p.a.std_error; h++) CHECK_NEAR(p.std_error[h], 0.0, 0.0, 0.0);
+        }
+        for (int how = 0; how < 3 && n == 300; how++) { /* an end of what is encoded within a block */
+            int32_t some[1] = {130 + how * 31};
+            int64_t from, to;
+            p.a.proxy_lens = some;
+            if (how == 1) o.proxy.local_tokens = 200;
+            if (how == 2) o.proxy.sink_tokens = 100;
+            copied_part(&p, &o, 0, 0, &from, &to);
+            for (int64_t i = to; i < 300; i++) { /* blocks behind it are wrong, which must not matter */
+                const shape s = shape_of(&p);
+                if (i % 64 == 0 && i + 64 <= 300) memset(block_of(&p, &s, 0, 0, i), 0xff, (size_t)s.bytes);
+            }
+            if (ref_run(&p, &o, &x)) CHECK_INT(x.proxy_rows_read, to - from);
+        }
+        free(exact); free(memory);
+        ref_free(&p);
+    }
+}
+
+/* Expected variance, from the manual's words: by the masses and the copy's own error. */
+static void expected_variance(void) {
+    for (int turn = 0; turn < 12; turn++) {
+        ref_problem p;
+        santa_stats x;
+        const int64_t heads = 1 + turn % 3, n = 200 + 30 * turn, d = 32;
+        group_make(&p, heads, n, d, 8, 0.5 + 0.3 * (double)turn, (uint64_t)turn);
+        unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
+        const shape s = shape_of(&p);
+        santa_options o = bare_options(SANTA_SYS, 16, test_seed);
+        if (turn >= 6) o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F16;
+        float *library = library_scores(&p, &o, 0, 0, 0);
+        double *scores = ref_doubles(n), *prob = ref_doubles(n), sum = 0.0, most = 0.0;
+        int64_t from, to;
+        copied_part(&p, &o, 0, 0, &from, &to);
+        for (int64_t h = 0; h < heads; h++) {
+            double v = 0.0, squares = 0.0;
+            for (int64_t j = 0; j < n; j++) scores[j] = (double)library[h * n + j];
+            ref_softmax(scores, n, -REF_INF, prob);
+            for (int64_t c = 0; c < d; c++) squares += p.q[h * d + c] * p.q[h * d + c] / (double)d;
+            for (int64_t j = from; j < to; j++) {
+                const double gain = gain_of(&s, block_of(&p, &s, 0, 0, j), j % 64);
+                v += prob[j] * gain * gain;
+            }
+            v *= squares * (s.bits == 4 ? 0.0115 : 0.119) / (s.step * s.step);
+            sum += v;
+            most = fmax(most, v);
+        }
+        if (ref_run(&p, &o, &x)) {
+            CHECK_NEAR(x.expected_variance, sum / (double)heads, 2e-6, 1e-3);
+            CHECK_NEAR(x.expected_variance_max, most, 0.0, 1e-3);
+        }
+        o.proxy.rescue_above = 1e-9; /* all heads are rescued: this many rows of K more */
+        o.proxy.rescue_keys  = 20;
+        if (ref_run(&p, &o, &x)) {
+            CHECK_INT(x.rescued_rows, heads);
+            CHECK_INT(x.k_rows_read, x.v_rows_read + 20 * heads);
+        }
+        o.proxy.rescue_keys = SANTA_NONE;
+        if (ref_run(&p, &o, &x)) CHECK_INT(x.rescued_rows, 0);
+        free(library); free(scores); free(prob); free(memory);
+        ref_free(&p);
+    }
+}
+const test_case suite_proxy[] = {
+    {"format", format_model},
+    {"feature-major K", feature_major},
+    {"format at its edges", format_edges},
+    {"bytes of a copy", golden_bytes},
+    {"ranges in any order", ranges},
+    {"pages shared and used again", pages_reused},
+    {"scores", scores_of_copy},
+    {"weights", weights},
+    {"chances of the keys of a group", chances},
+    {"any copy", any_copy},
+    {"bias", bias},
+    {"keys read exactly", fixed_keys},
+    {"expected variance", expected_variance},
+    {0, 0}
+};
