@@ -1243,7 +1243,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
    encode      a row's codes in the copy of K, in pieces of 16 bytes a step apart, and its gain;
                turn: see santa__turn
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
-   raise       size[i] = max(size[i], unit u[i]) for SANTA_BLOCK numbers; returns their sum
+   sizes       of the keys of block b: size[i] = max(size[i], unit[h][b] u[h][b * SANTA_BLOCK + i])
+               over heads h; returns their sum
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
@@ -1321,7 +1322,7 @@ typedef struct santa__kernels {
     float (*encode)(santa_dtype t, const char *row, const float *turn, const float *centre,
                     const santa__format *f, char *codes);
     float (*product)(const float *a, const float *b);
-    float (*raise)(const float *u, float unit, float *size);
+    float (*sizes)(const float *const *u, const float *const *unit, int64_t heads, int64_t b, float *size);
 } santa__kernels;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -3561,10 +3562,15 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
 
 /* Sizes of the keys of block b: the largest of their shares in some heads. Returns their sum. */
 static float santa__block_sizes(const santa__mass *x, int64_t heads, int64_t b, float *size) {
+    const float *u[SANTA__SLICE], *unit[SANTA__SLICE];
     float sum = 0.0f;
-    int64_t h;
+    int64_t h, i;
     memset(size, 0, SANTA_BLOCK * sizeof *size);
-    for (h = 0; h < heads; h++) sum = x->kernel->raise(x[h].u + b * SANTA_BLOCK, x[h].unit[b], size);
+    for (h = 0; h < heads; h += SANTA__SLICE) {
+        const int64_t few = SANTA__MIN(heads - h, (int64_t)SANTA__SLICE);
+        for (i = 0; i < few; i++) { u[i] = x[h + i].u; unit[i] = x[h + i].unit; }
+        sum = x->kernel->sizes(u, unit, few, b, size);
+    }
     return sum;
 }
 
@@ -4084,7 +4090,7 @@ static santa_status santa__encode(const santa_attention *a, int64_t from, int64_
     }
     if ((s = santa__check_seq_lens(a, batch)) != SANTA_OK) return s;
     x.f = &f;
-    x.kernel = santa__kernels_of(SANTA_ISA_AUTO);
+    x.kernel = santa__kernels_of(santa_best_isa());
     santa__turn(&f, x.turn);
     for (is_check = 1; is_check >= 0; is_check--)
         for (b = 0; b < batch; b++)
@@ -6947,13 +6953,16 @@ SANTA__TARGET static float SANTA__ISA(product)(const float *a, const float *b) {
     return SANTA__ISA(vtotal)(sum);
 }
 
-SANTA__TARGET static float SANTA__ISA(raise)(const float *u, float unit, float *size) {
-    const SANTA__V y = SANTA__ISA(vset)(unit);
+SANTA__TARGET static float SANTA__ISA(sizes)(const float *const *u, const float *const *unit, int64_t heads,
+                                             int64_t b, float *size) {
     SANTA__V sum = SANTA__ISA(vset)(0.0f);
+    int64_t h;
     int i;
     for (i = 0; i < SANTA_BLOCK; i += SANTA__LANES) {
-        const SANTA__V x =
-            SANTA__ISA(vmax)(SANTA__ISA(vmul)(SANTA__ISA(vget)(u + i), y), SANTA__ISA(vget)(size + i));
+        SANTA__V x = SANTA__ISA(vget)(size + i);
+        for (h = 0; h < heads; h++)
+            x = SANTA__ISA(vmax)(SANTA__ISA(vmul)(SANTA__ISA(vget)(u[h] + b * SANTA_BLOCK + i),
+                                                  SANTA__ISA(vset)(unit[h][b])), x);
         SANTA__ISA(vput)(size + i, x);
         sum = SANTA__ISA(vadd)(sum, x);
     }
@@ -6968,7 +6977,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
     NULL,
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
-    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(raise)
+    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes)
 };
 
 #undef SANTA__ISA
