@@ -4703,10 +4703,13 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
     }
 }
 
-/* Variance of the log weights that the drawn keys show, as if these were normal. */
+/* Variance of the log weights that the drawn keys show, as if these were normal. If they hold far
+   less than the copy says, they hide others, which were not drawn: their scores are then off by
+   two standard deviations. */
 static double santa__found_variance(const santa__copied_head *x) {
-    const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0;
-    return spread > 1.0 ? log(spread) : 0.0;
+    const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
+                 found = spread > 1.0 ? log(spread) : 0.0, over = log(x->drawn / SANTA__MAX(x->weight, 1e-99));
+    return over > 2.0 && x->drawn > 0.1 ? SANTA__MAX(found, 0.25 * over * over) : found;
 }
 
 /* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
