@@ -4668,15 +4668,18 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, const sant
     if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
 }
 
-/* The variance of a head's log weights to expect from the copy's own error: the mean of (noise
-   |q| gain)^2 over the keys, by their masses. */
+/* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
+   |q| gain)^2 over the copy's keys, by their masses, times their share beside the keys read
+   exactly. Where these hide the copy's, its mass may well be exp(v / 2) times what it seems. */
 static double santa__expected_variance(const santa__job *j, int64_t x, const santa__mass *m) {
     const int64_t skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
     const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
-    double sum = 0.0;
+    double sum = 0.0, grown;
     int64_t b;
     for (b = 0; b < m->blocks; b++) sum += (double)m->unit[b] * (double)spread[b];
-    return j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim) * sum;
+    sum *= j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim);
+    grown = m->total * exp(SANTA__MIN(0.5 * sum * (1.0 + m->rest / m->total), 300.0));
+    return sum * (1.0 + m->rest / m->total) * (grown / (grown + m->rest));
 }
 
 /* Exact scores take the place of the copy's for keys of one block: index[0 .. n). u, max and sum
@@ -4785,10 +4788,13 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
     }
 }
 
-/* Variance of the log weights that the drawn keys show, as if these were normal. */
+/* Variance of the log weights that the drawn keys show, as if these were normal. If they hold far
+   less than the copy says, they hide others, which were not drawn: their scores are then off by
+   two standard deviations. */
 static double santa__found_variance(const santa__copied_head *x) {
-    const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0;
-    return spread > 1.0 ? log(spread) : 0.0;
+    const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
+                 found = spread > 1.0 ? log(spread) : 0.0, over = log(x->drawn / SANTA__MAX(x->weight, 1e-99));
+    return over > 2.0 && x->drawn > 0.1 ? SANTA__MAX(found, 0.25 * over * over) : found;
 }
 
 /* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
