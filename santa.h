@@ -2486,7 +2486,7 @@ typedef struct santa__plan {
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
     uint64_t units, masses, chance, sums, anchor;
-    uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked;
+    uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
     santa__format format;                   /* of the copy of K */
     uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
                                                where threads share chunks */
@@ -2649,7 +2649,8 @@ static void santa__needs_copied(santa__plan *p) {
     p->heads = santa__part(p, group, sizeof(santa__copied_head));
     p->sums = santa__part(p, group * p->dv, 4);
     p->anchor = santa__part(p, p->dv, 4);
-    p->ranked = santa__part(p, p->score_stride, 4);
+    p->ranked = santa__part(p, p->score_stride + 1, 4);
+    p->rank_index = santa__part(p, p->score_stride + 1, 4);
     if (may_be_dense) santa__plan_states(p, 1);
 }
 
@@ -4682,46 +4683,70 @@ static double santa__expected_variance(const santa__job *j, int64_t x, const san
     return sum * (1.0 + m->rest / m->total) * (grown / (grown + m->rest));
 }
 
-/* Exact scores take the place of the copy's for keys of one block: index[0 .. n). u, max and sum
-   of the block follow; max also down, or a key that was far overrated would hide all others. */
-static void santa__mend_block(const santa__job *j, int64_t x, const int32_t *index, int n, float *u,
-                              float *max, float *sum) {
-    float s[SANTA_BLOCK], m = *max, top = 0.0f, total = 0.0f;
+/* Exact scores s[0 .. n) take the place of the copy's for keys of one block: index[0 .. n). u, max
+   and sum of the block follow; max also down, or a key that was far overrated would hide all
+   others. */
+static void santa__mend_block(const int32_t *index, const float *s, int n, float *u, float *max,
+                              float *sum) {
+    float m = *max, top = 0.0f, total = 0.0f, scale;
     int i;
-    santa__score(j, santa__keys_from(index, 0, n), n, x, 1, s, SANTA_BLOCK);
     for (i = 0; i < n; i++) {
         if (santa__nan_or_plus_inf(s[i])) { *sum = santa__nan(); return; }
         m = SANTA__MAX(m, s[i]);
     }
-    for (i = 0; i < SANTA_BLOCK; i++) u[i] *= m > *max ? (float)exp((double)*max - (double)m) : 1.0f;
+    scale = (float)exp((double)*max - (double)m);
+    for (i = 0; i < SANTA_BLOCK; i++) u[i] *= scale;
     for (i = 0; i < n; i++)
         u[index[i] % SANTA_BLOCK] =
             s[i] - m < SANTA__EXP_UNDERFLOW ? 0.0f : (float)exp((double)s[i] - (double)m);
     for (i = 0; i < SANTA_BLOCK; i++) top = SANTA__MAX(top, u[i]);
-    for (i = 0; i < SANTA_BLOCK && top > 0.0f; i++) total += u[i] = (float)((double)u[i] / (double)top);
+    scale = top > 0.0f ? (float)(1.0 / (double)top) : 0.0f;
+    for (i = 0; i < SANTA_BLOCK; i++) total += u[i] = SANTA__MIN(u[i] * scale, 1.0f);
     *max = top > 0.0f ? m + (float)log((double)top) : SANTA__MASKED;
     *sum = total;
 }
 
+/* The keys of a head's largest masses, ascending; how many. The largest of a block is its unit, so
+   that few blocks need a look. */
+static int64_t santa__likeliest(const santa__mass *m, const float *u, int64_t want, float *p,
+                                int32_t *index) {
+    float least = 0.0f;
+    uint32_t threshold = 0;
+    int64_t b, i, ties, found = 0, rows = 0;
+    if (want < m->blocks) santa__select(m->unit, m->blocks, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
+    for (b = 0; b < m->blocks; b++) {
+        const float *x = u + b * SANTA_BLOCK, unit = m->unit[b];
+        if (!(unit > 0.0f) || unit < least) continue;
+        for (i = 0; i < SANTA_BLOCK; i++) {
+            const float mass = x[i] * unit;
+            if (!(mass >= least) || !(mass > 0.0f)) continue;
+            p[found] = mass;
+            index[found++] = (int32_t)((m->first + b) * SANTA_BLOCK + i);
+        }
+    }
+    santa__select(p, found, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < found; i++)
+        if (santa__selected(p[i], threshold, &ties)) index[rows++] = index[i];
+    return rows;
+}
+
 /* The head's likeliest keys get exact scores. Returns how many. */
 static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m) {
-    const int64_t n = m->blocks * SANTA_BLOCK, first = m->first * SANTA_BLOCK,
-                  skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
-    float *p = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
+    const int64_t skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
+    float *s = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
     float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
-    uint32_t threshold;
-    int64_t ties, i, b, rows = 0;
-    for (i = 0; i < n; i++) p[i] = u[i] > 0.0f ? u[i] * m->unit[i / SANTA_BLOCK] : SANTA__MASKED;
-    santa__select(p, n, NULL, (double)j->o->proxy.rescue_keys, 0, 0.0f, &threshold, &ties);
-    for (b = 0; b < m->blocks; b++) {
-        int32_t index[SANTA_BLOCK];
-        int found = 0;
-        for (i = b * SANTA_BLOCK; i < (b + 1) * SANTA_BLOCK; i++)
-            if (santa__selected(p[i], threshold, &ties)) index[found++] = (int32_t)(first + i);
-        if (found == 0) continue;
-        santa__mend_block(j, x, index, found, u + b * SANTA_BLOCK, &max[b], &sum[b]);
-        rows += found;
+    int32_t *index = SANTA__PART(int32_t, j, rank_index);
+    const int64_t rows = santa__likeliest(m, u, j->o->proxy.rescue_keys, s, index);
+    int64_t i, n, b;
+    for (i = 0; i < rows; i += SANTA_BLOCK)
+        santa__score(j, santa__keys_from(index + i, 0, rows - i),
+                     (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), x, 1, s + i, SANTA_BLOCK);
+    for (i = 0; i < rows; i += n) {
+        for (n = 1; i + n < rows && index[i + n] / SANTA_BLOCK == index[i] / SANTA_BLOCK;) n++;
+        b = index[i] / SANTA_BLOCK - m->first;
+        santa__mend_block(index + i, s + i, (int)n, u + b * SANTA_BLOCK, &max[b], &sum[b]);
     }
     return rows;
 }
@@ -4793,7 +4818,8 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
    two standard deviations. */
 static double santa__found_variance(const santa__copied_head *x) {
     const double spread = x->weight > 0.0 ? x->square * x->drawn / (x->weight * x->weight) : 1.0,
-                 found = spread > 1.0 ? log(spread) : 0.0, over = log(x->drawn / SANTA__MAX(x->weight, 1e-99));
+                 found = spread > 1.0 ? log(spread) : 0.0,
+                 over = log(x->drawn / SANTA__MAX(x->weight, 1e-99));
     return over > 2.0 && x->drawn > 0.1 ? SANTA__MAX(found, 0.25 * over * over) : found;
 }
 
