@@ -114,16 +114,16 @@ static void against_samplers(void) {
     const int64_t draws = test_quick ? 1000 : 10000;
     static const santa_method methods[] = {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP};
     float  scores[N], p[N], v[N * DV];
-    double wide[N], exact[DV] = {0, 0, 0, 0}, rows, variance;
+    double wide[N], wide_v[N * DV], exact[DV] = {0, 0, 0, 0}, out[DV], rows, variance;
     const size_t bytes = santa_variance_workspace_size(N, DV);
     void *workspace = test_alloc(bytes);
     test_rng r = test_rng_make(3);
     for (int j = 0; j < N; j++) wide[j] = (double)(scores[j] = (float)(1.5 * test_normal(&r)));
     ref_softmax(wide, N, -REF_INF, wide);
-    for (int j = 0; j < N * DV; j++) v[j] = (float)test_normal(&r);
+    for (int j = 0; j < N * DV; j++) wide_v[j] = (double)(v[j] = (float)test_normal(&r));
     for (int j = 0; j < N; j++) {
         p[j] = (float)wide[j];
-        for (int c = 0; c < DV; c++) exact[c] += wide[j] * (double)v[j * DV + c];
+        for (int c = 0; c < DV; c++) exact[c] += wide[j] * wide_v[j * DV + c];
     }
     for (int m = 0; m < 4; m++) {
         double error_sum = 0.0, error_squares = 0.0, row_sum = 0.0, row_squares = 0.0;
@@ -131,12 +131,8 @@ static void against_samplers(void) {
         if (m == 3) o.tile_size = 64;
         for (int64_t i = 0; i < draws; i++) {
             ref_drawn d = ref_sample(scores, N, &o, ref_stream((uint64_t)i, 0, 0));
-            double error2 = 0.0;
-            for (int c = 0; c < DV; c++) {
-                double x = -exact[c];
-                for (int64_t k = 0; k < d.d.rows; k++) x += (double)d.weight[k] * (double)v[d.index[k] * DV + c];
-                error2 += x * x;
-            }
+            ref_drawn_sum(&d, wide_v, DV, out);
+            const double error2 = ref_distance2(out, exact, DV);
             error_sum += error2;
             error_squares += error2 * error2;
             row_sum += (double)d.d.rows;

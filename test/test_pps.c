@@ -119,8 +119,7 @@ static void beside_sys(void) {
                 rows[m] += (double)stats.v_rows_read;
                 for (int64_t h = 0; h < s.heads; h++) {
                     ref_out(&x, 0, 0, h, out);
-                    for (int64_t c = 0; c < dv; c++)
-                        mse[m] += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
+                    mse[m] += ref_distance2(out, exact + h * dv, dv);
                 }
             }
         for (int m = 0; m < 2; m++) error[m] += mse[m] / (mse[0] + mse[1] + 1e-30);
@@ -205,8 +204,7 @@ static void error_bar(void) {
             if (!ref_run(&x, &o, NULL)) break;
             for (int64_t h = 0; h < s.heads; h++) {
                 ref_out(&x, 0, 0, h, out);
-                for (int64_t c = 0; c < dv; c++)
-                    error += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
+                error += ref_distance2(out, exact + h * dv, dv);
                 bar += (double)x.std_error[h] * (double)x.std_error[h];
             }
         }

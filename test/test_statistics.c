@@ -23,25 +23,20 @@ static void begin(experiment *e, int64_t dv) {
     e->dv   = dv;
     e->axis = ref_doubles(PROJECTIONS * dv);
     for (int k = 0; k < PROJECTIONS; k++) {
-        double norm = 0.0;
         double *axis = e->axis + k * dv;
-        for (int64_t c = 0; c < dv; c++) {
-            axis[c] = test_normal(&r);
-            norm += axis[c] * axis[c];
-        }
-        for (int64_t c = 0; c < dv; c++) axis[c] /= sqrt(norm);
+        for (int64_t c = 0; c < dv; c++) axis[c] = test_normal(&r);
+        const double length = sqrt(ref_length2(axis, dv));
+        for (int64_t c = 0; c < dv; c++) axis[c] /= length;
     }
 }
 
 static void observe(experiment *e, const double *out, const double *exact) {
-    double error2 = 0.0;
-    for (int64_t c = 0; c < e->dv; c++) error2 += (out[c] - exact[c]) * (out[c] - exact[c]);
     for (int k = 0; k < PROJECTIONS; k++) {
         double x = 0.0;
         for (int64_t c = 0; c < e->dv; c++) x += e->axis[k * e->dv + c] * (out[c] - exact[c]);
         add(&e->projection[k], x);
     }
-    add(&e->error2, error2);
+    add(&e->error2, ref_distance2(out, exact, e->dv));
 }
 
 /* The bias check of this file: the largest z over all projections, after an allowance for float rounding. */
@@ -375,7 +370,7 @@ static void slopes(void) {
     static const double gains[] = {1.0, 2.0, 4.0, 8.0}, expected[] = {-1.07, -1.2, -1.4, -1.6};
     const int seeds = test_quick ? 20 : 120, instances = test_quick ? 1 : 4;
     float *scores = ref_floats(N);
-    double *v = ref_doubles(N * DV), *p = ref_doubles(N), *exact = ref_doubles(DV);
+    double *v = ref_doubles(N * DV), *p = ref_doubles(N), *exact = ref_doubles(DV), out[DV];
     for (int g = 0; g < (test_quick ? 2 : 4); g++) /* errors of peaked attention are rare: too rare for quick */
         for (int m = 0; m < 3; m++) {
             double sx = 0.0, sy = 0.0, sxx = 0.0, sxy = 0.0;
@@ -394,11 +389,8 @@ static void slopes(void) {
                     for (int seed = 0; seed < seeds; seed++) {
                         const santa_options o = ref_options(sampled(m), samples, test_seed);
                         ref_drawn d = ref_sample(scores, N, &o, ref_stream((uint64_t)seed, g, instance));
-                        for (int c = 0; c < DV; c++) {
-                            double x = -exact[c];
-                            for (int64_t i = 0; i < d.d.rows; i++) x += (double)d.weight[i] * v[d.index[i] * DV + c];
-                            error2 += x * x;
-                        }
+                        ref_drawn_sum(&d, v, DV, out);
+                        error2 += ref_distance2(out, exact, DV);
                         ref_drawn_free(&d);
                     }
                 }
@@ -426,7 +418,7 @@ static void skewed_tiles(void) {
     double *v = ref_doubles(n * DV), *p = ref_doubles(n), logs[3] = {0.0, 0.0, 0.0};
     for (int instance = 0; instance < instances; instance++) {
         test_rng r = test_rng_make(500 + (uint64_t)instance);
-        double exact[DV] = {0.0, 0.0, 0.0, 0.0}, tile = 0.0;
+        double exact[DV] = {0.0, 0.0, 0.0, 0.0}, out[DV], tile = 0.0;
         for (int64_t j = 0; j < n; j++) {
             if (j % TILE == 0) tile = 3.0 * test_normal(&r);
             p[j] = (double)(scores[j] = (float)(tile + 2.0 * test_normal(&r)));
@@ -442,11 +434,8 @@ static void skewed_tiles(void) {
             o.tile_size = TILE;
             for (int seed = 0; seed < seeds; seed++) {
                 ref_drawn d = ref_sample(scores, n, &o, ref_stream((uint64_t)seed, 0, instance));
-                for (int c = 0; c < DV; c++) {
-                    double x = -exact[c];
-                    for (int64_t i = 0; i < d.d.rows; i++) x += (double)d.weight[i] * v[d.index[i] * DV + c];
-                    error2 += x * x;
-                }
+                ref_drawn_sum(&d, v, DV, out);
+                error2 += ref_distance2(out, exact, DV);
                 ref_drawn_free(&d);
             }
             logs[k] += 0.5 * log(error2) / instances;
@@ -566,9 +555,7 @@ static void standard_error_edges(void) {
 
 /* Squared distance of two rows of V. */
 static double apart(const double *v, int64_t dv, int32_t a, int32_t b) {
-    double sum = 0.0;
-    for (int64_t c = 0; c < dv; c++) sum += pow(v[a * dv + c] - v[b * dv + c], 2.0);
-    return sum;
+    return ref_distance2(v + a * dv, v + b * dv, dv);
 }
 
 /* std_error^2 of 2 and 3 draws a <= b <= c in closed form. iid and combs of one draw: the sum
@@ -655,9 +642,8 @@ static int error_of_estimate(const santa_options *o, int period, int64_t draws, 
     memset(error2, 0, sizeof *error2);
     for (int64_t b = 0; b < draws && good; b++)
         for (int h = 0; h < 3; h++) {
-            double e = 0.0;
             ref_out(&p, b, 0, h, out);
-            for (int c = 0; c < 8; c++) e += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
+            const double e = ref_distance2(out, exact[h], 8);
             add(difference, pow((double)p.std_error[b * 3 + h], 2.0) - e);
             add(error2, e);
         }

@@ -187,8 +187,8 @@ static void stand_out(ref_problem *p, int64_t first, int64_t step, double peak) 
     const ref_spec *s = &p->spec;
     const int64_t   d = s->head_dim, group = s->heads / s->kv_heads;
     for (int64_t row = 0; row < s->q_len * s->heads; row++) {
-        double *q = p->q + row * d, norm = 0.0;
-        for (int64_t c = 0; c < d; c++) norm += q[c] * q[c];
+        double *q = p->q + row * d;
+        const double norm = ref_length2(q, d);
         for (int64_t c = 0; c < d; c++) q[c] = ref_round(s->q_type, q[c] * s->gain * sqrt((double)d / norm));
     }
     for (int64_t j = first; j < s->len; j += step)
@@ -812,14 +812,9 @@ static void coverage(santa_options o, double epsilon, int64_t heads, int centred
         if (!ref_run(&p, &o, NULL)) break;
         for (int64_t i = 0; i < at_once * heads; i++) {
             const int64_t b = i / heads, h = i % heads;
-            double error = 0.0, norm = 0.0;
             ref_out(&p, b, 0, h, out);
-            for (int c = 0; c < dv; c++) {
-                error += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
-                norm  += exact[h][c] * exact[h][c];
-            }
             missed[h][0] += fabs(exp((double)p.lse[i] - lse[h]) - 1.0) > epsilon;
-            missed[h][1] += sqrt(error / norm) > epsilon;
+            missed[h][1] += sqrt(ref_distance2(out, exact[h], dv) / ref_length2(exact[h], dv)) > epsilon;
             *density += audit[i].density / (double)(draws * heads);
         }
     }
