@@ -5,7 +5,7 @@
 
 enum { CANARY = 192 };
 
-/* ------------------------------------------------------------------------------ the format */
+/* ------------------------------------------------------------ the format */
 
 typedef struct shape {
     int     bits;
@@ -34,7 +34,8 @@ static shape shape_of(const ref_problem *p) {
 static unsigned char *block_of(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
     int64_t at, in;
     ref_place(p, b, j, &at, &in);
-    return (unsigned char *)p->a.proxy + ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
+    return (unsigned char *)p->a.proxy +
+           ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
 }
 
 static int code_of(const shape *s, const unsigned char *block, int64_t i, int64_t c) {
@@ -100,7 +101,8 @@ static int64_t codes_seen, codes_near;
 static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
     const int64_t d = p->spec.head_dim, padded = s->chunks * s->chunk;
     const unsigned char *block = block_of(p, s, b, h, j);
-    double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0, scale;
+    double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0,
+           scale;
     int ok = 1;
     for (int64_t c = 0; c < d; c++) mean[c] = 0.0;
     for (int64_t i = 0; i < s->keys; i++) {
@@ -117,8 +119,8 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
     for (int64_t c = 0; c < padded; c++) {
         const double got = centre_of(s, block, c);
         if (c >= d) { ok &= got == 0.0; continue; }
-        ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c, got,
-                        mean[c]);
+        ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c,
+                        got, mean[c]);
         centre[c] = got;
     }
     for (int64_t i = 0; i < s->keys; i++) {
@@ -142,8 +144,8 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
             levels += level * level;
         }
         const double want = unit > 0.0 ? both / levels : 0.0;
-        ok &= CHECK_MSG(fabs(gain - want) <= want / 2047.0 + 3e-8, "key %d: gain %.8g, not %.8g", (int)(j + i),
-                        gain, want);
+        ok &= CHECK_MSG(fabs(gain - want) <= want / 2047.0 + 3e-8, "key %d: gain %.8g, not %.8g",
+                        (int)(j + i), gain, want);
     }
     for (int64_t i = s->scale + 4; i < s->bytes; i++) ok &= block[i] == 0;
     free(x); free(mean); free(centre);
@@ -179,12 +181,14 @@ static int copy_is_right(const ref_problem *p) {
     int ok = CHECK(canary_lives(p));
     for (int64_t b = 0; b < p->spec.batch; b++)
         for (int64_t h = 0; h < p->spec.kv_heads; h++)
-            for (int64_t j = 0; j + s.keys <= ref_len(p, b); j += s.keys) ok &= block_is_right(p, &s, b, h, j);
+            for (int64_t j = 0; j + s.keys <= ref_len(p, b); j += s.keys)
+                ok &= block_is_right(p, &s, b, h, j);
     return ok;
 }
 
 static void format_model(void) {
-    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256, 1024}, pages[] = {16, 32, 48, 64, 96, 128};
+    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256, 1024},
+    pages[] = {16, 32, 48, 64, 96, 128};
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
     codes_seen = codes_near = 0;
     for (int turn = 0; turn < 2 * 9 + 2 * 6 + 2 * 5 + REF_LAYOUTS; turn++) {
@@ -220,7 +224,8 @@ static void format_model(void) {
         free(memory);
         ref_free(&p);
     }
-    CHECK_MSG(codes_near * 10000 <= codes_seen, "%d of %d codes beyond a border", (int)codes_near, (int)codes_seen);
+    CHECK_MSG(codes_near * 10000 <= codes_seen, "%d of %d codes beyond a border", (int)codes_near,
+              (int)codes_seen);
 }
 
 /* K whose features do not lie side by side in memory. */
@@ -347,15 +352,15 @@ static void golden_bytes(void) {
             free(memory);
             if (border < 1e-4 && !want[i].hash) continue;
             CHECK_MSG(border >= 1e-4 && hash == want[i].hash, "%d bits, seed %d: 0x%08lx%08lx, border %g",
-                      want[i].bits, (int)seed, (unsigned long)(hash >> 32), (unsigned long)(hash & 0xffffffffu),
-                      border);
+                      want[i].bits, (int)seed, (unsigned long)(hash >> 32),
+                      (unsigned long)(hash & 0xffffffffu), border);
             break;
         }
         ref_free(&p);
     }
 }
 
-/* ------------------------------------------------------------------------- order of encoding */
+/* ------------------------------------------------------------ order of encoding */
 
 /* Ranges in any order, overlapping, key by key: the same bytes; blocks that are not whole, or not
    asked for, are not touched. */
@@ -395,7 +400,8 @@ static void ranges(void) {
             } else { /* overlapping ones */
                 for (int i = 0; i < 10; i++) {
                     const int64_t from = test_below(&r, 300);
-                    CHECK_STATUS(santa_proxy_encode(&p.a, from, from + test_below(&r, 200), NULL), SANTA_OK);
+                    CHECK_STATUS(santa_proxy_encode(&p.a, from, from + test_below(&r, 200), NULL),
+                                 SANTA_OK);
                 }
                 CHECK_STATUS(santa_proxy_encode(&p.a, 100, INT64_MAX, NULL), SANTA_OK);
                 CHECK_STATUS(santa_proxy_encode(&p.a, 0, 120, NULL), SANTA_OK);
@@ -413,12 +419,16 @@ static void ranges(void) {
             touched += is_new;
         }
         CHECK_INT(touched, whole);
-        unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0); /* a block whose last key is not asked for */
+        /* a block whose last key is not asked for */
+        unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0);
         CHECK_STATUS(santa_proxy_encode(&p.a, 0, x.keys - 1, NULL), SANTA_OK);
         CHECK_STATUS(santa_proxy_encode(&p.a, x.keys, 2 * x.keys - 1, NULL), SANTA_OK);
         CHECK_STATUS(santa_proxy_encode(&p.a, 7, 7, NULL), SANTA_OK);
         for (size_t i = 0; i < bytes; i++)
-            if (memory[i] != 0xa5) { CHECK_MSG(0, "byte %d of a block that was not asked for", (int)i); break; }
+            if (memory[i] != 0xa5) {
+                CHECK_MSG(0, "byte %d of a block that was not asked for", (int)i);
+                break;
+            }
         free(memory); free(want);
         ref_free(&p);
     }
@@ -435,7 +445,8 @@ static void pages_reused(void) {
     ref_write(&p);
     CHECK_STATUS(santa_proxy_encode(&p.a, 40, 64, NULL), SANTA_OK);
     CHECK(copy_is_right(&p));
-    const int32_t freed = p.block_table[3]; /* sequence 1 begins with sequence 0's first page, ends on its last */
+    /* sequence 1 begins with sequence 0's first page, ends on its last */
+    const int32_t freed = p.block_table[3];
     p.block_table[4] = p.block_table[0];
     p.block_table[7] = freed;
     for (int64_t j = 0; j < 32; j++)
@@ -444,13 +455,14 @@ static void pages_reused(void) {
             p.k[(96 + j) * 64 + c]  = p.k[(128 + 96 + j) * 64 + c];
         }
     ref_write(&p);
-    CHECK_STATUS(santa_proxy_append(&p.a, 32, NULL), SANTA_OK); /* the shared page was encoded by sequence 0 */
+    /* the shared page was encoded by sequence 0 */
+    CHECK_STATUS(santa_proxy_append(&p.a, 32, NULL), SANTA_OK);
     CHECK(copy_is_right(&p));
     free(memory);
     ref_free(&p);
 }
 
-/* ---------------------------------------------------------------------------------- scores */
+/* ------------------------------------------------------------ scores */
 
 /* The keys from .. to - 1 of a row that are scored by the copy. */
 static void copied_part(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t *from,
@@ -458,7 +470,9 @@ static void copied_part(const ref_problem *p, const santa_options *o, int64_t b,
     const ref_spec *s = &p->spec;
     const shape x = shape_of(p);
     const int64_t sinks = o->proxy.sink_tokens < 0 ? 0 : o->proxy.sink_tokens ? o->proxy.sink_tokens : 4;
-    const int64_t local = o->proxy.local_tokens < 0 ? 0 : o->proxy.local_tokens ? o->proxy.local_tokens : 64;
+    const int64_t local = o->proxy.local_tokens < 0 ? 0
+                          : o->proxy.local_tokens   ? o->proxy.local_tokens
+                                                    : 64;
     const int64_t len = ref_len(p, b), position = len - s->q_len + i;
     const int64_t end = s->causal ? ref_min(ref_max(position + 1, 0), len) : len;
     const int64_t begin = s->window > 0 ? ref_min(ref_max(position - s->window + 1, 0), end) : 0;
@@ -507,7 +521,8 @@ static int model_scores(const ref_problem *p, const santa_options *o, int64_t b,
 }
 
 /* The library's, for the group of KV head kv: [group, n]. */
-static float *library_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t kv) {
+static float *library_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i,
+                             int64_t kv) {
     const int64_t group = p->spec.heads / p->spec.kv_heads, n = ref_max(ref_len(p, b), 1);
     const size_t bytes = santa_workspace_size(&p->a, o);
     float *scores = ref_floats(group * n);
@@ -549,7 +564,8 @@ static void scores_of_copy(void) {
                     o.isa = isa;
                     float *got = library_scores(&p, &o, 0, i, h / group);
                     compared++;
-                    if (!check_array_near("scores", got + h % group * s.len, want, s.len, 2e-5 * (1.0 + s.gain), 1e-5))
+                    if (!check_array_near("scores", got + h % group * s.len, want, s.len,
+                                          2e-5 * (1.0 + s.gain), 1e-5))
                         CHECK_MSG(0, "turn %d, head %d, %s", turn, (int)h, santa_isa_name(isa));
                     free(got);
                 }
@@ -560,7 +576,7 @@ static void scores_of_copy(void) {
     CHECK_MSG(compared > 20, "only %d heads compared", compared);
 }
 
-/* --------------------------------------------------------------------------- draws and weights */
+/* ------------------------------------------------------------ draws and weights */
 
 static santa_options proxy_options(santa_method method, int64_t samples, uint64_t seed) {
     santa_options o = ref_options(method, samples, seed);
@@ -589,7 +605,8 @@ static void group_make(ref_problem *p, int64_t heads, int64_t len, int64_t d, in
 
 /* Ways in which a copy is not what it should be. */
 enum { RIGHT, RANDOM_CODES, OTHER_KEYS, HALF_ZERO, TRIPLE, RANDOM_BYTES, WRONGS };
-static const char *const wrong_name[WRONGS] = {"right", "random codes", "of other keys", "half without gain",
+static const char *const wrong_name[WRONGS] = {"right", "random codes", "of other keys",
+                                               "half without gain",
                                                "gains x 3", "random bytes"};
 static void spoil(const ref_problem *p, int how, uint64_t stream) {
     const shape s = shape_of(p);
@@ -599,8 +616,10 @@ static void spoil(const ref_problem *p, int how, uint64_t stream) {
     for (int64_t b = 0; b < blocks && how != RIGHT; b++) {
         unsigned char *block = bytes + b * s.bytes;
         if (how == OTHER_KEYS && b + 1 < blocks) memcpy(block, block + s.bytes, (size_t)s.bytes);
-        if (how == RANDOM_CODES) for (int64_t i = 0; i < s.gains; i++) block[i] = (unsigned char)test_next(&r);
-        if (how == RANDOM_BYTES) for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
+        if (how == RANDOM_CODES)
+            for (int64_t i = 0; i < s.gains; i++) block[i] = (unsigned char)test_next(&r);
+        if (how == RANDOM_BYTES)
+            for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
         for (int64_t i = 0; i < s.keys; i++) {
             const double gain = gain_of(&s, block, i);
             if (how == HALF_ZERO && i % 2) set_gain(&s, block, i, 0.0);
@@ -610,11 +629,14 @@ static void spoil(const ref_problem *p, int how, uint64_t stream) {
     }
 }
 
-static double weight_of(const ref_problem *p, int64_t h, int64_t j) { return ref_get(&p->a.out, 0, 0, h, j); }
+static double weight_of(const ref_problem *p, int64_t h, int64_t j) {
+    return ref_get(&p->a.out, 0, 0, h, j);
+}
 
 /* What a call on the identity drew, and whether it counts as the manual says: exp(s) / pi, with
    pi from the softmax of the scores that santa_scores gives. x: stats of the call. */
-static void check_weights(const ref_problem *p, const santa_options *o, const santa_stats *x, const char *name) {
+static void check_weights(const ref_problem *p, const santa_options *o, const santa_stats *x,
+                          const char *name) {
     const int64_t n = p->spec.len, heads = p->spec.heads;
     const int joint = o->method == SANTA_PPS;
     double *s = ref_doubles(heads * n), *guess = ref_doubles(heads * n), *p_copy = ref_doubles(heads * n);
@@ -647,7 +669,12 @@ static void check_weights(const ref_problem *p, const santa_options *o, const sa
                     if (copied) z += exp(guess[h * n + j] - top);
                     whole += exp(guess[h * n + j] - top);
                     if (drawn || !copied) { total += w; z += copied ? w - w_copy : w; }
-                    if (drawn && copied) { w0 += w_copy; w1 += w; w2 += w * w / w_copy; drawn_rows += !joint || h == 0; }
+                    if (drawn && copied) {
+                        w0 += w_copy;
+                        w1 += w;
+                        w2 += w * w / w_copy;
+                        drawn_rows += !joint || h == 0;
+                    }
                     if (copied && (!joint || h == 0)) { sum_pi += pi; sure += pi >= 1.0; }
                     if (h == 0) {
                         int any = !copied;
@@ -762,7 +789,8 @@ static double *exact_rows(const ref_problem *p) {
     return exact;
 }
 
-static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact, double *each) {
+static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact,
+                          double *each) {
     double sum = 0.0;
     for (int64_t h = 0; h < p->spec.heads && each; h++) each[h] = 0.0;
     for (int64_t i = 0; i < draws; i++) {
@@ -789,16 +817,17 @@ static void any_copy(void) {
                 santa_options o = bare_options(method, SANTA_MAX_SAMPLES, test_seed);
                 for (int64_t h = 0; h < 3; h++) lse[h] = ref_dense(&p, 0, 0, h, out, NULL);
                 if (!ref_run(&p, &o, NULL)) return;
-                CHECK_MSG(square_error(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g", wrong_name[how],
-                          sqrt(square_error(&p, exact, NULL)));
+                CHECK_MSG(square_error(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g",
+                          wrong_name[how], sqrt(square_error(&p, exact, NULL)));
                 for (int64_t h = 0; h < 3; h++) CHECK_NEAR(p.lse[h], lse[h], 1e-4, 0.0);
                 if (m == 2) continue; /* the same rows as sys, see below */
                 o.num_samples = 24;
                 const double few = mean_square(&p, o, draws, exact, NULL);
                 o.num_samples = 96;
                 const double more = mean_square(&p, o, draws, exact, NULL);
-                CHECK_MSG(more < (how == RIGHT ? 0.4 : 0.49) * few, "%s, %d bits: rms error %g with four times the draws of %g",
-                          wrong_name[how], bits, sqrt(more), sqrt(few));
+                CHECK_MSG(more < (how == RIGHT ? 0.4 : 0.49) * few,
+                          "%s, %d bits: rms error %g with four times the draws of %g", wrong_name[how],
+                          bits, sqrt(more), sqrt(few));
                 z[0] = z[1] = 0.0;
                 for (int64_t i = 0; i < draws; i++) {
                     o.offset = (uint64_t)i;
@@ -844,8 +873,8 @@ static void bias(void) {
             wrong += (mean[i] - copy[i]) * (mean[i] - copy[i]);
         }
         /* what a mean of so many is off by anyway, and 2 % */
-        CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02), "spread %d: squared bias %.4f of the squared error",
-                  spread, off / mse);
+        CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02),
+                  "spread %d: squared bias %.4f of the squared error", spread, off / mse);
         if (spread > 1 && !test_quick)
             CHECK_MSG(wrong > mse * (4.0 / (double)draws + 0.04), "the copy's attention is only %.4f away",
                       wrong / mse);
