@@ -492,6 +492,27 @@ static inline double ref_length2(const double *a, int64_t n) {
     return sum;
 }
 
+/* Exact attention of a problem of one query row, [heads, head_dim_v], and |out - exact|^2 over its
+   heads. each: of a head, added up, or NULL. */
+static inline double *ref_exact(const ref_problem *p) {
+    const int64_t dv = p->spec.head_dim_v;
+    double *exact = ref_doubles(p->spec.heads * dv);
+    for (int64_t h = 0; h < p->spec.heads; h++) ref_dense(p, 0, 0, h, exact + h * dv, NULL);
+    return exact;
+}
+static inline double ref_error2(const ref_problem *p, const double *exact, double *each) {
+    const int64_t dv = p->spec.head_dim_v;
+    double *out = ref_doubles(dv), sum = 0.0;
+    for (int64_t h = 0; h < p->spec.heads; h++) {
+        ref_out(p, 0, 0, h, out);
+        const double one = ref_distance2(out, exact + h * dv, dv);
+        if (each) each[h] += one;
+        sum += one;
+    }
+    free(out);
+    return sum;
+}
+
 /* What rounding to the type of out may change, relative. */
 static inline double ref_epsilon(santa_dtype type) {
     return type == SANTA_F32 ? 1e-5 : type == SANTA_F16 ? 1.01 / 2048.0 : 1.01 / 256.0;

@@ -125,11 +125,10 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
     }
     for (int64_t i = 0; i < s->keys; i++) {
         const double gain = gain_of(s, block, i);
-        double squares = 0.0, both = 0.0, levels = 0.0, unit;
+        double both = 0.0, levels = 0.0, unit;
         for (int64_t c = d; c < padded; c++) ok &= code_of(s, block, i, c) == 0;
         if (x[i * d] == REF_INF) { ok &= CHECK(test_is_nan((float)gain)); continue; }
-        for (int64_t c = 0; c < d; c++) squares += (x[i * d + c] - centre[c]) * (x[i * d + c] - centre[c]);
-        unit = s->step * sqrt(squares / (double)d);
+        unit = s->step * sqrt(ref_distance2(x + i * d, centre, d) / (double)d);
         for (int64_t c = 0; c < d; c++) {
             const double y = unit > 0.0 ? (x[i * d + c] - centre[c]) / unit : 0.0;
             const int code = code_of(s, block, i, c), levels_half = 1 << (s->bits - 1);
@@ -766,29 +765,6 @@ static void chances(void) {
     ref_free(&p);
 }
 
-/* |out - exact|^2 over the heads of a problem of one row; each: per head. */
-static double square_error(const ref_problem *p, const double *exact, double *each) {
-    const int64_t dv = p->spec.head_dim_v;
-    double sum = 0.0;
-    for (int64_t h = 0; h < p->spec.heads; h++) {
-        double one = 0.0;
-        for (int64_t c = 0; c < dv; c++) {
-            const double off = ref_get(&p->a.out, 0, 0, h, c) - exact[h * dv + c];
-            one += off * off;
-        }
-        if (each) each[h] += one;
-        sum += one;
-    }
-    return sum;
-}
-
-static double *exact_rows(const ref_problem *p) {
-    const int64_t dv = p->spec.head_dim_v;
-    double *exact = ref_doubles(p->spec.heads * dv);
-    for (int64_t h = 0; h < p->spec.heads; h++) ref_dense(p, 0, 0, h, exact + h * dv, NULL);
-    return exact;
-}
-
 static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact,
                           double *each) {
     double sum = 0.0;
@@ -796,7 +772,7 @@ static double mean_square(ref_problem *p, santa_options o, int64_t draws, const 
     for (int64_t i = 0; i < draws; i++) {
         o.offset = 1000 + (uint64_t)i;
         if (!ref_run(p, &o, NULL)) break;
-        sum += square_error(p, exact, each);
+        sum += ref_error2(p, exact, each);
     }
     return sum / (double)draws;
 }
@@ -810,15 +786,15 @@ static void any_copy(void) {
             group_make(&p, 3, 400, 32, 12, 0.6, (uint64_t)how);
             unsigned char *memory = copy_make(&p, bits);
             spoil(&p, how, 5);
-            double *exact = exact_rows(&p), z[2] = {0.0, 0.0}, out[12], lse[3];
+            double *exact = ref_exact(&p), z[2] = {0.0, 0.0}, out[12], lse[3];
             const int64_t draws = test_quick ? 60 : 200;
             for (int m = 0; m < 3; m++) {
                 const santa_method method = m == 0 ? SANTA_PPS : m == 1 ? SANTA_SYS : SANTA_PROP;
                 santa_options o = bare_options(method, SANTA_MAX_SAMPLES, test_seed);
                 for (int64_t h = 0; h < 3; h++) lse[h] = ref_dense(&p, 0, 0, h, out, NULL);
                 if (!ref_run(&p, &o, NULL)) return;
-                CHECK_MSG(square_error(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g",
-                          wrong_name[how], sqrt(square_error(&p, exact, NULL)));
+                CHECK_MSG(ref_error2(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g",
+                          wrong_name[how], sqrt(ref_error2(&p, exact, NULL)));
                 for (int64_t h = 0; h < 3; h++) CHECK_NEAR(p.lse[h], lse[h], 1e-4, 0.0);
                 if (m == 2) continue; /* the same rows as sys, see below */
                 o.num_samples = 24;
@@ -851,8 +827,8 @@ static void bias(void) {
         ref_problem p;
         group_make(&p, heads, n, 64, dv, (double)spread, 70 + (uint64_t)spread);
         unsigned char *memory = copy_make(&p, 4);
-        double *exact = exact_rows(&p), *copy = ref_doubles(heads * dv), *mean = ref_doubles(heads * dv);
-        double *s = ref_doubles(n), *prob = ref_doubles(n), mse = 0.0, off = 0.0, wrong = 0.0;
+        double *exact = ref_exact(&p), *copy = ref_doubles(heads * dv), *mean = ref_doubles(heads * dv);
+        double *s = ref_doubles(n), *prob = ref_doubles(n), mse = 0.0;
         santa_options o = proxy_options(SANTA_PPS, 128, test_seed);
         float *library = library_scores(&p, &o, 0, 0, 0);
         for (int64_t h = 0; h < heads; h++) {
@@ -864,14 +840,12 @@ static void bias(void) {
         for (int64_t i = 0; i < draws; i++) {
             o.offset = (uint64_t)i;
             if (!ref_run(&p, &o, NULL)) return;
-            mse += square_error(&p, exact, NULL) / (double)draws;
+            mse += ref_error2(&p, exact, NULL) / (double)draws;
             for (int64_t c = 0; c < heads * dv; c++)
                 mean[c] += ref_get(&p.a.out, 0, 0, c / dv, c % dv) / (double)draws;
         }
-        for (int64_t i = 0; i < heads * dv; i++) {
-            off   += (mean[i] - exact[i]) * (mean[i] - exact[i]);
-            wrong += (mean[i] - copy[i]) * (mean[i] - copy[i]);
-        }
+        const double off = ref_distance2(mean, exact, heads * dv),
+                     wrong = ref_distance2(mean, copy, heads * dv);
         /* what a mean of so many is off by anyway, and 2 % */
         CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02),
                   "spread %d: squared bias %.4f of the squared error", spread, off / mse);
@@ -898,10 +872,10 @@ static void fixed_keys(void) {
         if (n < 64) p.a.proxy = &nothing; /* there is no block */
         santa_options o = proxy_options(methods[turn % 4], 8, test_seed);
         if (n == 300) p.a.proxy_lens = none;
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         if (ref_run(&p, &o, &x)) {
-            CHECK_MSG(square_error(&p, exact, NULL) < 1e-10, "%d keys: off by %g", (int)n,
-                      sqrt(square_error(&p, exact, NULL)));
+            CHECK_MSG(ref_error2(&p, exact, NULL) < 1e-10, "%d keys: off by %g", (int)n,
+                      sqrt(ref_error2(&p, exact, NULL)));
             CHECK(x.draws == 0 && x.proxy_rows_read == 0 && x.k_rows_read == n && x.v_rows_read == n);
             for (int64_t h = 0; h < 3 && p.a.std_error; h++) CHECK_NEAR(p.std_error[h], 0.0, 0.0, 0.0);
         }
@@ -971,7 +945,7 @@ static void expected_variance(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------ guards */
+/* ------------------------------------------------------------ guards */
 
 /* Keys and queries of a kind: Gaussian, or as RoPE leaves a large mean key (.87 of the energy), or
    with two features of a mean of 14. Scores get that spread. */
@@ -985,8 +959,10 @@ static void keys_of_kind(ref_problem *p, int kind, double spread, uint64_t strea
     for (int64_t j = 0; j < n + p->spec.heads; j++) { /* then the queries, at the position behind */
         double *x = j < n ? p->k + j * d : p->q + (j - n) * d;
         for (int64_t c = 0; c < d; c += 2) {
-            const double t = kind == GAUSS ? 0.0 : (double)(j < n ? j : n) * pow(10000.0, -(double)c / (double)d);
-            const double a = ref_bell(&r) + (j < n ? mean[c] : 0.0), b = ref_bell(&r) + (j < n ? mean[c + 1] : 0.0);
+            const double t =
+                kind == GAUSS ? 0.0 : (double)(j < n ? j : n) * pow(10000.0, -(double)c / (double)d);
+            const double a = ref_bell(&r) + (j < n ? mean[c] : 0.0),
+                         b = ref_bell(&r) + (j < n ? mean[c + 1] : 0.0);
             x[c]     = (double)(float)(a * cos(t) - b * sin(t));
             x[c + 1] = (double)(float)(a * sin(t) + b * cos(t));
         }
@@ -1012,7 +988,7 @@ static double against_exact(int kind, double spread, const santa_proxy_options *
     group_make(&p, HEADS, test_quick ? 1024 : 2048, 64, 16, 1.0, 11);
     keys_of_kind(&p, kind, spread, (uint64_t)(10.0 * spread));
     unsigned char *memory = copy_make(&p, 4);
-    double *exact = exact_rows(&p);
+    double *exact = ref_exact(&p);
     santa_options o = ref_options(SANTA_SYS, 128, test_seed);
     sum[0] = mean_square(&p, o, draws, exact, each[0]);
     o.scores = SANTA_SCORES_PROXY;
@@ -1039,14 +1015,16 @@ static void rescue(void) {
             memset(&guards, 0, sizeof guards);
             guards.rescue_above = 0.1;
             const double low = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
-            CHECK_MSG(low < 1.15 * 1.15 && worst < 1.4 * 1.4, "kind %d, spread %.0f: error %.2f of that of exact "
-                      "scores, %.2f for a head", kind, spreads[i], sqrt(low), sqrt(worst));
+            CHECK_MSG(low < 1.15 * 1.15 && worst < 1.4 * 1.4,
+                      "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
+                      kind, spreads[i], sqrt(low), sqrt(worst));
             guards.rescue_above = 0.0; /* the default */
             worst = 0.0;
             const double normal = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
             if (spreads[i] < 5.0 || spreads[i] > 9.0) /* between them .5 rescues too few heads, see 0.1 */
-                CHECK_MSG(normal < 1.15 * 1.15 && worst < 1.4 * 1.4, "kind %d, spread %.0f: error %.2f of that of "
-                          "exact scores, %.2f for a head", kind, spreads[i], sqrt(normal), sqrt(worst));
+                CHECK_MSG(normal < 1.15 * 1.15 && worst < 1.4 * 1.4,
+                          "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
+                          kind, spreads[i], sqrt(normal), sqrt(worst));
             CHECK_MSG(spreads[i] > 3.0 || x.rescued_rows == 0, "a spread of 2 was rescued");
             CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows == 6, "%d of 6 heads rescued at spread %.0f",
                       (int)x.rescued_rows, spreads[i]);
@@ -1054,7 +1032,8 @@ static void rescue(void) {
             const double none = against_exact(kind, spreads[i], &guards, draws, NULL, &x);
             if (spreads[i] > 12.0) without = fmax(without, none);
         }
-    CHECK_MSG(without > 9.0, "without a guard the error is only %.2f of that of exact scores", sqrt(without));
+    CHECK_MSG(without > 9.0, "without a guard the error is only %.2f of that of exact scores",
+              sqrt(without));
 }
 
 /* Guards see a copy that is of no use, and do it with exact scores; the error is then that of the
@@ -1070,18 +1049,19 @@ static void useless_copies(void) {
             group_make(&p, 4, 1000, 64, 16, 3.0, 60 + (uint64_t)i);
             unsigned char *memory = copy_make(&p, 4);
             spoil(&p, ways[i], 9);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             santa_options o = proxy_options(method, 128, test_seed);
             for (int64_t k = 0; k < draws; k++) {
                 santa_stats x;
                 o.offset = (uint64_t)k;
                 if (!ref_run(&p, &o, &x)) return;
                 redone += (double)x.redone_rows / (4.0 * (double)draws);
-                error  += square_error(&p, exact, NULL) / (double)draws;
+                error  += ref_error2(&p, exact, NULL) / (double)draws;
             }
             const double sys = mean_square(&p, ref_options(SANTA_SYS, 128, test_seed), draws, exact, NULL);
-            CHECK_MSG(redone > 0.99 || ways[i] == TRIPLE, "%s: only %.2f of the heads of a copy of %s done again",
-                      santa_method_name(method), redone, wrong_name[ways[i]]);
+            CHECK_MSG(redone > 0.99 || ways[i] == TRIPLE,
+                      "%s: only %.2f of the heads of a copy of %s done again", santa_method_name(method),
+                      redone, wrong_name[ways[i]]);
             CHECK_MSG(error < 1.15 * 1.15 * sys, "%s, %s: error %.2f of that of exact scores",
                       santa_method_name(method), wrong_name[ways[i]], sqrt(error / sys));
             free(exact); free(memory);
@@ -1110,23 +1090,26 @@ static void planted_key(void) {
         for (int c = 0; c < 8; c++) p.v[500 * 8 + c] = 5.0;
         ref_write(&p);
         unsigned char *memory = copy_make(&p, bits);
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         for (int i = 0; i < 40; i++) {
-            const santa_options o = proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+            const santa_options o =
+                proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
             if (!ref_run(&p, &o, &x)) return;
-            missed += square_error(&p, exact, NULL) > 0.01;
+            missed += ref_error2(&p, exact, NULL) > 0.01;
         }
-        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls", bits, missed);
+        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls",
+                  bits, missed);
         free(exact); free(memory);
         ref_free(&p);
     }
 }
 
-/* ------------------------------------------------------------------------------------- edges */
+/* ------------------------------------------------------------ edges */
 
 static int nan_outputs(const ref_problem *p, int64_t b, int64_t i, int64_t h) {
     int nans = 0;
-    for (int64_t c = 0; c < p->spec.head_dim_v; c++) nans += test_is_nan((float)ref_get(&p->a.out, b, i, h, c));
+    for (int64_t c = 0; c < p->spec.head_dim_v; c++)
+        nans += test_is_nan((float)ref_get(&p->a.out, b, i, h, c));
     return nans;
 }
 
@@ -1168,7 +1151,10 @@ static void not_finite(void) {
         unsigned char *memory = copy_make(&p, 2);
         const shape s = shape_of(&p);
         santa_options o = proxy_options(methods[m], 16, test_seed);
-        if (m == 4) { o.vattention.sink_tokens = o.vattention.local_tokens = 20; o.vattention.base_samples = 300; }
+        if (m == 4) {
+            o.vattention.sink_tokens = o.vattention.local_tokens = 20;
+            o.vattention.base_samples = 300;
+        }
         if (!ref_run(&p, &o, NULL)) return;
         for (int64_t h = 0; h < 3; h++) CHECK_INT(nan_outputs(&p, 0, 0, h), h == 1 ? 8 : 0);
         p.q[16 + 5] = 0.5;
@@ -1194,7 +1180,8 @@ static void degenerate(void) {
             for (int64_t i = 0; i < 400 * 16; i++) {
                 if (what == 0) p.k[i] = 0.0;
                 if (what == 1) p.k[i] = 0.25;
-                if (what == 3 && i / 16 == 150) p.k[i] = (i % 16 < 32) * 400.0 * (p.q[i % 16] > 0.0 ? 1.0 : -1.0);
+                if (what == 3 && i / 16 == 150)
+                    p.k[i] = (i % 16 < 32) * 400.0 * (p.q[i % 16] > 0.0 ? 1.0 : -1.0);
                 if (what == 5) p.k[i] *= 1e-6;
                 if (what == 6) p.k[i] *= 3e5;                       /* gains that f16 does not have */
             }
@@ -1204,7 +1191,7 @@ static void degenerate(void) {
             ref_write(&p);
             if (methods[m] == SANTA_TOP_K) p.a.std_error = NULL;
             unsigned char *memory = copy_make(&p, 4);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             santa_options o = proxy_options(methods[m], 32, test_seed);
             if (m == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
             if (!ref_run(&p, &o, &x)) return;
@@ -1233,7 +1220,8 @@ static void unread_rows(void) {
         group_make(&p, HEADS, N, 16, 0, 1.0 + 0.1 * (double)turn, (uint64_t)turn);
         if (method == SANTA_TOP_K) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, turn % 2 ? 4 : 2);
-        santa_options o = turn < 15 ? bare_options(method, 12, test_seed) : proxy_options(method, 12, test_seed);
+        santa_options o =
+            turn < 15 ? bare_options(method, 12, test_seed) : proxy_options(method, 12, test_seed);
         o.isa = test_isa_from(turn % SANTA_ISA_COUNT ? SANTA_ISA_SCALAR : santa_best_isa());
         if (method == SANTA_VATTENTION) {
             o.vattention.sink_tokens = 4;
@@ -1290,7 +1278,8 @@ static void window_of_pages(void) {
         const int64_t rows = s.q_len * 4, begin = 500 - s.q_len - s.window + 1;
         double *before = ref_doubles(rows * 32);
         if (!ref_run(&p, &o, NULL)) return;
-        for (int64_t i = 0; i < rows * 32; i++) before[i] = ref_get(&p.a.out, 0, i / 128, i / 32 % 4, i % 32);
+        for (int64_t i = 0; i < rows * 32; i++)
+            before[i] = ref_get(&p.a.out, 0, i / 128, i / 32 % 4, i % 32);
         const shape x = shape_of(&p);
         for (int64_t page = 0; (page + 1) * s.page_size <= begin; page++) {
             for (int64_t h = 0; h < 2; h++)
@@ -1308,7 +1297,7 @@ static void window_of_pages(void) {
     }
 }
 
-/* --------------------------------------------------------------------------------- identities */
+/* ------------------------------------------------------------ identities */
 
 /* Everything a call gives, as bytes. */
 typedef struct given { double *out; float *lse, *std_error; santa_stats stats; int64_t rows, dv; } given;
@@ -1341,7 +1330,8 @@ static int same_rows(const given *a, int64_t from, const given *b, int64_t at, i
 }
 
 static int same_given(const given *a, const given *b) {
-    return a->rows == b->rows && same_rows(a, 0, b, 0, a->rows) && !memcmp(&a->stats, &b->stats, sizeof a->stats);
+    return a->rows == b->rows && same_rows(a, 0, b, 0, a->rows) &&
+           !memcmp(&a->stats, &b->stats, sizeof a->stats);
 }
 
 /* Tasks in an order that depends on seed. */
@@ -1362,7 +1352,7 @@ static santa_options some_options(int method, int turn) {
     if (turn % 4 == 1) o.proxy.rescue_above = 1e-6;
     if (turn % 4 == 2) o.proxy.exact_above = 0.02;
     if (turn % 3 == 1 && method < 3) o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F16;
-    if (turn % 5 == 1) o.proxy.sink_tokens = 300;          /* whole blocks of the copy before the first one used */
+    if (turn % 5 == 1) o.proxy.sink_tokens = 300; /* whole blocks of the copy before the first one used */
     if (turn % 5 == 2) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
     if (turn % 7 == 3 && method < 3) o.dense_below = 700;
     if (method == 4) { o.vattention.sink_tokens = o.vattention.local_tokens = 20; }
@@ -1396,7 +1386,8 @@ static void same_bits(void) {
                 t.parallel_for = shuffled_for;
                 t.parallel_user = (void *)(uintptr_t)(turn + threads);
                 given got = given_by(&p, &t);
-                CHECK_MSG(same_given(&want, &got), "turn %d, %s: %d threads", turn, santa_method_name(o.method), threads);
+                CHECK_MSG(same_given(&want, &got), "turn %d, %s: %d threads", turn,
+                          santa_method_name(o.method), threads);
                 given_free(&got);
             }
             for (int layout = 0; layout < REF_STRIDED + 2; layout++) {
@@ -1409,7 +1400,8 @@ static void same_bits(void) {
                 if (m == 3) x.a.std_error = NULL;
                 unsigned char *again = copy_make(&x, p.a.proxy_bits);
                 given got = given_by(&x, &o);
-                CHECK_MSG(same_given(&want, &got), "turn %d, %s: layout %d", turn, santa_method_name(o.method), layout);
+                CHECK_MSG(same_given(&want, &got), "turn %d, %s: layout %d", turn,
+                          santa_method_name(o.method), layout);
                 given_free(&got);
                 free(again);
                 ref_free(&x);
@@ -1435,7 +1427,8 @@ static void same_bits(void) {
             if (o.method == SANTA_SYS) {
                 o.method = SANTA_PROP;
                 given got = given_by(&p, &o);
-                got.stats.tiles = want.stats.tiles;  /* sys has none; prop's are counted where it is done again */
+                /* sys has none; prop's are counted where it is done again */
+                got.stats.tiles = want.stats.tiles;
                 got.stats.tiles_skipped = want.stats.tiles_skipped;
                 CHECK_MSG(same_given(&want, &got), "turn %d: prop is not sys", turn);
                 given_free(&got);
@@ -1495,8 +1488,8 @@ static void rows_alone(void) {
                 ref_write(&x);
                 unsigned char *again = copy_make(&x, 4);
                 given got = given_by(&x, &o);
-                CHECK_MSG(same_rows(&all, i * 2, &got, i * 2, 2), "%s, turn %d: row %d", santa_method_name(o.method),
-                          turn, (int)i);
+                CHECK_MSG(same_rows(&all, i * 2, &got, i * 2, 2), "%s, turn %d: row %d",
+                          santa_method_name(o.method), turn, (int)i);
                 given_free(&got);
                 free(again);
                 ref_free(&x);
@@ -1507,7 +1500,7 @@ static void rows_alone(void) {
         }
 }
 
-/* ----------------------------------------------------------------------- error bars, others */
+/* ------------------------------------------------------------ error bars, others */
 
 /* std_error against the error: Gaussian heads, 4 bits. */
 static void error_bar(void) {
@@ -1518,15 +1511,17 @@ static void error_bar(void) {
             double error = 0.0, bar = 0.0;
             group_make(&p, heads, 1500, 64, dv, (double)spread, 90 + (uint64_t)spread);
             unsigned char *memory = copy_make(&p, 4);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             for (int64_t i = 0; i < draws; i++) {
-                const santa_options o = proxy_options(m ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+                const santa_options o =
+                    proxy_options(m ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
                 if (!ref_run(&p, &o, NULL)) return;
-                error += square_error(&p, exact, NULL);
+                error += ref_error2(&p, exact, NULL);
                 for (int64_t h = 0; h < heads; h++) bar += (double)p.std_error[h] * (double)p.std_error[h];
             }
-            CHECK_MSG(bar > 0.85 * error && bar < 1.35 * error, "%s, spread %d: the squared error bar is %.2f of "
-                      "the squared error", m ? "pps" : "sys", spread, bar / error);
+            CHECK_MSG(bar > 0.85 * error && bar < 1.35 * error,
+                      "%s, spread %d: the squared error bar is %.2f of the squared error",
+                      m ? "pps" : "sys", spread, bar / error);
             free(exact); free(memory);
             ref_free(&p);
         }
@@ -1577,8 +1572,8 @@ static void top_k(void) {
 
 /* vAttention: the same result as with a predictor that names the copy's largest, and its promise. */
 typedef struct predicted { const ref_problem *p; const santa_options *o; } predicted;
-static int64_t by_copy(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
-                       int64_t end, int64_t count, int32_t *index) {
+static int64_t by_copy(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                       int64_t begin, int64_t end, int64_t count, int32_t *index) {
     const predicted *u = (const predicted *)user;
     const int64_t group = u->p->spec.heads / u->p->spec.kv_heads;
     float  *s = library_scores(u->p, u->o, batch, q_index, head / group);
@@ -1610,7 +1605,7 @@ static void vattention(void) {
         unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
         santa_options o = proxy_options(SANTA_VATTENTION, 0, test_seed + (uint64_t)turn);
         o.vattention.sink_tokens = 4 + turn;
-        o.vattention.local_tokens = turn % 3 ? 128 : 10;          /* or some in the middle are not in the copy */
+        o.vattention.local_tokens = turn % 3 ? 128 : 10; /* or some in the middle are not in the copy */
         o.vattention.heavy_tokens = 12;
         o.vattention.epsilon = 0.1;
         o.vattention.delta = 0.1;
@@ -1650,7 +1645,7 @@ static void stash_and_dense_below(void) {
         double mse[3];
         group_make(&p, 4, 1500, 64, 16, (double)spread, 33);
         unsigned char *memory = copy_make(&p, 4);
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         for (int stash = SANTA_STASH_F32; stash <= SANTA_STASH_U8; stash++) {
             santa_options o = proxy_options(SANTA_PPS, 64, test_seed);
             santa_stats x;
@@ -1662,13 +1657,14 @@ static void stash_and_dense_below(void) {
             CHECK_INT(x.redone_rows, 0);
         }
         for (int i = 1; i < 3; i++)
-            CHECK_MSG(mse[i] < 1.3 * mse[0], "spread %d: squared error %.2f of that of an f32 stash, in %d bits",
-                      spread, mse[i] / mse[0], i == 1 ? 16 : 8);
+            CHECK_MSG(mse[i] < 1.3 * mse[0],
+                      "spread %d: squared error %.2f of that of an f32 stash, in %d bits", spread,
+                      mse[i] / mse[0], i == 1 ? 16 : 8);
         santa_options o = proxy_options(SANTA_SYS, 64, test_seed);
         santa_stats x;
         o.dense_below = 1501;
         if (!ref_run(&p, &o, &x)) return;
-        CHECK(square_error(&p, exact, NULL) < 1e-10 && x.dense_rows == 4 && x.proxy_rows_read == 0);
+        CHECK(ref_error2(&p, exact, NULL) < 1e-10 && x.dense_rows == 4 && x.proxy_rows_read == 0);
         o.dense_below = 1500;
         if (!ref_run(&p, &o, &x)) return;
         CHECK(x.dense_rows == 0 && x.proxy_rows_read > 0);
