@@ -2065,7 +2065,7 @@ static const struct santa__isa {
     int (*cpu)(void);                        /* NULL: another platform's */
     const santa__kernels *kernels;
 } santa__isas[SANTA_ISA_COUNT] = {
-    { "auto", santa__cpu_scalar, &santa__kernels_scalar },
+    { "auto", santa__cpu_scalar, NULL },     /* kernels: of the one that it resolves to */
 #define SANTA__X(isa, name, platform)                                                                      \
     { #name, SANTA__ON_##platform(santa__cpu_##name, NULL),                                                \
       SANTA__ON_##platform(&santa__kernels_##name, NULL) },

@@ -1,11 +1,14 @@
-/* CPU benchmark: exact and sampled decode attention, a plain C loop and the time to read K once, in one run.
-     make bench               a table per type, layout, context and threads; cost of a call; where sampling starts to pay
+/* CPU benchmark: exact and sampled decode attention, a plain C loop and the time to read K
+   once, in one run.
+     make bench               a table per type, layout, context and threads; cost of a call;
+                              where sampling starts to pay
      make bench QUICK=1       the same, less of it, in half a minute
      build/bench --sweep      how the cost grows with context, draws and group
      build/bench --help       all options
-   One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws, if not said otherwise. Every timed
-   call works on the next window of an arena several times the last-level cache, so K and V come from memory. The methods
-   of a cell take turns, so that what else the machine does hits all alike; numbers are medians over the rounds. */
+   One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws,
+   if not said otherwise. Every timed call works on the next window of an arena several times
+   the last-level cache, so K and V come from memory. The methods of a cell take turns, so that
+   what else the machine does hits all alike; numbers are medians over the rounds. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -14,7 +17,7 @@
 
 enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 24 };
 
-/* ---------------------------------------------------------------------------------------------- settings */
+/* ------------------------------------------------------------ settings */
 
 static struct settings {
     int quick, sweep;
@@ -36,7 +39,7 @@ static void fill_windows(const element *e, int64_t longest) {
     fill_arena(e, window > cold ? window : cold);
 }
 
-/* ---------------------------------------------------------------------------------------------- what is timed */
+/* ------------------------------------------------------------ what is timed */
 
 /* One problem. All methods of a cell are timed in turns. */
 typedef struct cell {
@@ -44,9 +47,9 @@ typedef struct cell {
     const element *type;
     const layout *place;
     int64_t n, threads, heads, kv_heads;
-    double seconds;                                  /* to spend, at least MIN_ROUNDS rounds                            */
-    int warm;                                        /* one window for all calls                                        */
-    int repeat;                                      /* calls per timing                                                */
+    double seconds;                                  /* to spend, at least MIN_ROUNDS rounds */
+    int warm;                                        /* one window for all calls */
+    int repeat;                                      /* calls per timing */
 } cell;
 
 typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE } kind;
@@ -54,8 +57,8 @@ typedef struct method {
     const char *name;
     kind what;
     santa_method method;
-    int layouts, quick;                              /* layouts: how K may be stored                                    */
-    void (*more)(santa_options *o, int64_t n);       /* further options, or NULL                                        */
+    int layouts, quick;                              /* layouts: how K may be stored */
+    void (*more)(santa_options *o, int64_t n);       /* further options, or NULL */
 } method;
 
 typedef struct row {
@@ -69,17 +72,19 @@ typedef struct row {
     double t[MAX_ROUNDS], median, low, high, bytes;
 } row;
 
-/* A predictor that costs nothing and tells nothing: keys at equal distances, the same ones for every head. */
-static int64_t every_nth(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
-                         int64_t count, int32_t *index) {
+/* A predictor that costs nothing and tells nothing: keys at equal distances, the same ones for
+   every head. */
+static int64_t every_nth(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                         int64_t begin, int64_t end, int64_t count, int32_t *index) {
     (void)user; (void)batch; (void)q_index; (void)head; (void)q;
     if (count > end - begin) count = end - begin;
     for (int64_t i = 0; i < count; i++) index[i] = (int32_t)(begin + i * (end - begin) / count);
     return count;
 }
 
-/* 10 % of the keys per head from 64k on: 256 fixed, 2.5 % predicted, the rest as base sample. Below, the fixed ones and the budget
-   for the default (epsilon, delta), which do not shrink with n, make it more. */
+/* 10 % of the keys per head from 64k on: 256 fixed, 2.5 % predicted, the rest as base sample.
+   Below, the fixed ones and the budget for the default (epsilon, delta), which do not shrink
+   with n, make it more. */
 static void ten_percent(santa_options *o, int64_t n) {
     o->vattention.heavy = every_nth;
     o->vattention.base_samples = n * 3 / 40 > 288 ? n * 3 / 40 - 256 : 32;
@@ -130,7 +135,12 @@ static const method methods[] = {
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 
-typedef struct reader { const char *data; size_t bytes; int64_t parts; uint64_t sum[MAX_THREADS][8]; } reader;
+typedef struct reader {
+    const char *data;
+    size_t bytes;
+    int64_t parts;
+    uint64_t sum[MAX_THREADS][8];
+} reader;
 static void read_task(void *context, int64_t i) {
     reader *r = (reader *)context;
     r->sum[i][0] = read_part(r->data, r->bytes, r->parts, i);
@@ -148,11 +158,12 @@ static void read_once(const char *data, size_t bytes, int64_t threads) {
     on_threads(threads, read_task, &r);
 }
 
-/* A tenth of the rows of K and V, each KV head's own ones, ascending: what vattention would have to wait for at 10 %. */
+/* A tenth of the rows of K and V, each KV head's own ones, ascending: what vattention would
+   have to wait for at 10 %. */
 typedef struct row_reader {
     const cell *c;
     santa_tensor k, v;
-    const int32_t *index;                            /* [kv_heads, n / 10]                                              */
+    const int32_t *index;                            /* [kv_heads, n / 10] */
     uint64_t sum[MAX_THREADS][8];
 } row_reader;
 
@@ -176,8 +187,9 @@ static void read_rows_task(void *context, int64_t i) {
     for (int64_t h = heads * i / threads; h < heads * (i + 1) / threads; h++)
         for (int v = 0; v < 2; v++) {
             const santa_tensor *t = v ? &r->v : &r->k;
-            r->sum[i][0] += read_rows((const char *)t->data + bytes_of(e, h * t->stride[2]), r->index + h * count, count,
-                                      (size_t)bytes_of(e, t->stride[1]), (size_t)bytes_of(e, DIM));
+            r->sum[i][0] +=
+                read_rows((const char *)t->data + bytes_of(e, h * t->stride[2]), r->index + h * count,
+                          count, (size_t)bytes_of(e, t->stride[1]), (size_t)bytes_of(e, DIM));
         }
 }
 
@@ -234,10 +246,12 @@ static void plain_c(const cell *c, const float *k, const float *v, float *p) {
 static santa_attention attention(const cell *c, const char *window) {
     santa_attention a;
     memset(&a, 0, sizeof a);
-    const int bf16 = c->type->dtype == SANTA_BF16;                     /* a model in bf16 has such queries, too */
-    a.q = bf16 ? santa_view(query_bf16, SANTA_BF16, 1, 1, c->heads, DIM) : santa_view(query, SANTA_F32, 1, 1, c->heads, DIM);
+    const int bf16 = c->type->dtype == SANTA_BF16; /* a model in bf16 has such queries, too */
+    a.q = bf16 ? santa_view(query_bf16, SANTA_BF16, 1, 1, c->heads, DIM)
+               : santa_view(query, SANTA_F32, 1, 1, c->heads, DIM);
     a.k = c->place->k(window, c->type->dtype, c->n, c->kv_heads);
-    a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n, c->kv_heads);
+    a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n,
+                      c->kv_heads);
     a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
     if (c->place->stored == PAGES) {
         a.max_pages = c->n / PAGE;
@@ -246,12 +260,15 @@ static santa_attention attention(const cell *c, const char *window) {
     return a;
 }
 
-/* Copies of K of this cell's windows: as many as do not fit in the cache together, so that they, too, come from memory. */
+/* Copies of K of this cell's windows: as many as do not fit in the cache together, so that
+   they, too, come from memory. */
 static struct { char *data; size_t bytes, size; int64_t count, next; } copies;
 
 static int has_copy(const method *m) { return m->more == from_copy; }
 
-static int64_t windows_of(const cell *c) { return (int64_t)(arena.bytes / window_bytes(c->type, c->n, c->kv_heads)); }
+static int64_t windows_of(const cell *c) {
+    return (int64_t)(arena.bytes / window_bytes(c->type, c->n, c->kv_heads));
+}
 static const char *window_of_copy(const cell *c, int64_t i) {
     return arena.data + (size_t)(i % windows_of(c)) * window_bytes(c->type, c->n, c->kv_heads);
 }
@@ -311,7 +328,9 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
 static double once(const cell *c, row *r) {
     const size_t bytes = window_bytes(c->type, c->n, c->kv_heads);
     const int64_t copy = has_copy(r->m) ? copies.next++ % copies.count : 0;
-    const char *window = has_copy(r->m) ? window_of_copy(c, copy) : c->warm ? arena.data : next_window(bytes);
+    const char *window = has_copy(r->m) ? window_of_copy(c, copy)
+                         : c->warm      ? arena.data
+                                        : next_window(bytes);
     santa_attention a = attention(c, window);
     if (has_copy(r->m)) a.proxy = copies.data + copies.size * (size_t)copy;
     const double start = now();
@@ -321,7 +340,8 @@ static double once(const cell *c, row *r) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
             case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
-            case PLAIN_C: plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
+            case PLAIN_C:
+                plain_c(c, (const float *)a.k.data, (const float *)a.v.data, (float *)r->workspace); break;
             case DECODE:  s = santa_decode(&a, &r->o, r->workspace, r->workspace_bytes, &r->stats); break;
         }
         if (s != SANTA_OK) fail(santa_status_string(s));
@@ -331,7 +351,8 @@ static double once(const cell *c, row *r) {
 }
 
 static void summarise(const cell *c, row *r) {
-    const double size = (double)c->type->bytes / (double)c->type->block, all = (double)(c->n * c->kv_heads * DIM);
+    const double size = (double)c->type->bytes / (double)c->type->block,
+                 all = (double)(c->n * c->kv_heads * DIM);
     qsort(r->t, (size_t)r->runs, sizeof *r->t, by_value);
     r->median = r->t[r->runs / 2];
     r->low = r->t[r->runs / 10];
@@ -344,13 +365,15 @@ static void summarise(const cell *c, row *r) {
         case DECODE:
             r->bytes = size * ((double)r->stats.k_features_read + (double)(r->stats.v_rows_read * DIM));
             if (has_copy(r->m))
-                r->bytes += (double)copies.size * (double)r->stats.proxy_rows_read / (double)(c->n * c->kv_heads);
+                r->bytes +=
+                    (double)copies.size * (double)r->stats.proxy_rows_read / (double)(c->n * c->kv_heads);
             break;
     }
     free(r->workspace);
 }
 
-/* Rounds over all rows until the time is spent; the first round warms up. The plain loop is slow and steady: three runs do. */
+/* Rounds over all rows until the time is spent; the first round warms up. The plain loop is
+   slow and steady: three runs do. */
 static void measure(const cell *c, row *rows, int count) {
     const double start = now();
     for (int round = -1; round < MIN_ROUNDS || (round < MAX_ROUNDS && now() - start < c->seconds); round++)
@@ -364,14 +387,16 @@ static void measure(const cell *c, row *rows, int count) {
     copies.count = 0;
 }
 
-/* ---------------------------------------------------------------------------------------------- output */
+/* ------------------------------------------------------------ output */
 
 static struct { int done, all; double start; } progress;
 static void announce(const cell *c) {
     const double spent = now() - progress.start;
-    fprintf(stderr, "\r\033[K%3d %%  %s: %s %s, n %lld, %lld thread%s", 100 * progress.done / progress.all, c->section,
-            c->type->name, c->place->name, (long long)c->n, (long long)c->threads, c->threads == 1 ? "" : "s");
-    if (progress.done) fprintf(stderr, "   about %.0f s left", spent / progress.done * (progress.all - progress.done));
+    fprintf(stderr, "\r\033[K%3d %%  %s: %s %s, n %lld, %lld thread%s", 100 * progress.done / progress.all,
+            c->section, c->type->name, c->place->name, (long long)c->n, (long long)c->threads,
+            c->threads == 1 ? "" : "s");
+    if (progress.done)
+        fprintf(stderr, "   about %.0f s left", spent / progress.done * (progress.all - progress.done));
     progress.done++;
 }
 
@@ -389,18 +414,19 @@ static void csv_row(const cell *c, const row *r, const row *floor, const row *de
     static int started;
     if (!set.csv) return;
     if (!started++)
-        fprintf(set.csv, "section,method,type,layout,n,threads,heads,kv_heads,num_samples,isa,median_ms,low_ms,high_ms,bytes,"
-                "gb_per_s,read_gb_per_s,over_read_k,dense_over_method\n");
-    fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,%.3f\n", c->section, r->m->name,
-            c->type->name, c->place->name, (long long)c->n, (long long)threads_of(c, r), (long long)c->heads,
-            (long long)c->kv_heads, (long long)r->samples, set.isa->name, r->median * 1e3, r->low * 1e3, r->high * 1e3, r->bytes,
-            rate(r), floor ? rate(floor) : 0.0, floor ? r->median / floor->median : 0.0,
+        fprintf(set.csv, "section,method,type,layout,n,threads,heads,kv_heads,num_samples,isa,"
+                "median_ms,low_ms,high_ms,bytes,gb_per_s,read_gb_per_s,over_read_k,dense_over_method\n");
+    fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,%.3f\n",
+            c->section, r->m->name, c->type->name, c->place->name, (long long)c->n,
+            (long long)threads_of(c, r), (long long)c->heads, (long long)c->kv_heads, (long long)r->samples,
+            set.isa->name, r->median * 1e3, r->low * 1e3, r->high * 1e3, r->bytes, rate(r),
+            floor ? rate(floor) : 0.0, floor ? r->median / floor->median : 0.0,
             dense ? dense->median / r->median : 0.0);
 }
 
 static void header(void) {
-    printf("\n%-10s %-4s %-3s %7s %4s %5s %2s  %9s  %-19s %8s %6s %6s %7s %7s\n", "method", "type", "lay", "n", "S", "heads", "T",
-           "ms", "(10 % .. 90 %)", "MB", "GB/s", "% read", "/read K", "dense/x");
+    printf("\n%-10s %-4s %-3s %7s %4s %5s %2s  %9s  %-19s %8s %6s %6s %7s %7s\n", "method", "type", "lay",
+           "n", "S", "heads", "T", "ms", "(10 % .. 90 %)", "MB", "GB/s", "% read", "/read K", "dense/x");
 }
 
 /* The rows of a cell: to stdout and to the CSV file. */
@@ -413,8 +439,9 @@ static void print(const cell *c, const row *rows, int count) {
         snprintf(range, sizeof range, "(%.3f .. %.3f)", r->low * 1e3, r->high * 1e3);
         if (r->samples) snprintf(draws, sizeof draws, "%lld", (long long)r->samples);
         printf("%-10s %-4s %-3s %7lld %4s %2lld/%-2lld %2lld  %9.3f  %-19s %8.1f %6.2f", r->m->name,
-               c->type->name, c->place->name, (long long)c->n, draws, (long long)c->heads, (long long)c->kv_heads,
-               (long long)threads_of(c, r), r->median * 1e3, range, r->bytes * 1e-6, rate(r));
+               c->type->name, c->place->name, (long long)c->n, draws, (long long)c->heads,
+               (long long)c->kv_heads, (long long)threads_of(c, r), r->median * 1e3, range, r->bytes * 1e-6,
+               rate(r));
         if (floor) printf(" %6.1f %7.2f", 100.0 * rate(r) / rate(floor), r->median / floor->median);
         else printf(" %6s %7s", "-", "-");
         if (dense) printf(" %7.2f\n", dense->median / r->median);
@@ -425,7 +452,8 @@ static void print(const cell *c, const row *rows, int count) {
 }
 
 static int has_budget(const method *m) {
-    return m->what == DECODE && m->method != SANTA_DENSE && m->method != SANTA_VATTENTION && m->method != SANTA_TOP_P;
+    return m->what == DECODE && m->method != SANTA_DENSE && m->method != SANTA_VATTENTION
+           && m->method != SANTA_TOP_P;
 }
 
 /* What the loop is written for; once per context will do. */
@@ -439,7 +467,8 @@ static int select_rows(const cell *c, row *rows, int64_t samples) {
     copies.count = 0;
     for (int i = 0; i < METHODS; i++) {
         const method *m = methods + i;
-        if (!(set.methods >> i & 1) || !(m->layouts & c->place->stored) || (set.quick && !m->quick)) continue;
+        if (!(set.methods >> i & 1) || !(m->layouts & c->place->stored) || (set.quick && !m->quick))
+            continue;
         if (m->what == PLAIN_C && !plain_c_fits(c)) continue;
         if (m->more == eight_bits && c->type->dtype != SANTA_Q8_0) continue;
         const santa_status s = prepare(c, rows + count, m, has_budget(m) ? samples : 0);
@@ -449,9 +478,10 @@ static int select_rows(const cell *c, row *rows, int64_t samples) {
     return count;
 }
 
-/* ---------------------------------------------------------------------------------------------- the sections */
+/* ------------------------------------------------------------ the sections */
 
-static cell new_cell(const char *section, const element *e, const layout *l, int64_t n, int64_t threads, double seconds) {
+static cell new_cell(const char *section, const element *e, const layout *l, int64_t n, int64_t threads,
+                     double seconds) {
     const cell c = { section, e, l, n, threads, set.heads, set.kv_heads, seconds, 0, 1 };
     return c;
 }
@@ -464,8 +494,8 @@ static void run_table_cell(cell *c) {
     print(c, rows, count);
 }
 
-/* K stored feature by feature is for one method only, and slow for the others; pages are like NHD but for the table: one context,
-   most threads. */
+/* K stored feature by feature is for one method only, and slow for the others; pages are like
+   NHD but for the table: one context, most threads. */
 static int in_table(int l, int n, int t) {
     const int stored = layouts[l].stored;
     if (!(set.layouts >> l & 1) || (stored == PAGES && set.n[n] % PAGE)) return 0;
@@ -508,7 +538,8 @@ static int prepare_rows(const cell *c, row *rows, const char *const *names, int 
 
 static const char *const exact_and_sampled[] = { "dense", "sys", "read K" };
 
-/* What a call costs beside its work: one thread, one head, K and V of 256 keys in the cache; n = 1 has next to no work. */
+/* What a call costs beside its work: one thread, one head, K and V of 256 keys in the cache;
+   n = 1 has next to no work. */
 static void cost_of_a_call(const element *e) {
     for (int64_t n = 1; n <= 256; n += 255) {
         static row rows[2];
@@ -519,8 +550,8 @@ static void cost_of_a_call(const element *e) {
         announce(&c);
         measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, SAMPLES));
         fprintf(stderr, "\r\033[K");
-        printf("# cost of a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n", e->name, (long long)n,
-               n == 1 ? "" : "s", rows[0].median * 1e6, rows[1].median * 1e6);
+        printf("# cost of a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n",
+               e->name, (long long)n, n == 1 ? "" : "s", rows[0].median * 1e6, rows[1].median * 1e6);
         for (int i = 0; i < 2; i++) csv_row(&c, rows + i, NULL, rows);
     }
 }
@@ -546,8 +577,8 @@ static void crossover(const element *e) {
             pays = gain <= 1.0 ? 0 : pays ? pays : r;          /* from here on, as far as was looked  */
         }
         fprintf(stderr, "\r\033[K");
-        printf("# dense / sys, %-4s S = %3lld, n / S = %d, %d, %d .. %d:%s   ", e->name, (long long)samples, CROSS_FIRST,
-               2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
+        printf("# dense / sys, %-4s S = %3lld, n / S = %d, %d, %d .. %d:%s   ", e->name, (long long)samples,
+               CROSS_FIRST, 2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
         if (pays) printf("sampling pays from n = %lld S\n", (long long)pays);
         else printf("sampling does not pay\n");
     }
@@ -559,12 +590,15 @@ static const int64_t sweep_n[] = { 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 
 static const int64_t sweep_samples[] = { 16, 64, 256, 1024, 4096 };
 static const int64_t sweep_group[] = { 1, 4, 8 };
 enum {
-    SWEEP_CONTEXTS = sizeof sweep_n / sizeof *sweep_n, SWEEP_SAMPLES = sizeof sweep_samples / sizeof *sweep_samples,
-    SWEEP_GROUPS = sizeof sweep_group / sizeof *sweep_group, SWEEP_CELLS = SWEEP_CONTEXTS + SWEEP_SAMPLES + SWEEP_GROUPS,
+    SWEEP_CONTEXTS = sizeof sweep_n / sizeof *sweep_n,
+    SWEEP_SAMPLES = sizeof sweep_samples / sizeof *sweep_samples,
+    SWEEP_GROUPS = sizeof sweep_group / sizeof *sweep_group,
+    SWEEP_CELLS = SWEEP_CONTEXTS + SWEEP_SAMPLES + SWEEP_GROUPS,
     SWEEP_MIDDLE = 32768
 };
 
-typedef struct cost { double ms, mb, mb_per_ms; } cost;      /* of sys, and the rate at which K was read beside it */
+/* of sys, and the rate at which K was read beside it */
+typedef struct cost { double ms, mb, mb_per_ms; } cost;
 
 /* all zero: left out */
 static cost sweep_cell(const cell *c, int64_t samples) {
@@ -573,8 +607,8 @@ static cost sweep_cell(const cell *c, int64_t samples) {
     cost sys = { 0.0, 0.0, 0.0 };
     announce(c);
     if (window > (size_t)sysconf(_SC_PHYS_PAGES) / 2 * (size_t)sysconf(_SC_PAGESIZE)) {
-        printf("# %s, n %lld: left out, K and V are %.1f GB, more than half of this machine's memory\n", c->type->name,
-               (long long)c->n, (double)window * 1e-9);
+        printf("# %s, n %lld: left out, K and V are %.1f GB, more than half of this machine's memory\n",
+               c->type->name, (long long)c->n, (double)window * 1e-9);
         return sys;
     }
     fill_windows(c->type, c->n);
@@ -587,7 +621,8 @@ static cost sweep_cell(const cell *c, int64_t samples) {
 }
 
 /* One axis, named by the section's second word; then what the bytes explain. */
-static void sweep_axis(const char *section, const char *note, const cell *base, const int64_t *values, int count) {
+static void sweep_axis(const char *section, const char *note, const cell *base, const int64_t *values,
+                       int count) {
     cell c = *base;
     cost first = { 0.0, 0.0, 0.0 }, last = first;
     const char axis = section[strlen("sweep ")];
@@ -601,29 +636,37 @@ static void sweep_axis(const char *section, const char *note, const cell *base, 
         if (here.ms > 0.0) last = here;
         if (i == 0) first = here;
     }
-    printf("# from end to end sys needs %.1f MB more, %.3f ms at the rate of read K; it takes %.3f ms more\n", last.mb - first.mb,
-           (last.mb - first.mb) / last.mb_per_ms, last.ms - first.ms);
+    printf(
+        "# from end to end sys needs %.1f MB more, %.3f ms at the rate of read K; it takes %.3f ms more\n",
+        last.mb - first.mb, (last.mb - first.mb) / last.mb_per_ms, last.ms - first.ms);
 }
 
 static void sweep(const element *e) {
     for (int l = 0; l < LAYOUTS; l++) {
-        const cell base = new_cell("", e, layouts + l, SWEEP_MIDDLE, set.threads[set.thread_count - 1], 1.0);
+        const cell base =
+            new_cell("", e, layouts + l, SWEEP_MIDDLE, set.threads[set.thread_count - 1], 1.0);
         if (!(set.layouts >> l & 1)) continue;
-        sweep_axis("sweep S", "draws: K is read whatever S is. The V rows drawn are S per query head at most, fewer where rows\n"
-                   "# are drawn more than once or by several heads of a group.", &base, sweep_samples, SWEEP_SAMPLES);
-        sweep_axis("sweep group", "group: K is read once per group, so dense and read K move the same bytes whatever the group\n"
-                   "# is; what grows is the arithmetic of the scores and the V rows drawn.", &base, sweep_group, SWEEP_GROUPS);
-        sweep_axis("sweep n", "context: the bytes of K grow with n, those of the V rows drawn do not: dense / sys tends to 2 by\n"
-                   "# bytes.", &base, sweep_n, SWEEP_CONTEXTS);
+        sweep_axis("sweep S",
+                   "draws: K is read whatever S is. The V rows drawn are S per query head at most,\n"
+                   "# fewer where rows are drawn more than once or by several heads of a group.",
+                   &base, sweep_samples, SWEEP_SAMPLES);
+        sweep_axis("sweep group",
+                   "group: K is read once per group, so dense and read K move the same bytes whatever\n"
+                   "# the group is; what grows is the arithmetic of the scores and the V rows drawn.",
+                   &base, sweep_group, SWEEP_GROUPS);
+        sweep_axis("sweep n", 
+                   "context: the bytes of K grow with n, those of the V rows drawn do not: dense / sys\n"
+                   "# tends to 2 by bytes.", &base, sweep_n, SWEEP_CONTEXTS);
     }
 }
 
-/* ---------------------------------------------------------------------------------------------- options */
+/* ------------------------------------------------------------ options */
 
 static void usage(int code) {
     fprintf(stderr,
             "  --quick         fewer cells, shorter\n"
-            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8) instead of the table; f16, NHD\n"
+            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8) instead "
+            "of the table; f16, NHD\n"
             "  --csv FILE      the rows as CSV\n"
             "  --n LIST        contexts: 4096,32k,1M\n"
             "  --threads LIST  1,2\n"
@@ -642,17 +685,21 @@ static void heads_in(const char *text, int64_t *heads, int64_t *kv_heads) {
     char *end;
     *heads = strtoll(text, &end, 10);
     *kv_heads = *end == '/' ? strtoll(end + 1, &end, 10) : 0;
-    if (*end || *kv_heads < 1 || *kv_heads > KV_HEADS || *heads < 1 || *heads > MOST_HEADS || *heads % *kv_heads) {
-        fprintf(stderr, "not heads/KV heads, at most %d/%d, the first a multiple of the second: %s\n", MOST_HEADS, KV_HEADS, text);
+    if (*end || *kv_heads < 1 || *kv_heads > KV_HEADS || *heads < 1 || *heads > MOST_HEADS
+        || *heads % *kv_heads) {
+        fprintf(stderr, "not heads/KV heads, at most %d/%d, the first a multiple of the second: %s\n",
+                MOST_HEADS, KV_HEADS, text);
         usage(1);
     }
 }
 
 static void parse(int argc, char **argv) {
-    const char *types = NULL, *places = NULL, *n = NULL, *threads = NULL, *names = NULL, *isa = "auto", *csv = NULL;
+    const char *types = NULL, *places = NULL, *n = NULL, *threads = NULL, *names = NULL, *isa = "auto",
+               *csv = NULL;
     const char *heads = NULL;
     const struct { const char *name; const char **value; } texts[] = {
-        { "--types", &types }, { "--layouts", &places }, { "--n", &n }, { "--threads", &threads }, { "--methods", &names },
+        { "--types", &types }, { "--layouts", &places }, { "--n", &n }, { "--threads", &threads },
+        { "--methods", &names },
         { "--isa", &isa }, { "--csv", &csv }, { "--heads", &heads },
     };
     const struct { const char *name; int *value; } flags[] = {
@@ -668,10 +715,12 @@ static void parse(int argc, char **argv) {
         if (!known) usage(strcmp(argv[i], "--help") != 0);
     }
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld", online < 1 ? 1 : online);
+    snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld",
+             online < 1 ? 1 : online);
     if (!types) types = set.sweep ? "f16" : set.quick ? "f32,f16,q8_0" : "f32,f16,bf16,e4m3,q8_0";
     set.types = NAMES_IN(types, elements, ELEMENTS);
-    set.layouts = NAMES_IN(places ? places : set.sweep || set.quick ? "NHD" : "NHD,HND,HDN,P16", layouts, LAYOUTS);
+    if (!places) places = set.sweep || set.quick ? "NHD" : "NHD,HND,HDN,P16";
+    set.layouts = NAMES_IN(places, layouts, LAYOUTS);
     set.methods = names ? NAMES_IN(names, methods, METHODS) : ~0u;
     set.n_count = numbers_in(n ? n : set.quick ? "4k,32k" : "1k,4k,16k,32k,128k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads ? threads : processors, MAX_THREADS, set.threads);
@@ -680,11 +729,12 @@ static void parse(int argc, char **argv) {
     if (heads) heads_in(heads, &set.heads, &set.kv_heads);
     const unsigned forced = NAMES_IN(isa, isas, ISAS);
     for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
-    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count) usage(1);
+    if (!set.isa || !set.types || !set.layouts || !set.methods || !set.n_count || !set.thread_count)
+        usage(1);
     if (csv && !(set.csv = fopen(csv, "w"))) { perror(csv); exit(1); }
 }
 
-/* ---------------------------------------------------------------------------------------------- the run */
+/* ------------------------------------------------------------ the run */
 
 /* How fast this machine reads; the cells measure it again, beside their methods. */
 static void print_bandwidth(const element *e) {
@@ -702,7 +752,8 @@ static void print_bandwidth(const element *e) {
     }
 }
 
-/* santa.h must take the type and the instruction set at all; a method or layout that it refuses is said in its cell. */
+/* santa.h must take the type and the instruction set at all; a method or layout that it refuses
+   is said in its cell. */
 static int usable(const element *e) {
     cell c = new_cell("", e, layouts, 1, 1, 0.0);
     const santa_attention a = attention(&c, arena.data);
@@ -711,7 +762,8 @@ static int usable(const element *e) {
     o.isa = set.isa->isa;
     const santa_status s = santa_check(&a, &o);
     if (s == SANTA_OK) return 1;
-    printf("# %s with instruction set %s is left out: %s\n", e->name, set.isa->name, santa_status_string(s));
+    printf("# %s with instruction set %s is left out: %s\n", e->name, set.isa->name,
+           santa_status_string(s));
     return 0;
 }
 
@@ -724,15 +776,18 @@ int main(int argc, char **argv) {
     for (int i = 0; i < MOST_HEADS * DIM; i++) query_bf16[i] = santa_f32_to_bf16(query[i] = gauss(&state));
     print_machine(set.isa->isa);
     print_bandwidth(elements);
-    for (int i = 0; i < ELEMENTS; i++) if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
+    for (int i = 0; i < ELEMENTS; i++)
+        if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
     if (!set.types) return 1;
-    printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method needs; GB/s: that over\n"
-           "# the time; %% read: share of the rate at which K is read once in the same rounds by as many threads; /read K: time\n"
-           "# over that read's; dense/x: times faster than dense. vattention: 10 %% of the keys per head (more below\n"
-           "# 64k), predictor without cost; read 10 %%: as many rows of K and V, as single rows can be read at best.\n"
+    printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method\n"
+           "# needs; GB/s: that over the time; %% read: share of the rate at which K is read once in\n"
+           "# the same rounds by as many threads; /read K: time over that read's; dense/x: times faster\n"
+           "# than dense. vattention: 10 %% of the keys per head (more below 64k), predictor without\n"
+           "# cost; read 10 %%: as many rows of K and V, as single rows can be read at best.\n"
            "# bernoulli: sys, one draw per K feature and group. P16: pages of 16 tokens, in no order.\n"
            "# dense q8, sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
-    progress.all = bits(set.types) * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
+    progress.all = bits(set.types)
+                   * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
     progress.start = now();
     for (int i = 0; i < ELEMENTS; i++) {
         if (!(set.types >> i & 1)) continue;

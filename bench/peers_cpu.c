@@ -1,5 +1,5 @@
-/* What bench/peers_cpu.py calls by ctypes; it compiles this file as a shared library. Every field of peer_case has 8 bytes, so
-   that its mirror in Python cannot be laid out otherwise. */
+/* What bench/peers_cpu.py calls by ctypes; it compiles this file as a shared library. Every
+   field of peer_case has 8 bytes, so that its mirror in Python cannot be laid out otherwise. */
 #define _POSIX_C_SOURCE 200809L
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -91,5 +91,6 @@ void peer_encode(const char *type, const float *from, void *to, int64_t count) {
     int64_t row;
 #pragma omp parallel for
     for (row = 0; row < count / DIM; row++)
-        for (int64_t i = row * DIM; i < (row + 1) * DIM; i += e->block) e->encode((char *)to + bytes_of(e, i), from + i);
+        for (int64_t i = row * DIM; i < (row + 1) * DIM; i += e->block)
+            e->encode((char *)to + bytes_of(e, i), from + i);
 }

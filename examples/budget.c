@@ -1,5 +1,6 @@
-/* Choosing num_samples: double it until the estimated relative error of the output is below what you accept. Four combs
-   instead of one make the estimate honest for any V, at a small price in error: the last column shows one comb.
+/* Choosing num_samples: double it until the estimated relative error of the output is below
+   what you accept. Four combs instead of one make the estimate honest for any V, at a small
+   price in error: the last column shows one comb.
    Build: cc -O2 examples/budget.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -9,7 +10,8 @@
 
 enum { N = 16384, HEADS = 8, KV_HEADS = 2, D = 64 };
 
-static float q[HEADS * D], k[N * KV_HEADS * D], v[N * KV_HEADS * D], out[HEADS * D], exact[HEADS * D], std_error[HEADS];
+static float q[HEADS * D], k[N * KV_HEADS * D], v[N * KV_HEADS * D], out[HEADS * D], exact[HEADS * D],
+    std_error[HEADS];
 
 static santa_stats decode(santa_attention *a, const santa_options *o) {
     santa_stats stats;
@@ -40,7 +42,7 @@ int main(void) {
     decode(&a, &o);                                 /* the exact output: only to check the estimate here */
 
     a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
-    a.std_error = std_error;                        /* per head: sqrt(E |out - exact|^2), from the draws alone */
+    a.std_error = std_error; /* per head: sqrt(E |out - exact|^2), from the draws alone */
     o.method = SANTA_SYS;
     o.seed = 1;
     double estimated = 1.0, error = 1.0;

@@ -1,7 +1,8 @@
-/* A toy decoder for small llama-like checkpoints that attends through santa.h: streams text, compares methods (see --help).
+/* A toy decoder for small llama-like checkpoints that attends through santa.h: streams text,
+   compares methods (see --help).
    Build: cc -O2 examples/decode.c -lm      (add -fopenmp for --threads) */
 #ifndef _POSIX_C_SOURCE
-#define _POSIX_C_SOURCE 200809L                             /* clock_gettime, isatty, fileno under -std=c99 */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime, isatty, fileno under -std=c99 */
 #endif
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -15,7 +16,7 @@
 #include <unistd.h>
 #endif
 
-/* --------------------------------------------------------------------------------------------- command line */
+/* ------------------------------------------------------------ command line */
 
 typedef struct config {
     const char *model, *tokenizer, *prompt, *prompt_file;
@@ -49,7 +50,8 @@ typedef enum option_id {
     COMPARE, COMPARE_TOKENS, COMPARE_SEEDS, DEMO, HELP, OPTIONS
 } option_id;
 
-/* One table for parsing, range checks and --help. Numbers lie in [low, high]; open: the ends are excluded. */
+/* One table for parsing, range checks and --help. Numbers lie in [low, high]; open: the ends
+   are excluded. */
 static const struct {
     const char *name;
     value_kind kind;
@@ -65,26 +67,35 @@ static const struct {
 #define INSIDE(field, low, high)      NUMBER,  offsetof(config, field), low, high, 1, NULL
 #define CHOICE_IN(field, choices)     CHOICE,  offsetof(config, field), 0, 0, 0, choices
 #define FLAG_ONLY                     FLAG, 0, 0, 0, 0, NULL
-    { "model",           TEXT_IN(model),       "FILE  checkpoint that llama.h reads  [examples/model/model.bin]" },
+    { "model",           TEXT_IN(model),
+      "FILE  checkpoint that llama.h reads  [examples/model/model.bin]" },
     { "tokenizer",       TEXT_IN(tokenizer),   "FILE  its tokenizer  [examples/model/tokenizer.bin]" },
     { "prompt",          TEXT_IN(prompt),      "TEXT  text to continue" },
     { "prompt-file",     TEXT_IN(prompt_file), "FILE  text to continue, from a file" },
-    { "prompt-tokens",   INTEGER_IN(prompt_tokens, 1, INT32_MAX), "N  the prompt is the first N tokens of the text" },
-    { "steps",           INTEGER_IN(steps, 1, INT32_MAX),     "N  tokens to generate  [200, or what fits]" },
-    { "temperature",     NUMBER_IN(temperature, 0, 100),      "T  of the token sampler, 0 = greedy  [0.7]" },
-    { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0), "N  of the token sampler and of attention  [1]" },
+    { "prompt-tokens",   INTEGER_IN(prompt_tokens, 1, INT32_MAX),
+      "N  the prompt is the first N tokens of the text" },
+    { "steps",           INTEGER_IN(steps, 1, INT32_MAX),
+      "N  tokens to generate  [200, or what fits]" },
+    { "temperature",     NUMBER_IN(temperature, 0, 100),
+      "T  of the token sampler, 0 = greedy  [0.7]" },
+    { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0),
+      "N  of the token sampler and of attention  [1]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
-    { "samples",         INTEGER_IN(samples, 1, SANTA_MAX_SAMPLES), "S  draws a head, k of topk  [128; 64 in --demo]" },
+    { "samples",         INTEGER_IN(samples, 1, SANTA_MAX_SAMPLES),
+      "S  draws a head, k of topk  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
     { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that topp keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
     { "scores",          CHOICE_IN(scores, score_methods),    "how q . k is computed" },
     { "bernoulli-draws", INTEGER_IN(bernoulli_draws, 1, 65536), "B  draws of Bernoulli scores  [4]" },
-    { "compare",         FLAG_ONLY, "no text, a table: methods against dense on the text behind the prompt" },
-    { "compare-tokens",  INTEGER_IN(compare_tokens, 1, INT32_MAX), "N  tokens of text to compare on  [128]" },
-    { "compare-seeds",   INTEGER_IN(compare_seeds, 1, 1 << 20), "N  runs to average, --seed first  [1; 4 in --demo]" },
+    { "compare",         FLAG_ONLY,
+      "no text, a table: methods against dense on the text behind the prompt" },
+    { "compare-tokens",  INTEGER_IN(compare_tokens, 1, INT32_MAX),
+      "N  tokens of text to compare on  [128]" },
+    { "compare-seeds",   INTEGER_IN(compare_seeds, 1, 1 << 20),
+      "N  runs to average, --seed first  [1; 4 in --demo]" },
     { "demo",            FLAG_ONLY, "dense and sampled text behind a long prompt, then the table" },
     { "help",            FLAG_ONLY, "this" },
 };
@@ -101,10 +112,12 @@ static void print_help(FILE *f) {
             fprintf(f, c == options[i].choices ? ": [%s]" : ", %s", c->name);
         fprintf(f, "\n");
     }
-    fprintf(f, "\nWith --compare, --method and --samples narrow the table; with --demo they choose the second text.\n");
+    fprintf(f, "\nWith --compare, --method and --samples narrow the table; with --demo they choose "
+            "the second text.\n");
 }
 
-/* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are as far as can be. */
+/* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are
+   as far as can be. */
 static int distance(const char *a, const char *b) {
     enum { ROW = 32 };
     int row[ROW];
@@ -163,7 +176,8 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
     }
     const int integer = options[id].kind == INTEGER;
     if (!end || end == text || *end != 0 || (errno != 0 && integer))
-        return llama_fail(e, "--%s wants %s, not '%s'", options[id].name, integer ? "an integer" : "a number", text);
+        return llama_fail(e, "--%s wants %s, not '%s'", options[id].name,
+                          integer ? "an integer" : "a number", text);
     const double low = options[id].low, high = options[id].high;
     if (!(value >= low && value <= high) || (options[id].open && (value <= low || value >= high)))
         return llama_fail(e, "--%s wants a value %s %.16g and %.16g, not %s", options[id].name,
@@ -173,7 +187,8 @@ static int parse_value(config *c, option_id id, const char *text, llama_error *e
 
 /* An option that would be ignored is an error. */
 static int check_use(const config *c, llama_error *e) {
-    const int table = given(c, COMPARE) || given(c, DEMO), every_method = given(c, COMPARE) && !given(c, METHOD);
+    const int table = given(c, COMPARE) || given(c, DEMO),
+              every_method = given(c, COMPARE) && !given(c, METHOD);
     const int method = every_method ? -1 : (int)c->method;
     const struct { option_id id; int useful; const char *when; } rules[] = {
         { PROMPT_FILE,     !given(c, PROMPT), "cannot stand beside --prompt" },
@@ -182,12 +197,14 @@ static int check_use(const config *c, llama_error *e) {
         { TEMPERATURE,     !given(c, COMPARE), "has no meaning for --compare: it compares distributions" },
         { COMPARE_TOKENS,  table, "needs --compare or --demo" },
         { COMPARE_SEEDS,   table, "needs --compare or --demo" },
-        { SAMPLES,         every_method || has_draws(c->method), "needs a method with a fixed number of draws" },
+        { SAMPLES,         every_method || has_draws(c->method),
+          "needs a method with a fixed number of draws" },
         { TILE_SIZE,       every_method || has_tiles(c->method), "needs --method prop or flash" },
         { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
-        { BERNOULLI_DRAWS, c->scores != SANTA_SCORES_EXACT && c->scores != SANTA_SCORES_PROXY, "needs --scores bernoulli-... or group-..." },
+        { BERNOULLI_DRAWS, c->scores != SANTA_SCORES_EXACT && c->scores != SANTA_SCORES_PROXY,
+          "needs --scores bernoulli-... or group-..." },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         if (given(c, rules[i].id) && !rules[i].useful)
@@ -205,7 +222,8 @@ static int check_use(const config *c, llama_error *e) {
 static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
     for (int i = 1; i < argc; i++) {
         int id = 0;
-        if (strncmp(argv[i], "--", 2) != 0) return llama_fail(e, "%s is not an option: --help lists them", argv[i]);
+        if (strncmp(argv[i], "--", 2) != 0)
+            return llama_fail(e, "%s is not an option: --help lists them", argv[i]);
         while (id < OPTIONS && strcmp(argv[i] + 2, options[id].name) != 0) id++;
         if (id == OPTIONS) return unknown_option(argv[i] + 2, e);
         if (given(c, (option_id)id)) return llama_fail(e, "%s is given twice", argv[i]);
@@ -238,18 +256,18 @@ static santa_options attention_options(const config *c) {
     return o;
 }
 
-/* ------------------------------------------------------------------------------------------------- the session */
+/* ------------------------------------------------------------ the session */
 
 typedef struct session {
     llama_model     model;
     llama_tokenizer tokenizer;
     llama_state     state;
-    FILE    *info;                              /* lines that are not the model's text: stderr beside plain text */
-    char    *text;                              /* the text of --prompt-file, or NULL                            */
-    int32_t *token;                             /* the whole text's tokens, BOS first                            */
-    int64_t  prompt;                            /* the prompt is token[0 .. prompt)                              */
-    int64_t  steps;                             /* tokens to generate behind it                                  */
-    int64_t  compared;                          /* tokens of the text behind the prompt, for the table           */
+    FILE    *info;      /* lines that are not the model's text: stderr beside plain text */
+    char    *text;      /* the text of --prompt-file, or NULL */
+    int32_t *token;     /* the whole text's tokens, BOS first */
+    int64_t  prompt;    /* the prompt is token[0 .. prompt) */
+    int64_t  steps;     /* tokens to generate behind it */
+    int64_t  compared;  /* tokens of the text behind the prompt, for the table */
 } session;
 
 /* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a file. */
@@ -263,14 +281,17 @@ static void progress(int64_t done, int64_t all) {
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* Where the prompt ends and how many tokens follow it, so that all fits in the model's context. What the command line
-   leaves open shrinks to fit: behind a prompt of known length to what is left, else to half of the context or text. */
+/* Where the prompt ends and how many tokens follow it, so that all fits in the model's context.
+   What the command line leaves open shrinks to fit: behind a prompt of known length to what is
+   left, else to half of the context or text. */
 static int plan(session *s, const config *c, int64_t tokens, llama_error *e) {
-    const int64_t places = (int64_t)s->model.seq_len + 1;   /* the last token is only predicted and takes no position */
+    /* the last token is only predicted and takes no position */
+    const int64_t places = (int64_t)s->model.seq_len + 1;
     const int table = given(c, COMPARE) || given(c, DEMO), text = !given(c, COMPARE);
-    const int known = given(c, PROMPT_TOKENS) || !table;    /* else the prompt is as long as the rest allows */
+    const int known = given(c, PROMPT_TOKENS) || !table; /* else the prompt is as long as the rest allows */
     if (given(c, PROMPT_TOKENS) && c->prompt_tokens > tokens)
-        return llama_fail(e, "--prompt-tokens %d: the text has %d tokens", (int)c->prompt_tokens, (int)tokens);
+        return llama_fail(e, "--prompt-tokens %d: the text has %d tokens", (int)c->prompt_tokens,
+                          (int)tokens);
     s->prompt = given(c, PROMPT_TOKENS) ? c->prompt_tokens : tokens;
     s->steps = text ? c->steps : 0;
     s->compared = table ? c->compare_tokens : 0;
@@ -284,11 +305,14 @@ static int plan(session *s, const config *c, int64_t tokens, llama_error *e) {
 
     const int64_t prompt = larger(s->prompt, 1), more = larger(room, 1);
     if (prompt + more > places)
-        return llama_fail(e, "a prompt of %d tokens and %d more do not fit in the model's context of %d: see "
-                          "--prompt-tokens, --steps", (int)prompt, (int)more, (int)places - 1);
+        return llama_fail(e,
+                          "a prompt of %d tokens and %d more do not fit in the model's context of %d: see "
+                          "--prompt-tokens, --steps",
+                          (int)prompt, (int)more, (int)places - 1);
     if (table && (s->compared < 1 || s->prompt < 1 || s->prompt + s->compared > tokens))
-        return llama_fail(e, "a text of %d tokens is too short for a prompt and some more to compare", (int)tokens);
-    if (given(c, DEMO) && !given(c, PROMPT_TOKENS)) {       /* end at a line's end, if there is one nearby */
+        return llama_fail(e, "a text of %d tokens is too short for a prompt and some more to compare",
+                          (int)tokens);
+    if (given(c, DEMO) && !given(c, PROMPT_TOKENS)) { /* end at a line's end, if there is one nearby */
         for (int64_t n = s->prompt; n > 1 && n > s->prompt - 400; n--) {
             const llama_piece p = llama_decode_token(&s->tokenizer, s->token[n - 2], s->token[n - 1]);
             if (p.length > 0 && p.text[p.length - 1] == '\n') { s->prompt = n; break; }
@@ -304,7 +328,8 @@ static int open_session(session *s, const config *c, llama_error *e) {
     if (llama_load(&s->model, c->model, e) != 0) {
         const size_t used = strlen(e->text);
         if (!given(c, MODEL))
-            snprintf(e->text + used, sizeof e->text - used, " (start in the repository's root, or give --model)");
+            snprintf(e->text + used, sizeof e->text - used,
+                     " (start in the repository's root, or give --model)");
         return -1;
     }
     if (llama_load_tokenizer(&s->tokenizer, c->tokenizer, s->model.vocab_size, e) != 0) return -1;
@@ -314,14 +339,16 @@ static int open_session(session *s, const config *c, llama_error *e) {
     }
     s->token = llama_encode(&s->tokenizer, text, length, &tokens, e);
     if (!s->token || plan(s, c, (int64_t)tokens, e) != 0) return -1;
-    if (llama_state_init(&s->state, &s->model, s->prompt + larger(s->steps, s->compared) - 1, e) != 0) return -1;
+    if (llama_state_init(&s->state, &s->model, s->prompt + larger(s->steps, s->compared) - 1, e) != 0)
+        return -1;
     s->state.threads = (int)c->threads;
 
     const llama_model *m = &s->model;
     fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads, head_dim %d, context %d, "
             "vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads,
             (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
-    if (c->prompt_file) fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
+    if (c->prompt_file)
+        fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
     return 0;
 }
 
@@ -347,7 +374,7 @@ static int prefill(session *s, llama_error *e) {
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------ text */
+/* ------------------------------------------------------------ text */
 
 static double percent(double part, double whole) { return whole > 0.0 ? 100.0 * part / whole : 0.0; }
 
@@ -359,7 +386,8 @@ static void print_piece(llama_piece p) {
     fflush(stdout);
 }
 
-/* Continues the prompt, which must be in the cache, and streams the text. generated: [steps], *count of them used. */
+/* Continues the prompt, which must be in the cache, and streams the text. generated: [steps],
+   *count of them used. */
 static int generate(session *s, const config *c, const santa_options *o, int32_t *generated, int64_t *count,
                     llama_error *e) {
     llama_state *state = &s->state;
@@ -378,8 +406,10 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     const double seconds = llama_seconds() - start;
     printf("\n");
     fflush(stdout);
-    fprintf(s->info, "[%d tokens, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of V rows and %.1f %% of K "
-            "read]\n", (int)*count, (double)*count / seconds, percent(state->attention_seconds, seconds),
+    fprintf(s->info,
+            "[%d tokens, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of V rows and %.1f %% of K "
+            "read]\n",
+            (int)*count, (double)*count / seconds, percent(state->attention_seconds, seconds),
             percent((double)state->stats.v_rows_read, (double)state->stats.keys),
             percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
     return 0;
@@ -398,7 +428,7 @@ static int run_text(session *s, const config *c, llama_error *e) {
     return status;
 }
 
-/* ----------------------------------------------------------------------------------------------------- table */
+/* ------------------------------------------------------------ table */
 
 static const char *choice_name(const choice *list, int64_t value) {
     while (list->name && list->value != value) list++;
@@ -408,10 +438,12 @@ static const char *choice_name(const choice *list, int64_t value) {
 /* Sums over the tokens measured. */
 typedef struct row { double kl, agree, nll, v_rows, keys, seconds, attention_seconds, tokens; } row;
 
-/* Teacher-forced: the text's own tokens behind the prompt are fed, each prediction is compared with dense's of the same
-   position. Cache entries behind the prompt are written anew by every method, as in real decoding. dense:
-   [compared][vocab_size] log-probabilities, written if this row is the baseline. Adds to *r. */
-static int measure(session *s, const santa_options *o, double *dense, int baseline, row *r, llama_error *e) {
+/* Teacher-forced: the text's own tokens behind the prompt are fed, each prediction is compared
+   with dense's of the same position. Cache entries behind the prompt are written anew by every
+   method, as in real decoding. dense: [compared][vocab_size] log-probabilities, written if this
+   row is the baseline. Adds to *r. */
+static int measure(session *s, const santa_options *o, double *dense, int baseline, row *r,
+                   llama_error *e) {
     const int32_t vocab = s->model.vocab_size;
     llama_state *state = &s->state;
     double *log_p = (double *)malloc((size_t)vocab * sizeof *log_p);
@@ -446,17 +478,20 @@ static int measure(session *s, const santa_options *o, double *dense, int baseli
 
 static void print_row(const char *name, const char *draws, const row *r) {
     printf("%-10s %6s  %13.5f  %12.1f  %14.3f  %13.1f  %8.0f\n", name, draws, r->kl / r->tokens,
-           percent(r->agree, r->tokens), r->nll / r->tokens, percent(r->v_rows, r->keys), r->tokens / r->seconds);
+           percent(r->agree, r->tokens), r->nll / r->tokens, percent(r->v_rows, r->keys),
+           r->tokens / r->seconds);
     fflush(stdout);
 }
 
 static int run_table(session *s, const config *c, llama_error *e) {
     const santa_method all[] = { SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K };
     const int64_t all_samples[] = { 8, 16, 32, 64, 128 };
-    const int narrow = given(c, COMPARE) && given(c, METHOD), one_budget = given(c, COMPARE) && given(c, SAMPLES);
+    const int narrow = given(c, COMPARE) && given(c, METHOD),
+              one_budget = given(c, COMPARE) && given(c, SAMPLES);
     const int budgets = has_draws(c->method);
     const int method_count = narrow ? 1 : (int)(sizeof all / sizeof all[0]);
-    const int sample_count = one_budget || (narrow && !budgets) ? 1 : (int)(sizeof all_samples / sizeof all_samples[0]);
+    const int sample_count =
+        one_budget || (narrow && !budgets) ? 1 : (int)(sizeof all_samples / sizeof all_samples[0]);
     double best_rate = 0.0;
     char best_name[64] = "";
     int status = 0;
@@ -464,14 +499,16 @@ static int run_table(session *s, const config *c, llama_error *e) {
     memset(&baseline, 0, sizeof baseline);
 
     const uint64_t count = (uint64_t)s->compared * (uint64_t)s->model.vocab_size;
-    double *dense = count <= SIZE_MAX / sizeof *dense ? (double *)malloc((size_t)count * sizeof *dense) : NULL;
+    double *dense =
+        count <= SIZE_MAX / sizeof *dense ? (double *)malloc((size_t)count * sizeof *dense) : NULL;
     if (!dense) return llama_fail(e, "no memory for %d predictions", (int)s->compared);
     santa_options o = { 0 };
     o.num_threads = c->threads;
-    printf("\nThe text's next %d tokens, fed as they are; each method against dense attention; mean of %d seed%s:\n\n",
+    printf("\nThe text's next %d tokens, fed as they are; each method against dense attention; "
+           "mean of %d seed%s:\n\n",
            (int)s->compared, (int)c->compare_seeds, c->compare_seeds > 1 ? "s" : "");
     printf("method      draws  KL nats/token  top-1 same %%  NLL nats/token  V rows read %%  tokens/s\n");
-    for (int64_t run = 0; run < c->compare_seeds && status == 0; run++)     /* timed as long as the others */
+    for (int64_t run = 0; run < c->compare_seeds && status == 0; run++) /* timed as long as the others */
         status = measure(s, &o, dense, 1, &baseline, e);
     if (status == 0) print_row("dense", "-", &baseline);
     for (int i = 0; i < method_count && status == 0; i++)
@@ -483,7 +520,8 @@ static int run_table(session *s, const config *c, llama_error *e) {
             if (!narrow || budgets) snprintf(draws, sizeof draws, "%d", (int)one.samples);
             o = attention_options(&one);
             const santa_status why = llama_check(&s->state, &o);
-            if (!narrow && (why == SANTA_ERR_BACKEND_METHOD || why == SANTA_ERR_PROXY_METHOD)) break;  /* has none */
+            /* has none */
+            if (!narrow && (why == SANTA_ERR_BACKEND_METHOD || why == SANTA_ERR_PROXY_METHOD)) break;
             row r;
             memset(&r, 0, sizeof r);
             for (int64_t run = 0; run < c->compare_seeds && status == 0; run++, one.seed++) {
@@ -508,17 +546,21 @@ static int run_table(session *s, const config *c, llama_error *e) {
     if (best_rate <= 0.0)
         printf("No row has dense's best token in 95 %% of the places.\n");
     else if (speedup < 1.05)
-        printf("No row that has dense's best token in 95 %% of the places is clearly faster than dense: with at\n"
-               "most %d keys sampling does not pay (see >>when in santa.h).\n", (int)(s->prompt + s->compared - 1));
+        printf("No row that has dense's best token in 95 %% of the places is clearly faster than "
+               "dense: with at\n"
+               "most %d keys sampling does not pay (see >>when in santa.h).\n",
+               (int)(s->prompt + s->compared - 1));
     else
-        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s) makes %.2f times dense's\n"
+        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s) makes "
+               "%.2f times dense's\n"
                "tokens per second.\n", best_name, speedup);
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------------ demo */
+/* ------------------------------------------------------------ demo */
 
-/* The prompt's last lines. Tokens keep every byte of the text, so their lengths tell where the prompt ends in it. */
+/* The prompt's last lines. Tokens keep every byte of the text, so their lengths tell where the
+   prompt ends in it. */
 static void print_prompt_end(const session *s, const char *text, int lines) {
     int64_t end = 0, begin;
     for (int64_t i = 1; i < s->prompt; i++)
@@ -547,7 +589,8 @@ static int run_demo(session *s, const config *c, llama_error *e) {
         if (run == 1 && has_draws(c->method))
             snprintf(draws, sizeof draws, ", %d draws a head", (int)c->samples);
         printf("\n--- %s%s: the prompt continued at temperature %g, seed %lld\n\n",
-               run == 0 ? "dense" : choice_name(methods, c->method), draws, c->temperature, (long long)c->seed);
+               run == 0 ? "dense" : choice_name(methods, c->method), draws, c->temperature,
+               (long long)c->seed);
         status = generate(s, c, run == 0 ? &dense : &sampled, generated + run * s->steps, &count[run], e);
     }
     if (status == 0) {
@@ -579,10 +622,12 @@ int main(int argc, char **argv) {
     if (status == 0 && given(&c, HELP)) { print_help(stdout); return 0; }
     if (status == 0) status = open_session(&s, &c, &error);
     if (status == 0 && given(&c, DEMO)) status = run_demo(&s, &c, &error);
-    else if (status == 0 && given(&c, COMPARE)) status = prefill(&s, &error) != 0 ? -1 : run_table(&s, &c, &error);
+    else if (status == 0 && given(&c, COMPARE))
+        status = prefill(&s, &error) != 0 ? -1 : run_table(&s, &c, &error);
     else if (status == 0) status = run_text(&s, &c, &error);
     close_session(&s);
-    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout))) status = llama_fail(&error, "cannot write the output");
+    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+        status = llama_fail(&error, "cannot write the output");
     if (status != 0) fprintf(stderr, "decode: %s\n", error.text);
     return status == 0 ? 0 : 1;
 }

@@ -1,11 +1,13 @@
-/* Which layer should get how many draws, at a fixed total: layer_budgets.h on a synthetic reward whose best split is known.
+/* Which layer should get how many draws, at a fixed total: layer_budgets.h on a synthetic
+   reward whose best split is known.
    Build: cc -O2 examples/layer_budgets.c -lm */
 #include "layer_budgets.h"
 #include <stdlib.h>
 
 enum { LAYERS = 6, TOTAL = 96, QUESTIONS = 16 };
 
-/* Layer i errs like weight[i] / budget[i]: the best budgets are proportional to the roots of the weights. */
+/* Layer i errs like weight[i] / budget[i]: the best budgets are proportional to the roots of
+   the weights. */
 static const double weight[LAYERS] = { 9.0, 1.0, 0.25, 4.0, 0.25, 1.0 };
 
 static double right_answers(const int64_t *budget) {
@@ -14,8 +16,9 @@ static double right_answers(const int64_t *budget) {
     return exp(-error);
 }
 
-/* The share of right answers to a few questions, each right by chance: as noisy as a real evaluation. The questions come
-   from the episode number, so that two sets of budgets are compared on the same ones. */
+/* The share of right answers to a few questions, each right by chance: as noisy as a real
+   evaluation. The questions come from the episode number, so that two sets of budgets are
+   compared on the same ones. */
 static double reward(void *user, const int64_t *budget, int32_t layers, int64_t episode) {
     uint64_t random = (uint64_t)episode * QUESTIONS;
     int right = 0;
@@ -46,7 +49,10 @@ int main(void) {
         best[i] = (int64_t)floor(TOTAL * sqrt(weight[i]) / roots + 0.5);
     }
     o.iterations = 100;
-    if (layer_budgets_search(&o, reward, NULL, found, &error) != 0) { fprintf(stderr, "%s\n", error.text); return 1; }
+    if (layer_budgets_search(&o, reward, NULL, found, &error) != 0) {
+        fprintf(stderr, "%s\n", error.text);
+        return 1;
+    }
     printf("%d draws for %d layers, %d episodes of %d questions\n", (int)TOTAL, (int)LAYERS,
            (int)(2 * o.pairs * o.iterations), (int)QUESTIONS);
     print("uniform", uniform);

@@ -1,4 +1,5 @@
-/* A context in two pieces, say a prefix that many requests share and a request's own tokens: attend to each, merge.
+/* A context in two pieces, say a prefix that many requests share and a request's own tokens:
+   attend to each, merge.
    Build: cc -O2 examples/merge.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -19,7 +20,7 @@ static void attend(int begin, int end, const santa_options *o, result *r) {
     a.k = santa_view(k + begin * KV_HEADS * D, SANTA_F32, 1, end - begin, KV_HEADS, D);
     a.v = santa_view(v + begin * KV_HEADS * D, SANTA_F32, 1, end - begin, KV_HEADS, D);
     a.out = santa_view(r->out, SANTA_F32, 1, 1, HEADS, D);
-    a.lse = r->lse;                             /* what a merge needs beside the output: the weight of the piece */
+    a.lse = r->lse; /* what a merge needs beside the output: the weight of the piece */
     a.std_error = r->std_error;
     const size_t bytes = santa_workspace_size(&a, o);
     void *workspace = malloc(bytes);
@@ -30,7 +31,8 @@ static void attend(int begin, int end, const santa_options *o, result *r) {
 
 /* Both pieces under the same options, merged into *r. */
 static void attend_in_two(const santa_options *o, result *r) {
-    const uint64_t prefix_id = 0, own_id = 1;   /* draws of their own: equal ids would tie their errors together */
+    /* draws of their own: equal ids would tie their errors together */
+    const uint64_t prefix_id = 0, own_id = 1;
     santa_options prefix = *o, own = *o;
     result right;
     prefix.request_ids = &prefix_id;
@@ -57,7 +59,7 @@ int main(void) {
     const double lse_error = santa_relative_l2(merged.lse, whole.lse, HEADS);
     printf("dense pieces: merged output off by %.1e, lse by %.1e\n", exact_error, lse_error);
 
-    o.method = SANTA_SYS;                       /* sampled: each merge is an unbiased estimate of the whole */
+    o.method = SANTA_SYS; /* sampled: each merge is an unbiased estimate of the whole */
     o.num_samples = 64;
     double square = 0.0, predicted = 0.0, size = 0.0, bias = 0.0;
     for (int run = 0; run < RUNS; run++) {
@@ -72,10 +74,12 @@ int main(void) {
     }
     for (int i = 0; i < HEADS * D; i++) size += (double)whole.out[i] * (double)whole.out[i];
     for (int i = 0; i < HEADS * D; i++) bias += pow((double)mean[i] - (double)whole.out[i], 2.0);
-    printf("sampled pieces, 64 draws each: one merge off by %.1f %% (std_error says %.1f %%), the mean of %d by "
-           "%.1f %%\n", 100.0 * sqrt(square / size), 100.0 * sqrt(predicted / size), RUNS, 100.0 * sqrt(bias / size));
+    printf("sampled pieces, 64 draws each: one merge off by %.1f %% (std_error says %.1f %%), the mean "
+           "of %d by %.1f %%\n",
+           100.0 * sqrt(square / size), 100.0 * sqrt(predicted / size), RUNS, 100.0 * sqrt(bias / size));
 
-    /* A mean of RUNS unbiased estimates has 1/RUNS of their squared error; 2 leaves room for chance, not for bias. */
+    /* A mean of RUNS unbiased estimates has 1/RUNS of their squared error; 2 leaves room for
+       chance, not for bias. */
     const int good = exact_error < 1e-5 && lse_error < 1e-5 && bias < 2.0 * square / RUNS
                      && predicted > 0.5 * square && predicted < 3.0 * square;
     printf("%s\n", good ? "as it should be" : "WRONG");

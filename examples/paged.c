@@ -11,7 +11,8 @@ enum { BATCH = 3, PAGE = 16, MAX_PAGES = 64, PAGES = BATCH * MAX_PAGES, MOST = P
        HEADS = 8, KV_HEADS = 2, D = 64, ROW = KV_HEADS * D };
 
 static float q[BATCH * HEADS * D], out[BATCH * HEADS * D], alone[HEADS * D];
-static float k[BATCH][MOST * ROW], v[BATCH][MOST * ROW];        /* each request's own, contiguous: to compare with */
+/* each request's own, contiguous: to compare with */
+static float k[BATCH][MOST * ROW], v[BATCH][MOST * ROW];
 static float k_pool[PAGES * PAGE * ROW], v_pool[PAGES * PAGE * ROW];
 static int32_t block_table[BATCH * MAX_PAGES];
 
@@ -25,15 +26,17 @@ static void decode(const santa_attention *a, const santa_options *o) {
 
 int main(void) {
     const int32_t seq_lens[BATCH] = { 1000, 37, 260 };
-    const uint64_t request_ids[BATCH] = { 501, 502, 503 };     /* draws follow the request, not the batch index */
+    /* draws follow the request, not the batch index */
+    const uint64_t request_ids[BATCH] = { 501, 502, 503 };
 
-    /* Nothing past a request's last token is read: the pool is all NaN, the table all -1, until tokens come. */
+    /* Nothing past a request's last token is read: the pool is all NaN, the table all -1, until
+       tokens come. */
     for (int i = 0; i < PAGES * PAGE * ROW; i++) k_pool[i] = v_pool[i] = (float)NAN;
     for (int i = 0; i < BATCH * MAX_PAGES; i++) block_table[i] = -1;
     for (int b = 0, used = 0; b < BATCH; b++) {
         data_sequence(q + b * HEADS * D, k[b], v[b], seq_lens[b], HEADS, KV_HEADS, D, (uint64_t)b + 1);
         for (int t = 0; t < seq_lens[b]; t++) {
-            if (t % PAGE == 0) block_table[b * MAX_PAGES + t / PAGE] = used++ * 131 % PAGES;    /* scattered */
+            if (t % PAGE == 0) block_table[b * MAX_PAGES + t / PAGE] = used++ * 131 % PAGES; /* scattered */
             const int slot = block_table[b * MAX_PAGES + t / PAGE] * PAGE + t % PAGE;
             memcpy(k_pool + slot * ROW, k[b] + t * ROW, ROW * sizeof(float));
             memcpy(v_pool + slot * ROW, v[b] + t * ROW, ROW * sizeof(float));
@@ -56,7 +59,7 @@ int main(void) {
     decode(&a, &o);
 
     int wrong = 0;
-    for (int b = 0; b < BATCH; b++) {                           /* each request alone, from its contiguous copy */
+    for (int b = 0; b < BATCH; b++) { /* each request alone, from its contiguous copy */
         santa_attention one = {0};
         one.q   = santa_view(q + b * HEADS * D, SANTA_F32, 1, 1, HEADS, D);
         one.k   = santa_view(k[b], SANTA_F32, 1, seq_lens[b], KV_HEADS, D);
@@ -66,7 +69,8 @@ int main(void) {
         decode(&one, &o);
         const int same = memcmp(alone, out + b * HEADS * D, sizeof alone) == 0;
         printf("request %d, %4d tokens in %2d pages: %s\n", (int)request_ids[b], (int)seq_lens[b],
-               (int)(seq_lens[b] + PAGE - 1) / PAGE, same ? "the same bits as alone and contiguous" : "DIFFERENT");
+               (int)(seq_lens[b] + PAGE - 1) / PAGE,
+               same ? "the same bits as alone and contiguous" : "DIFFERENT");
         wrong += !same;
     }
     return wrong ? 1 : 0;

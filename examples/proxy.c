@@ -28,7 +28,7 @@ static double measure(santa_attention *a, int32_t *length, santa_method method,
     santa_stats stats = {0};
     double error = 0.0, read = 0.0;
     for (int step = 0; step < STEPS; step++) {
-        *length = PROMPT + step + 1;            /* a decoder has just written row PROMPT + step of k and v */
+        *length = PROMPT + step + 1; /* a decoder has just written row PROMPT + step of k and v */
         if (a->proxy) check(santa_proxy_append(a, 1, NULL));
         o.offset = santa_offset(0, step);
         a->out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
@@ -40,11 +40,13 @@ static double measure(santa_attention *a, int32_t *length, santa_method method,
         /* with K and V in 16 bits; a key of the copy takes 36 bytes here */
         const double copy = (double)santa_proxy_size(a) / (CAPACITY * KV_HEADS);
         const double rows = (double)(stats.k_rows_read + stats.v_rows_read);
-        read += (2.0 * D * rows + copy * (double)stats.proxy_rows_read) / (4.0 * D * (double)stats.keys) / STEPS;
+        read += (2.0 * D * rows + copy * (double)stats.proxy_rows_read) / (4.0 * D * (double)stats.keys)
+                / STEPS;
     }
-    printf("%-4s %-14s error %5.1f %%, bytes %5.1f %% of exact attention's; %d of %d heads rescued, %d redone\n",
-           santa_method_name(method), scores == SANTA_SCORES_PROXY ? "from the copy" : "exact scores",
-           100.0 * sqrt(error), 100.0 * read, (int)stats.rescued_rows, (int)stats.rows, (int)stats.redone_rows);
+    printf("%-4s %-14s error %5.1f %%, bytes %5.1f %% of exact attention's; %d of %d heads rescued, "
+           "%d redone\n", santa_method_name(method),
+           scores == SANTA_SCORES_PROXY ? "from the copy" : "exact scores", 100.0 * sqrt(error), 100.0 * read,
+           (int)stats.rescued_rows, (int)stats.rows, (int)stats.redone_rows);
     free(workspace);
     return error;
 }

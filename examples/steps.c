@@ -39,17 +39,19 @@ int main(void) {
     check(santa_decode(&a, &o, workspace, bytes, NULL));
 
     for (int kv_head = 0; kv_head < KV_HEADS; kv_head++) {
-        check(santa_scores(&a, &o, 0, 0, kv_head, scores, N, workspace, bytes));            /* 1. q . k, by group */
+        check(santa_scores(&a, &o, 0, 0, kv_head, scores, N, workspace, bytes)); /* 1. q . k, by group */
         for (int g = 0; g < GROUP; g++) {
             const int head = kv_head * GROUP + g;
-            const santa_stream_id id = { 0, head, 0 };          /* request, head, query row: as santa_decode */
-            check(santa_sample(scores + g * N, N, &o, id, &draws, sample_workspace, sample_bytes));    /* 2. draw */
-            for (int64_t i = 0; i < draws.rows; i++) {                                      /* 3. your own gather */
+            const santa_stream_id id = { 0, head, 0 }; /* request, head, query row: as santa_decode */
+            /* 2. draw */
+            check(santa_sample(scores + g * N, N, &o, id, &draws, sample_workspace, sample_bytes));
+            for (int64_t i = 0; i < draws.rows; i++) { /* 3. your own gather */
                 const float *row = v + (draws.index[i] * KV_HEADS + kv_head) * D;
                 for (int x = 0; x < D; x++) mine[head * D + x] += draws.weight[i] * row[x];
             }
             my_lse[head] = draws.lse;
-            printf("head %d: %2d rows for %d draws; the most drawn:", head, (int)draws.rows, (int)draws.draws);
+            printf("head %d: %2d rows for %d draws; the most drawn:", head, (int)draws.rows,
+                   (int)draws.draws);
             int32_t shown = 0;
             for (int64_t i = 0; i < draws.rows; i++)
                 if (draws.count[i] >= 8 && shown++ < 4)
@@ -57,7 +59,8 @@ int main(void) {
             printf("\n");
         }
     }
-    const double error = santa_relative_l2(mine, out, HEADS * D), lse_error = santa_relative_l2(my_lse, lse, HEADS);
+    const double error = santa_relative_l2(mine, out, HEADS * D),
+                 lse_error = santa_relative_l2(my_lse, lse, HEADS);
     printf("against santa_decode: output off by %.1e, lse by %.1e\n", error, lse_error);
     free(draws.index);
     free(draws.count);

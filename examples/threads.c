@@ -65,8 +65,8 @@ int main(void) {
     pthread_t thread[WORKERS];
     for (int i = 0; i < WORKERS; i++) if (pthread_create(&thread[i], NULL, worker, &p) != 0) return 1;
     for (int b = 0; b < BATCH; b++)
-        data_sequence(q + b * HEADS * D, k + b * N * KV_HEADS * D, v + b * N * KV_HEADS * D, N, HEADS, KV_HEADS, D,
-                      (uint64_t)b + 1);
+        data_sequence(q + b * HEADS * D, k + b * N * KV_HEADS * D, v + b * N * KV_HEADS * D, N, HEADS,
+                      KV_HEADS, D, (uint64_t)b + 1);
     santa_attention a = {0};
     a.q = santa_view(q, SANTA_F32, BATCH, 1, HEADS, D);
     a.k = santa_view(k, SANTA_F32, BATCH, N, KV_HEADS, D);
@@ -78,7 +78,8 @@ int main(void) {
     o.parallel_user = &p;
     int wrong = 0;
     for (o.num_threads = 1; o.num_threads <= 4; o.num_threads *= 2) {
-        const size_t bytes = santa_workspace_size(&a, &o);      /* grows with the threads: each needs its own part */
+        /* grows with the threads: each needs its own part */
+        const size_t bytes = santa_workspace_size(&a, &o);
         void *workspace = malloc(bytes);
         const santa_status status = santa_decode(&a, &o, workspace, bytes, NULL);
         free(workspace);

@@ -1,4 +1,5 @@
-/* vAttention: ask for a relative error epsilon with probability 1 - delta, see what was read, count the misses.
+/* vAttention: ask for a relative error epsilon with probability 1 - delta, see what was read,
+   count the misses.
    Build: cc -O2 examples/vattention.c -lm */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -19,7 +20,8 @@ static void decode(const santa_attention *a, const santa_options *o) {
     if (status != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(status)); exit(1); }
 }
 
-/* Share of the heads and runs whose error is above epsilon: of the denominator exp(lse), or of the output vector. */
+/* Share of the heads and runs whose error is above epsilon: of the denominator exp(lse), or of
+   the output vector. */
 static int measure(santa_attention *a, santa_guarantee guarantee, double epsilon, double delta) {
     santa_audit audit[HEADS];
     santa_options o = {0};
@@ -28,7 +30,7 @@ static int measure(santa_attention *a, santa_guarantee guarantee, double epsilon
     o.vattention.guarantee = guarantee;
     o.vattention.epsilon = epsilon;
     o.vattention.delta = delta;
-    o.vattention.audit = audit;                 /* heavy == NULL: the heaviest 2.5 % of keys from an exact oracle */
+    o.vattention.audit = audit; /* heavy == NULL: the heaviest 2.5 % of keys from an exact oracle */
     int misses = 0;
     double density = 0.0;
     for (int run = 0; run < RUNS; run++) {
@@ -42,14 +44,16 @@ static int measure(santa_attention *a, santa_guarantee guarantee, double epsilon
             density += audit[h].density / (RUNS * HEADS);
         }
     }
-    const double trials = RUNS * HEADS, rate = misses / trials, slack = 3.0 * sqrt(delta * (1.0 - delta) / trials);
+    const double trials = RUNS * HEADS, rate = misses / trials,
+                 slack = 3.0 * sqrt(delta * (1.0 - delta) / trials);
     printf("%-11s  epsilon %.2f  delta %.2f: missed in %4.1f %% of %d, %4.1f %% of the keys read\n",
-           guarantee == SANTA_GUARANTEE_FULL ? "output" : "denominator", epsilon, delta, 100.0 * rate, RUNS * HEADS,
-           100.0 * density);
+           guarantee == SANTA_GUARANTEE_FULL ? "output" : "denominator", epsilon, delta, 100.0 * rate,
+           RUNS * HEADS, 100.0 * density);
     const santa_audit *x = &audit[0];
-    printf("  head 0: %d keys = %d fixed + %d residual; %d base samples gave sigma %.3g, D %.3g, budget %d\n",
-           (int)x->num_keys, (int)x->num_fixed, (int)x->num_residual, (int)x->num_base, x->sigma, x->denominator,
-           (int)x->budget);
+    printf(
+        "  head 0: %d keys = %d fixed + %d residual; %d base samples gave sigma %.3g, D %.3g, budget %d\n",
+        (int)x->num_keys, (int)x->num_fixed, (int)x->num_residual, (int)x->num_base, x->sigma,
+        x->denominator, (int)x->budget);
     return rate <= delta + slack;
 }
 

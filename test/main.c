@@ -18,7 +18,7 @@ static void hang(void) {
 static const test_case suite_hang[] = {{"a case that hangs", hang}, {0, 0}};
 
 static const struct { const char *name; const test_case *cases; } suites[] = {
-#ifdef TEST_SUITES                           /* cuda/test_cuda.cu includes this file with a list of its own */
+#ifdef TEST_SUITES /* cuda/test_cuda.cu includes this file with a list of its own */
     TEST_SUITES
 #else
     {"convert",     suite_convert},
@@ -75,15 +75,16 @@ static int is_near(double got, double want, double abs_tol, double rel_tol) {
     return got == want || fabs(got - want) <= abs_tol + rel_tol * fabs(want);
 }
 
-int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr, const char *file,
-                    int line) {
+int test_check_near(double got, double want, double abs_tol, double rel_tol, const char *expr,
+                    const char *file, int line) {
     return test_check(is_near(got, want, abs_tol, rel_tol), file, line,
-                      "%s: got %.9g, want %.9g, tolerance %g + %g relative", expr, got, want, abs_tol, rel_tol);
+                      "%s: got %.9g, want %.9g, tolerance %g + %g relative", expr, got, want, abs_tol,
+                      rel_tol);
 }
 
 int test_check_status(santa_status got, santa_status want, const char *expr, const char *file, int line) {
-    return test_check(got == want, file, line, "%s: got \"%s\", want \"%s\"", expr, santa_status_string(got),
-                      santa_status_string(want));
+    return test_check(got == want, file, line, "%s: got \"%s\", want \"%s\"", expr,
+                      santa_status_string(got), santa_status_string(want));
 }
 
 double test_mean_z(double sum, double sum_of_squares, double count, double expected) {
@@ -95,15 +96,15 @@ double test_mean_z(double sum, double sum_of_squares, double count, double expec
     return variance > 0.0 ? off / sqrt(variance / count) : 1e300;      /* NaN: as wrong as can be */
 }
 
-int test_check_mean(const char *name, double sum, double sum_of_squares, double count, double expected, double z_max,
-                    const char *file, int line) {
+int test_check_mean(const char *name, double sum, double sum_of_squares, double count, double expected,
+                    double z_max, const char *file, int line) {
     const double z = test_mean_z(sum, sum_of_squares, count, expected);
-    return test_check(z <= z_max, file, line, "%s: mean %.9g of %.0f, expected %.9g, z = %.2f above %.2f", name,
-                      sum / count, count, expected, z, z_max);
+    return test_check(z <= z_max, file, line, "%s: mean %.9g of %.0f, expected %.9g, z = %.2f above %.2f",
+                      name, sum / count, count, expected, z, z_max);
 }
 
-int test_check_array(const char *name, const float *got, const double *want, int64_t n, double abs_tol, double rel_tol,
-                     const char *file, int line) {
+int test_check_array(const char *name, const float *got, const double *want, int64_t n, double abs_tol,
+                     double rel_tol, const char *file, int line) {
     int64_t wrong = 0, first[4] = {0, 0, 0, 0};
     double  worst = 0.0;
     for (int64_t i = 0; i < n; i++)
@@ -113,11 +114,12 @@ int test_check_array(const char *name, const float *got, const double *want, int
             wrong++;
         }
     if (wrong == 0) return 1;
-    test_check(0, file, line, "%s: %lld of %lld differ by more than %g + %g relative, worst %g", name, (long long)wrong,
-               (long long)n, abs_tol, rel_tol, worst);
+    test_check(0, file, line, "%s: %lld of %lld differ by more than %g + %g relative, worst %g", name,
+               (long long)wrong, (long long)n, abs_tol, rel_tol, worst);
     if (failures <= MAX_MESSAGES)
         for (int64_t i = 0; i < wrong && i < 4; i++)
-            printf("        [%lld] got %.9g, want %.9g\n", (long long)first[i], (double)got[first[i]], want[first[i]]);
+            printf("        [%lld] got %.9g, want %.9g\n", (long long)first[i], (double)got[first[i]],
+                   want[first[i]]);
     return 0;
 }
 

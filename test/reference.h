@@ -480,6 +480,39 @@ static inline void ref_out(const ref_problem *p, int64_t b, int64_t i, int64_t h
     for (int64_t c = 0; c < p->spec.head_dim_v; c++) out[c] = ref_get(&p->a.out, b, i, h, c);
 }
 
+/* |a - b|^2 and |a|^2. */
+static inline double ref_distance2(const double *a, const double *b, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += (a[i] - b[i]) * (a[i] - b[i]);
+    return sum;
+}
+static inline double ref_length2(const double *a, int64_t n) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] * a[i];
+    return sum;
+}
+
+/* Exact attention of a problem of one query row, [heads, head_dim_v], and |out - exact|^2 over its
+   heads. each: of a head, added up, or NULL. */
+static inline double *ref_exact(const ref_problem *p) {
+    const int64_t dv = p->spec.head_dim_v;
+    double *exact = ref_doubles(p->spec.heads * dv);
+    for (int64_t h = 0; h < p->spec.heads; h++) ref_dense(p, 0, 0, h, exact + h * dv, NULL);
+    return exact;
+}
+static inline double ref_error2(const ref_problem *p, const double *exact, double *each) {
+    const int64_t dv = p->spec.head_dim_v;
+    double *out = ref_doubles(dv), sum = 0.0;
+    for (int64_t h = 0; h < p->spec.heads; h++) {
+        ref_out(p, 0, 0, h, out);
+        const double one = ref_distance2(out, exact + h * dv, dv);
+        if (each) each[h] += one;
+        sum += one;
+    }
+    free(out);
+    return sum;
+}
+
 /* What rounding to the type of out may change, relative. */
 static inline double ref_epsilon(santa_dtype type) {
     return type == SANTA_F32 ? 1e-5 : type == SANTA_F16 ? 1.01 / 2048.0 : 1.01 / 256.0;
@@ -532,6 +565,14 @@ static inline ref_drawn ref_sample(const float *scores, int64_t n, const santa_o
     free(workspace);
     return r;
 }
+
+/* The draws' estimate from rows of V. */
+static inline void ref_drawn_sum(const ref_drawn *r, const double *v, int64_t dv, double *out) {
+    for (int64_t c = 0; c < dv; c++) out[c] = 0.0;
+    for (int64_t i = 0; i < r->d.rows; i++)
+        for (int64_t c = 0; c < dv; c++) out[c] += (double)r->weight[i] * v[r->index[i] * dv + c];
+}
+
 static inline void ref_drawn_free(ref_drawn *r) { free(r->index); free(r->count); free(r->weight); }
 
 /* ------------------------------------------------------------------------------------------------- variances */
@@ -605,9 +646,7 @@ static inline double ref_variance_sys(const double *p, int64_t n, const double *
         for (int64_t j = 0; j < n; j++)
             if (count[j])
                 for (int64_t c = 0; c < dv; c++) got[c] += (double)count[j] / (double)samples * v[j * dv + c];
-        double square = 0.0;
-        for (int64_t c = 0; c < dv; c++) square += (got[c] - mean[c]) * (got[c] - mean[c]);
-        total += (u[i] - last) * square;
+        total += (u[i] - last) * ref_distance2(got, mean, dv);
         last = u[i];
     }
     free(u); free(mean); free(got); free(count);

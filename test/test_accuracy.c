@@ -1,6 +1,7 @@
-/* The accuracy program on a model too small to know anything: it ends, its numbers do not depend on the threads, dense is
-   dense, and what is wrong with files and options is said. The program is $SANTA_ACCURACY, else build/accuracy; where it
-   is not built, or programs cannot be started, the cases are skipped. */
+/* The accuracy program on a model too small to know anything: it ends, its numbers do not
+   depend on the threads, dense is dense, and what is wrong with files and options is said. The
+   program is $SANTA_ACCURACY, else build/accuracy; where it is not built, or programs cannot be
+   started, the cases are skipped. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE                                       /* popen, getpid under -std=c99 */
 #define HAVE_POPEN 1
@@ -14,7 +15,8 @@
 
 #ifdef HAVE_POPEN
 
-enum { DIM = 16, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, CONTEXT = 640, MOST = 1 << 20 };
+enum { DIM = 16, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, CONTEXT = 640,
+       MOST = 1 << 20 };
 
 static char model_path[400], csv_path[400];
 static char said[MOST], other[MOST];
@@ -44,7 +46,8 @@ static void write_model(int32_t vocab, long cut) {
     const int32_t sizes[8] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, vocab, CONTEXT};
     const int64_t q_dim = HEADS * HEAD_DIM, kv_dim = KV_HEADS * HEAD_DIM;
     const int64_t tensors[11] = {vocab * DIM, LAYERS * DIM, LAYERS * q_dim * DIM, LAYERS * kv_dim * DIM,
-                                 LAYERS * kv_dim * DIM, LAYERS * q_dim * DIM, LAYERS * DIM, LAYERS * HIDDEN * DIM,
+                                 LAYERS * kv_dim * DIM, LAYERS * q_dim * DIM, LAYERS * DIM,
+                                 LAYERS * HIDDEN * DIM,
                                  LAYERS * HIDDEN * DIM, LAYERS * HIDDEN * DIM, DIM};
     const float    constants[2] = {10000.0f, 1e-5f};
     uint32_t bits[2];
@@ -62,7 +65,8 @@ static void write_model(int32_t vocab, long cut) {
     write_u32(f, 1);
     for (int t = 0; t < 11; t++)
         for (int64_t i = 0; i < tensors[t] && ftell(f) < cut; i++) {
-            const uint16_t half = santa_f32_to_f16(t == 1 || t == 6 || t == 10 ? 1.0f : 0.4f * (float)test_normal(&r));
+            const uint16_t half =
+                santa_f32_to_f16(t == 1 || t == 6 || t == 10 ? 1.0f : 0.4f * (float)test_normal(&r));
             fputc(half & 255, f);
             fputc(half >> 8, f);
         }
@@ -102,8 +106,10 @@ static void tables(void) {
     char arguments[1000];
     if (!set_up()) return;
     for (int threads = 1; threads <= 3; threads += 2) {
-        snprintf(arguments, sizeof arguments, "--tables 1,2,3,4,5 --bodies 3 --queries 2 --length 512 --steps 2 --threads %d "
-                 "--csv \"%s\"", threads, csv_path);
+        snprintf(arguments, sizeof arguments,
+                 "--tables 1,2,3,4,5 --bodies 3 --queries 2 --length 512 --steps 2 --threads %d "
+                 "--csv \"%s\"",
+                 threads, csv_path);
         const int code = run(arguments);
         if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
         CHECK(read_csv(threads == 1 ? other : said) > 10000);
@@ -112,19 +118,22 @@ static void tables(void) {
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",v_rows_group_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",top1_same_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",against_dense_points,")), 0.0, 0, 0);
-    CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);       /* all keys */
+    /* all keys */
+    CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);
     CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",relative_l2,"))
           > 2.0 * atof(value_behind("1,\"all\",\"sys\",\"512\",relative_l2,")));
     CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",v_rows_head_percent,")) <= 100.0 * 8.0 / 384.0);
     /* Closed forms: iid's variance falls like 1 / S. */
     CHECK_NEAR(atof(value_behind("4,\"variance (trace) by S, QA1\",\"iid\",\"16\",mean,")),
-               64.0 * atof(value_behind("4,\"variance (trace) by S, QA1\",\"iid\",\"1024\",mean,")), 0, 1e-4);
+               64.0 * atof(value_behind("4,\"variance (trace) by S, QA1\",\"iid\",\"1024\",mean,")), 0,
+               1e-4);
     tear_down();
 }
 
 static void refused(const char *arguments, const char *why) {
     const int code = run(arguments);
-    CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code, why, said);
+    CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code,
+              why, said);
 }
 
 static void refusals(void) {

@@ -1,15 +1,19 @@
-/* Bernoulli scores: moments of every element's estimate, which features are read, degenerate queries, layouts. With K
-   the identity a score is the estimate of one element of q, so that the estimator lies open. */
+/* Bernoulli scores: moments of every element's estimate, which features are read, degenerate
+   queries, layouts. With K the identity a score is the estimate of one element of q, so that
+   the estimator lies open. */
 #include "reference.h"
 
 enum { DIM = 24, GROUP = 3 };
 
-static int is_group(santa_scores_method m) { return m == SANTA_SCORES_GROUP_IID || m == SANTA_SCORES_GROUP_STRAT; }
+static int is_group(santa_scores_method m) {
+    return m == SANTA_SCORES_GROUP_IID || m == SANTA_SCORES_GROUP_STRAT;
+}
 static int is_strat(santa_scores_method m) {
     return m == SANTA_SCORES_BERNOULLI_STRAT || m == SANTA_SCORES_GROUP_STRAT;
 }
 
-/* Three heads on one KV head, K = identity, scale 1. Elements of q from 0.1 to 1 in size, both signs, a few zero. */
+/* Three heads on one KV head, K = identity, scale 1. Elements of q from 0.1 to 1 in size, both
+   signs, a few zero. */
 static void identity_problem(ref_problem *p, santa_dtype type) {
     ref_spec s = ref_spec_make(GROUP, 1, DIM, DIM);
     s.sm_scale = 1.0f;
@@ -65,13 +69,16 @@ static void moments(void) {
             for (int round = 0; round < rounds; round++) {
                 float scores[GROUP * DIM];
                 o.seed = test_seed + (uint64_t)round;
-                if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, DIM, workspace, bytes), SANTA_OK)) break;
+                if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, DIM, workspace, bytes), SANTA_OK))
+                    break;
                 for (int h = 0; h < GROUP; h++) {
                     double size[DIM];
                     const double max = sampled_query(&p, m, h, size);
                     for (int i = 0; i < DIM; i++) {
-                        const double q = p.q[h * DIM + i], got = (double)scores[h * DIM + i], error = got - q;
-                        /* got = q/size * max * count/B: a whole count, if stratified B size/max rounded up or down */
+                        const double q = p.q[h * DIM + i], got = (double)scores[h * DIM + i],
+                                     error = got - q;
+                        /* got = q/size * max * count/B: a whole count, if stratified B size/max
+                           rounded up or down */
                         const double unit = size[i] > 0.0 ? q / size[i] * max / draws : 0.0;
                         const double share = draws * size[i] / max;
                         const double count = unit != 0.0 ? got / unit : 0.0;
@@ -80,7 +87,8 @@ static void moments(void) {
                         const int near_share = !is_strat(m) || fabs(count - share) < 1.0 + 1e-4;
                         const int good = unit == 0.0 ? got == 0.0 : whole && near_share;
                         if (!good) {
-                            CHECK_MSG(0, "scores %d, B = %d, head %d, element %d = %g: estimate %g is %.6f draws of %g",
+                            CHECK_MSG(0, "scores %d, B = %d, head %d, element %d = %g: estimate %g is "
+                                  "%.6f draws of %g",
                                       method, (int)budgets[b], h, i, q, got, count, share);
                             round = rounds;
                             break;
@@ -95,13 +103,16 @@ static void moments(void) {
                 double size[DIM];
                 const double max = sampled_query(&p, m, h, size);
                 for (int i = 0; i < DIM; i++) {
-                    const double q = p.q[h * DIM + i], share = draws * size[i] / max, f = share - floor(share);
+                    const double q = p.q[h * DIM + i], share = draws * size[i] / max,
+                                 f = share - floor(share);
                     const double ratio = size[i] > 0.0 ? q / size[i] : 0.0;
-                    const double variance = ratio * ratio * (is_strat(m) ? max * max * f * (1.0 - f) / (draws * draws)
-                                                                        : (max * size[i] - size[i] * size[i]) / draws);
+                    const double variance = ratio * ratio *
+                                            (is_strat(m) ? max * max * f * (1.0 - f) / (draws * draws)
+                                                         : (max * size[i] - size[i] * size[i]) / draws);
                     if (variance > 1e-4) {
                         CHECK_MEAN_Z("mean of an estimate", sum[h][i], squares[h][i], rounds, 0.0, 5.0);
-                        CHECK_MEAN_Z("variance of an estimate", squares[h][i], fourth[h][i], rounds, variance, 5.0);
+                        CHECK_MEAN_Z("variance of an estimate", squares[h][i], fourth[h][i], rounds,
+                                     variance, 5.0);
                     } else {
                         CHECK_NEAR(squares[h][i] / rounds, variance, 1e-4, 0.3);
                     }
@@ -140,8 +151,9 @@ static void known_draws(void) {
                             for (int64_t d = 0; d < draws; d++) {
                                 const uint32_t head = is_group(m) ? 0 : (uint32_t)h;
                                 const uint32_t index = (uint32_t)(i * draws + d);
-                                const double u = ldexp((double)santa_random(o.seed, o.offset, 0, 1, head, 0, index),
-                                                       -32);
+                                const double u =
+                                    ldexp((double)santa_random(o.seed, o.offset, 0, 1, head, 0, index),
+                                          -32);
                                 kept += is_strat(m) ? (double)d + u < share : u * (double)draws < share;
                             }
                             const double q = p.q[h * DIM + i];
@@ -158,7 +170,8 @@ static void known_draws(void) {
             }
 }
 
-/* One set of draws for the group: the heads' estimates stand in the ratio of their queries. Own draws otherwise. */
+/* One set of draws for the group: the heads' estimates stand in the ratio of their queries. Own
+   draws otherwise. */
 static void shared_draws(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++) {
         ref_problem p;
@@ -171,8 +184,10 @@ static void shared_draws(void) {
         if (CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, DIM, workspace, bytes), SANTA_OK))
             for (int i = 0; i < DIM; i++)
                 for (int h = 1; h < GROUP; h++)
-                    apart += fabs((double)scores[h * DIM + i] * p.q[i] - (double)scores[i] * p.q[h * DIM + i]) > 1e-5;
-        CHECK_MSG((apart == 0) == is_group((santa_scores_method)method), "scores %d: %d elements apart", method, apart);
+                    apart += fabs((double)scores[h * DIM + i] * p.q[i] -
+                                  (double)scores[i] * p.q[h * DIM + i]) > 1e-5;
+        CHECK_MSG((apart == 0) == is_group((santa_scores_method)method), "scores %d: %d elements apart",
+                  method, apart);
         free(workspace);
         ref_free(&p);
     }
@@ -200,7 +215,8 @@ static void unbiased_scores(void) {
             for (int round = 0; round < rounds; round++) {
                 float scores[4 * N];
                 o.offset = (uint64_t)round;
-                if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 1, scores, N, workspace, bytes), SANTA_OK)) break;
+                if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 1, scores, N, workspace, bytes), SANTA_OK))
+                    break;
                 for (int g = 0; g < 4; g++)
                     for (int j = 0; j < N - 1; j++) {
                         const double error = (double)scores[g * N + j] - want[g][j];
@@ -210,14 +226,16 @@ static void unbiased_scores(void) {
                 CHECK(scores[N - 1] == -INFINITY);           /* row 0 of 2 does not see the last key */
             }
             for (int g = 0; g < 4; g++)
-                for (int j = 0; j < N - 1; j++) CHECK_MEAN_Z("mean score", sum[g][j], squares[g][j], rounds, 0.0, 5.0);
+                for (int j = 0; j < N - 1; j++)
+                    CHECK_MEAN_Z("mean score", sum[g][j], squares[g][j], rounds, 0.0, 5.0);
 
             float plain[4 * N], capped[4 * N];
             p.a.alibi_slopes = NULL;
             CHECK_STATUS(santa_scores(&p.a, &o, 0, 1, 0, plain, N, workspace, bytes), SANTA_OK);
             p.a.soft_cap = 1.5f;
             CHECK_STATUS(santa_scores(&p.a, &o, 0, 1, 0, capped, N, workspace, bytes), SANTA_OK);
-            for (int i = 0; i < 4 * N; i++) CHECK_NEAR(capped[i], 1.5 * tanh((double)plain[i] / 1.5), 1e-6, 1e-6);
+            for (int i = 0; i < 4 * N; i++)
+                CHECK_NEAR(capped[i], 1.5 * tanh((double)plain[i] / 1.5), 1e-6, 1e-6);
             free(workspace);
             ref_free(&p);
         }
@@ -240,7 +258,8 @@ static void access_fractions(void) {
                     const double max = sampled_query(&p, m, h, size), share = size[i] / max;
                     const double read = is_strat(m) ? fmin(1.0, (double)budgets[b] * share)
                                                     : 1.0 - pow(1.0 - share, (double)budgets[b]);
-                    if (p.q[h * DIM + i] != 0.0) head += read; /* a head does not need what it multiplies by 0 */
+                    /* a head does not need what it multiplies by 0 */
+                    if (p.q[h * DIM + i] != 0.0) head += read;
                     head_variance += read * (1.0 - read);
                     if (!is_group(m) || h == 0) missed *= 1.0 - read;
                 }
@@ -284,7 +303,8 @@ static void zero_queries(void) {
             }
             memset(p.q, 0, GROUP * DIM * sizeof *p.q);
             ref_write(&p);
-            for (int i = 0; i < DIM * DIM; i++) ref_store(SANTA_F32, p.memory[1], i, (double)test_nan()); /* unread */
+            /* unread */
+            for (int i = 0; i < DIM * DIM; i++) ref_store(SANTA_F32, p.memory[1], i, (double)test_nan());
             santa_stats stats;
             if (ref_run(&p, &o, &stats)) {
                 CHECK_INT(stats.k_features_read, 0);
@@ -374,14 +394,15 @@ static void unread_features(void) {
                     }
                 CHECK_MSG(unread > 0 && unread < DIM, "%d features unread", unread);
                 CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, poisoned, DIM, workspace, bytes), SANTA_OK);
-                CHECK_MSG(!memcmp(clean, poisoned, sizeof clean), "scores %d, isa %s, feature-major %d", method,
-                          santa_isa_name(isa), major);
+                CHECK_MSG(!memcmp(clean, poisoned, sizeof clean), "scores %d, isa %s, feature-major %d",
+                          method, santa_isa_name(isa), major);
                 free(workspace);
                 ref_free(&p);
             }
 }
 
-/* Feature-major K, other layouts and pages: the same draws, scores within rounding of the exact estimate. */
+/* Feature-major K, other layouts and pages: the same draws, scores within rounding of the exact
+   estimate. */
 static void layouts(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++)
         for (int type = 0; type < 3; type++)
@@ -400,7 +421,9 @@ static void layouts(void) {
                     if (layout == REF_LAYOUTS) p.a.k = santa_keys_feature_major(&p.a.k, copy);
                     const size_t bytes = santa_workspace_size(&p.a, &o);
                     void *workspace = test_alloc(bytes);
-                    CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 1, layout ? got : want, 300, workspace, bytes), SANTA_OK);
+                    CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 1, layout ? got : want, 300, workspace,
+                                              bytes),
+                                 SANTA_OK);
                     for (int i = 0; i < 600 && layout; i++)
                         if (!CHECK_NEAR(got[i], want[i], 5e-6, 1e-6)) {
                             CHECK_MSG(0, "scores %d, type %d, isa %s, layout %d, score %d", method, type,
@@ -428,7 +451,8 @@ static void relative_error(void) {
             ref_problem p;
             ref_build(&p, &s);
             for (int i = 0; i < D * D; i++) p.k[i] = i / D == i % D ? 1.0 : 0.0;
-            santa_options o = options(method ? SANTA_SCORES_BERNOULLI_STRAT : SANTA_SCORES_BERNOULLI_IID, draws, 1);
+            santa_options o =
+                options(method ? SANTA_SCORES_BERNOULLI_STRAT : SANTA_SCORES_BERNOULLI_IID, draws, 1);
             const size_t bytes = santa_workspace_size(&p.a, &o);
             void *workspace = test_alloc(bytes);
             test_rng r = test_rng_make(9);
@@ -444,13 +468,15 @@ static void relative_error(void) {
                 CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, D, workspace, bytes), SANTA_OK);
                 mean += santa_relative_l2(scores, q, D) / rounds;
             }
-            CHECK_NEAR(mean, method ? 1.16 / (double)draws : 1.13 / sqrt((double)draws), 0.0, test_quick ? 0.1 : 0.05);
+            CHECK_NEAR(mean, method ? 1.16 / (double)draws : 1.13 / sqrt((double)draws), 0.0,
+                       test_quick ? 0.1 : 0.05);
             free(workspace);
             ref_free(&p);
         }
 }
 
-/* Any value method goes on from the estimated scores: its lse is theirs, and so are dense's probabilities. */
+/* Any value method goes on from the estimated scores: its lse is theirs, and so are dense's
+   probabilities. */
 static void under_values(void) {
     for (int method = SANTA_SCORES_BERNOULLI_IID; method <= SANTA_SCORES_GROUP_STRAT; method++) {
         ref_spec s = ref_spec_make(4, 1, 150, 40);
@@ -495,9 +521,10 @@ static void features_of_exact_scores(void) {
     ref_free(&p);
 }
 
-/* Index feature * B + draw from 2^34 on, where the stream's word takes what index / 4 has beyond 32 bits: B = 2^16,
-   features from 2^18 on. They want half a draw more than a whole number, which the random number gives them or not.
-   Keys are one row of a single 1, a feature further on for each key. */
+/* Index feature * B + draw from 2^34 on, where the stream's word takes what index / 4 has
+   beyond 32 bits: B = 2^16, features from 2^18 on. They want half a draw more than a whole
+   number, which the random number gives them or not. Keys are one row of a single 1, a feature
+   further on for each key. */
 static void large_indices(void) {
     enum { KEYS = 64, FIRST = 1 << 18, LARGE = FIRST + KEYS };
     const int64_t draws = 65536, whole = draws / 2;
@@ -521,7 +548,8 @@ static void large_indices(void) {
     uint32_t row[4], word[4];
     santa_philox(first, seed, row);
     for (int j = 0; j < KEYS; j++) {
-        const uint64_t feature = LARGE - 1 - (uint64_t)j, index = feature * (uint64_t)draws + (uint64_t)whole;
+        const uint64_t feature = LARGE - 1 - (uint64_t)j,
+                       index = feature * (uint64_t)draws + (uint64_t)whole;
         const uint32_t counter[4] = {(uint32_t)(index / 4), 0, 0, 1 + ((uint32_t)(index >> 34) << 8)};
         santa_philox(counter, row, word);
         const int more = word[index % 4] < 0x80000000u;

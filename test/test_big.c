@@ -129,9 +129,10 @@ static void step(walk *w, int64_t j, double begin, double end, double total, con
             t = w->threshold[w->m];
         }
         w->m++;
-        w->bad |= !CHECK_MSG(t >= begin / total - tolerance && t < end / total + tolerance,
-                             "%s: draw %d is key %d of [%.12g, %.12g), threshold %.12g",
-                             santa_method_name(w->o.method), (int)w->m, (int)j, begin / total, end / total, t);
+        w->bad |=
+            !CHECK_MSG(t >= begin / total - tolerance && t < end / total + tolerance,
+                       "%s: draw %d is key %d of [%.12g, %.12g), threshold %.12g",
+                       santa_method_name(w->o.method), (int)w->m, (int)j, begin / total, end / total, t);
     }
     w->bad |= !CHECK_NEAR(w->r.weight[w->i], weight, 0.0, 3e-6);
     w->i++;

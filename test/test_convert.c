@@ -13,10 +13,16 @@ static float bits_float(uint32_t u) {
     return f;
 }
 
-static float    widen(santa_dtype t, uint16_t h) { return t == SANTA_F16 ? santa_f16_to_f32(h) : santa_bf16_to_f32(h); }
-static uint16_t narrow(santa_dtype t, float f) { return t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f); }
+static float widen(santa_dtype t, uint16_t h) {
+    return t == SANTA_F16 ? santa_f16_to_f32(h) : santa_bf16_to_f32(h);
+}
+static uint16_t narrow(santa_dtype t, float f) {
+    return t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f);
+}
 
-static int is_nan16(santa_dtype t, uint16_t h) { return (h & 0x7fffu) > (t == SANTA_F16 ? 0x7c00u : 0x7f80u); }
+static int is_nan16(santa_dtype t, uint16_t h) {
+    return (h & 0x7fffu) > (t == SANTA_F16 ? 0x7c00u : 0x7f80u);
+}
 static int is_quiet16(santa_dtype t, uint16_t h) {
     return is_nan16(t, h) && (h & (t == SANTA_F16 ? 0x0200u : 0x0040u));
 }
@@ -26,11 +32,11 @@ static int narrows(santa_dtype t, uint32_t bits) {
     const float    f   = bits_float(bits);
     const uint16_t got = narrow(t, f);
     if (test_is_nan(f))
-        return CHECK_MSG(is_quiet16(t, got) && (got >> 15) == (bits >> 31), "NaN %08x became %04x", (unsigned)bits,
-                         (unsigned)got);
+        return CHECK_MSG(is_quiet16(t, got) && (got >> 15) == (bits >> 31), "NaN %08x became %04x",
+                         (unsigned)bits, (unsigned)got);
     const uint16_t want = ref_encode16(t, (double)f);
-    return CHECK_MSG(got == want, "%08x = %.9g: got %04x, want %04x", (unsigned)bits, (double)f, (unsigned)got,
-                     (unsigned)want);
+    return CHECK_MSG(got == want, "%08x = %.9g: got %04x, want %04x", (unsigned)bits, (double)f,
+                     (unsigned)got, (unsigned)want);
 }
 
 static void every_value(santa_dtype t) {
@@ -39,10 +45,11 @@ static void every_value(santa_dtype t) {
         if (is_nan16(t, (uint16_t)h)) {
             CHECK_MSG(test_is_nan(f) && (float_bits(f) & 0x400000u) && float_bits(f) >> 31 == h >> 15,
                       "NaN %04x became %08x", (unsigned)h, (unsigned)float_bits(f));
-            CHECK_MSG(is_quiet16(t, narrow(t, f)), "NaN %04x went to %04x", (unsigned)h, (unsigned)narrow(t, f));
+            CHECK_MSG(is_quiet16(t, narrow(t, f)), "NaN %04x went to %04x", (unsigned)h,
+                      (unsigned)narrow(t, f));
         } else {
-            CHECK_MSG(float_bits(f) == float_bits((float)ref_decode16(t, (uint16_t)h)), "%04x became %.9g, want %.9g",
-                      (unsigned)h, (double)f, ref_decode16(t, (uint16_t)h));
+            CHECK_MSG(float_bits(f) == float_bits((float)ref_decode16(t, (uint16_t)h)),
+                      "%04x became %.9g, want %.9g", (unsigned)h, (double)f, ref_decode16(t, (uint16_t)h));
             CHECK_MSG(narrow(t, f) == h, "%04x went to %.9g and came back as %04x", (unsigned)h, (double)f,
                       (unsigned)narrow(t, f));
         }
@@ -55,7 +62,8 @@ static void every_border(santa_dtype t) {
         const uint16_t next = (uint16_t)(h + 1);
         if (is_nan16(t, (uint16_t)h) || is_nan16(t, next) || (h & 0x7fffu) == 0x7fffu) continue;
         const uint32_t value  = float_bits((float)ref_decode16(t, (uint16_t)h));
-        const uint32_t middle = float_bits((float)(0.5 * (ref_decode16(t, (uint16_t)h) + ref_decode16(t, next))));
+        const uint32_t middle =
+            float_bits((float)(0.5 * (ref_decode16(t, (uint16_t)h) + ref_decode16(t, next))));
         for (uint32_t i = 0; i < 3; i++) {
             if (value + i != 0 && value + i != 0x80000000u) narrows(t, value + i - 1);
             narrows(t, middle + i - 1);
@@ -91,13 +99,13 @@ static void known_values(void) {
     CHECK_INT(santa_f32_to_f16(-2.0f), 0xc000);
     CHECK_INT(santa_f32_to_f16(65504.0f), 0x7bff);
     CHECK_INT(santa_f32_to_f16(65519.996f), 0x7bff);
-    CHECK_INT(santa_f32_to_f16(65520.0f), 0x7c00);               /* half way to 2^16: to even, which is infinity */
-    CHECK_INT(santa_f32_to_f16(5.9604645e-8f), 0x0001);          /* 2^-24, the smallest                          */
-    CHECK_INT(santa_f32_to_f16(2.9802322e-8f), 0x0000);          /* 2^-25 ties to 0                              */
+    CHECK_INT(santa_f32_to_f16(65520.0f), 0x7c00);      /* half way to 2^16: to even, which is infinity */
+    CHECK_INT(santa_f32_to_f16(5.9604645e-8f), 0x0001); /* 2^-24, the smallest */
+    CHECK_INT(santa_f32_to_f16(2.9802322e-8f), 0x0000); /* 2^-25 ties to 0 */
     CHECK_INT(santa_f32_to_f16(-0.0f), 0x8000);
     CHECK_INT(santa_f32_to_bf16(1.0f), 0x3f80);
-    CHECK_INT(santa_f32_to_bf16(1.00390625f), 0x3f80);           /* 1 + 2^-8 ties to even                        */
-    CHECK_INT(santa_f32_to_bf16(1.01171875f), 0x3f82);           /* 1 + 3 * 2^-8 too, upwards                    */
+    CHECK_INT(santa_f32_to_bf16(1.00390625f), 0x3f80);           /* 1 + 2^-8 ties to even */
+    CHECK_INT(santa_f32_to_bf16(1.01171875f), 0x3f82);           /* 1 + 3 * 2^-8 too, upwards */
     CHECK_INT(santa_f32_to_bf16(3.4028235e38f), 0x7f80);
     CHECK(santa_f16_to_f32(0x3555) == 0.333251953125f);
     CHECK(santa_bf16_to_f32(0xc049) == -3.140625f);
@@ -114,11 +122,13 @@ static void e4m3(void) {
     for (int e = 0; e < 256; e++) {
         const float f = santa_e4m3_to_f32((uint8_t)e);
         if ((e & 127) == 127) {
-            CHECK_MSG(test_is_nan(f) && float_bits(f) >> 31 == (unsigned)e >> 7, "NaN %02x became %g", (unsigned)e, (double)f);
+            CHECK_MSG(test_is_nan(f) && float_bits(f) >> 31 == (unsigned)e >> 7, "NaN %02x became %g",
+                      (unsigned)e, (double)f);
             CHECK_INT(santa_f32_to_e4m3(f), e);
             continue;
         }
-        CHECK_MSG((double)f == e4m3_value(e), "%02x became %g, want %g", (unsigned)e, (double)f, e4m3_value(e));
+        CHECK_MSG((double)f == e4m3_value(e), "%02x became %g, want %g", (unsigned)e, (double)f,
+                  e4m3_value(e));
         CHECK_INT(santa_f32_to_e4m3(f), e);
     }
     /* the nearest value, ties to the even code, beyond the largest the largest */
@@ -128,8 +138,8 @@ static void e4m3(void) {
         const double low = e4m3_value(near), high = e4m3_value(near + 1), middle = 0.5 * (low + high);
         const float f = i % 3 == 0 ? (float)middle : (float)(low + (high - low) * test_uniform(&r));
         const int want = (double)f < middle || ((double)f == middle && near % 2 == 0) ? near : near + 1;
-        CHECK_MSG(santa_f32_to_e4m3(f) == want && santa_f32_to_e4m3(-f) == (want | 128), "%.9g became %02x, want %02x",
-                  (double)f, (unsigned)santa_f32_to_e4m3(f), (unsigned)want);
+        CHECK_MSG(santa_f32_to_e4m3(f) == want && santa_f32_to_e4m3(-f) == (want | 128),
+                  "%.9g became %02x, want %02x", (double)f, (unsigned)santa_f32_to_e4m3(f), (unsigned)want);
     }
     CHECK_INT(santa_f32_to_e4m3(448.0f), 0x7e);
     CHECK_INT(santa_f32_to_e4m3(1e30f), 0x7e);

@@ -1,5 +1,5 @@
-/* Dense attention against float64: types, shapes, layouts, pages, score extras; lse, counters, empty and broken rows;
-   merging. All instruction sets of this machine run every problem. */
+/* Dense attention against float64: types, shapes, layouts, pages, score extras; lse, counters,
+   empty and broken rows; merging. All instruction sets of this machine run every problem. */
 #include "reference.h"
 
 /* out and lse of every row against the reference, after a run. abs_tol is for scores of a few units. */
@@ -16,12 +16,12 @@ static int compare(const ref_problem *p, const char *what, double abs_tol) {
                 ref_out(p, b, i, h, got);
                 good = CHECK_MSG(lse == -REF_INF ? (double)mine == lse
                                                  : fabs((double)mine - lse) <= abs_tol + 1e-6 * fabs(lse),
-                                 "%s: lse of batch %d row %d head %d: got %.9g, want %.9g", what, (int)b, (int)i,
-                                 (int)h, (double)mine, lse);
+                                 "%s: lse of batch %d row %d head %d: got %.9g, want %.9g", what, (int)b,
+                                 (int)i, (int)h, (double)mine, lse);
                 for (int64_t c = 0; c < s->head_dim_v && good; c++)
                     good = CHECK_MSG(fabs(got[c] - want[c]) <= abs_tol + rel * fabs(want[c]),
-                                     "%s: out of batch %d row %d head %d, element %d: got %.9g, want %.9g", what,
-                                     (int)b, (int)i, (int)h, (int)c, got[c], want[c]);
+                                     "%s: out of batch %d row %d head %d, element %d: got %.9g, want %.9g",
+                                     what, (int)b, (int)i, (int)h, (int)c, got[c], want[c]);
             }
     free(want);
     free(got);
@@ -76,13 +76,15 @@ static void types(void) {
         s.v_type     = (santa_dtype)(mix / 9 % 3);
         s.out_type   = (santa_dtype)(mix / 27);
         s.head_dim_v = 24;
-        snprintf(what, sizeof what, "types q %d k %d v %d out %d", s.q_type, s.k_type, s.v_type, s.out_type);
+        snprintf(what, sizeof what, "types q %d k %d v %d out %d", s.q_type, s.k_type, s.v_type,
+                 s.out_type);
         if (!dense_matches(&s, what)) return;
     }
 }
 
 static void head_dims(void) {
-    static const int64_t dims[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 80, 96, 100, 128, 130, 192, 256, 576};
+    static const int64_t dims[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 80, 96, 100, 128, 130, 192,
+                                   256, 576};
     char what[64];
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
         for (size_t j = 0; j < 3; j++) {
@@ -90,8 +92,8 @@ static void head_dims(void) {
             s.head_dim_v = dims[(i + 5 * j) % (sizeof dims / sizeof dims[0])];
             s.k_type     = (santa_dtype)j;
             s.v_type     = (santa_dtype)j;
-            snprintf(what, sizeof what, "head_dim %d, head_dim_v %d, type %d", (int)s.head_dim, (int)s.head_dim_v,
-                     (int)j);
+            snprintf(what, sizeof what, "head_dim %d, head_dim_v %d, type %d", (int)s.head_dim,
+                     (int)s.head_dim_v, (int)j);
             if (!dense_matches(&s, what)) return;
         }
 }
@@ -135,7 +137,8 @@ static void layouts_and_pages(void) {
                 s.batch     = 6;
                 s.ragged    = 1;
                 s.k_type = s.v_type = (santa_dtype)type;
-                snprintf(what, sizeof what, "layout %d, page size %d, type %d", layout, (int)pages[i], type);
+                snprintf(what, sizeof what, "layout %d, page size %d, type %d", layout, (int)pages[i],
+                         type);
                 if (!dense_matches(&s, what)) return;
                 s.ragged = 0;                                /* the whole of the last page but its tail */
                 s.batch  = 1;
@@ -143,7 +146,8 @@ static void layouts_and_pages(void) {
             }
 }
 
-/* Bits 0-4: soft cap, window, sinks, ALiBi, a scale; with 1 and 5 queries, causal and not, ragged and paged. */
+/* Bits 0-4: soft cap, window, sinks, ALiBi, a scale; with 1 and 5 queries, causal and not,
+   ragged and paged. */
 static void extras(void) {
     char what[128];
     for (int set = 0; set < 32; set++)
@@ -161,7 +165,8 @@ static void extras(void) {
             s.batch     = mode < 4 ? 1 : 6;
             s.ragged    = mode >= 4;
             s.page_size = mode >= 4 ? 16 : 0;
-            snprintf(what, sizeof what, "extras %d (1 cap, 2 window, 4 sinks, 8 ALiBi, 16 scale), mode %d", set, mode);
+            snprintf(what, sizeof what, "extras %d (1 cap, 2 window, 4 sinks, 8 ALiBi, 16 scale), mode %d",
+                     set, mode);
             if (!dense_matches(&s, what)) return;
         }
 }
@@ -193,7 +198,8 @@ static void large_scores(void) {
     static const float scales[] = {1e2f, 1e4f, 1e6f, 1.2676506e30f /* 2^100 */, 1e-30f};
     for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++)
         for (int sinks = 0; sinks < 2; sinks++) {
-            /* K holds multiples of 1/4 and q of 1/2: scores are exact in float, and so is softmax's argument. */
+            /* K holds multiples of 1/4 and q of 1/2: scores are exact in float, and so is
+               softmax's argument. */
             ref_spec s = ref_spec_make(3, 1, 150, 16);
             s.sinks    = sinks;
             s.sm_scale = scales[i];
@@ -218,7 +224,8 @@ static void wide_scores(void) {
     ref_problem p;
     ref_build(&p, &s);
     p.q[0] = 1.0;
-    for (int64_t j = 0; j < 400; j++) p.k[j] = (double)(float)(-0.5 * (double)((j * 37) % 400));     /* 0 .. -200 */
+    /* 0 .. -200 */
+    for (int64_t j = 0; j < 400; j++) p.k[j] = (double)(float)(-0.5 * (double)((j * 37) % 400));
     ref_write(&p);
     FOR_EACH_ISA (isa) {
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
@@ -228,7 +235,8 @@ static void wide_scores(void) {
     ref_free(&p);
 }
 
-/* Finite scores count however low they are, down to the limit that the manual names; below it they are -inf. */
+/* Finite scores count however low they are, down to the limit that the manual names; below it
+   they are -inf. */
 static void low_scores(void) {
     enum { KEYS = 200, BEST = 77 };
     static const double tops[] = {-2e30, -1e35, -0.9e38, -1.1e38};
@@ -239,7 +247,8 @@ static void low_scores(void) {
         ref_problem p;
         ref_build(&p, &s);
         p.q[0] = p.q[1] = 1.0;
-        for (int j = 0; j < KEYS; j++) p.k[j] = (double)(float)(tops[i] * (j == BEST ? 1.0 : 1.5 + 0.001 * j));
+        for (int j = 0; j < KEYS; j++)
+            p.k[j] = (double)(float)(tops[i] * (j == BEST ? 1.0 : 1.5 + 0.001 * j));
         ref_write(&p);
         for (int m = 0; m < SANTA_METHOD_COUNT; m++)
             FOR_EACH_ISA (isa) {
@@ -250,10 +259,13 @@ static void low_scores(void) {
                 if (!ref_run(&p, &o, NULL)) break;
                 for (int h = 0; h < 2; h++)
                     for (int c = 0; c < 3; c++) {
-                        const double want = i < 3 ? p.v[BEST * 3 + c] : 0.0, got = ref_get(&p.a.out, 0, 0, h, c);
-                        CHECK_MSG(fabs(got - want) < 1e-6 && (i < 3 ? p.lse[h] == (float)p.k[BEST] : p.lse[h] == -INFINITY),
-                                  "%s, %s, best score %g: out %g, want %g, lse %g", santa_method_name(o.method),
-                                  santa_isa_name(isa), tops[i], got, want, (double)p.lse[h]);
+                        const double want = i < 3 ? p.v[BEST * 3 + c] : 0.0,
+                                     got = ref_get(&p.a.out, 0, 0, h, c);
+                        CHECK_MSG(fabs(got - want) < 1e-6 &&
+                                      (i < 3 ? p.lse[h] == (float)p.k[BEST] : p.lse[h] == -INFINITY),
+                                  "%s, %s, best score %g: out %g, want %g, lse %g",
+                                  santa_method_name(o.method), santa_isa_name(isa), tops[i], got, want,
+                                  (double)p.lse[h]);
                     }
             }
         ref_free(&p);
@@ -261,7 +273,8 @@ static void low_scores(void) {
 }
 
 static void strided_zero(void) {
-    /* One K/V row shown as many, and one KV head shown as two: views with stride 0 are inputs like any other. */
+    /* One K/V row shown as many, and one KV head shown as two: views with stride 0 are inputs
+       like any other. */
     ref_spec s = ref_spec_make(4, 2, 90, 12);
     ref_problem p;
     ref_build(&p, &s);
@@ -295,7 +308,8 @@ static void broken_scores(void) {
                 ref_set(&p.a.k, 0, 70, 0, 0, bad);
                 santa_options o = ref_options((santa_method)method, 64, 3);
                 o.isa = isa;
-                o.stash = turn < 3 ? SANTA_STASH_F32 : SANTA_STASH_U8;       /* which does not round scores like these */
+                /* which does not round scores like these */
+                o.stash = turn < 3 ? SANTA_STASH_F32 : SANTA_STASH_U8;
                 o.vattention.heavy_tokens = 20;
                 if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
                 if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
@@ -307,7 +321,8 @@ static void broken_scores(void) {
                         for (int c = 0; c < 4; c++)
                             CHECK_MSG(test_is_nan((float)out[c]) == spoiled,
                                       "method %s, kind %d, batch %d, head %d: out %g",
-                                      santa_method_name((santa_method)method), kind, (int)b, (int)h, out[c]);
+                                      santa_method_name((santa_method)method), kind, (int)b, (int)h,
+                                      out[c]);
                         CHECK_MSG(test_is_nan(p.lse[b * 2 + h]) == spoiled,
                                   "method %s, kind %d, batch %d, head %d: lse %g",
                                   santa_method_name((santa_method)method), kind, (int)b, (int)h,
@@ -341,8 +356,8 @@ static void no_keys(void) {
             for (int64_t h = 0; h < 2; h++) {
                 ref_out(&p, 0, 0, h, out);
                 for (int c = 0; c < 4; c++)
-                    CHECK_MSG(out[c] == 0.0, "method %s, kind %d: out %g", santa_method_name((santa_method)method),
-                              kind, out[c]);
+                    CHECK_MSG(out[c] == 0.0, "method %s, kind %d: out %g",
+                              santa_method_name((santa_method)method), kind, out[c]);
                 const double want = kind >= 2 ? (double)p.sinks[h] : -REF_INF, lse = (double)p.lse[h];
                 CHECK_MSG(lse == want || fabs(lse - want) < 1e-6, "method %s, kind %d: lse %g, want %g",
                           santa_method_name((santa_method)method), kind, lse, want);
@@ -373,9 +388,11 @@ static void zero_sinks(void) {
                 for (int h = 0; h < 2; h++) {
                     const double keys = exp((double)lse[h]), share = keys / (keys + 1.0);
                     CHECK_MSG(fabs((double)p.lse[h] - log(keys + 1.0)) < 1e-6,
-                              "%s, %d keys: lse %.9g, want %.9g", santa_method_name(o.method), (int)n, (double)p.lse[h], log(keys + 1.0));
+                              "%s, %d keys: lse %.9g, want %.9g", santa_method_name(o.method), (int)n,
+                              (double)p.lse[h], log(keys + 1.0));
                     for (int c = 0; c < 8; c++)
-                        CHECK_NEAR(ref_get(&p.a.out, 0, 0, h, c), share * (double)out[h * 8 + c], 2e-6, 0.0);
+                        CHECK_NEAR(ref_get(&p.a.out, 0, 0, h, c), share * (double)out[h * 8 + c], 2e-6,
+                                   0.0);
                 }
             p.a.seq_lens = &none;
             if (ref_run(&p, &o, NULL))
@@ -387,7 +404,8 @@ static void zero_sinks(void) {
         }
 }
 
-/* A NaN in a V row with no mass is multiplied by nothing only if the row is masked; a masked row is not read. */
+/* A NaN in a V row with no mass is multiplied by nothing only if the row is masked; a masked
+   row is not read. */
 static void masked_rows_unread(void) {
     for (int method = 0; method < SANTA_METHOD_COUNT; method++) {
         ref_spec s = ref_spec_make(2, 1, 300, 8);
@@ -412,7 +430,8 @@ static void masked_rows_unread(void) {
     }
 }
 
-/* Feature-major K whose tokens go backwards: keys are side by side, but not as the fast path for columns wants them. */
+/* Feature-major K whose tokens go backwards: keys are side by side, but not as the fast path
+   for columns wants them. */
 static void feature_major_backwards(void) {
     enum { N = 150, D = 33 };
     ref_problem p;
@@ -434,8 +453,8 @@ static void feature_major_backwards(void) {
     ref_free(&p);
 }
 
-/* K feature-major, by the library's own copy: same result within rounding, also in a group of which eight heads are worked
-   on at a time. */
+/* K feature-major, by the library's own copy: same result within rounding, also in a group of
+   which eight heads are worked on at a time. */
 static void feature_major(void) {
     for (int type = 0; type < 3; type++) {
         ref_spec s = ref_spec_make(type == 2 ? 22 : 6, 2, 210, 33);
@@ -480,7 +499,7 @@ static void merge_splits(void) {
             if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
             memcpy(left, p.a.out.data, sizeof left);
             memcpy(left_lse, p.lse, sizeof left_lse);
-            len = (int32_t)(200 - cuts[i]);                  /* a view of the rest; the sink was on the left */
+            len = (int32_t)(200 - cuts[i]); /* a view of the rest; the sink was on the left */
             p.a.sinks = NULL;
             p.a.k.data = (char *)p.memory[1] + 4 * (len ? cuts[i] : 0) * p.a.k.stride[1];
             p.a.v.data = (char *)p.memory[2] + 4 * (len ? cuts[i] : 0) * p.a.v.stride[1];
@@ -493,11 +512,12 @@ static void merge_splits(void) {
         }
 }
 
-/* The parts of a context that is cut in three, each told where it lies, merge to the whole: what a query row sees and
-   ALiBi's distances are counted in the context, whatever the part. */
+/* The parts of a context that is cut in three, each told where it lies, merge to the whole:
+   what a query row sees and ALiBi's distances are counted in the context, whatever the part. */
 static void shards(void) {
     enum { LEN = 230, ROWS = 5 * 4 };
-    static const int64_t windows[] = {0, 1, 70, 150}, cuts[] = {0, 100, 226, LEN};       /* the last is below q_len */
+    /* the last is below q_len */
+    static const int64_t windows[] = {0, 1, 70, 150}, cuts[] = {0, 100, 226, LEN};
     static const int32_t context = LEN;
     for (int turn = 0; turn < 4 * 4; turn++) {
         ref_spec s = ref_spec_make(4, 2, LEN, 16);
@@ -524,19 +544,22 @@ static void shards(void) {
         if (ref_run(&p, &o, NULL))
             for (int i = 0; i < ROWS; i++) {
                 CHECK_NEAR(lse[i], p.lse[i], 2e-5, 1e-6);
-                for (int c = 0; c < 16; c++) CHECK_NEAR(out[i * 16 + c], ref_get(&p.a.out, 0, i / 4, i % 4, c), 2e-5, 0.0);
+                for (int c = 0; c < 16; c++)
+                    CHECK_NEAR(out[i * 16 + c], ref_get(&p.a.out, 0, i / 4, i % 4, c), 2e-5, 0.0);
             }
         ref_free(&p);
     }
 }
 
-/* Rows of one call share a pass over K; each must be what it is alone, to the bit (the random methods draw alike only for
-   row 0). NaN in a V row that only later query rows see must not reach the earlier ones. */
+/* Rows of one call share a pass over K; each must be what it is alone, to the bit (the random
+   methods draw alike only for row 0). NaN in a V row that only later query rows see must not
+   reach the earlier ones. */
 static void rows_together(void) {
     for (int turn = 0; turn < 3 * SANTA_METHOD_COUNT; turn++) {
         const santa_method method = (santa_method)(turn % SANTA_METHOD_COUNT);
         const int random = (santa_method_traits(method) & (SANTA_DRAWS | SANTA_ADAPTS)) != 0;
-        ref_spec s = ref_spec_make(turn < SANTA_METHOD_COUNT ? 6 : 2, 2, turn < 2 * SANTA_METHOD_COUNT ? 700 : 520, 16);
+        ref_spec s = ref_spec_make(turn < SANTA_METHOD_COUNT ? 6 : 2, 2,
+                                   turn < 2 * SANTA_METHOD_COUNT ? 700 : 520, 16);
         s.q_len  = turn < SANTA_METHOD_COUNT ? 11 : 18;     /* of the latter 16 at a time */
         s.causal = 1;
         s.window = turn < 2 * SANTA_METHOD_COUNT ? 0 : 200;
@@ -575,7 +598,8 @@ static void rows_together(void) {
     }
 }
 
-/* Nor may NaN in a V row that a sliding window has passed reach the rows after, which share a pass with those that see it. */
+/* Nor may NaN in a V row that a sliding window has passed reach the rows after, which share a
+   pass with those that see it. */
 static void nan_behind_the_window(void) {
     enum { ROWS = 12, LEN = 300, WINDOW = 100, LAST = 5 };           /* the last row that sees the NaN */
     ref_spec s = ref_spec_make(2, 2, LEN, 16);
@@ -592,7 +616,8 @@ static void nan_behind_the_window(void) {
         for (int i = 0; i < ROWS; i++)
             for (int h = 0; h < 2; h++)
                 for (int c = 0; c < 16; c++)
-                    CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, i, h, c)) == (i <= LAST && h == 1 && c == 3),
+                    CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, i, h, c)) ==
+                                  (i <= LAST && h == 1 && c == 3),
                               "row %d, head %d, column %d", i, h, c);
     }
     ref_free(&p);

@@ -1,5 +1,5 @@
-/* The same bits whatever the batch, layout, page size, threads, item ranges, workspace and tile size of prop; and what
-   another instruction set may change. */
+/* The same bits whatever the batch, layout, page size, threads, item ranges, workspace and tile
+   size of prop; and what another instruction set may change. */
 #include "reference.h"
 
 #if !defined(_WIN32)
@@ -21,7 +21,8 @@ static result take(const ref_problem *p) {
     float *at = r.bits;
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t c = 0; c < s->head_dim_v; c++)
-            *at++ = (float)ref_get(&p->a.out, i / (s->q_len * s->heads), i / s->heads % s->q_len, i % s->heads, c);
+            *at++ = (float)ref_get(&p->a.out, i / (s->q_len * s->heads), i / s->heads % s->q_len,
+                                   i % s->heads, c);
         *at++ = p->a.lse[i];
         *at++ = p->a.std_error ? p->a.std_error[i] : 0.0f;
     }
@@ -42,8 +43,8 @@ static ref_problem *build(const ref_spec *spec) {
     for (int64_t i = 0; i < rows; i++) built.lse[i] = built.std_error[i] = test_nan();
     for (int64_t i = 0; i < rows; i++)
         for (int64_t c = 0; c < spec->head_dim_v; c++)
-            ref_set(&built.a.out, i / (spec->q_len * spec->heads), i / spec->heads % spec->q_len, i % spec->heads, c,
-                    1e30);
+            ref_set(&built.a.out, i / (spec->q_len * spec->heads), i / spec->heads % spec->q_len,
+                    i % spec->heads, c, 1e30);
     return &built;
 }
 
@@ -63,7 +64,8 @@ static result decode(const ref_spec *spec, const santa_options *o) {
 }
 
 /* Is `part` the same bits as `whole` from number `from` on? */
-static int same(const result *whole, int64_t from, const result *part, const char *what, santa_method method) {
+static int same(const result *whole, int64_t from, const result *part, const char *what,
+                santa_method method) {
     int64_t i = 0;
     if (!part->ok) return 0;
     while (i < part->numbers && !memcmp(&whole->bits[from + i], &part->bits[i], sizeof(float))) i++;
@@ -93,10 +95,13 @@ static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
     o->vattention.sink_tokens = o->vattention.local_tokens = 16;
     o->vattention.epsilon = 0.1;
     switch (shape) {
-        case CAUSAL:       s.q_len = 3; s.causal = 1; s.window = 150; s.alibi = s.sinks = 1; s.head_dim = 33; break;
-        case BF16:         s.k_type = s.v_type = SANTA_BF16; s.heads = 8; s.head_dim_v = 65; s.soft_cap = 5.0f; break;
+        case CAUSAL:
+            s.q_len = 3; s.causal = 1; s.window = 150; s.alibi = s.sinks = 1; s.head_dim = 33; break;
+        case BF16:
+            s.k_type = s.v_type = SANTA_BF16; s.heads = 8; s.head_dim_v = 65; s.soft_cap = 5.0f; break;
         case BERNOULLI:    o->scores = SANTA_SCORES_BERNOULLI_IID; break;
-        case SOME_DENSE:   o->dense_below = 168; s.k_type = SANTA_E4M3; s.heads = 9; s.kv_heads = 9; s.head_dim = 8; break;
+        case SOME_DENSE:
+            o->dense_below = 168; s.k_type = SANTA_E4M3; s.heads = 9; s.kv_heads = 9; s.head_dim = 8; break;
         case GROUP_SCORES: o->scores = SANTA_SCORES_GROUP_STRAT; s.k_type = SANTA_F16; break;
         default: break;
     }
@@ -105,7 +110,11 @@ static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
 }
 
 /* Each shape and every method once; then body makes its variations and compares. */
-typedef struct setup { ref_spec spec; santa_options o[SANTA_METHOD_COUNT]; result want[SANTA_METHOD_COUNT]; } setup;
+typedef struct setup {
+    ref_spec spec;
+    santa_options o[SANTA_METHOD_COUNT];
+    result want[SANTA_METHOD_COUNT];
+} setup;
 typedef void (*body)(const setup *u);
 static void for_every_shape(body run) {
     for (int shape = 0; shape < SHAPES; shape++) {
@@ -136,8 +145,8 @@ static void layouts_body(const setup *u) {
             for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
                 result got = decode(&s, &u->o[m]);
                 same(&u->want[m], 0, &got, what, u->o[m].method);
-                CHECK_MSG(same_stats(&got.stats, &u->want[m].stats), "%s, %s: stats", santa_method_name(u->o[m].method),
-                          what);
+                CHECK_MSG(same_stats(&got.stats, &u->want[m].stats), "%s, %s: stats",
+                          santa_method_name(u->o[m].method), what);
                 free(got.bits);
             }
         }
@@ -187,7 +196,8 @@ static void items_body(const setup *u) {
         santa_stats total, part;
         memset(&total, 0, sizeof total);
         p->a.std_error = has_std_error(u->o[m].method) ? p->std_error : NULL;
-        for (int64_t first = items, step = 1; first > 0; step = step % 4 + 1) {  /* from the last to the first */
+        /* from the last to the first */
+        for (int64_t first = items, step = 1; first > 0; step = step % 4 + 1) {
             santa_options o = u->o[m];
             o.item_end   = first;
             o.item_begin = first = ref_max(0, first - step);
@@ -266,11 +276,12 @@ static void threads_body(const setup *u) {
 #ifdef HAVE_PTHREADS
                 if (real) o.parallel_for = threaded;
 #endif
-                snprintf(what, sizeof what, "%d threads, %s", (int)threads, real ? "pthreads" : "shuffled tasks");
+                snprintf(what, sizeof what, "%d threads, %s", (int)threads,
+                         real ? "pthreads" : "shuffled tasks");
                 result got = decode(&u->spec, &o);
                 same(&u->want[m], 0, &got, what, o.method);
-                CHECK_MSG(same_stats(&got.stats, &u->want[m].stats), "%s, %s: stats", santa_method_name(o.method),
-                          what);
+                CHECK_MSG(same_stats(&got.stats, &u->want[m].stats), "%s, %s: stats",
+                          santa_method_name(o.method), what);
                 free(got.bits);
             }
 }
@@ -285,8 +296,10 @@ static void workspace_body(const setup *u) {
         char *memory = (char *)test_alloc(bytes + 64);
         for (size_t shift = 0; shift < 64; shift += test_quick ? 21 : shift < 9 ? 1 : 11)
             for (int fill = 0; fill < 3; fill++) {
-                if (fill < 2) memset(memory, fill ? 0xff : 0, bytes + 64);       /* the third keeps the last call's */
-                if (!CHECK_STATUS(santa_decode(&p->a, &u->o[m], memory + shift, bytes, NULL), SANTA_OK)) break;
+                /* the third keeps the last call's */
+                if (fill < 2) memset(memory, fill ? 0xff : 0, bytes + 64);
+                if (!CHECK_STATUS(santa_decode(&p->a, &u->o[m], memory + shift, bytes, NULL), SANTA_OK))
+                    break;
                 result got = take(p);
                 same(&u->want[m], 0, &got, "workspace", u->o[m].method);
                 free(got.bits);
@@ -352,10 +365,11 @@ static void shared_sizes(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- many KV heads */
+/* ------------------------------------------------------------ many KV heads */
 
-/* The library visits the KV heads of a token together, up to eight, where they lie side by side, as many as a task has: the
-   same bits and counts for every split, and for heads apart, which go one by one. */
+/* The library visits the KV heads of a token together, up to eight, where they lie side by
+   side, as many as a task has: the same bits and counts for every split, and for heads apart,
+   which go one by one. */
 static void many_kv_heads(void) {
     static const int64_t kv_heads[] = {1, 3, 8, 9, 16};
     static const santa_dtype types[] = {SANTA_F32, SANTA_Q8_0, SANTA_BF16, SANTA_E4M3, SANTA_F16};
@@ -372,7 +386,8 @@ static void many_kv_heads(void) {
             o.parallel_for = shuffled;
             s.layout = REF_HND;
             result want = decode(&s, &o);
-            for (int variant = 0; variant < 9; variant++) {          /* NHD; NHD on 2 to 8 threads; pages, one per token */
+            /* NHD; NHD on 2 to 8 threads; pages, one per token */
+            for (int variant = 0; variant < 9; variant++) {
                 test_rng r = test_rng_make((uint64_t)variant);
                 s.layout        = REF_NHD;
                 s.page_size     = variant == 8;
@@ -381,23 +396,29 @@ static void many_kv_heads(void) {
                 snprintf(what, sizeof what, "%d KV heads, variant %d", (int)kv_heads[k], variant);
                 result got = decode(&s, &o);
                 same(&want, 0, &got, what, o.method);
-                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s, %s: stats", santa_method_name(o.method), what);
+                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s, %s: stats", santa_method_name(o.method),
+                          what);
                 free(got.bits);
             }
             free(want.bits);
         }
 }
 
-/* ------------------------------------------------------------------------------------------------- threads that share keys */
+/* ------------------------------------------------------------ threads that share keys */
 
 static int rounds;                            /* calls of parallel_for */
-static void counted(void *user, int64_t count, santa_task task, void *context) { rounds++; shuffled(user, count, task, context); }
+static void counted(void *user, int64_t count, santa_task task, void *context) {
+    rounds++;
+    shuffled(user, count, task, context);
+}
 
-/* More threads than (sequence, KV head) pairs: long contexts are gone through by parts of their keys. One thread's bits and counts, for
-   every layout, ragged lengths down to an empty sequence, windows, several query rows, and rows that run dense. */
+/* More threads than (sequence, KV head) pairs: long contexts are gone through by parts of their
+   keys. One thread's bits and counts, for every layout, ragged lengths down to an empty
+   sequence, windows, several query rows, and rows that run dense. */
 static void shared_keys(void) {
     for (int turn = 0; turn < (test_quick ? 6 : 24); turn++) {
-        const int64_t kv = 1 + turn % 3, batch = 1 + turn / 3 % 2, length = turn % 4 ? 1100 + turn % 5 * 2000 : 1000;
+        const int64_t kv = 1 + turn % 3, batch = 1 + turn / 3 % 2,
+                      length = turn % 4 ? 1100 + turn % 5 * 2000 : 1000;
         ref_spec s = ref_spec_make(3 * kv, kv, length, 32);
         s.batch     = batch;
         s.ragged    = turn % 2;
@@ -417,7 +438,8 @@ static void shared_keys(void) {
             s.layout      = turn / 2 % 2 ? REF_HND : REF_NHD;
             result want = decode(&s, &o);
             /* turn 5: also so few that each has items enough, which token-major rows share all the same */
-            for (int64_t threads = turn % 6 == 5 ? 2 : batch * kv - 1; threads <= 13; threads += threads < 7 ? 1 : 3) {
+            for (int64_t threads = turn % 6 == 5 ? 2 : batch * kv - 1; threads <= 13;
+                 threads += threads < 7 ? 1 : 3) {
                 test_rng r = test_rng_make((uint64_t)threads);
                 char what[64];
                 if (threads < 2) continue;
@@ -427,12 +449,17 @@ static void shared_keys(void) {
                 snprintf(what, sizeof what, "turn %d, %d threads", turn, (int)threads);
                 rounds = 0;
                 result got = decode(&s, &o);
-                const int token_major = s.layout == REF_NHD && kv > 1 &&
-                                        (m != SANTA_DENSE || (s.window ? s.window : length) >= 2048 * threads);
-                const int share = (2 * threads > batch * kv || token_major) && length > 1024 && m != SANTA_VATTENTION;
-                CHECK_MSG(o.dense_below || (rounds > 1) == share, "%s, %s: parallel_for was called %d times", santa_method_name(o.method), what, rounds);
+                const int token_major =
+                    s.layout == REF_NHD && kv > 1 &&
+                    (m != SANTA_DENSE || (s.window ? s.window : length) >= 2048 * threads);
+                const int share =
+                    (2 * threads > batch * kv || token_major) && length > 1024 && m != SANTA_VATTENTION;
+                CHECK_MSG(o.dense_below || (rounds > 1) == share,
+                          "%s, %s: parallel_for was called %d times", santa_method_name(o.method), what,
+                          rounds);
                 same(&want, 0, &got, what, o.method);
-                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s, %s: stats", santa_method_name(o.method), what);
+                CHECK_MSG(same_stats(&got.stats, &want.stats), "%s, %s: stats", santa_method_name(o.method),
+                          what);
                 free(got.bits);
 #ifdef HAVE_PTHREADS
                 if (threads % 4) continue;
@@ -478,7 +505,8 @@ static void shared_windows(void) {
                 rounds = 0;
                 result got = decode(&s, &o);
                 snprintf(what, sizeof what, "window %d of %d, HND %d", (int)windows[w], (int)length, hnd);
-                CHECK_MSG(rounds == 2, "%s: parallel_for was called %d times", what, rounds);     /* all rows together */
+                /* all rows together */
+                CHECK_MSG(rounds == 2, "%s: parallel_for was called %d times", what, rounds);
                 same(&want, 0, &got, what, o.method);
                 CHECK_MSG(same_stats(&got.stats, &want.stats), "%s: stats", what);
                 free(got.bits);
@@ -488,7 +516,7 @@ static void shared_windows(void) {
     is_built = 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- dense_below */
+/* ------------------------------------------------------------ dense_below */
 
 /* Keys that row i of sequence b sees. */
 static int64_t row_keys(const ref_problem *p, int64_t b, int64_t i) {
@@ -500,7 +528,8 @@ static int64_t row_keys(const ref_problem *p, int64_t b, int64_t i) {
     return keys;
 }
 
-/* Rows of fewer keys have the dense call's bits, the others the sampled call's; stats count both kinds for what they are. */
+/* Rows of fewer keys have the dense call's bits, the others the sampled call's; stats count
+   both kinds for what they are. */
 static void dense_below_body(const setup *u) {
     static const int64_t limits[] = {1, 2, 66, 150, 168, 333, 334, SANTA_AUTO};
     const ref_spec *s = &u->spec;
@@ -523,8 +552,9 @@ static void dense_below_body(const setup *u) {
                     if (n < below) { rows += n > 0 ? s->heads : 0; keys += n; }
                     else { draws += n > 0 ? o.num_samples * s->heads : 0; keys_above += n; }
                     CHECK_MSG(!memcmp(got.bits + r * s->heads * row, want->bits + r * s->heads * row,
-                                      (size_t)(s->heads * row) * sizeof(float)), "%s, tile %d, below %d: row %d of %d keys",
-                              santa_method_name(o.method), (int)o.tile_size, (int)below, (int)r, (int)n);
+                                      (size_t)(s->heads * row) * sizeof(float)),
+                              "%s, tile %d, below %d: row %d of %d keys", santa_method_name(o.method),
+                              (int)o.tile_size, (int)below, (int)r, (int)n);
                 }
                 CHECK_INT(got.stats.dense_rows, rows);
                 CHECK_INT(got.stats.rows, sampled.stats.rows);
@@ -533,7 +563,8 @@ static void dense_below_body(const setup *u) {
                 CHECK_INT(sampled.stats.dense_rows, 0);
                 CHECK_INT(dense.stats.dense_rows, 0);
                 if (m != SANTA_FLASH) CHECK_INT(got.stats.draws, draws);
-                CHECK(got.stats.v_rows_read >= keys * s->kv_heads && got.stats.v_rows_read <= (keys + keys_above) * s->kv_heads);
+                CHECK(got.stats.v_rows_read >= keys * s->kv_heads &&
+                      got.stats.v_rows_read <= (keys + keys_above) * s->kv_heads);
                 if (keys_above == 0) CHECK_INT(got.stats.v_rows_head, keys * s->kv_heads * group);
                 free(sampled.bits);
                 free(got.bits);
@@ -560,7 +591,8 @@ static void dense_below_short(void) {
         }
 }
 
-/* SANTA_AUTO is 16 num_samples to the key, also of the default num_samples; other methods do not look at it. */
+/* SANTA_AUTO is 16 num_samples to the key, also of the default num_samples; other methods do
+   not look at it. */
 static void dense_below_auto(void) {
     for (int64_t samples = 0; samples <= 25; samples += 25)
         for (int64_t more = -1; more <= 0; more++) {
@@ -585,10 +617,10 @@ static void dense_below_auto(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- instruction sets */
+/* ------------------------------------------------------------ instruction sets */
 
-/* Draws that two lists do not share. Draws are compared in ascending order: one that differs went to the next key, up or down, that
-   has mass. */
+/* Draws that two lists do not share. Draws are compared in ascending order: one that differs
+   went to the next key, up or down, that has mass. */
 static int64_t moved_draws(const ref_drawn *a, const ref_drawn *b, const float *scores, float limit) {
     int64_t moved = 0, i = 0, j = 0, left = 0, right = 0;
     CHECK_INT(a->d.draws, b->d.draws);
@@ -603,13 +635,14 @@ static int64_t moved_draws(const ref_drawn *a, const ref_drawn *b, const float *
         moved += pairs;
         CHECK(scores[from] >= limit && scores[to] >= limit);
         for (int32_t key = (from < to ? from : to) + 1; key < (from < to ? to : from); key++)
-            CHECK_MSG(scores[key] < limit, "a draw moved from key %d to %d, over key %d with score %g", (int)from, (int)to,
-                      (int)key, (double)scores[key]);
+            CHECK_MSG(scores[key] < limit, "a draw moved from key %d to %d, over key %d with score %g",
+                      (int)from, (int)to, (int)key, (double)scores[key]);
     }
     return moved;
 }
 
-/* Scores of two instruction sets differ by rounding; dense results too; a draw may move to a neighbour, rarely. */
+/* Scores of two instruction sets differ by rounding; dense results too; a draw may move to a
+   neighbour, rarely. */
 static void instruction_sets(void) {
     enum { N = 3000, S = 256 };
     int64_t moved = 0, draws = 0;
@@ -623,8 +656,9 @@ static void instruction_sets(void) {
             s.head_dim_v = type == SANTA_Q8_0 ? 352 - s.head_dim : 300 - dim;
             ref_problem p;
             ref_build(&p, &s);
-            for (int64_t j = 0; j < N; j += 7)                        /* some keys without mass lie between the others */
-                for (int64_t c = 0; c < s.head_dim; c++) p.k[j * s.head_dim + c] = type < SANTA_E4M3 && c == 0 ? -REF_INF : 0.0;
+            for (int64_t j = 0; j < N; j += 7) /* some keys without mass lie between the others */
+                for (int64_t c = 0; c < s.head_dim; c++)
+                    p.k[j * s.head_dim + c] = type < SANTA_E4M3 && c == 0 ? -REF_INF : 0.0;
             for (int64_t h = 0; h < 3; h++) p.q[h * s.head_dim] = 1.0;
             ref_write(&p);
             FOR_EACH_ISA (isa) {

@@ -1,10 +1,12 @@
-/* Errors: every status is produced here, and whatever the status, nothing is written. Each line names one change to a
-   valid call and the status that it must give; the last case fails for a status that no line produced. */
+/* Errors: every status is produced here, and whatever the status, nothing is written. Each line
+   names one change to a valid call and the status that it must give; the last case fails for a
+   status that no line produced. */
 #include "harness.h"
 #include <stdlib.h>
 
-enum { BATCH = 2, ROWS = 2, HEADS = 4, KV_HEADS = 2, LEN = 96, DIM = 8, DIM_V = 6, PAGE = 16, MAX_PAGES = LEN / PAGE,
-       OUT_ROWS = BATCH * ROWS * HEADS, SCRATCH = 1 << 18, WIDE = 64, BLOCKS = BATCH * LEN * KV_HEADS * WIDE / 32 };
+enum { BATCH = 2, ROWS = 2, HEADS = 4, KV_HEADS = 2, LEN = 96, DIM = 8, DIM_V = 6, PAGE = 16,
+       MAX_PAGES = LEN / PAGE, OUT_ROWS = BATCH * ROWS * HEADS, SCRATCH = 1 << 18, WIDE = 64,
+       BLOCKS = BATCH * LEN * KV_HEADS * WIDE / 32 };
 
 static const struct { const char *name, *text; } statuses[] = {
 #define ENTRY(name, text) {#name, text},
@@ -13,7 +15,8 @@ static const struct { const char *name, *text; } statuses[] = {
 };
 static char produced[SANTA_STATUS_COUNT];
 
-static float   q[BATCH * ROWS * HEADS * DIM], k[BATCH * LEN * KV_HEADS * DIM], v[BATCH * LEN * KV_HEADS * DIM_V];
+static float q[BATCH * ROWS * HEADS * DIM], k[BATCH * LEN * KV_HEADS * DIM],
+    v[BATCH * LEN * KV_HEADS * DIM_V];
 static float   sinks[HEADS], slopes[HEADS], wide[OUT_ROWS * WIDE];
 static unsigned char blocks[BLOCKS * 34];
 static int32_t lens[BATCH], table[BATCH * MAX_PAGES];
@@ -61,7 +64,8 @@ static void reset_paged(void) {
     reset();
     a.k = santa_view(k, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, DIM);
     a.v = santa_view(v, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, DIM_V);
-    for (int i = 0; i < BATCH * MAX_PAGES; i++) table[i] = i < MAX_PAGES ? i : BATCH * MAX_PAGES - 1 - (i - MAX_PAGES);
+    for (int i = 0; i < BATCH * MAX_PAGES; i++)
+        table[i] = i < MAX_PAGES ? i : BATCH * MAX_PAGES - 1 - (i - MAX_PAGES);
     a.block_table = table;
     a.max_pages   = MAX_PAGES;
 }
@@ -108,9 +112,10 @@ static int untouched(void) {
 
 /* One status of one function, with nothing written when it is an error. */
 static void expect_status(santa_status status, santa_status want, const char *call, int line) {
-    test_check(status == want, __FILE__, line, "%s: got \"%s\", want \"%s\"", call, santa_status_string(status),
-               santa_status_string(want));
-    if (status != SANTA_OK) test_check(untouched(), __FILE__, line, "%s: wrote something in spite of its error", call);
+    test_check(status == want, __FILE__, line, "%s: got \"%s\", want \"%s\"", call,
+               santa_status_string(status), santa_status_string(want));
+    if (status != SANTA_OK)
+        test_check(untouched(), __FILE__, line, "%s: wrote something in spite of its error", call);
     if (status >= 0 && status < SANTA_STATUS_COUNT) produced[status] = 1;
 }
 #define EXPECT(want, call) (clear_outputs(), expect_status(call, SANTA_##want, #call, __LINE__))
@@ -151,12 +156,13 @@ static float positive_infinity(void) {
 static double infinity_d(void) { return (double)positive_infinity(); }
 static double nan_d(void)      { return (double)test_nan(); }
 
-/* ------------------------------------------------------------------------------------------------ the cases */
+/* ------------------------------------------------------------ the cases */
 
 static void texts(void) {
     for (int i = 0; i < SANTA_STATUS_COUNT; i++) {
         const char *text = santa_status_string((santa_status)i);
-        CHECK_MSG(text && !strcmp(text, statuses[i].text), "status %d (%s) has another text", i, statuses[i].name);
+        CHECK_MSG(text && !strcmp(text, statuses[i].text), "status %d (%s) has another text", i,
+                  statuses[i].name);
         CHECK_MSG(text && *text, "status %d (%s) has no text", i, statuses[i].name);
         for (int j = 0; j < i; j++)
             CHECK_MSG(strcmp(text, santa_status_string((santa_status)j)), "%s and %s have the same text",
@@ -173,7 +179,8 @@ static void valid_calls(void) {
     GOOD((void)0);
     GOOD_PAGED((void)0);
     GOOD_VATTENTION((void)0);
-    GOOD(a.lse = a.std_error = NULL; o.vattention.audit = NULL; a.sinks = a.alibi_slopes = NULL; a.seq_lens = NULL);
+    GOOD(a.lse = a.std_error = NULL; o.vattention.audit = NULL; a.sinks = a.alibi_slopes = NULL;
+         a.seq_lens = NULL);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
         GOOD(o.method = (santa_method)m; if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL);
     reset();
@@ -230,7 +237,8 @@ static void q8_0(void) {
     GOOD_Q8_0(a.k.dtype = SANTA_E4M3);
     GOOD_Q8_0(a.k.data = blocks + (LEN - 1) * KV_HEADS * WIDE / 32 * 34; a.k.stride[1] = -a.k.stride[1]);
     /* the stride of a dimension of size 1 is never used */
-    GOOD_Q8_0(a.q.shape[2] = a.out.shape[2] = a.k.shape[2] = a.v.shape[2] = 1; a.k.stride[2] = 5; a.sinks = a.alibi_slopes = NULL);
+    GOOD_Q8_0(a.q.shape[2] = a.out.shape[2] = a.k.shape[2] = a.v.shape[2] = 1; a.k.stride[2] = 5;
+              a.sinks = a.alibi_slopes = NULL);
 }
 
 static void shapes(void) {
@@ -265,14 +273,15 @@ static void shapes(void) {
     BAD(ERR_OUT_STRIDE, a.out.stride[1] = 0);
     BAD(ERR_OUT_STRIDE, a.out.stride[2] = 0);
     BAD(ERR_OUT_STRIDE, a.out.stride[3] = 0);
-    BAD(ERR_OUT_OVERLAP, a.out.stride[2] = DIM_V - 1);                           /* a head's row ends in the next one's */
+    BAD(ERR_OUT_OVERLAP, a.out.stride[2] = DIM_V - 1); /* a head's row ends in the next one's */
     BAD(ERR_OUT_OVERLAP, a.out.stride[2] = -(DIM_V - 1));
     BAD(ERR_OUT_OVERLAP, a.out.stride[1] = DIM_V * HEADS - 1);
     BAD(ERR_OUT_OVERLAP, a.out.stride[0] = a.out.stride[1]);
     BAD(ERR_OUT_OVERLAP, a.out.stride[3] = DIM_V; a.out.stride[2] = DIM_V);
-    GOOD(a.out.stride[3] = HEADS; a.out.stride[2] = 1);                          /* heads within features: each has its own */
-    GOOD(a.out.data = got.wide; a.out.stride[2] = DIM_V + 1; a.out.stride[1] = WIDE; a.out.stride[0] = 2 * WIDE);
-    GOOD(a.q.stride[2] = a.k.stride[1] = a.v.stride[0] = 0);                     /* inputs may repeat themselves */
+    GOOD(a.out.stride[3] = HEADS; a.out.stride[2] = 1);      /* heads within features: each has its own */
+    GOOD(a.out.data = got.wide; a.out.stride[2] = DIM_V + 1; a.out.stride[1] = WIDE;
+         a.out.stride[0] = 2 * WIDE);
+    GOOD(a.q.stride[2] = a.k.stride[1] = a.v.stride[0] = 0); /* inputs may repeat themselves */
 }
 
 /* Sizes near the end of int64, where a product or a sum formed carelessly wraps into something harmless. */
@@ -284,7 +293,8 @@ static void overflows(void) {
         for (int i = 0; i < 4; i++)
             for (int d = 0; d < 4; d++) BAD(ERR_OVERFLOW, tensors[i]->stride[d] = wild[w]);
     BAD(ERR_OVERFLOW, a.q.stride[0] = INT64_MAX; a.q.stride[1] = INT64_MIN);     /* would cancel */
-    BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = INT64_MAX; a.seq_lens = NULL);
+    BAD(ERR_OVERFLOW, a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = INT64_MAX;
+        a.seq_lens = NULL);
     BAD(ERR_OVERFLOW, a.q.shape[1] = a.out.shape[1] = INT64_MAX);
     BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT64_MAX - 1);
     BAD(ERR_OVERFLOW, a.q.shape[3] = a.k.shape[3] = INT64_MAX);
@@ -298,13 +308,14 @@ static void overflows(void) {
                       a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = (int64_t)1 << 40;
                       a.q.shape[1] = a.out.shape[1] = (int64_t)1 << 40; a.seq_lens = NULL);
     /* tensors that overlap themselves fit in memory where the workspace of so many heads and keys cannot */
-    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0; a.out.stride[2] = DIM_V;
-                      a.out.stride[1] = (int64_t)1 << 36; a.out.stride[0] = (int64_t)1 << 38; a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0;
-                      a.seq_lens = NULL; a.sinks = a.alibi_slopes = NULL);
+    BAD(ERR_OVERFLOW, a.q.shape[2] = a.out.shape[2] = INT32_MAX - 1; a.q.stride[2] = 0;
+        a.out.stride[2] = DIM_V; a.out.stride[1] = (int64_t)1 << 36; a.out.stride[0] = (int64_t)1 << 38;
+        a.k.shape[1] = a.v.shape[1] = INT32_MAX; a.k.stride[1] = a.v.stride[1] = 0; a.seq_lens = NULL;
+        a.sinks = a.alibi_slopes = NULL);
     BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = (int64_t)1 << 31; a.k.stride[1] = a.v.stride[1] = 0);
     BAD(ERR_TOO_LONG, a.k.shape[1] = a.v.shape[1] = INT64_MAX;        a.k.stride[1] = a.v.stride[1] = 0);
     BAD_PAGED(ERR_TOO_LONG, a.max_pages = ((int64_t)1 << 31) / PAGE);
-    BAD_PAGED(ERR_TOO_LONG, a.max_pages = INT64_MAX / PAGE + 1);                 /* max_pages * PAGE wraps */
+    BAD_PAGED(ERR_TOO_LONG, a.max_pages = INT64_MAX / PAGE + 1); /* max_pages * PAGE wraps */
     BAD_PAGED(ERR_OVERFLOW, a.block_table_stride = INT64_MAX);
 }
 
@@ -326,7 +337,7 @@ static void overflowing_spans(void) {
                           kv[i]->stride[0] = (int64_t)1 << 33);      /* 2^31 of these are 0 modulo 2^64 */
         reset();
         LONGEST;
-        kv[i]->stride[1] = (int64_t)1 << 30;                         /* the largest power of two that fits */
+        kv[i]->stride[1] = (int64_t)1 << 30; /* the largest power of two that fits */
         CHECK_STATUS(santa_check(&a, &o), sizeof(void *) < 8 ? SANTA_ERR_OVERFLOW : SANTA_OK);
     }
 #undef LONGEST
@@ -395,7 +406,7 @@ static void sequences(void) {
     static const int32_t wild[] = {-1, BATCH * MAX_PAGES, INT32_MAX, INT32_MIN};
     for (int i = 0; i < 4; i++) {
         BAD_PAGED(ERR_BLOCK_TABLE, table[0] = wild[i]);
-        BAD_PAGED(ERR_BLOCK_TABLE, table[3] = wild[i]);                          /* keys 48, 49: two of the 16 in use */
+        BAD_PAGED(ERR_BLOCK_TABLE, table[3] = wild[i]); /* keys 48, 49: two of the 16 in use */
         BAD_PAGED(ERR_BLOCK_TABLE, table[2 * MAX_PAGES - 1] = wild[i]);
         GOOD_PAGED(table[4] = table[5] = wild[i]);                               /* past seq_lens[0] = 50 */
         BAD_PAGED(ERR_BLOCK_TABLE, table[4] = wild[i]; a.seq_lens = NULL);       /* now in use */
@@ -445,13 +456,14 @@ static void score_extras(void) {
     context[1] = LEN + 10;
     BAD(ERR_FIRST_KEY, a.first_key = -1);
     BAD(ERR_FIRST_KEY, a.first_key = (int64_t)1 << 31);
-    BAD(ERR_CONTEXT_LEN, a.first_key = 11; a.context_lens = context);            /* 50 keys from 11 on are 61 */
+    BAD(ERR_CONTEXT_LEN, a.first_key = 11; a.context_lens = context); /* 50 keys from 11 on are 61 */
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
     GOOD(a.first_key = INT32_MAX);
 }
 
-/* Every method has a name of its own that leads back to it, and a problem has no zero that means something else. */
+/* Every method has a name of its own that leads back to it, and a problem has no zero that
+   means something else. */
 static void methods_and_problems(void) {
     santa_problem p;
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
@@ -463,14 +475,17 @@ static void methods_and_problems(void) {
     CHECK_INT(santa_method_from_name(NULL), SANTA_METHOD_COUNT);
     CHECK(!strcmp(santa_method_name(SANTA_METHOD_COUNT), "not a santa_method"));
     CHECK_INT(santa_method_traits(SANTA_METHOD_COUNT), 0);
-    CHECK(!strcmp(santa_method_name(SANTA_TOP_K), "top-k") && santa_method_traits(SANTA_DENSE) == SANTA_EXACT);
+    CHECK(!strcmp(santa_method_name(SANTA_TOP_K), "top-k") &&
+          santa_method_traits(SANTA_DENSE) == SANTA_EXACT);
     reset();
     o.num_samples = 0;
     CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK);
-    CHECK(p.batch == BATCH && p.q_len == ROWS && p.heads == HEADS && p.kv_heads == KV_HEADS && p.group == HEADS / KV_HEADS);
+    CHECK(p.batch == BATCH && p.q_len == ROWS && p.heads == HEADS && p.kv_heads == KV_HEADS &&
+          p.group == HEADS / KV_HEADS);
     CHECK(p.head_dim == DIM && p.head_dim_v == DIM_V && p.capacity == LEN);
     CHECK(p.o.num_samples == 128 && p.o.tile_size == 256 && p.o.num_combs == 1 && p.o.bernoulli_draws == 4);
-    CHECK(p.o.stash == SANTA_STASH_F32 && p.o.isa == santa_best_isa() && p.o.num_threads == 1 && p.o.dense_below == 0);
+    CHECK(p.o.stash == SANTA_STASH_F32 && p.o.isa == santa_best_isa() && p.o.num_threads == 1 &&
+          p.o.dense_below == 0);
     CHECK(p.o.item_begin == 0 && p.o.item_end == BATCH * KV_HEADS);
     CHECK(p.o.vattention.sink_tokens == 128 && p.o.vattention.heavy_tokens == SANTA_AUTO);
     CHECK(p.o.vattention.base_samples == SANTA_AUTO);
@@ -520,9 +535,10 @@ static void method_options(void) {
         GOOD(o.method = SANTA_FLASH; o.tile_size = t);
     }
     GOOD(o.method = SANTA_PROP; o.tile_size = 64);
-    BAD(ERR_TILE_SIZE, o.method = SANTA_SYS; o.tile_size = 64);                  /* not accepted and ignored */
+    BAD(ERR_TILE_SIZE, o.method = SANTA_SYS; o.tile_size = 64); /* not accepted and ignored */
     static const double bad_p[] = {-0.1, -1.0, 1.0000001, 2.0};
-    for (int i = 0; i < 4; i++) BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
+    for (int i = 0; i < 4; i++)
+        BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
     BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = nan_d());
     BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = infinity_d());
     GOOD(o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = 1.0);
@@ -562,13 +578,14 @@ static void method_options(void) {
         else     BAD(ERR_COMBS, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
         GOOD(o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 1);
     }
-    GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4);              /* the default, 128, divides */
+    GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4); /* the default, 128, divides */
     BAD(ERR_DENSE_BELOW, o.dense_below = SANTA_AUTO - 1);
     BAD(ERR_DENSE_BELOW, o.dense_below = INT64_MIN);
     GOOD(o.dense_below = SANTA_AUTO);
     GOOD(o.dense_below = INT64_MAX);
-    for (int m = SANTA_TOP_K; m <= SANTA_VATTENTION; m++)                        /* 16 * num_samples would overflow */
-        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.dense_below = SANTA_AUTO; o.num_samples = INT64_MAX);
+    for (int m = SANTA_TOP_K; m <= SANTA_VATTENTION; m++) /* 16 * num_samples would overflow */
+        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.dense_below = SANTA_AUTO;
+             o.num_samples = INT64_MAX);
 }
 
 static void serial_for(void *user, int64_t count, santa_task task, void *context) {
@@ -593,7 +610,7 @@ static void threads_and_items(void) {
     BAD(ERR_ITEMS, o.item_end = items + 1);
     BAD(ERR_ITEMS, o.item_end = -1);
     BAD(ERR_ITEMS, o.item_begin = 2; o.item_end = 1);
-    BAD(ERR_ITEMS, o.item_begin = 1);                                       /* end 0 means "all" only with begin 0 */
+    BAD(ERR_ITEMS, o.item_begin = 1); /* end 0 means "all" only with begin 0 */
     BAD(ERR_ITEMS, o.item_begin = INT64_MIN; o.item_end = INT64_MAX);
     GOOD(o.item_end = items);
     GOOD(o.item_begin = items - 1; o.item_end = items);
@@ -624,8 +641,10 @@ static void vattention_options(void) {
     BAD_VATTENTION(ERR_GUARANTEE, set_enum(&o.vattention.guarantee, -1));
     GOOD_VATTENTION(o.vattention.delta = 0.9; o.vattention.epsilon = 1e-300);
     GOOD_VATTENTION(o.vattention.delta = 0.9; o.vattention.guarantee = SANTA_GUARANTEE_FULL);
-    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE);
-    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = INT64_MAX);
+    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens =
+                        SANTA_NONE);
+    GOOD_VATTENTION(o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens =
+                        INT64_MAX);
     GOOD_VATTENTION(o.vattention.base_samples = INT64_MAX);
 }
 
@@ -660,7 +679,8 @@ static void proxy_options(void) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_PPS || m == SANTA_TOP_K
                      || m == SANTA_VATTENTION;
         CHECK_INT((santa_method_traits((santa_method)m) & SANTA_PROXIES) != 0, has);
-        if (has) GOOD_PROXY(o.method = (santa_method)m; a.std_error = m == SANTA_TOP_K ? NULL : a.std_error);
+        if (has)
+            GOOD_PROXY(o.method = (santa_method)m; a.std_error = m == SANTA_TOP_K ? NULL : a.std_error);
         else     BAD_PROXY(ERR_PROXY_METHOD, o.method = (santa_method)m; a.std_error = NULL);
     }
     BAD_PROXY(ERR_STD_ERROR, o.method = SANTA_TOP_K);
@@ -688,7 +708,7 @@ static void proxy_options(void) {
 
 /* Size, encode and append; the copy is not touched by an error. */
 static void proxy_copies(void) {
-    enum { BLOCK = (16 + 2) * SANTA_BLOCK + 32 + 4 + 28 };                       /* of a chunk of 32 features */
+    enum { BLOCK = (16 + 2) * SANTA_BLOCK + 32 + 4 + 28 }; /* of a chunk of 32 features */
     reset_proxy();
     CHECK_INT(santa_proxy_size(&a), BATCH * KV_HEADS * BLOCK);
     CHECK(sizeof got.copy >= BATCH * KV_HEADS * BLOCK);
@@ -701,8 +721,20 @@ static void proxy_copies(void) {
     EXPECT(OK, santa_proxy_encode(&a, INT64_MAX, INT64_MAX, NULL));
     EXPECT(OK, santa_proxy_encode(&a, INT64_MAX - 1, INT64_MAX, NULL));
     CHECK(untouched());
-#define BAD_COPY(status, change)                                                                             do {                                                                                                         reset_proxy(); change;                                                                                   EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                                    EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                   } while (0)
-#define BAD_COPY_PAGED(status, change)                                                                       do {                                                                                                         reset_proxy_paged(); change;                                                                             EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                                    EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                   } while (0)
+#define BAD_COPY(status, change)                                                                           \
+    do {                                                                                                   \
+        reset_proxy();                                                                                     \
+        change;                                                                                            \
+        EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                              \
+        EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                 \
+    } while (0)
+#define BAD_COPY_PAGED(status, change)                                                                     \
+    do {                                                                                                   \
+        reset_proxy_paged();                                                                               \
+        change;                                                                                            \
+        EXPECT(status, santa_proxy_encode(&a, 0, LEN, NULL));                                              \
+        EXPECT(status, santa_proxy_append(&a, LEN, NULL));                                                 \
+    } while (0)
 #define NO_SIZE(change) do { reset_proxy(); change; CHECK_INT(santa_proxy_size(&a), 0); } while (0)
     EXPECT(ERR_NULL_ARGUMENT, santa_proxy_encode(NULL, 0, 1, NULL));
     EXPECT(ERR_NULL_ARGUMENT, santa_proxy_append(NULL, 1, NULL));
@@ -732,7 +764,7 @@ static void proxy_copies(void) {
     BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.max_pages = 0);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE_SHAPE, a.block_table_stride = MAX_PAGES - 1);
     BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[0] = -1);
-    BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[BATCH * MAX_PAGES - 1] = BATCH * MAX_PAGES);   /* the last, first */
+    BAD_COPY_PAGED(ERR_BLOCK_TABLE, table[BATCH * MAX_PAGES - 1] = BATCH * MAX_PAGES); /* the last, first */
     BAD_COPY_PAGED(ERR_TOO_LONG, a.max_pages = INT32_MAX);
     NO_SIZE(a.proxy_bits = 3);
     NO_SIZE(a.k.shape[3] = 6);
@@ -740,7 +772,7 @@ static void proxy_copies(void) {
     NO_SIZE(a.k.shape[0] = INT64_MAX / 64; a.k.stride[0] = 0);
     NO_SIZE(a.block_table = table; a.k.shape[1] = 8);
     reset_proxy_paged();
-    table[4] = 99;                                                              /* pages that a call does not encode */
+    table[4] = 99; /* pages that a call does not encode */
     lens[0] = 63;
     EXPECT(OK, santa_proxy_encode(&a, 0, LEN, NULL));
     EXPECT(OK, santa_proxy_append(&a, 3, NULL));
@@ -759,14 +791,15 @@ static void workspaces(void) {
         o.method = (santa_method)m;
         if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL;
         const size_t bytes = santa_workspace_size(&a, &o);
-        if (!CHECK_MSG(bytes > 0 && bytes <= SCRATCH, "%s: workspace of %lu bytes", santa_method_name(o.method),
-                       (unsigned long)bytes)) continue;
+        if (!CHECK_MSG(bytes > 0 && bytes <= SCRATCH, "%s: workspace of %lu bytes",
+                       santa_method_name(o.method), (unsigned long)bytes))
+            continue;
         EXPECT(ERR_WORKSPACE_NULL, santa_decode(&a, &o, NULL, bytes, &got.stats));
         EXPECT(ERR_WORKSPACE_NULL, santa_decode(&a, &o, NULL, 0, &got.stats));
         EXPECT(ERR_WORKSPACE_SIZE, santa_decode(&a, &o, got.workspace, bytes - 1, &got.stats));
         EXPECT(ERR_WORKSPACE_SIZE, santa_decode(&a, &o, got.workspace, 0, &got.stats));
         EXPECT(OK,                 santa_decode(&a, &o, got.workspace, bytes, &got.stats));
-        lens[0]   = 0;                                        /* the size depends on shapes and options, not on data */
+        lens[0]   = 0; /* the size depends on shapes and options, not on data */
         lens[1]   = -1;
         sinks[0]  = test_nan();
         slopes[0] = test_nan();
@@ -815,8 +848,10 @@ static void steps(void) {
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(NULL, LEN, &o, id, &d, got.workspace, need));
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, NULL, id, &d, got.workspace, need));
     EXPECT(ERR_NULL_ARGUMENT,  santa_sample(scores, LEN, &o, id, NULL, got.workspace, need));
-    const santa_stream_id nobody[] = {{0, -1, 0}, {0, 0, -1}, {0, (int64_t)1 << 31, 0}, {0, 0, (int64_t)1 << 31}};
-    for (int i = 0; i < 4; i++) EXPECT(ERR_INDEX, santa_sample(scores, LEN, &o, nobody[i], &d, got.workspace, need));
+    const santa_stream_id nobody[] = {{0, -1, 0}, {0, 0, -1}, {0, (int64_t)1 << 31, 0},
+                                      {0, 0, (int64_t)1 << 31}};
+    for (int i = 0; i < 4; i++)
+        EXPECT(ERR_INDEX, santa_sample(scores, LEN, &o, nobody[i], &d, got.workspace, need));
     EXPECT(ERR_SHAPE,          santa_sample(scores, -1, &o, id, &d, got.workspace, need));
     EXPECT(ERR_TOO_LONG,       santa_sample(scores, (int64_t)1 << 31, &o, id, &d, got.workspace, need));
     EXPECT(ERR_WORKSPACE_NULL, santa_sample(scores, LEN, &o, id, &d, NULL, need));
@@ -905,7 +940,8 @@ static santa_budget budget_in(void) {
 
 static void budgets(void) {
     typedef santa_status (*budget_function)(const santa_budget *in, int64_t *budget);
-    static const budget_function functions[] = {santa_budget_denominator, santa_budget_numerator, santa_budget_full};
+    static const budget_function functions[] = {santa_budget_denominator, santa_budget_numerator,
+                                                santa_budget_full};
     int64_t budget = -7;
     santa_budget in;
 #define BAD_BUDGET(status, change) \
@@ -924,7 +960,7 @@ static void budgets(void) {
         BAD_BUDGET(ERR_DELTA, in.delta = 0.99e-290);
         BAD_BUDGET(ERR_BOUND, set_enum(&in.bound, 2));
         BAD_BUDGET(ERR_BUDGET_INPUT, in.population = -1);
-        if (f != 1) {                                                            /* the denominator's share */
+        if (f != 1) { /* the denominator's share */
             BAD_BUDGET(ERR_BUDGET_INPUT, in.sigma = -1.0);
             BAD_BUDGET(ERR_BUDGET_INPUT, in.sigma = nan_d());
             BAD_BUDGET(ERR_BUDGET_INPUT, in.denominator = -1.0);
@@ -935,7 +971,7 @@ static void budgets(void) {
             BAD_BUDGET(ERR_BUDGET_INPUT, in.trace = infinity_d());
             BAD_BUDGET(ERR_BUDGET_INPUT, in.norm = nan_d());
         }
-        if (f == 1) {                                                            /* full gives the numerator less */
+        if (f == 1) { /* full gives the numerator less */
             BAD_BUDGET(ERR_DELTA_VECTOR, in.delta = 0.3);
             BAD_BUDGET(OK, in.delta = 0.3; in.bound = SANTA_BOUND_HOEFFDING);
             budget = -7;
@@ -951,9 +987,11 @@ static void budgets(void) {
 }
 
 static void measures(void) {
-    typedef santa_status (*variance_function)(const float *p, int64_t n, const float *rows, int64_t stride, int64_t dv,
-                                              int64_t num_samples, double *variance, void *workspace, size_t bytes);
-    static const variance_function functions[] = {santa_variance_iid, santa_variance_strat, santa_variance_sys};
+    typedef santa_status (*variance_function)(const float *p, int64_t n, const float *rows, int64_t stride,
+                                              int64_t dv, int64_t num_samples, double *variance,
+                                              void *workspace, size_t bytes);
+    static const variance_function functions[] = {santa_variance_iid, santa_variance_strat,
+                                                  santa_variance_sys};
     static float p[LEN];
     double       result = -7.0;
     const size_t bytes  = santa_variance_workspace_size(LEN, DIM_V);
@@ -964,7 +1002,8 @@ static void measures(void) {
     CHECK_INT(santa_variance_workspace_size(INT64_MAX, INT64_MAX), 0);
     for (int f = 0; f < 3; f++) {
         for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
-#define VARIANCE(p, n, v, dv, samples, result, w, size) functions[f](p, n, v, DIM_V, dv, samples, result, w, size)
+#define VARIANCE(p, n, v, dv, samples, result, w, size)                                                    \
+    functions[f](p, n, v, DIM_V, dv, samples, result, w, size)
         EXPECT(ERR_NULL_ARGUMENT, VARIANCE(NULL, LEN, v, DIM_V, 8, &result, got.workspace, bytes));
         EXPECT(ERR_NULL_ARGUMENT, VARIANCE(p, LEN, NULL, DIM_V, 8, &result, got.workspace, bytes));
         EXPECT(ERR_NULL_ARGUMENT, VARIANCE(p, LEN, v, DIM_V, 8, NULL, got.workspace, bytes));
@@ -997,7 +1036,8 @@ static void measures(void) {
         /* rows beyond the address space: only sizes show it, so nothing may be read */
         static const int64_t strides[] = {(int64_t)1 << 62, INT64_MAX, PTRDIFF_MAX / 4 / (LEN - 1) + 1};
         for (int i = 0; i < 3; i++)
-            EXPECT(ERR_OVERFLOW, functions[f](p, LEN, v, strides[i], DIM_V, 8, &result, got.workspace, bytes));
+            EXPECT(ERR_OVERFLOW,
+                   functions[f](p, LEN, v, strides[i], DIM_V, 8, &result, got.workspace, bytes));
         CHECK_MSG(result == -7.0, "an error wrote a variance");
     }
     for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
@@ -1036,7 +1076,8 @@ static size_t fake_workspace_size(const santa_problem *problem) {
     return 4711;
 }
 
-static santa_status fake_decode(const santa_problem *problem, void *workspace, size_t bytes, santa_stats *stats) {
+static santa_status fake_decode(const santa_problem *problem, void *workspace, size_t bytes,
+                                santa_stats *stats) {
     seen.decodes++;
     seen.problem   = *problem;
     seen.workspace = workspace;
@@ -1077,7 +1118,7 @@ static void backend(void) {
     broken = fake;
     broken.name = NULL;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CUDA, &broken));
-    BAD(ERR_NO_BACKEND, move_to(SANTA_CUDA));                                    /* none of these took effect */
+    BAD(ERR_NO_BACKEND, move_to(SANTA_CUDA)); /* none of these took effect */
     CHECK_INT(santa_workspace_size(&a, &o), 0);
 
     seen.decodes = 0;
@@ -1085,7 +1126,7 @@ static void backend(void) {
     reset();
     move_to(SANTA_CUDA);
     const santa_method method = o.method;
-    o.method = SANTA_VATTENTION;                                                 /* what the backend's own check refuses */
+    o.method = SANTA_VATTENTION; /* what the backend's own check refuses */
     CHECK_STATUS(santa_check(&a, &o), SANTA_ERR_BACKEND_METHOD);
     CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);
     CHECK_INT(santa_workspace_size(&a, &o), 0);
@@ -1093,12 +1134,15 @@ static void backend(void) {
     CHECK_INT(santa_workspace_size(&a, &o), 4711);
     EXPECT(OK, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
     CHECK(seen.decodes == 1 && seen.workspace == got.workspace && seen.bytes == 4711);
-    CHECK(seen.problem.a.q.data == a.q.data && seen.problem.o.num_samples == 16 && seen.problem.group == HEADS / KV_HEADS);
+    CHECK(seen.problem.a.q.data == a.q.data && seen.problem.o.num_samples == 16 &&
+          seen.problem.group == HEADS / KV_HEADS);
     CHECK_INT(got.stats.draws, 42);
     o.num_samples = 17;
-    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);    /* its own answer */
+    /* its own answer */
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);
     o.num_samples = -1;
-    EXPECT(ERR_NUM_SAMPLES, santa_decode(&a, &o, got.workspace, 4711, &got.stats)); /* the common checks come first */
+    /* the common checks come first */
+    EXPECT(ERR_NUM_SAMPLES, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
     o.num_samples = 16;
     a.k.device = SANTA_CPU;
     EXPECT(ERR_DEVICE_MISMATCH, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
@@ -1108,14 +1152,14 @@ static void backend(void) {
     CHECK_STATUS(santa_decode(&a, &o, got.workspace, SCRATCH, &got.stats), SANTA_OK);
     CHECK_INT(seen.decodes, 2);
     CHECK_INT(got.stats.draws, lens[0] > 0 ? (int64_t)OUT_ROWS * 16 : 0);
-    move_to(SANTA_CUDA);                                                    /* the steps are for CPU tensors only */
+    move_to(SANTA_CUDA); /* the steps are for CPU tensors only */
     static float scores[HEADS / KV_HEADS * LEN];
     EXPECT(ERR_DEVICE, santa_scores(&a, &o, 0, 0, 0, scores, LEN, got.workspace, SCRATCH));
     static const int32_t index[1] = {0};
     static const float   weight[1] = {1.0f};
     EXPECT(ERR_DEVICE, santa_gather(&a, 0, 0, index, weight, 1, got.out));
 
-    reset_proxy();                                                          /* a copy of K, by who can make one */
+    reset_proxy(); /* a copy of K, by who can make one */
     a.k.device = SANTA_CUDA;
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_encode(&a, 0, LEN, NULL));
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_append(&a, 1, NULL));
@@ -1143,13 +1187,15 @@ static void every_status(void) {
         CHECK_MSG(produced[i], "no case of this suite produced %s", statuses[i].name);
 }
 
-/* every_status counts what the cases before it produced, so with a filter that leaves them out it runs them first. */
+/* every_status counts what the cases before it produced, so with a filter that leaves them out
+   it runs them first. */
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, proxy_options, proxy_copies, workspaces, steps, budgets, measures
+        threads_and_items, vattention_options, proxy_options, proxy_copies, workspaces, steps, budgets,
+        measures
     };
     if (!produced[SANTA_OK])
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();

@@ -34,7 +34,7 @@ enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
 #define NOISE 5e-5 /* far more than f32 sums of numbers below 16 are off by */
 
-/* ------------------------------------------------------------------------------------ hashes */
+/* ------------------------------------------------------------ hashes */
 
 typedef struct golden { uint64_t draws, numbers; int near_edge; } golden;
 
@@ -57,7 +57,7 @@ static void add_number(golden *h, double x, double grid, double noise) {
     h->numbers = mix(h->numbers, (uint64_t)(int64_t)whole * 4u);
 }
 
-/* --------------------------------------------------------------------------------- attention */
+/* ------------------------------------------------------------ attention */
 
 /* What call i is, apart from its numbers: choice c of n. */
 static int64_t choose(int i, int c, int64_t n) {
@@ -108,7 +108,9 @@ static ref_spec golden_spec(int i) {
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
-static santa_method golden_method(int i) { return i < ATTENTIONS ? (santa_method)(i % METHODS) : SANTA_PPS; }
+static santa_method golden_method(int i) {
+    return i < ATTENTIONS ? (santa_method)(i % METHODS) : SANTA_PPS;
+}
 
 static santa_options golden_options(int i, uint32_t seed) {
     santa_options o = ref_options(golden_method(i), 16 << choose(i, 30, 3), 7 + seed);
@@ -232,7 +234,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     return h;
 }
 
-/* -------------------------------------------------------------------------------------- sums */
+/* ------------------------------------------------------------ sums */
 
 static void golden_budgets(golden *h, test_rng *r, double change) {
     santa_budget in;
@@ -334,7 +336,7 @@ static const char *golden_name(int i) {
     return is_attention(i) ? santa_method_name(golden_method(i)) : sums[i % 4];
 }
 
-/* --------------------------------------------------------------------------------- the table */
+/* ------------------------------------------------------------ the table */
 
 static int same(golden x, golden y) { return x.draws == y.draws && x.numbers == y.numbers; }
 

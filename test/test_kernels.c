@@ -1,6 +1,7 @@
-/* The inner loops: every instruction set of this machine, every type of K and V, head dims that fill no vector, blocks that
-   are not full, rows at odd addresses. Scores against float64 within a proven bound, results against float64 and against
-   the scalar code; NaN and infinities of every type. */
+/* The inner loops: every instruction set of this machine, every type of K and V, head dims that
+   fill no vector, blocks that are not full, rows at odd addresses. Scores against float64
+   within a proven bound, results against float64 and against the scalar code; NaN and
+   infinities of every type. */
 #include "reference.h"
 
 enum { HALF_EPS = 24 };                      /* a float rounds off at most 2^-24 of itself */
@@ -22,8 +23,9 @@ static void *moved(santa_tensor *t, size_t at) {
     return memory;
 }
 
-/* |score - exact| <= (head_dim + 3) 2^-24 sum |q_c k_c| |scale|: a product, a sum and a scaled q each round once, and no order of
-   head_dim terms rounds a term more than head_dim times. Numbers of all types are exact as floats. */
+/* |score - exact| <= (head_dim + 3) 2^-24 sum |q_c k_c| |scale|: a product, a sum and a scaled
+   q each round once, and no order of head_dim terms rounds a term more than head_dim times.
+   Numbers of all types are exact as floats. */
 static int scores_are_close(const ref_problem *p, const float *got, int64_t kv, const char *what) {
     const ref_spec *s = &p->spec;
     const int64_t group = s->heads / s->kv_heads;
@@ -36,10 +38,11 @@ static int scores_are_close(const ref_problem *p, const float *got, int64_t kv, 
             const double *k = p->k + (j * s->kv_heads + kv) * s->head_dim;
             double size = 0.0;
             for (int64_t c = 0; c < s->head_dim; c++) size += fabs(q[c] * k[c]);
-            const double bound = ldexp((double)(s->head_dim + 3) * size / sqrt((double)s->head_dim), -HALF_EPS);
+            const double bound =
+                ldexp((double)(s->head_dim + 3) * size / sqrt((double)s->head_dim), -HALF_EPS);
             good = CHECK_MSG(fabs((double)got[g * s->len + j] - want[j]) <= bound,
-                             "%s: score of head %d, key %d: got %.9g, want %.9g within %.2g", what, (int)g, (int)j,
-                             (double)got[g * s->len + j], want[j], bound);
+                             "%s: score of head %d, key %d: got %.9g, want %.9g within %.2g", what, (int)g,
+                             (int)j, (double)got[g * s->len + j], want[j], bound);
         }
     }
     free(want);
@@ -52,8 +55,10 @@ static int dense_is_close(const ref_problem *p, const char *what) {
     int good = 1;
     for (int64_t h = 0; h < s->heads && good; h++) {
         const double lse = ref_dense(p, 0, 0, h, want, NULL);
-        good = CHECK_MSG(fabs((double)p->lse[h] - lse) <= 1e-5, "%s: lse %.9g, want %.9g", what, (double)p->lse[h], lse) &&
-               check_array_near(what, (const float *)p->a.out.data + h * s->head_dim_v, want, s->head_dim_v, 2e-5, 1e-5);
+        good = CHECK_MSG(fabs((double)p->lse[h] - lse) <= 1e-5, "%s: lse %.9g, want %.9g", what,
+                         (double)p->lse[h], lse) &&
+               check_array_near(what, (const float *)p->a.out.data + h * s->head_dim_v, want, s->head_dim_v,
+                                2e-5, 1e-5);
     }
     free(want);
     return good;
@@ -71,12 +76,14 @@ static void on_every_isa(const ref_spec *spec, size_t at) {
         char what[128];
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
         o.isa = isa;
-        snprintf(what, sizeof what, "%s, %s, head dims %d and %d, group %d, %d keys, at +%d", santa_isa_name(isa),
-                 type_names[spec->k_type], (int)spec->head_dim, (int)spec->head_dim_v, (int)group, (int)spec->len, (int)at);
+        snprintf(what, sizeof what, "%s, %s, head dims %d and %d, group %d, %d keys, at +%d",
+                 santa_isa_name(isa), type_names[spec->k_type], (int)spec->head_dim, (int)spec->head_dim_v,
+                 (int)group, (int)spec->len, (int)at);
         const size_t bytes = santa_workspace_size(&p.a, &o);
         void *workspace = test_alloc(bytes);
         for (int64_t kv = 0; kv < spec->kv_heads; kv++)
-            if (CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, kv, scores, spec->len, workspace, bytes), SANTA_OK))
+            if (CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, kv, scores, spec->len, workspace, bytes),
+                             SANTA_OK))
                 scores_are_close(&p, scores, kv, what);
         free(workspace);
         if (!ref_run(&p, &o, NULL)) break;
@@ -171,10 +178,11 @@ static void exponentials(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- which code runs */
+/* ------------------------------------------------------------ which code runs */
 
-/* AUTO is the last one that the machine has; the names are all there; each rounds in its own way, so a forced one that ran other
-   code would show. (With FMA everywhere the compiler may make AVX2 of the scalar code.) */
+/* AUTO is the last one that the machine has; the names are all there; each rounds in its own
+   way, so a forced one that ran other code would show. (With FMA everywhere the compiler may
+   make AVX2 of the scalar code.) */
 static void choice(void) {
     enum { NUMBERS = 4 * 128 };
     float last[NUMBERS] = {0.0f};
@@ -190,7 +198,8 @@ static void choice(void) {
 #endif
         o.isa = best = isa;
         if (!ref_run(&p, &o, NULL)) break;
-        CHECK_MSG(fused || memcmp(last, p.a.out.data, sizeof last), "%s has the bits of the one before", santa_isa_name(isa));
+        CHECK_MSG(fused || memcmp(last, p.a.out.data, sizeof last), "%s has the bits of the one before",
+                  santa_isa_name(isa));
         memcpy(last, p.a.out.data, sizeof last);
     }
     CHECK_INT(santa_best_isa(), best);
@@ -198,7 +207,8 @@ static void choice(void) {
     if (ref_run(&p, &automatic, NULL)) CHECK(!memcmp(last, p.a.out.data, sizeof last));
     ref_free(&p);
     for (int i = 0; i < SANTA_ISA_COUNT; i++)
-        for (int j = 0; j < i; j++) CHECK(strcmp(santa_isa_name((santa_isa)i), santa_isa_name((santa_isa)j)));
+        for (int j = 0; j < i; j++)
+            CHECK(strcmp(santa_isa_name((santa_isa)i), santa_isa_name((santa_isa)j)));
     CHECK(!strcmp(santa_isa_name(SANTA_ISA_COUNT), "not a santa_isa"));
     CHECK(!santa_isa_supported(SANTA_ISA_COUNT));
     CHECK(santa_isa_supported(SANTA_ISA_AUTO) && santa_isa_supported(SANTA_ISA_SCALAR));
@@ -206,7 +216,8 @@ static void choice(void) {
 
 /* An instruction set needs every one of the features that its kernels are compiled with. */
 static void isa_needs_its_features(void) {
-    static const char *const feature[] = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni"};
+    static const char *const feature[] = {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl",
+                                          "avx512vnni"};
     const int avx2 = santa_isa_supported(SANTA_ISA_AVX2);
     if (!avx2) SKIP("no x86 with AVX2");
     for (int i = 0; i < 7; i++) {
@@ -218,7 +229,7 @@ static void isa_needs_its_features(void) {
     test_cpu_lacks = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------- not a number */
+/* ------------------------------------------------------------ not a number */
 
 /* Overwrites number c of a row with the type's bits; in q8_0 they are the scale of the number's block. */
 static void put_bits(const santa_tensor *t, int64_t j, int64_t h, int64_t c, uint32_t bits) {
@@ -231,30 +242,35 @@ static void put_bits(const santa_tensor *t, int64_t j, int64_t h, int64_t c, uin
     else                             memcpy(row + 2 * c, &half, 2);
 }
 
-/* Quiet and signalling, of both signs; then the infinities. q8_0's infinite scale times an int8 of 0 is NaN, times others not. */
+/* Quiet and signalling, of both signs; then the infinities. q8_0's infinite scale times an int8
+   of 0 is NaN, times others not. */
 static const uint32_t nans[5][4] = {
     {0x7fc00000u, 0xffc00001u, 0x7f800001u, 0xff800001u}, {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u},
-    {0x7fc0u, 0xffc1u, 0x7f81u, 0xff81u}, {0x7fu, 0xffu, 0x7fu, 0xffu}, {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u},
+    {0x7fc0u, 0xffc1u, 0x7f81u, 0xff81u}, {0x7fu, 0xffu, 0x7fu, 0xffu},
+    {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u},
 };
-static const uint32_t plus_infinity[3] = {0x7f800000u, 0x7c00u, 0x7f80u}, sign_bit[3] = {0x80000000u, 0x8000u, 0x8000u};
+static const uint32_t plus_infinity[3] = {0x7f800000u, 0x7c00u, 0x7f80u},
+                      sign_bit[3] = {0x80000000u, 0x8000u, 0x8000u};
 
 enum { NAN_KEYS = 130, NAN_HEADS = 6, NAN_KV = 2 };
 
 static ref_spec nan_spec(int type, int wide) {
     ref_spec s = ref_spec_make(NAN_HEADS, NAN_KV, NAN_KEYS, wide ? 96 : type == SANTA_Q8_0 ? 32 : 33);
     s.k_type = s.v_type = (santa_dtype)type;
-    if (type == SANTA_BF16 && wide) s.q_type = SANTA_BF16;            /* products of bf16, where the CPU has them */
+    if (type == SANTA_BF16 && wide) s.q_type = SANTA_BF16; /* products of bf16, where the CPU has them */
     return s;
 }
 
 static int row_is_nan(const ref_problem *p, int64_t h) {
     int all = test_is_nan(p->lse[h]);
-    for (int64_t c = 0; c < p->spec.head_dim_v; c++) all = all && test_is_nan((float)ref_get(&p->a.out, 0, 0, h, c));
+    for (int64_t c = 0; c < p->spec.head_dim_v; c++)
+        all = all && test_is_nan((float)ref_get(&p->a.out, 0, 0, h, c));
     return all;
 }
 static int row_is_finite(const ref_problem *p, int64_t h) {
     int all = fabs((double)p->lse[h]) < 1e30;
-    for (int64_t c = 0; c < p->spec.head_dim_v; c++) all = all && fabs(ref_get(&p->a.out, 0, 0, h, c)) < 1e30;
+    for (int64_t c = 0; c < p->spec.head_dim_v; c++)
+        all = all && fabs(ref_get(&p->a.out, 0, 0, h, c)) < 1e30;
     return all;
 }
 
@@ -267,7 +283,10 @@ static void nan_in_k(void) {
             ref_problem p;
             if (test_quick && turn % 5) continue;
             ref_build(&p, &s);
-            const int64_t feature = turn / 8 == 0 ? 0 : turn / 8 == 1 ? s.head_dim - 1 : turn / 8 == 2 ? s.head_dim / 2 : 31;
+            const int64_t feature = turn / 8 == 0   ? 0
+                                    : turn / 8 == 1 ? s.head_dim - 1
+                                    : turn / 8 == 2 ? s.head_dim / 2
+                                                    : 31;
             put_bits(&p.a.k, keys[turn / 2 % 4], turn % 2, feature, nans[type][turn % 4]);
             for (int m = 0; m < SANTA_VATTENTION; m++)
                 FOR_EACH_ISA (isa) {
@@ -276,7 +295,8 @@ static void nan_in_k(void) {
                     p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
                     if (!ref_run(&p, &o, NULL)) break;
                     for (int64_t h = 0; h < NAN_HEADS; h++)
-                        CHECK_MSG(h / (NAN_HEADS / NAN_KV) == turn % 2 ? row_is_nan(&p, h) : row_is_finite(&p, h),
+                        CHECK_MSG(h / (NAN_HEADS / NAN_KV) == turn % 2 ? row_is_nan(&p, h)
+                                                                       : row_is_finite(&p, h),
                                   "%s, %s, %s, turn %d: head %d", santa_isa_name(isa), type_names[type],
                                   santa_method_name(o.method), turn, (int)h);
                 }
@@ -284,7 +304,8 @@ static void nan_in_k(void) {
         }
 }
 
-/* A NaN in V shows in its column (of q8_0 in its block's columns) of the heads that read the row, and nowhere else. */
+/* A NaN in V shows in its column (of q8_0 in its block's columns) of the heads that read the
+   row, and nowhere else. */
 static void nan_in_v(void) {
     for (int type = SANTA_F32; type <= SANTA_Q8_0; type++)
         for (int turn = 0; turn < 8; turn++) {
@@ -301,9 +322,10 @@ static void nan_in_v(void) {
                     for (int64_t c = 0; c < s.head_dim_v; c++) {
                         const int there = type == SANTA_Q8_0 ? c / 32 == bad / 32 : c == bad;
                         const int want  = there && h / (NAN_HEADS / NAN_KV) == 1;
-                        CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, c)) == want && !test_is_nan(p.lse[h]),
-                                  "%s, %s, turn %d: head %d, column %d", santa_isa_name(isa), type_names[type], turn, (int)h,
-                                  (int)c);
+                        CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, c)) == want &&
+                                      !test_is_nan(p.lse[h]),
+                                  "%s, %s, turn %d: head %d, column %d", santa_isa_name(isa),
+                                  type_names[type], turn, (int)h, (int)c);
                     }
             }
             ref_free(&p);

@@ -3,7 +3,8 @@
 
 enum { UNIFORM, SOFTMAX, PEAKED, SPARSE, ONE_HOT, DYADIC, FAMILIES };
 
-/* Probabilities as the float softmax would give them, and the exact values of those floats made to sum to 1. */
+/* Probabilities as the float softmax would give them, and the exact values of those floats made
+   to sum to 1. */
 static void make_probabilities(int family, int64_t n, uint64_t stream, float *p, double *exact) {
     test_rng r = test_rng_make(stream * 17 + (uint64_t)family);
     double sum = 0.0;
@@ -15,7 +16,7 @@ static void make_probabilities(int family, int64_t n, uint64_t stream, float *p,
             case PEAKED:  exact[j] = exp(5.0 * x); break;
             case SPARSE:  exact[j] = test_uniform(&r) < 0.7 && j ? 0.0 : exp(x); break;
             case ONE_HOT: exact[j] = j == n / 2 ? 1.0 : 0.0; break;
-            default:      exact[j] = ldexp(1.0, -(int)j - (j < n - 1)); break;           /* S p_j whole for many */
+            default:      exact[j] = ldexp(1.0, -(int)j - (j < n - 1)); break; /* S p_j whole for many */
         }
         sum += exact[j];
     }
@@ -50,28 +51,34 @@ static void variances(void) {
                     double iid = -1.0, strat = -1.0, sys = -1.0;
                     const int64_t samples = budgets[b];
                     memset(workspace, 0xa5, bytes);
-                    CHECK_STATUS(santa_variance_iid(p, n, v, stride, dv, samples, &iid, workspace, bytes), SANTA_OK);
-                    CHECK_STATUS(santa_variance_strat(p, n, v, stride, dv, samples, &strat, workspace, bytes),
+                    CHECK_STATUS(santa_variance_iid(p, n, v, stride, dv, samples, &iid, workspace, bytes),
                                  SANTA_OK);
-                    CHECK_STATUS(santa_variance_sys(p, n, v, stride, dv, samples, &sys, workspace, bytes), SANTA_OK);
+                    CHECK_STATUS(santa_variance_strat(p, n, v, stride, dv, samples, &strat, workspace,
+                                                      bytes),
+                                 SANTA_OK);
+                    CHECK_STATUS(santa_variance_sys(p, n, v, stride, dv, samples, &sys, workspace, bytes),
+                                 SANTA_OK);
                     const double tolerance = 3e-6 * ref_variance_iid(exact, n, wide, dv, 1) + 1e-12;
-                    const int good = CHECK_NEAR(iid, ref_variance_iid(exact, n, wide, dv, samples),
-                                                tolerance / (double)samples, 1e-6) &
-                                     CHECK_NEAR(strat, ref_variance_strat(exact, n, wide, dv, samples),
-                                                tolerance / (double)samples, 1e-6) &
-                                     CHECK_NEAR(sys, ref_variance_sys(exact, n, wide, dv, samples), tolerance, 1e-6) &
-                                     CHECK(iid >= 0.0 && strat >= 0.0 && sys >= 0.0);
+                    const int good =
+                        CHECK_NEAR(iid, ref_variance_iid(exact, n, wide, dv, samples),
+                                   tolerance / (double)samples, 1e-6) &
+                        CHECK_NEAR(strat, ref_variance_strat(exact, n, wide, dv, samples),
+                                   tolerance / (double)samples, 1e-6) &
+                        CHECK_NEAR(sys, ref_variance_sys(exact, n, wide, dv, samples), tolerance, 1e-6) &
+                        CHECK(iid >= 0.0 && strat >= 0.0 && sys >= 0.0);
                     if (samples == 1) {                      /* one draw is one draw */
                         CHECK_NEAR(strat, iid, tolerance, 0.0);
                         CHECK_NEAR(sys, iid, tolerance, 0.0);
                     }
-                    CHECK_MSG(good, "family %d, n = %d, dv = %d, S = %d", family, (int)n, (int)dv, (int)samples);
+                    CHECK_MSG(good, "family %d, n = %d, dv = %d, S = %d", family, (int)n, (int)dv,
+                              (int)samples);
                 }
                 free(p); free(v); free(exact); free(wide); free(workspace);
             }
 }
 
-/* strat <= iid for every instance. sys has no such theorem: alternating V is S times worse, and it says so. */
+/* strat <= iid for every instance. sys has no such theorem: alternating V is S times worse, and
+   it says so. */
 static void orders(void) {
     enum { N = 200, DV = 3 };
     float  p[N], v[N * DV];
@@ -83,12 +90,14 @@ static void orders(void) {
     for (int round = 0; round < (test_quick ? 40 : 400); round++) {
         const int64_t samples = 1 + test_below(&r, 200);
         make_probabilities(round % (ONE_HOT + 1), N, (uint64_t)round, p, exact);
-        for (int i = 0; i < N * DV; i++) v[i] = (float)test_normal(&r) + (round % 2 ? (float)(i / DV % 2) : 0.0f);
+        for (int i = 0; i < N * DV; i++)
+            v[i] = (float)test_normal(&r) + (round % 2 ? (float)(i / DV % 2) : 0.0f);
         double iid, strat, sys;
         CHECK_STATUS(santa_variance_iid(p, N, v, DV, DV, samples, &iid, workspace, bytes), SANTA_OK);
         CHECK_STATUS(santa_variance_strat(p, N, v, DV, DV, samples, &strat, workspace, bytes), SANTA_OK);
         CHECK_STATUS(santa_variance_sys(p, N, v, DV, DV, samples, &sys, workspace, bytes), SANTA_OK);
-        CHECK_MSG(strat <= iid * (1.0 + 1e-6) + 1e-12, "S = %d: strat %.9g above iid %.9g", (int)samples, strat, iid);
+        CHECK_MSG(strat <= iid * (1.0 + 1e-6) + 1e-12, "S = %d: strat %.9g above iid %.9g", (int)samples,
+                  strat, iid);
         sys_worse += sys > iid * 1.01;
     }
     for (int64_t samples = 4; samples <= 100; samples *= 5) {
@@ -97,9 +106,12 @@ static void orders(void) {
             v[j] = j % 2 ? 1.0f : -1.0f;
         }
         double iid, strat, sys;
-        CHECK_STATUS(santa_variance_iid(p, 2 * samples, v, 1, 1, samples, &iid, workspace, bytes), SANTA_OK);
-        CHECK_STATUS(santa_variance_strat(p, 2 * samples, v, 1, 1, samples, &strat, workspace, bytes), SANTA_OK);
-        CHECK_STATUS(santa_variance_sys(p, 2 * samples, v, 1, 1, samples, &sys, workspace, bytes), SANTA_OK);
+        CHECK_STATUS(santa_variance_iid(p, 2 * samples, v, 1, 1, samples, &iid, workspace, bytes),
+                     SANTA_OK);
+        CHECK_STATUS(santa_variance_strat(p, 2 * samples, v, 1, 1, samples, &strat, workspace, bytes),
+                     SANTA_OK);
+        CHECK_STATUS(santa_variance_sys(p, 2 * samples, v, 1, 1, samples, &sys, workspace, bytes),
+                     SANTA_OK);
         CHECK_NEAR(iid, 1.0 / (double)samples, 0.0, 1e-5);
         CHECK_NEAR(strat, 1.0 / (double)samples, 0.0, 1e-4);
         CHECK_NEAR(sys, 1.0, 0.0, 1e-4);
@@ -114,16 +126,16 @@ static void against_samplers(void) {
     const int64_t draws = test_quick ? 1000 : 10000;
     static const santa_method methods[] = {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP};
     float  scores[N], p[N], v[N * DV];
-    double wide[N], exact[DV] = {0, 0, 0, 0}, rows, variance;
+    double wide[N], wide_v[N * DV], exact[DV] = {0, 0, 0, 0}, out[DV], rows, variance;
     const size_t bytes = santa_variance_workspace_size(N, DV);
     void *workspace = test_alloc(bytes);
     test_rng r = test_rng_make(3);
     for (int j = 0; j < N; j++) wide[j] = (double)(scores[j] = (float)(1.5 * test_normal(&r)));
     ref_softmax(wide, N, -REF_INF, wide);
-    for (int j = 0; j < N * DV; j++) v[j] = (float)test_normal(&r);
+    for (int j = 0; j < N * DV; j++) wide_v[j] = (double)(v[j] = (float)test_normal(&r));
     for (int j = 0; j < N; j++) {
         p[j] = (float)wide[j];
-        for (int c = 0; c < DV; c++) exact[c] += wide[j] * (double)v[j * DV + c];
+        for (int c = 0; c < DV; c++) exact[c] += wide[j] * wide_v[j * DV + c];
     }
     for (int m = 0; m < 4; m++) {
         double error_sum = 0.0, error_squares = 0.0, row_sum = 0.0, row_squares = 0.0;
@@ -131,12 +143,8 @@ static void against_samplers(void) {
         if (m == 3) o.tile_size = 64;
         for (int64_t i = 0; i < draws; i++) {
             ref_drawn d = ref_sample(scores, N, &o, ref_stream((uint64_t)i, 0, 0));
-            double error2 = 0.0;
-            for (int c = 0; c < DV; c++) {
-                double x = -exact[c];
-                for (int64_t k = 0; k < d.d.rows; k++) x += (double)d.weight[k] * (double)v[d.index[k] * DV + c];
-                error2 += x * x;
-            }
+            ref_drawn_sum(&d, wide_v, DV, out);
+            const double error2 = ref_distance2(out, exact, DV);
             error_sum += error2;
             error_squares += error2 * error2;
             row_sum += (double)d.d.rows;
@@ -144,8 +152,9 @@ static void against_samplers(void) {
             ref_drawn_free(&d);
         }
         const santa_status s = m == 0 ? santa_variance_iid(p, N, v, DV, DV, S, &variance, workspace, bytes)
-                             : m == 1 ? santa_variance_strat(p, N, v, DV, DV, S, &variance, workspace, bytes)
-                                      : santa_variance_sys(p, N, v, DV, DV, S, &variance, workspace, bytes);
+                               : m == 1
+                                   ? santa_variance_strat(p, N, v, DV, DV, S, &variance, workspace, bytes)
+                                   : santa_variance_sys(p, N, v, DV, DV, S, &variance, workspace, bytes);
         CHECK_STATUS(s, SANTA_OK);
         CHECK_MEAN_Z("mean squared error", error_sum, error_squares, draws, variance, 5.0);
         CHECK_STATUS(santa_expected_distinct(methods[m], p, N, S, &rows), SANTA_OK);
@@ -168,7 +177,8 @@ static void distinct(void) {
                     double miss = 1.0;
                     end = j == n - 1 ? 1.0 : end + exact[j];
                     for (int64_t m = 0; m < samples; m++) {
-                        const double low = (double)m / (double)samples, high = (double)(m + 1) / (double)samples;
+                        const double low = (double)m / (double)samples,
+                                     high = (double)(m + 1) / (double)samples;
                         miss *= 1.0 - (double)samples * fmax(0.0, fmin(end, high) - fmax(begin, low));
                     }
                     iid   += 1.0 - pow(1.0 - exact[j], (double)samples);
@@ -179,7 +189,8 @@ static void distinct(void) {
                 CHECK_STATUS(santa_expected_distinct(SANTA_STRAT, p, n, samples, &got[1]), SANTA_OK);
                 CHECK_STATUS(santa_expected_distinct(SANTA_SYS, p, n, samples, &got[2]), SANTA_OK);
                 CHECK_STATUS(santa_expected_distinct(SANTA_PROP, p, n, samples, &got[3]), SANTA_OK);
-                const int good = CHECK_NEAR(got[0], iid, 1e-5, 1e-5) & CHECK_NEAR(got[1], strat, 1e-5, 1e-5) &
+                const int good = CHECK_NEAR(got[0], iid, 1e-5, 1e-5) &
+                                 CHECK_NEAR(got[1], strat, 1e-5, 1e-5) &
                                  CHECK_NEAR(got[2], sys, 1e-5, 1e-5) & CHECK(got[3] == got[2]) &
                                  CHECK(got[0] <= got[1] * (1.0 + 1e-6) && got[1] <= got[2] * (1.0 + 1e-6));
                 CHECK_MSG(good, "family %d, n = %d, S = %d", family, (int)n, (int)samples);
@@ -264,7 +275,8 @@ static void errors_of_vectors(void) {
     CHECK_NEAR(santa_cosine(x, y, 2), 0.0, 1e-9, 0.0);
 }
 
-/* The closed forms fall with S as the theory says: exactly 1/S for iid, faster for strat and sys and peaked scores. */
+/* The closed forms fall with S as the theory says: exactly 1/S for iid, faster for strat and
+   sys and peaked scores. */
 static void closed_form_slopes(void) {
     enum { STEPS = 7 };
     const int64_t n = 8000, dv = test_quick ? 8 : 32;
@@ -287,9 +299,10 @@ static void closed_form_slopes(void) {
                 for (int step = 0; step < STEPS; step++) {
                     const int64_t samples = 16 << step;
                     double x = 0.0;
-                    const santa_status s = m == 0 ? santa_variance_iid(p, n, v, dv, dv, samples, &x, workspace, bytes)
-                                         : m == 1 ? santa_variance_strat(p, n, v, dv, dv, samples, &x, workspace, bytes)
-                                                  : santa_variance_sys(p, n, v, dv, dv, samples, &x, workspace, bytes);
+                    const santa_status s =
+                        m == 0   ? santa_variance_iid(p, n, v, dv, dv, samples, &x, workspace, bytes)
+                        : m == 1 ? santa_variance_strat(p, n, v, dv, dv, samples, &x, workspace, bytes)
+                                 : santa_variance_sys(p, n, v, dv, dv, samples, &x, workspace, bytes);
                     CHECK_STATUS(s, SANTA_OK);
                     total[m][step] += x;
                 }
@@ -304,8 +317,8 @@ static void closed_form_slopes(void) {
             if (m == 0) CHECK_NEAR(slope, -1.0, 1e-9, 0.0);
             else
                 CHECK_MSG(fabs(slope - expected[g]) < (test_quick ? 0.25 : 0.1),
-                          "%s, logits N(0, %g^2): slope %.3f, expected %.2f", m == 1 ? "strat" : "sys", gains[g], slope,
-                          expected[g]);
+                          "%s, logits N(0, %g^2): slope %.3f, expected %.2f", m == 1 ? "strat" : "sys",
+                          gains[g], slope, expected[g]);
         }
     }
     free(p); free(v); free(wide); free(workspace);

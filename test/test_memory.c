@@ -1,7 +1,8 @@
-/* Memory: what a call may read and write, to the byte. Inputs end (or begin) where the next page is unmapped, so that
-   one element too many is a fault; outputs and workspace stand between canaries. */
+/* Memory: what a call may read and write, to the byte. Inputs end (or begin) where the next
+   page is unmapped, so that one element too many is a fault; outputs and workspace stand
+   between canaries. */
 #if defined(__unix__) || defined(__APPLE__)
-#define _DEFAULT_SOURCE                                       /* MAP_ANONYMOUS and sigsetjmp under -std=c99 */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS and sigsetjmp under -std=c99 */
 #define HAVE_MMAP 1
 #include <setjmp.h>
 #include <signal.h>
@@ -14,7 +15,7 @@
 #include "harness.h"
 #include <stdlib.h>
 
-/* ------------------------------------------------------------------------------------------------ one problem */
+/* ------------------------------------------------------------ one problem */
 
 typedef enum layout { NHD, HND, FEATURE_MAJOR, PAGED, LAYOUTS } layout;
 static const char *const layout_names[] = {"NHD", "HND", "feature-major", "paged"};
@@ -23,7 +24,8 @@ enum { MAX_BATCH = 3, METHODS = SANTA_METHOD_COUNT };
 
 /* Shapes of one call; the memory of its tensors is allocated by whoever tests it. */
 typedef struct problem {
-    int64_t     batch, q_len, heads, kv_heads, capacity, dim, dim_v, page;     /* capacity: keys the shapes speak of */
+    /* capacity: keys the shapes speak of */
+    int64_t     batch, q_len, heads, kv_heads, capacity, dim, dim_v, page;
     int64_t     len[MAX_BATCH];
     santa_dtype dtype;
     layout      kv_layout;
@@ -47,8 +49,8 @@ static problem small_problem(void) {
 static size_t bytes_of(santa_dtype t, int64_t n) {
     return (size_t)(t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n);
 }
-static size_t size_of(santa_dtype t) { return bytes_of(t, 1); }                  /* of q and out */
-static int64_t unit_of(santa_dtype t) { return t == SANTA_Q8_0 ? 32 : 1; }       /* dims are multiples of it */
+static size_t size_of(santa_dtype t) { return bytes_of(t, 1); }            /* of q and out */
+static int64_t unit_of(santa_dtype t) { return t == SANTA_Q8_0 ? 32 : 1; } /* dims are multiples of it */
 
 /* dtype is that of K and V, and of q and out where they can have it. */
 static santa_dtype q_type(santa_dtype t) { return t >= SANTA_E4M3 ? SANTA_F32 : t; }
@@ -63,7 +65,8 @@ static void round_dims(problem *p) {
 /* In q8_0 x becomes the scale of element i's block. */
 static void store(void *data, santa_dtype t, int64_t i, double x) {
     const float    f = (float)x;
-    const uint16_t h = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f), scale = santa_f32_to_f16(f);
+    const uint16_t h = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f),
+                   scale = santa_f32_to_f16(f);
     const uint8_t  e = santa_f32_to_e4m3(f);
     if (t == SANTA_F32)       memcpy((char *)data + i * 4, &f, 4);
     else if (t == SANTA_E4M3) memcpy((char *)data + i, &e, 1);
@@ -131,7 +134,7 @@ static int all_finite(const void *data, santa_dtype t, int64_t n) {
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------------ guard pages */
+/* ------------------------------------------------------------ guard pages */
 
 #ifdef HAVE_MMAP
 
@@ -180,7 +183,8 @@ static int decode_without_fault(guarded_call call, santa_status *status) {
     return !fault;
 }
 
-/* One call on guarded memory that holds exactly what the call may touch, against the same call on plain memory. */
+/* One call on guarded memory that holds exactly what the call may touch, against the same call
+   on plain memory. */
 static void guarded_problem(const problem *p, santa_options o, int at_end) {
     enum { Q, K, V, OUT, LSE, STD_ERROR, LENS, TABLE, WORKSPACE, BLOCKS };
     const int64_t rows    = p->batch * p->q_len * p->heads;
@@ -193,7 +197,8 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
     memset(&a, 0, sizeof a);
 
     /* Where nothing lies behind the last valid row, the memory ends with it. */
-    int64_t k_elements = tokens * p->kv_heads * p->dim, v_elements = tokens * p->kv_heads * p->dim_v, entries = pages;
+    int64_t k_elements = tokens * p->kv_heads * p->dim, v_elements = tokens * p->kv_heads * p->dim_v,
+            entries = pages;
     if (p->kv_layout == NHD) {
         k_elements -= (p->capacity - p->len[p->batch - 1]) * p->kv_heads * p->dim;
         v_elements -= (p->capacity - p->len[p->batch - 1]) * p->kv_heads * p->dim_v;
@@ -246,19 +251,23 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
         santa_status status = SANTA_STATUS_COUNT;
         const int    ran    = decode_without_fault(call, &status);
         CHECK_MSG(ran, "fault: %s, %s, scores %d, isa %d, dtype %d, head_dim %d, %d, len %d, %s",
-                  santa_method_name(o.method), layout_names[p->kv_layout], (int)o.scores, (int)o.isa, (int)p->dtype,
-                  (int)p->dim, (int)p->dim_v, (int)p->len[p->batch - 1], at_end ? "behind" : "in front");
+                  santa_method_name(o.method), layout_names[p->kv_layout], (int)o.scores, (int)o.isa,
+                  (int)p->dtype, (int)p->dim, (int)p->dim_v, (int)p->len[p->batch - 1],
+                  at_end ? "behind" : "in front");
         if (ran && CHECK_STATUS(status, SANTA_OK)) {
             CHECK_MSG(all_finite(g[OUT].data, q_type(p->dtype), rows * p->dim_v), "%s, %s: not finite",
                       santa_method_name(o.method), layout_names[p->kv_layout]);
-            /* the same in plain, generously sized memory: K and V at other alignments, NaN where nothing may be read */
+            /* the same in plain, generously sized memory: K and V at other alignments, NaN
+               where nothing may be read */
             plain = a;
             const int64_t nan_rows = (tokens + 1) * p->kv_heads;
             const size_t  size = bytes_of(p->dtype, unit_of(p->dtype));
-            const size_t  k_bytes = bytes_of(p->dtype, nan_rows * p->dim), v_bytes = bytes_of(p->dtype, nan_rows * p->dim_v);
+            const size_t k_bytes = bytes_of(p->dtype, nan_rows * p->dim),
+                         v_bytes = bytes_of(p->dtype, nan_rows * p->dim_v);
             unsigned char *k = (unsigned char *)test_alloc(k_bytes);
             unsigned char *v = (unsigned char *)test_alloc(v_bytes);
-            unsigned char *out = (unsigned char *)test_alloc(sizes[OUT]), *w = (unsigned char *)test_alloc(bytes + 64);
+            unsigned char *out = (unsigned char *)test_alloc(sizes[OUT]),
+                          *w = (unsigned char *)test_alloc(bytes + 64);
             memset(k, 0xff, k_bytes);
             memset(v, 0xff, v_bytes);
             memcpy(k + size, g[K].data, sizes[K]);
@@ -272,8 +281,8 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
             memset(w, 0xff, bytes + 64);
             CHECK_STATUS(santa_decode(&plain, &o, w + 1, bytes, NULL), SANTA_OK);
             CHECK_MSG(!memcmp(out, g[OUT].data, sizes[OUT]),
-                      "%s, %s, dtype %d, head_dim %d: the bits depend on the memory", santa_method_name(o.method),
-                      layout_names[p->kv_layout], (int)p->dtype, (int)p->dim);
+                      "%s, %s, dtype %d, head_dim %d: the bits depend on the memory",
+                      santa_method_name(o.method), layout_names[p->kv_layout], (int)p->dtype, (int)p->dim);
             free(k);
             free(v);
             free(out);
@@ -300,7 +309,8 @@ static void guard_shapes(void) {
                     p.dim_v     = dims[(d + n) % (sizeof dims / sizeof *dims)];
                     p.len[0]    = lens[n];
                     p.kv_layout = (layout)kv_layout;
-                    if (turn % 5 == 0) { p.heads = 18; p.kv_heads = 9; }         /* eight heads together, then one */
+                    /* eight heads together, then one */
+                    if (turn % 5 == 0) { p.heads = 18; p.kv_heads = 9; }
                     round_dims(&p);
                     FOR_EACH_ISA (isa) {
                         santa_options o = options_of(turn % METHODS, SANTA_SCORES_EXACT, (int)isa);
@@ -385,7 +395,8 @@ static void guard_steps(void) {
             guarded count  = guard(sizeof(int32_t) * (size_t)capacity, at_end);
             guarded weight = guard(sizeof(float) * (size_t)capacity, at_end);
             guarded row    = guard(sizeof(float) * DIM_V, at_end);
-            if (!v.data || !columns.data || !scores.data || !index.data || !count.data || !weight.data || !row.data)
+            if (!v.data || !columns.data || !scores.data || !index.data || !count.data || !weight.data ||
+                !row.data)
                 SKIP("no memory to map");
             fill(v.data, SANTA_F32, N * KV * DIM_V, 3);
             a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, DIM);
@@ -403,26 +414,31 @@ static void guard_steps(void) {
             d.weight   = (float *)weight.data;
             d.capacity = capacity;
             const santa_stream_id id = {0, GROUP, 0};
-            const float *last = (const float *)scores.data + (GROUP - 1) * N;    /* ends where the memory ends */
+            /* ends where the memory ends */
+            const float *last = (const float *)scores.data + (GROUP - 1) * N;
             if (CHECK_STATUS(santa_sample(last, N, &o, id, &d, sample_w.data, need), SANTA_OK)) {
                 CHECK(d.rows > 0 && d.rows <= capacity);
-                CHECK_STATUS(santa_gather(&a, 0, 1, d.index, d.weight, d.rows, (float *)row.data), SANTA_OK);
+                CHECK_STATUS(santa_gather(&a, 0, 1, d.index, d.weight, d.rows, (float *)row.data),
+                             SANTA_OK);
                 CHECK(all_finite(row.data, SANTA_F32, DIM_V));
                 float lse = 0.0f;
-                CHECK_STATUS(santa_merge(1, DIM_V, (float *)row.data, &lse, (const float *)row.data, &lse), SANTA_OK);
+                CHECK_STATUS(santa_merge(1, DIM_V, (float *)row.data, &lse, (const float *)row.data, &lse),
+                             SANTA_OK);
             }
             const guarded all[] = {v, columns, scores, index, count, weight, row, w, sample_w};
             for (size_t i = 0; i < sizeof all / sizeof *all; i++) unguard(all[i]);
         }
 }
 
-/* Rows that lie gigabytes apart, forwards and backwards: an offset held in 32 bits lands on the wrong row. */
+/* Rows that lie gigabytes apart, forwards and backwards: an offset held in 32 bits lands on the
+   wrong row. */
 static void wide_strides(void) {
     if (sizeof(void *) < 8) SKIP("needs a 64-bit address space");
     enum { N = 5, DIM = 16, HEADS = 2 };
-    const int64_t stride = (int64_t)1 << 30;                                     /* elements; row 4 is 16 GiB away */
+    const int64_t stride = (int64_t)1 << 30; /* elements; row 4 is 16 GiB away */
     const size_t  total  = (size_t)(N - 1) * (size_t)stride * 4 + 4096;
-    void *map = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *map =
+        mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) SKIP("no 16 GiB of address space");
     static float q[HEADS * DIM], k[N * DIM], v[N * DIM], want[HEADS * DIM];
     float *far_rows = (float *)map;
@@ -471,7 +487,7 @@ static void no_mmap(void) { SKIP("needs mmap"); }
 #define wide_strides   no_mmap
 #endif
 
-/* ------------------------------------------------------------------------------------------------ everywhere */
+/* ------------------------------------------------------------ everywhere */
 
 enum { CANARY = 0xa5, MARGIN = 256 };
 
@@ -540,8 +556,16 @@ static void canaries(void) {
             const int64_t rows = p.batch * p.q_len * p.heads, pitch = p.dim_v + 5;
             const size_t  size = size_of(q_type(p.dtype)), bytes = (size_t)(rows * pitch) * size;
             unsigned char *out = (unsigned char *)test_alloc(bytes + 2 * MARGIN);
-            struct { unsigned char before[MARGIN]; float lse[64], std_error[64]; unsigned char after[MARGIN]; } side;
-            struct { unsigned char before[MARGIN]; santa_stats stats; unsigned char after[MARGIN]; } numbers;
+            struct {
+                unsigned char before[MARGIN];
+                float lse[64], std_error[64];
+                unsigned char after[MARGIN];
+            } side;
+            struct {
+                unsigned char before[MARGIN];
+                santa_stats stats;
+                unsigned char after[MARGIN];
+            } numbers;
             memset(out, CANARY, bytes + 2 * MARGIN);
             memset(&side, CANARY, sizeof side);
             memset(&numbers, CANARY, sizeof numbers);
@@ -580,13 +604,13 @@ static void rotated_for(void *user, int64_t count, santa_task task, void *contex
     for (int64_t i = 0; i < count; i++) task(context, (i + *(const int *)user) % count);
 }
 
-/* The bytes of the workspace that calls on every key of the capacity write, seen by poisoning it twice: the last of
-   them lies within 512 bytes of the end (alignment, and a few rows that not every option needs), none lies outside, and
-   three quarters of it and more are used. */
+/* The bytes of the workspace that calls on every key of the capacity write, seen by poisoning
+   it twice: the last of them lies within 512 bytes of the end (alignment, and a few rows that
+   not every option needs), none lies outside, and three quarters of it and more are used. */
 static void workspace_is_used_up(void) {
     for (int m = 0; m < METHODS; m++)
         for (int turn = 0; turn < 4; turn++) {
-            const int threads = turn % 2 ? 3 : 1, together = turn / 2;          /* one KV head or eight at a time */
+            const int threads = turn % 2 ? 3 : 1, together = turn / 2; /* one KV head or eight at a time */
             problem p = small_problem();
             p.capacity = p.len[0] = together ? 640 : 2048;
             p.batch    = together ? 1 : 3;
@@ -682,9 +706,11 @@ static void step_workspaces_to_the_byte(void) {
                 santa_status status;
                 memset(w, CANARY, bytes + 64 + 2 * MARGIN);
                 const size_t given = bytes - less;
-                if (m == METHODS)          status = santa_variance_iid(p, N, v, DV, DV, 9, &variance, here, given);
-                else if (m == METHODS + 1) status = santa_variance_strat(p, N, v, DV, DV, 9, &variance, here, given);
-                else if (m == METHODS + 2) status = santa_variance_sys(p, N, v, DV, DV, 9, &variance, here, given);
+                if (m == METHODS) status = santa_variance_iid(p, N, v, DV, DV, 9, &variance, here, given);
+                else if (m == METHODS + 1)
+                    status = santa_variance_strat(p, N, v, DV, DV, 9, &variance, here, given);
+                else if (m == METHODS + 2)
+                    status = santa_variance_sys(p, N, v, DV, DV, 9, &variance, here, given);
                 else                       status = santa_sample(p, N, &o, id, &d, here, given);
                 CHECK_STATUS(status, less ? SANTA_ERR_WORKSPACE_SIZE : SANTA_OK);
                 CHECK_MSG(is_canary(w, (size_t)(here - w)) && is_canary(here + bytes, MARGIN),
@@ -713,23 +739,26 @@ static void workspace_of_a_window(void) {
             unsigned char *w = (unsigned char *)test_alloc(c.bytes + behind);
             memset(w, CANARY, c.bytes + behind);
             CHECK_STATUS(santa_decode(&c.a, &c.o, w, c.bytes, NULL), SANTA_OK);
-            CHECK_MSG(is_canary(w + c.bytes, behind), "%s, causal %d: wrote behind a workspace of %lu bytes",
-                      santa_method_name(c.o.method), causal, (unsigned long)c.bytes);
+            CHECK_MSG(is_canary(w + c.bytes, behind),
+                      "%s, causal %d: wrote behind a workspace of %lu bytes", santa_method_name(c.o.method),
+                      causal, (unsigned long)c.bytes);
             CHECK(all_finite(c.out, SANTA_F32, p.q_len * p.heads * p.dim_v));
             free(w);
             free_call(&c);
         }
 }
 
-/* 32 heads over 8 KV heads of 128 at 131072 keys: the promise of the documentation, about 4 group bytes a key, times the KV heads
-   worked on at a time. */
+/* 32 heads over 8 KV heads of 128 at 131072 keys: the promise of the documentation, about 4
+   group bytes a key, times the KV heads worked on at a time. */
 static void workspace_size_of_a_long_context(void) {
     static float nothing[1];
     for (int kv_heads = 1; kv_heads <= 16; kv_heads *= 2)
         for (int turn = 0; turn < 4; turn++)
             for (int m = SANTA_IID; m <= SANTA_FLASH; m++) {
-                const int threads = turn % 2 ? 2 : 1, hnd = turn / 2, each = (kv_heads + threads - 1) / threads;
-                const int shared = threads > 1 && (!hnd || kv_heads < 2 * threads), most = shared ? kv_heads : hnd ? 1 : each;
+                const int threads = turn % 2 ? 2 : 1, hnd = turn / 2,
+                          each = (kv_heads + threads - 1) / threads;
+                const int shared = threads > 1 && (!hnd || kv_heads < 2 * threads);
+                const int most = shared ? kv_heads : hnd ? 1 : each;
                 const int jobs = (shared ? 1 : threads) * (most < 8 ? most : 8);
                 santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
                 santa_attention a;
@@ -742,13 +771,16 @@ static void workspace_size_of_a_long_context(void) {
                 o.num_samples  = 128;
                 o.num_threads  = threads;
                 o.parallel_for = serial_for;
-                const double bytes = (double)santa_workspace_size(&a, &o), want = (double)jobs * 4 * 4 * 131072;
-                CHECK_MSG(bytes >= want && bytes < 1.125 * want, "%s, %d KV heads, HND %d, %d threads: %.0f bytes, documented %.0f",
+                const double bytes = (double)santa_workspace_size(&a, &o),
+                             want = (double)jobs * 4 * 4 * 131072;
+                CHECK_MSG(bytes >= want && bytes < 1.125 * want,
+                          "%s, %d KV heads, HND %d, %d threads: %.0f bytes, documented %.0f",
                           santa_method_name(o.method), kv_heads, hnd, threads, bytes, want);
             }
 }
 
-/* Rows too short for threads to share: a thread's share of the KV heads each, up to 8, where they are token-major, else one. */
+/* Rows too short for threads to share: a thread's share of the KV heads each, up to 8, where
+   they are token-major, else one. */
 static void workspace_of_short_rows(void) {
     static float nothing[1];
     for (int kv_heads = 1; kv_heads <= 16; kv_heads++)
@@ -764,17 +796,19 @@ static void workspace_of_short_rows(void) {
             o.num_threads  = threads;
             o.parallel_for = serial_for;
             for (int nhd = 0; nhd <= (kv_heads > 1); nhd++) {
-                const int    share = nhd ? (kv_heads + threads - 1) / threads : 1, jobs = threads * (share < 8 ? share : 8);
+                const int share = nhd ? (kv_heads + threads - 1) / threads : 1,
+                          jobs = threads * (share < 8 ? share : 8);
                 if (nhd) a.k = santa_view(nothing, SANTA_BF16, 1, 1000, kv_heads, 128);
                 const double bytes = (double)santa_workspace_size(&a, &o);
                 CHECK_MSG(bytes <= jobs * one && bytes > (jobs - 0.5) * one,
-                          "%d KV heads, NHD %d, %d threads: %.0f bytes, %d times %.0f expected", kv_heads, nhd, threads, bytes, jobs, one);
+                          "%d KV heads, NHD %d, %d threads: %.0f bytes, %d times %.0f expected", kv_heads,
+                          nhd, threads, bytes, jobs, one);
             }
         }
 }
 
-/* The same bits whatever the workspace held before and wherever it begins, and with every pointer at an address that is
-   a multiple of its element size only. */
+/* The same bits whatever the workspace held before and wherever it begins, and with every
+   pointer at an address that is a multiple of its element size only. */
 static void alignment_and_dirt(void) {
     for (int m = 0; m < METHODS; m++)
         for (int t = SANTA_F32; t <= SANTA_Q8_0; t++) {
@@ -783,7 +817,8 @@ static void alignment_and_dirt(void) {
             round_dims(&p);
             call c = make_call(p, options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO));
             const int64_t rows = p.batch * p.q_len * p.heads;
-            const size_t  size = p.dtype == SANTA_Q8_0 ? 2 : size_of(p.dtype), q_size = size_of(q_type(p.dtype));
+            const size_t size = p.dtype == SANTA_Q8_0 ? 2 : size_of(p.dtype),
+                         q_size = size_of(q_type(p.dtype));
             const size_t  out_bytes = (size_t)(rows * p.dim_v) * q_size;
             unsigned char *w    = (unsigned char *)test_alloc(c.bytes + 64);
             unsigned char *want = (unsigned char *)test_alloc(out_bytes);
@@ -792,10 +827,12 @@ static void alignment_and_dirt(void) {
             memcpy(want, c.out, out_bytes);
             test_rng r = test_rng_make(9);
             for (size_t at = 0; at < 64; at += test_quick ? 7 : 1) {
-                for (size_t i = 0; i < c.bytes + 64; i++) w[i] = at % 3 == 0 ? 0xff : (unsigned char)test_next(&r);
+                for (size_t i = 0; i < c.bytes + 64; i++)
+                    w[i] = at % 3 == 0 ? 0xff : (unsigned char)test_next(&r);
                 memset(c.out, CANARY, out_bytes);
                 CHECK_STATUS(santa_decode(&c.a, &c.o, w + at, c.bytes, NULL), SANTA_OK);
-                CHECK_MSG(!memcmp(c.out, want, out_bytes), "%s, dtype %d: workspace at +%lu changes the result",
+                CHECK_MSG(!memcmp(c.out, want, out_bytes),
+                          "%s, dtype %d: workspace at +%lu changes the result",
                           santa_method_name(c.o.method), t, (unsigned long)at);
             }
             const size_t   k_bytes = bytes_of(p.dtype, p.capacity * p.kv_heads * p.dim);
@@ -811,8 +848,9 @@ static void alignment_and_dirt(void) {
                 c.a.v.data   = memcpy(v + at / q_size * size, c.v, v_bytes);
                 c.a.out.data = out + at;
                 CHECK_STATUS(santa_decode(&c.a, &c.o, w, c.bytes, NULL), SANTA_OK);
-                CHECK_MSG(!memcmp(out + at, want, out_bytes), "%s, dtype %d: data at +%lu changes the result",
-                          santa_method_name(c.o.method), t, (unsigned long)at);
+                CHECK_MSG(!memcmp(out + at, want, out_bytes),
+                          "%s, dtype %d: data at +%lu changes the result", santa_method_name(c.o.method), t,
+                          (unsigned long)at);
             }
             free(q);
             free(k);
@@ -859,9 +897,10 @@ static void poison(void) {
                         const santa_tensor *const kv[] = {&c.a.k, &c.a.v};
                         for (int i = 0; i < 2; i++) {
                             const santa_tensor *x = kv[i];
-                            const int64_t at = kv_layout == PAGED
-                                ? (b * pages + j / p.page) * x->stride[0] + j % p.page * x->stride[1] + h * x->stride[2]
-                                : b * x->stride[0] + j * x->stride[1] + h * x->stride[2];
+                            const int paged = kv_layout == PAGED;
+                            const int64_t page = paged ? b * pages + j / p.page : b;
+                            const int64_t at = page * x->stride[0] + h * x->stride[2] +
+                                               (paged ? j % p.page : j) * x->stride[1];
                             for (int64_t e = 0; e < x->shape[3]; e += unit_of(p.dtype))
                                 store(x->data, p.dtype, at + e * x->stride[3], (double)test_nan());
                         }

@@ -1,7 +1,8 @@
-/* The toy decoder on files that are not what they should be: each must end in exit code 1 and a message, never in a
-   crash or a hang; and on a small valid checkpoint, which every method must decode. The decoder is $SANTA_DECODE, else
-   build/decode; where it is not built, or programs cannot be started, the cases are skipped. The last cases call
-   llama.h itself: formats, prefill, going back, options of single layers. */
+/* The toy decoder on files that are not what they should be: each must end in exit code 1 and a
+   message, never in a crash or a hang; and on a small valid checkpoint, which every method must
+   decode. The decoder is $SANTA_DECODE, else build/decode; where it is not built, or programs
+   cannot be started, the cases are skipped. The last cases call llama.h itself: formats,
+   prefill, going back, options of single layers. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE                                       /* mkdtemp, fork under -std=c99 */
 #define HAVE_FORK 1
@@ -19,7 +20,7 @@
 
 #ifdef HAVE_FORK
 
-/* ------------------------------------------------------------------------------------------------ files */
+/* ------------------------------------------------------------ files */
 
 enum { DIM = 32, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, VOCAB = 260, CONTEXT = 48, HEADER = 28,
        LONG_CONTEXT = 400, TIMEOUT = 120 };
@@ -37,7 +38,7 @@ static void put(file_bytes *f, const void *data, size_t n) {
     memcpy(f->data + f->size, data, n);
     f->size += n;
 }
-static void set_u32(unsigned char *p, uint32_t x) {           /* the files are little-endian on every machine */
+static void set_u32(unsigned char *p, uint32_t x) { /* the files are little-endian on every machine */
     for (int i = 0; i < 4; i++) p[i] = (unsigned char)(x >> 8 * i);
 }
 static void put_u32(file_bytes *f, uint32_t x) {
@@ -56,14 +57,15 @@ static file_bytes make_model(int shared_classifier, float scale) {
     static const int32_t header[7] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCAB, CONTEXT};
     const int64_t head_dim = DIM / HEADS, kv_dim = head_dim * KV_HEADS;
     const int64_t sizes[13] = {
-        VOCAB * DIM,                                                             /* embedding                */
+        VOCAB * DIM,                                                             /* embedding */
         LAYERS * DIM, LAYERS * DIM * DIM, LAYERS * DIM * kv_dim, LAYERS * DIM * kv_dim, LAYERS * DIM * DIM,
         LAYERS * DIM, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN,
-        DIM, CONTEXT * head_dim, shared_classifier ? 0 : VOCAB * DIM             /* norm, RoPE, classifier   */
+        DIM, CONTEXT * head_dim, shared_classifier ? 0 : VOCAB * DIM /* norm, RoPE, classifier */
     };
     file_bytes f = {NULL, 0, 0};
     test_rng   r = test_rng_make(5);
-    for (int i = 0; i < 7; i++) put_u32(&f, (uint32_t)(i == 5 && !shared_classifier ? -header[i] : header[i]));
+    for (int i = 0; i < 7; i++)
+        put_u32(&f, (uint32_t)(i == 5 && !shared_classifier ? -header[i] : header[i]));
     for (int t = 0; t < 13; t++) {
         const int norm = t == 1 || t == 6 || t == 10;
         for (int64_t i = 0; i < sizes[t]; i++) put_f32(&f, norm ? 1.0f : scale * (float)test_normal(&r));
@@ -71,14 +73,16 @@ static file_bytes make_model(int shared_classifier, float scale) {
     return f;
 }
 
-/* The versioned format; type 0 f32, 1 f16, 2 bf16. The weights have few bits, so that every type holds them exactly. */
+/* The versioned format; type 0 f32, 1 f16, 2 bf16. The weights have few bits, so that every
+   type holds them exactly. */
 typedef struct version_spec { uint32_t type, shared; int32_t head_dim, context; float theta; } version_spec;
 
 static file_bytes make_versioned(version_spec v) {
     const int64_t q_dim = v.head_dim * HEADS, kv_dim = v.head_dim * KV_HEADS;
     const int64_t sizes[12] = {
         VOCAB * DIM, LAYERS * DIM, LAYERS * DIM * q_dim, LAYERS * DIM * kv_dim, LAYERS * DIM * kv_dim,
-        LAYERS * DIM * q_dim, LAYERS * DIM, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN, DIM,
+        LAYERS * DIM * q_dim, LAYERS * DIM, LAYERS * DIM * HIDDEN, LAYERS * DIM * HIDDEN,
+        LAYERS * DIM * HIDDEN, DIM,
         v.shared ? 0 : VOCAB * DIM
     };
     const int32_t header[8] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, v.head_dim, VOCAB, v.context};
@@ -129,7 +133,7 @@ static void write_file(const char *path, const unsigned char *data, size_t size)
     CHECK_MSG(closed && written == size, "cannot write %s", path);
 }
 
-/* ------------------------------------------------------------------------------------------------ the program */
+/* ------------------------------------------------------------ the program */
 
 static const char *decoder(void) {
     const char *given = getenv("SANTA_DECODE");
@@ -144,11 +148,12 @@ static int run(const char *method, const char *model, const char *tokenizer) {
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
-        const int out = open(output_path, O_WRONLY | O_CREAT | O_TRUNC, 0600), in = open("/dev/null", O_RDONLY);
+        const int out = open(output_path, O_WRONLY | O_CREAT | O_TRUNC, 0600),
+                  in = open("/dev/null", O_RDONLY);
         if (out < 0 || in < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) _exit(126);
         alarm(TIMEOUT);
-        execl(program, program, "--model", model, "--tokenizer", tokenizer, "--prompt", "abc", "--steps", "6",
-              "--method", method, (char *)NULL);
+        execl(program, program, "--model", model, "--tokenizer", tokenizer, "--prompt", "abc", "--steps",
+              "6", "--method", method, (char *)NULL);
         _exit(127);
     }
     int status = 0;
@@ -164,7 +169,8 @@ static int run(const char *method, const char *model, const char *tokenizer) {
 static void refused(const char *model, const char *tokenizer, const char *at_fault, const char *what) {
     const int code = run("dense", model, tokenizer);
     CHECK_MSG(code == 1, "%s: exit code %d instead of 1; it said: %.300s", what, code, message);
-    CHECK_MSG(strstr(message, at_fault) != NULL, "%s: the message does not name the file: %.300s", what, message);
+    CHECK_MSG(strstr(message, at_fault) != NULL, "%s: the message does not name the file: %.300s", what,
+              message);
 }
 
 static file_bytes good_model, good_tokenizer;
@@ -193,7 +199,7 @@ static void tear_down(void) {
     free(good_tokenizer.data);
 }
 
-/* ------------------------------------------------------------------------------------------------ the cases */
+/* ------------------------------------------------------------ the cases */
 
 static void valid(void) {
     static const char *const methods[] = {"dense", "iid", "strat", "sys", "prop", "flash", "topk", "topp",
@@ -202,9 +208,10 @@ static void valid(void) {
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         const int code = run(methods[m], model_path, tokenizer_path);
         CHECK_MSG(code == 0, "%s: exit code %d; it said: %.300s", methods[m], code, message);
-        CHECK_MSG(strstr(message, "abc") != NULL, "%s: the prompt is not in the text: %.300s", methods[m], message);
+        CHECK_MSG(strstr(message, "abc") != NULL, "%s: the prompt is not in the text: %.300s", methods[m],
+                  message);
     }
-    const file_bytes own = make_model(0, 0.3f);               /* a classifier of its own: negative vocabulary */
+    const file_bytes own = make_model(0, 0.3f); /* a classifier of its own: negative vocabulary */
     write_file(model_path, own.data, own.size);
     const int code = run("dense", model_path, tokenizer_path);
     CHECK_MSG(code == 0, "own classifier: exit code %d; it said: %.300s", code, message);
@@ -215,7 +222,8 @@ static void valid(void) {
 static void cut_model(void) {
     if (!set_up()) return;
     const size_t size = good_model.size;
-    const size_t cuts[] = {0, 1, 4, HEADER - 1, HEADER, HEADER + 1, HEADER + VOCAB * DIM * 4, size / 2, size / 2 + 1,
+    const size_t cuts[] = {0, 1, 4, HEADER - 1, HEADER, HEADER + 1, HEADER + VOCAB * DIM * 4, size / 2,
+                           size / 2 + 1,
                            size - CONTEXT * 4, size - 4, size - 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         char what[64];
@@ -230,7 +238,8 @@ static void cut_model(void) {
 }
 
 static void absurd_headers(void) {
-    static const int32_t wild[] = {0, -1, 1, 3, 5, 7, 31, 33, 1 << 15, 1 << 24, INT32_MAX, INT32_MIN, INT32_MIN + 1};
+    static const int32_t wild[] = {0, -1, 1, 3, 5, 7, 31, 33, 1 << 15, 1 << 24, INT32_MAX, INT32_MIN,
+                                   INT32_MIN + 1};
     if (!set_up()) return;
     for (int field = 0; field < 7; field++)
         for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
@@ -245,7 +254,8 @@ static void absurd_headers(void) {
             memcpy(at, old, 4);
         }
     for (int all = 0; all < 2; all++) {
-        for (int field = 0; field < 7; field++) set_u32(good_model.data + 4 * field, all ? INT32_MAX : 1 << 20);
+        for (int field = 0; field < 7; field++)
+            set_u32(good_model.data + 4 * field, all ? INT32_MAX : 1 << 20);
         write_file(model_path, good_model.data, good_model.size);
         refused(model_path, tokenizer_path, "model.bin", "every header field huge");
     }
@@ -262,15 +272,15 @@ static void absurd_weights(void) {
             for (size_t at = HEADER; at < good_model.size; at += 4) set_u32(good_model.data + at, wild[i]);
             write_file(model_path, good_model.data, good_model.size);
             const int code = run(methods[m], model_path, tokenizer_path);
-            CHECK_MSG(code == 0 || code == 1, "weights %08x, %s: exit code %d; it said: %.300s", (unsigned)wild[i],
-                      methods[m], code, message);
+            CHECK_MSG(code == 0 || code == 1, "weights %08x, %s: exit code %d; it said: %.300s",
+                      (unsigned)wild[i], methods[m], code, message);
         }
     tear_down();
 }
 
 static void broken_tokenizer(void) {
     if (!set_up()) return;
-    const size_t size = good_tokenizer.size, last = size - 10;                   /* token "ab": 4 + 4 + 2 bytes */
+    const size_t size = good_tokenizer.size, last = size - 10; /* token "ab": 4 + 4 + 2 bytes */
     const size_t cuts[] = {0, 1, 3, 4, 5, 12, 13, size / 2, last, last + 4, last + 8, size - 1};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         char what[64];
@@ -279,14 +289,15 @@ static void broken_tokenizer(void) {
         refused(model_path, tokenizer_path, "tokenizer.bin", what);
     }
     static const uint32_t wild[] = {0x80000000u, 0xffffffffu, 0x7fffffffu, 0x00100000u, 3};
-    const size_t fields[] = {0, 8, last + 4};                 /* longest length, first length, last length */
+    const size_t fields[] = {0, 8, last + 4}; /* longest length, first length, last length */
     for (size_t f = 0; f < 3; f++)
         for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
             unsigned char *at = good_tokenizer.data + fields[f], old[4];
             char what[64];
             memcpy(old, at, 4);
             set_u32(at, wild[i]);
-            snprintf(what, sizeof what, "tokenizer with %08x at byte %lu", (unsigned)wild[i], (unsigned long)fields[f]);
+            snprintf(what, sizeof what, "tokenizer with %08x at byte %lu", (unsigned)wild[i],
+                     (unsigned long)fields[f]);
             write_file(tokenizer_path, good_tokenizer.data, size);
             refused(model_path, tokenizer_path, "tokenizer.bin", what);
             memcpy(at, old, 4);
@@ -297,7 +308,7 @@ static void broken_tokenizer(void) {
     tear_down();
 }
 
-static const version_spec usual = {1, 1, 10, LONG_CONTEXT, 5e5f};              /* head_dim is not DIM / HEADS */
+static const version_spec usual = {1, 1, 10, LONG_CONTEXT, 5e5f}; /* head_dim is not DIM / HEADS */
 
 static void versioned_files(void) {
     if (!set_up()) return;
@@ -314,9 +325,12 @@ static void versioned_files(void) {
     }
     /* offset, value: version, header, each size, type, theta (NaN, 0, inf), epsilon (0, NaN), flags */
     static const struct { size_t offset; uint32_t value; } wild[] = {
-        {8, 0}, {8, 2}, {12, 28}, {12, 0}, {16, 0}, {16, 0x80000000u}, {16, 0x7fffffffu}, {20, 0}, {24, 0}, {24, 0x7fffffffu},
-        {28, 0}, {28, 3}, {28, 0x7ffffffeu}, {32, 0}, {32, 3}, {36, 0}, {36, 7}, {36, 0xfffffffeu}, {36, 0x7ffffffeu}, {40, 2},
-        {40, 0x7fffffffu}, {44, 0}, {44, 0xffffffffu}, {48, 3}, {48, 0}, {52, 0x7fc00000u}, {52, 0}, {52, 0x7f800000u},
+        {8, 0}, {8, 2}, {12, 28}, {12, 0}, {16, 0}, {16, 0x80000000u}, {16, 0x7fffffffu}, {20, 0}, {24, 0},
+        {24, 0x7fffffffu},
+        {28, 0}, {28, 3}, {28, 0x7ffffffeu}, {32, 0}, {32, 3}, {36, 0}, {36, 7}, {36, 0xfffffffeu},
+        {36, 0x7ffffffeu}, {40, 2},
+        {40, 0x7fffffffu}, {44, 0}, {44, 0xffffffffu}, {48, 3}, {48, 0}, {52, 0x7fc00000u}, {52, 0},
+        {52, 0x7f800000u},
         {56, 0}, {56, 0x7fc00000u}, {60, 2}, {60, 0},
     };
     for (size_t i = 0; i < sizeof wild / sizeof *wild; i++) {
@@ -325,7 +339,8 @@ static void versioned_files(void) {
         char what[64];
         memcpy(old, f.data + wild[i].offset, 4);
         set_u32(f.data + wild[i].offset, wild[i].value);
-        snprintf(what, sizeof what, "%08x at byte %lu", (unsigned)wild[i].value, (unsigned long)wild[i].offset);
+        snprintf(what, sizeof what, "%08x at byte %lu", (unsigned)wild[i].value,
+                 (unsigned long)wild[i].offset);
         write_file(model_path, f.data, f.size);
         refused(model_path, tokenizer_path, "model.bin", what);
         memcpy(f.data + wild[i].offset, old, 4);
@@ -337,13 +352,13 @@ static void versioned_files(void) {
     tear_down();
 }
 
-/* ------------------------------------------------------------------------------------------------ llama.h itself */
+/* ------------------------------------------------------------ llama.h itself */
 
 /* Loads the bytes as a model and makes a state of it; 0 and a failed check if that does not go. */
 static int open_model(const file_bytes *f, llama_model *m, llama_state *s, int64_t capacity) {
     llama_error e = {""};
-    snprintf(model_path, sizeof model_path, "%s/santa-test-%ld.bin", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
-             (long)getpid());
+    snprintf(model_path, sizeof model_path, "%s/santa-test-%ld.bin",
+             getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", (long)getpid());
     write_file(model_path, f->data, f->size);
     const int ok = llama_load(m, model_path, &e) == 0 && llama_state_init(s, m, capacity, &e) == 0;
     remove(model_path);
@@ -363,7 +378,8 @@ static void logits_behind(llama_state *s, int64_t n, int64_t prefilled, float *l
     int32_t token[LONG_CONTEXT];
     for (int64_t i = 0; i < n; i++) token[i] = token_at(i);
     int status = llama_prefill(s, token, prefilled, 0, &e);
-    for (int64_t i = prefilled; i < n && status == 0; i++) status = llama_forward(s, token[i], i, i == n - 1, &e);
+    for (int64_t i = prefilled; i < n && status == 0; i++)
+        status = llama_forward(s, token[i], i, i == n - 1, &e);
     CHECK_MSG(status == 0, "%s", e.text);
     memcpy(logits, s->logits, VOCAB * sizeof *logits);
 }
@@ -449,7 +465,7 @@ static void prefill_matches_forward(void) {
             s.threads = 1;
         }
         CHECK(calls > 0);
-        logits_behind(&s, 200, 150, want);                    /* going back: nothing of the longer text is left */
+        logits_behind(&s, 200, 150, want); /* going back: nothing of the longer text is left */
         logits_behind(&s, LONG_CONTEXT, 300, got);
         CHECK(llama_forward(&s, token_at(199), 199, 1, &e) == 0);
         check_same("back at an earlier position", s.logits, want, 1e-5);
@@ -515,8 +531,8 @@ static void missing_files(void) {
     refused(directory, tokenizer_path, directory, "a directory as the model");
     refused(model_path, directory, directory, "a directory as the tokenizer");
     const int code = run("no-such-method", model_path, tokenizer_path);
-    CHECK_MSG(code == 1 && strstr(message, "no-such-method"), "unknown method: exit code %d; it said: %.300s", code,
-              message);
+    CHECK_MSG(code == 1 && strstr(message, "no-such-method"),
+              "unknown method: exit code %d; it said: %.300s", code, message);
     tear_down();
 }
 

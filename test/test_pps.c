@@ -109,22 +109,17 @@ static void beside_sys(void) {
         s.stream     = (uint64_t)g;
         ref_problem x;
         ref_build(&x, &s);
-        double *exact = ref_doubles(s.heads * dv), *out = ref_doubles(dv), mse[2] = {0.0, 0.0};
-        for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact + h * dv, NULL);
+        double *exact = ref_exact(&x), mse[2] = {0.0, 0.0};
         for (int m = 0; m < 2; m++)
             for (int64_t i = 0; i < draws; i++) {
                 santa_options o = ref_options(m ? SANTA_PPS : SANTA_SYS, 16, test_seed + (uint64_t)i);
                 santa_stats   stats;
                 if (!ref_run(&x, &o, &stats)) break;
                 rows[m] += (double)stats.v_rows_read;
-                for (int64_t h = 0; h < s.heads; h++) {
-                    ref_out(&x, 0, 0, h, out);
-                    for (int64_t c = 0; c < dv; c++)
-                        mse[m] += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
-                }
+                mse[m] += ref_error2(&x, exact, NULL);
             }
         for (int m = 0; m < 2; m++) error[m] += mse[m] / (mse[0] + mse[1] + 1e-30);
-        free(exact); free(out);
+        free(exact);
         ref_free(&x);
     }
     CHECK_MSG(rows[1] < 0.95 * rows[0], "%.0f rows, sys %.0f", rows[1], rows[0]);
@@ -198,21 +193,16 @@ static void error_bar(void) {
         s.stream     = 40 + (uint64_t)shape;
         ref_problem x;
         ref_build(&x, &s);
-        double *exact = ref_doubles(s.heads * dv), *out = ref_doubles(dv);
-        for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact + h * dv, NULL);
+        double *exact = ref_exact(&x);
         for (int64_t i = 0; i < draws; i++) {
             santa_options o = ref_options(SANTA_PPS, 48, test_seed + (uint64_t)i);
             if (!ref_run(&x, &o, NULL)) break;
-            for (int64_t h = 0; h < s.heads; h++) {
-                ref_out(&x, 0, 0, h, out);
-                for (int64_t c = 0; c < dv; c++)
-                    error += (out[c] - exact[h * dv + c]) * (out[c] - exact[h * dv + c]);
-                bar += (double)x.std_error[h] * (double)x.std_error[h];
-            }
+            error += ref_error2(&x, exact, NULL);
+            for (int64_t h = 0; h < s.heads; h++) bar += pow((double)x.std_error[h], 2.0);
         }
         CHECK_MSG(bar > 0.8 * error && bar < 1.3 * error,
                   "shape %d: the squared error bar is %.2f of the squared error", shape, bar / error);
-        free(exact); free(out);
+        free(exact);
         ref_free(&x);
     }
 }

@@ -5,7 +5,7 @@
 
 enum { CANARY = 192 };
 
-/* ------------------------------------------------------------------------------ the format */
+/* ------------------------------------------------------------ the format */
 
 typedef struct shape {
     int     bits;
@@ -34,7 +34,8 @@ static shape shape_of(const ref_problem *p) {
 static unsigned char *block_of(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
     int64_t at, in;
     ref_place(p, b, j, &at, &in);
-    return (unsigned char *)p->a.proxy + ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
+    return (unsigned char *)p->a.proxy +
+           ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
 }
 
 static int code_of(const shape *s, const unsigned char *block, int64_t i, int64_t c) {
@@ -100,7 +101,8 @@ static int64_t codes_seen, codes_near;
 static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
     const int64_t d = p->spec.head_dim, padded = s->chunks * s->chunk;
     const unsigned char *block = block_of(p, s, b, h, j);
-    double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0, scale;
+    double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0,
+           scale;
     int ok = 1;
     for (int64_t c = 0; c < d; c++) mean[c] = 0.0;
     for (int64_t i = 0; i < s->keys; i++) {
@@ -117,17 +119,16 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
     for (int64_t c = 0; c < padded; c++) {
         const double got = centre_of(s, block, c);
         if (c >= d) { ok &= got == 0.0; continue; }
-        ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c, got,
-                        mean[c]);
+        ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c,
+                        got, mean[c]);
         centre[c] = got;
     }
     for (int64_t i = 0; i < s->keys; i++) {
         const double gain = gain_of(s, block, i);
-        double squares = 0.0, both = 0.0, levels = 0.0, unit;
+        double both = 0.0, levels = 0.0, unit;
         for (int64_t c = d; c < padded; c++) ok &= code_of(s, block, i, c) == 0;
         if (x[i * d] == REF_INF) { ok &= CHECK(test_is_nan((float)gain)); continue; }
-        for (int64_t c = 0; c < d; c++) squares += (x[i * d + c] - centre[c]) * (x[i * d + c] - centre[c]);
-        unit = s->step * sqrt(squares / (double)d);
+        unit = s->step * sqrt(ref_distance2(x + i * d, centre, d) / (double)d);
         for (int64_t c = 0; c < d; c++) {
             const double y = unit > 0.0 ? (x[i * d + c] - centre[c]) / unit : 0.0;
             const int code = code_of(s, block, i, c), levels_half = 1 << (s->bits - 1);
@@ -142,8 +143,8 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
             levels += level * level;
         }
         const double want = unit > 0.0 ? both / levels : 0.0;
-        ok &= CHECK_MSG(fabs(gain - want) <= want / 2047.0 + 3e-8, "key %d: gain %.8g, not %.8g", (int)(j + i),
-                        gain, want);
+        ok &= CHECK_MSG(fabs(gain - want) <= want / 2047.0 + 3e-8, "key %d: gain %.8g, not %.8g",
+                        (int)(j + i), gain, want);
     }
     for (int64_t i = s->scale + 4; i < s->bytes; i++) ok &= block[i] == 0;
     free(x); free(mean); free(centre);
@@ -179,12 +180,14 @@ static int copy_is_right(const ref_problem *p) {
     int ok = CHECK(canary_lives(p));
     for (int64_t b = 0; b < p->spec.batch; b++)
         for (int64_t h = 0; h < p->spec.kv_heads; h++)
-            for (int64_t j = 0; j + s.keys <= ref_len(p, b); j += s.keys) ok &= block_is_right(p, &s, b, h, j);
+            for (int64_t j = 0; j + s.keys <= ref_len(p, b); j += s.keys)
+                ok &= block_is_right(p, &s, b, h, j);
     return ok;
 }
 
 static void format_model(void) {
-    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256, 1024}, pages[] = {16, 32, 48, 64, 96, 128};
+    static const int64_t dims[] = {8, 24, 40, 64, 80, 96, 128, 256, 1024},
+    pages[] = {16, 32, 48, 64, 96, 128};
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
     codes_seen = codes_near = 0;
     for (int turn = 0; turn < 2 * 9 + 2 * 6 + 2 * 5 + REF_LAYOUTS; turn++) {
@@ -220,7 +223,8 @@ static void format_model(void) {
         free(memory);
         ref_free(&p);
     }
-    CHECK_MSG(codes_near * 10000 <= codes_seen, "%d of %d codes beyond a border", (int)codes_near, (int)codes_seen);
+    CHECK_MSG(codes_near * 10000 <= codes_seen, "%d of %d codes beyond a border", (int)codes_near,
+              (int)codes_seen);
 }
 
 /* K whose features do not lie side by side in memory. */
@@ -347,15 +351,15 @@ static void golden_bytes(void) {
             free(memory);
             if (border < 1e-4 && !want[i].hash) continue;
             CHECK_MSG(border >= 1e-4 && hash == want[i].hash, "%d bits, seed %d: 0x%08lx%08lx, border %g",
-                      want[i].bits, (int)seed, (unsigned long)(hash >> 32), (unsigned long)(hash & 0xffffffffu),
-                      border);
+                      want[i].bits, (int)seed, (unsigned long)(hash >> 32),
+                      (unsigned long)(hash & 0xffffffffu), border);
             break;
         }
         ref_free(&p);
     }
 }
 
-/* ------------------------------------------------------------------------- order of encoding */
+/* ------------------------------------------------------------ order of encoding */
 
 /* Ranges in any order, overlapping, key by key: the same bytes; blocks that are not whole, or not
    asked for, are not touched. */
@@ -395,7 +399,8 @@ static void ranges(void) {
             } else { /* overlapping ones */
                 for (int i = 0; i < 10; i++) {
                     const int64_t from = test_below(&r, 300);
-                    CHECK_STATUS(santa_proxy_encode(&p.a, from, from + test_below(&r, 200), NULL), SANTA_OK);
+                    CHECK_STATUS(santa_proxy_encode(&p.a, from, from + test_below(&r, 200), NULL),
+                                 SANTA_OK);
                 }
                 CHECK_STATUS(santa_proxy_encode(&p.a, 100, INT64_MAX, NULL), SANTA_OK);
                 CHECK_STATUS(santa_proxy_encode(&p.a, 0, 120, NULL), SANTA_OK);
@@ -413,12 +418,16 @@ static void ranges(void) {
             touched += is_new;
         }
         CHECK_INT(touched, whole);
-        unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0); /* a block whose last key is not asked for */
+        /* a block whose last key is not asked for */
+        unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0);
         CHECK_STATUS(santa_proxy_encode(&p.a, 0, x.keys - 1, NULL), SANTA_OK);
         CHECK_STATUS(santa_proxy_encode(&p.a, x.keys, 2 * x.keys - 1, NULL), SANTA_OK);
         CHECK_STATUS(santa_proxy_encode(&p.a, 7, 7, NULL), SANTA_OK);
         for (size_t i = 0; i < bytes; i++)
-            if (memory[i] != 0xa5) { CHECK_MSG(0, "byte %d of a block that was not asked for", (int)i); break; }
+            if (memory[i] != 0xa5) {
+                CHECK_MSG(0, "byte %d of a block that was not asked for", (int)i);
+                break;
+            }
         free(memory); free(want);
         ref_free(&p);
     }
@@ -435,7 +444,8 @@ static void pages_reused(void) {
     ref_write(&p);
     CHECK_STATUS(santa_proxy_encode(&p.a, 40, 64, NULL), SANTA_OK);
     CHECK(copy_is_right(&p));
-    const int32_t freed = p.block_table[3]; /* sequence 1 begins with sequence 0's first page, ends on its last */
+    /* sequence 1 begins with sequence 0's first page, ends on its last */
+    const int32_t freed = p.block_table[3];
     p.block_table[4] = p.block_table[0];
     p.block_table[7] = freed;
     for (int64_t j = 0; j < 32; j++)
@@ -444,13 +454,14 @@ static void pages_reused(void) {
             p.k[(96 + j) * 64 + c]  = p.k[(128 + 96 + j) * 64 + c];
         }
     ref_write(&p);
-    CHECK_STATUS(santa_proxy_append(&p.a, 32, NULL), SANTA_OK); /* the shared page was encoded by sequence 0 */
+    /* the shared page was encoded by sequence 0 */
+    CHECK_STATUS(santa_proxy_append(&p.a, 32, NULL), SANTA_OK);
     CHECK(copy_is_right(&p));
     free(memory);
     ref_free(&p);
 }
 
-/* ---------------------------------------------------------------------------------- scores */
+/* ------------------------------------------------------------ scores */
 
 /* The keys from .. to - 1 of a row that are scored by the copy. */
 static void copied_part(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t *from,
@@ -458,7 +469,9 @@ static void copied_part(const ref_problem *p, const santa_options *o, int64_t b,
     const ref_spec *s = &p->spec;
     const shape x = shape_of(p);
     const int64_t sinks = o->proxy.sink_tokens < 0 ? 0 : o->proxy.sink_tokens ? o->proxy.sink_tokens : 4;
-    const int64_t local = o->proxy.local_tokens < 0 ? 0 : o->proxy.local_tokens ? o->proxy.local_tokens : 64;
+    const int64_t local = o->proxy.local_tokens < 0 ? 0
+                          : o->proxy.local_tokens   ? o->proxy.local_tokens
+                                                    : 64;
     const int64_t len = ref_len(p, b), position = len - s->q_len + i;
     const int64_t end = s->causal ? ref_min(ref_max(position + 1, 0), len) : len;
     const int64_t begin = s->window > 0 ? ref_min(ref_max(position - s->window + 1, 0), end) : 0;
@@ -507,7 +520,8 @@ static int model_scores(const ref_problem *p, const santa_options *o, int64_t b,
 }
 
 /* The library's, for the group of KV head kv: [group, n]. */
-static float *library_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t kv) {
+static float *library_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i,
+                             int64_t kv) {
     const int64_t group = p->spec.heads / p->spec.kv_heads, n = ref_max(ref_len(p, b), 1);
     const size_t bytes = santa_workspace_size(&p->a, o);
     float *scores = ref_floats(group * n);
@@ -549,7 +563,8 @@ static void scores_of_copy(void) {
                     o.isa = isa;
                     float *got = library_scores(&p, &o, 0, i, h / group);
                     compared++;
-                    if (!check_array_near("scores", got + h % group * s.len, want, s.len, 2e-5 * (1.0 + s.gain), 1e-5))
+                    if (!check_array_near("scores", got + h % group * s.len, want, s.len,
+                                          2e-5 * (1.0 + s.gain), 1e-5))
                         CHECK_MSG(0, "turn %d, head %d, %s", turn, (int)h, santa_isa_name(isa));
                     free(got);
                 }
@@ -560,7 +575,7 @@ static void scores_of_copy(void) {
     CHECK_MSG(compared > 20, "only %d heads compared", compared);
 }
 
-/* --------------------------------------------------------------------------- draws and weights */
+/* ------------------------------------------------------------ draws and weights */
 
 static santa_options proxy_options(santa_method method, int64_t samples, uint64_t seed) {
     santa_options o = ref_options(method, samples, seed);
@@ -589,7 +604,8 @@ static void group_make(ref_problem *p, int64_t heads, int64_t len, int64_t d, in
 
 /* Ways in which a copy is not what it should be. */
 enum { RIGHT, RANDOM_CODES, OTHER_KEYS, HALF_ZERO, TRIPLE, RANDOM_BYTES, WRONGS };
-static const char *const wrong_name[WRONGS] = {"right", "random codes", "of other keys", "half without gain",
+static const char *const wrong_name[WRONGS] = {"right", "random codes", "of other keys",
+                                               "half without gain",
                                                "gains x 3", "random bytes"};
 static void spoil(const ref_problem *p, int how, uint64_t stream) {
     const shape s = shape_of(p);
@@ -599,8 +615,10 @@ static void spoil(const ref_problem *p, int how, uint64_t stream) {
     for (int64_t b = 0; b < blocks && how != RIGHT; b++) {
         unsigned char *block = bytes + b * s.bytes;
         if (how == OTHER_KEYS && b + 1 < blocks) memcpy(block, block + s.bytes, (size_t)s.bytes);
-        if (how == RANDOM_CODES) for (int64_t i = 0; i < s.gains; i++) block[i] = (unsigned char)test_next(&r);
-        if (how == RANDOM_BYTES) for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
+        if (how == RANDOM_CODES)
+            for (int64_t i = 0; i < s.gains; i++) block[i] = (unsigned char)test_next(&r);
+        if (how == RANDOM_BYTES)
+            for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
         for (int64_t i = 0; i < s.keys; i++) {
             const double gain = gain_of(&s, block, i);
             if (how == HALF_ZERO && i % 2) set_gain(&s, block, i, 0.0);
@@ -610,11 +628,14 @@ static void spoil(const ref_problem *p, int how, uint64_t stream) {
     }
 }
 
-static double weight_of(const ref_problem *p, int64_t h, int64_t j) { return ref_get(&p->a.out, 0, 0, h, j); }
+static double weight_of(const ref_problem *p, int64_t h, int64_t j) {
+    return ref_get(&p->a.out, 0, 0, h, j);
+}
 
 /* What a call on the identity drew, and whether it counts as the manual says: exp(s) / pi, with
    pi from the softmax of the scores that santa_scores gives. x: stats of the call. */
-static void check_weights(const ref_problem *p, const santa_options *o, const santa_stats *x, const char *name) {
+static void check_weights(const ref_problem *p, const santa_options *o, const santa_stats *x,
+                          const char *name) {
     const int64_t n = p->spec.len, heads = p->spec.heads;
     const int joint = o->method == SANTA_PPS;
     double *s = ref_doubles(heads * n), *guess = ref_doubles(heads * n), *p_copy = ref_doubles(heads * n);
@@ -647,7 +668,12 @@ static void check_weights(const ref_problem *p, const santa_options *o, const sa
                     if (copied) z += exp(guess[h * n + j] - top);
                     whole += exp(guess[h * n + j] - top);
                     if (drawn || !copied) { total += w; z += copied ? w - w_copy : w; }
-                    if (drawn && copied) { w0 += w_copy; w1 += w; w2 += w * w / w_copy; drawn_rows += !joint || h == 0; }
+                    if (drawn && copied) {
+                        w0 += w_copy;
+                        w1 += w;
+                        w2 += w * w / w_copy;
+                        drawn_rows += !joint || h == 0;
+                    }
                     if (copied && (!joint || h == 0)) { sum_pi += pi; sure += pi >= 1.0; }
                     if (h == 0) {
                         int any = !copied;
@@ -739,36 +765,14 @@ static void chances(void) {
     ref_free(&p);
 }
 
-/* |out - exact|^2 over the heads of a problem of one row; each: per head. */
-static double square_error(const ref_problem *p, const double *exact, double *each) {
-    const int64_t dv = p->spec.head_dim_v;
-    double sum = 0.0;
-    for (int64_t h = 0; h < p->spec.heads; h++) {
-        double one = 0.0;
-        for (int64_t c = 0; c < dv; c++) {
-            const double off = ref_get(&p->a.out, 0, 0, h, c) - exact[h * dv + c];
-            one += off * off;
-        }
-        if (each) each[h] += one;
-        sum += one;
-    }
-    return sum;
-}
-
-static double *exact_rows(const ref_problem *p) {
-    const int64_t dv = p->spec.head_dim_v;
-    double *exact = ref_doubles(p->spec.heads * dv);
-    for (int64_t h = 0; h < p->spec.heads; h++) ref_dense(p, 0, 0, h, exact + h * dv, NULL);
-    return exact;
-}
-
-static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact, double *each) {
+static double mean_square(ref_problem *p, santa_options o, int64_t draws, const double *exact,
+                          double *each) {
     double sum = 0.0;
     for (int64_t h = 0; h < p->spec.heads && each; h++) each[h] = 0.0;
     for (int64_t i = 0; i < draws; i++) {
         o.offset = 1000 + (uint64_t)i;
         if (!ref_run(p, &o, NULL)) break;
-        sum += square_error(p, exact, each);
+        sum += ref_error2(p, exact, each);
     }
     return sum / (double)draws;
 }
@@ -782,23 +786,24 @@ static void any_copy(void) {
             group_make(&p, 3, 400, 32, 12, 0.6, (uint64_t)how);
             unsigned char *memory = copy_make(&p, bits);
             spoil(&p, how, 5);
-            double *exact = exact_rows(&p), z[2] = {0.0, 0.0}, out[12], lse[3];
+            double *exact = ref_exact(&p), z[2] = {0.0, 0.0}, out[12], lse[3];
             const int64_t draws = test_quick ? 60 : 200;
             for (int m = 0; m < 3; m++) {
                 const santa_method method = m == 0 ? SANTA_PPS : m == 1 ? SANTA_SYS : SANTA_PROP;
                 santa_options o = bare_options(method, SANTA_MAX_SAMPLES, test_seed);
                 for (int64_t h = 0; h < 3; h++) lse[h] = ref_dense(&p, 0, 0, h, out, NULL);
                 if (!ref_run(&p, &o, NULL)) return;
-                CHECK_MSG(square_error(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g", wrong_name[how],
-                          sqrt(square_error(&p, exact, NULL)));
+                CHECK_MSG(ref_error2(&p, exact, NULL) < 1e-9, "%s, all keys drawn: off by %g",
+                          wrong_name[how], sqrt(ref_error2(&p, exact, NULL)));
                 for (int64_t h = 0; h < 3; h++) CHECK_NEAR(p.lse[h], lse[h], 1e-4, 0.0);
                 if (m == 2) continue; /* the same rows as sys, see below */
                 o.num_samples = 24;
                 const double few = mean_square(&p, o, draws, exact, NULL);
                 o.num_samples = 96;
                 const double more = mean_square(&p, o, draws, exact, NULL);
-                CHECK_MSG(more < (how == RIGHT ? 0.4 : 0.49) * few, "%s, %d bits: rms error %g with four times the draws of %g",
-                          wrong_name[how], bits, sqrt(more), sqrt(few));
+                CHECK_MSG(more < (how == RIGHT ? 0.4 : 0.49) * few,
+                          "%s, %d bits: rms error %g with four times the draws of %g", wrong_name[how],
+                          bits, sqrt(more), sqrt(few));
                 z[0] = z[1] = 0.0;
                 for (int64_t i = 0; i < draws; i++) {
                     o.offset = (uint64_t)i;
@@ -822,8 +827,8 @@ static void bias(void) {
         ref_problem p;
         group_make(&p, heads, n, 64, dv, (double)spread, 70 + (uint64_t)spread);
         unsigned char *memory = copy_make(&p, 4);
-        double *exact = exact_rows(&p), *copy = ref_doubles(heads * dv), *mean = ref_doubles(heads * dv);
-        double *s = ref_doubles(n), *prob = ref_doubles(n), mse = 0.0, off = 0.0, wrong = 0.0;
+        double *exact = ref_exact(&p), *copy = ref_doubles(heads * dv), *mean = ref_doubles(heads * dv);
+        double *s = ref_doubles(n), *prob = ref_doubles(n), mse = 0.0;
         santa_options o = proxy_options(SANTA_PPS, 128, test_seed);
         float *library = library_scores(&p, &o, 0, 0, 0);
         for (int64_t h = 0; h < heads; h++) {
@@ -835,17 +840,15 @@ static void bias(void) {
         for (int64_t i = 0; i < draws; i++) {
             o.offset = (uint64_t)i;
             if (!ref_run(&p, &o, NULL)) return;
-            mse += square_error(&p, exact, NULL) / (double)draws;
+            mse += ref_error2(&p, exact, NULL) / (double)draws;
             for (int64_t c = 0; c < heads * dv; c++)
                 mean[c] += ref_get(&p.a.out, 0, 0, c / dv, c % dv) / (double)draws;
         }
-        for (int64_t i = 0; i < heads * dv; i++) {
-            off   += (mean[i] - exact[i]) * (mean[i] - exact[i]);
-            wrong += (mean[i] - copy[i]) * (mean[i] - copy[i]);
-        }
+        const double off = ref_distance2(mean, exact, heads * dv),
+                     wrong = ref_distance2(mean, copy, heads * dv);
         /* what a mean of so many is off by anyway, and 2 % */
-        CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02), "spread %d: squared bias %.4f of the squared error",
-                  spread, off / mse);
+        CHECK_MSG(off < mse * (2.0 / (double)draws + 0.02),
+                  "spread %d: squared bias %.4f of the squared error", spread, off / mse);
         if (spread > 1 && !test_quick)
             CHECK_MSG(wrong > mse * (4.0 / (double)draws + 0.04), "the copy's attention is only %.4f away",
                       wrong / mse);
@@ -869,10 +872,10 @@ static void fixed_keys(void) {
         if (n < 64) p.a.proxy = &nothing; /* there is no block */
         santa_options o = proxy_options(methods[turn % 4], 8, test_seed);
         if (n == 300) p.a.proxy_lens = none;
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         if (ref_run(&p, &o, &x)) {
-            CHECK_MSG(square_error(&p, exact, NULL) < 1e-10, "%d keys: off by %g", (int)n,
-                      sqrt(square_error(&p, exact, NULL)));
+            CHECK_MSG(ref_error2(&p, exact, NULL) < 1e-10, "%d keys: off by %g", (int)n,
+                      sqrt(ref_error2(&p, exact, NULL)));
             CHECK(x.draws == 0 && x.proxy_rows_read == 0 && x.k_rows_read == n && x.v_rows_read == n);
             for (int64_t h = 0; h < 3 && p.a.std_error; h++) CHECK_NEAR(p.std_error[h], 0.0, 0.0, 0.0);
         }
@@ -942,7 +945,7 @@ static void expected_variance(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------ guards */
+/* ------------------------------------------------------------ guards */
 
 /* Keys and queries of a kind: Gaussian, or as RoPE leaves a large mean key (.87 of the energy), or
    with two features of a mean of 14. Scores get that spread. */
@@ -956,8 +959,10 @@ static void keys_of_kind(ref_problem *p, int kind, double spread, uint64_t strea
     for (int64_t j = 0; j < n + p->spec.heads; j++) { /* then the queries, at the position behind */
         double *x = j < n ? p->k + j * d : p->q + (j - n) * d;
         for (int64_t c = 0; c < d; c += 2) {
-            const double t = kind == GAUSS ? 0.0 : (double)(j < n ? j : n) * pow(10000.0, -(double)c / (double)d);
-            const double a = ref_bell(&r) + (j < n ? mean[c] : 0.0), b = ref_bell(&r) + (j < n ? mean[c + 1] : 0.0);
+            const double t =
+                kind == GAUSS ? 0.0 : (double)(j < n ? j : n) * pow(10000.0, -(double)c / (double)d);
+            const double a = ref_bell(&r) + (j < n ? mean[c] : 0.0),
+                         b = ref_bell(&r) + (j < n ? mean[c + 1] : 0.0);
             x[c]     = (double)(float)(a * cos(t) - b * sin(t));
             x[c + 1] = (double)(float)(a * sin(t) + b * cos(t));
         }
@@ -983,7 +988,7 @@ static double against_exact(int kind, double spread, const santa_proxy_options *
     group_make(&p, HEADS, test_quick ? 1024 : 2048, 64, 16, 1.0, 11);
     keys_of_kind(&p, kind, spread, (uint64_t)(10.0 * spread));
     unsigned char *memory = copy_make(&p, 4);
-    double *exact = exact_rows(&p);
+    double *exact = ref_exact(&p);
     santa_options o = ref_options(SANTA_SYS, 128, test_seed);
     sum[0] = mean_square(&p, o, draws, exact, each[0]);
     o.scores = SANTA_SCORES_PROXY;
@@ -1010,14 +1015,16 @@ static void rescue(void) {
             memset(&guards, 0, sizeof guards);
             guards.rescue_above = 0.1;
             const double low = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
-            CHECK_MSG(low < 1.15 * 1.15 && worst < 1.4 * 1.4, "kind %d, spread %.0f: error %.2f of that of exact "
-                      "scores, %.2f for a head", kind, spreads[i], sqrt(low), sqrt(worst));
+            CHECK_MSG(low < 1.15 * 1.15 && worst < 1.4 * 1.4,
+                      "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
+                      kind, spreads[i], sqrt(low), sqrt(worst));
             guards.rescue_above = 0.0; /* the default */
             worst = 0.0;
             const double normal = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
             if (spreads[i] < 5.0 || spreads[i] > 9.0) /* between them .5 rescues too few heads, see 0.1 */
-                CHECK_MSG(normal < 1.15 * 1.15 && worst < 1.4 * 1.4, "kind %d, spread %.0f: error %.2f of that of "
-                          "exact scores, %.2f for a head", kind, spreads[i], sqrt(normal), sqrt(worst));
+                CHECK_MSG(normal < 1.15 * 1.15 && worst < 1.4 * 1.4,
+                          "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
+                          kind, spreads[i], sqrt(normal), sqrt(worst));
             CHECK_MSG(spreads[i] > 3.0 || x.rescued_rows == 0, "a spread of 2 was rescued");
             CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows == 6, "%d of 6 heads rescued at spread %.0f",
                       (int)x.rescued_rows, spreads[i]);
@@ -1025,7 +1032,8 @@ static void rescue(void) {
             const double none = against_exact(kind, spreads[i], &guards, draws, NULL, &x);
             if (spreads[i] > 12.0) without = fmax(without, none);
         }
-    CHECK_MSG(without > 9.0, "without a guard the error is only %.2f of that of exact scores", sqrt(without));
+    CHECK_MSG(without > 9.0, "without a guard the error is only %.2f of that of exact scores",
+              sqrt(without));
 }
 
 /* Guards see a copy that is of no use, and do it with exact scores; the error is then that of the
@@ -1041,18 +1049,19 @@ static void useless_copies(void) {
             group_make(&p, 4, 1000, 64, 16, 3.0, 60 + (uint64_t)i);
             unsigned char *memory = copy_make(&p, 4);
             spoil(&p, ways[i], 9);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             santa_options o = proxy_options(method, 128, test_seed);
             for (int64_t k = 0; k < draws; k++) {
                 santa_stats x;
                 o.offset = (uint64_t)k;
                 if (!ref_run(&p, &o, &x)) return;
                 redone += (double)x.redone_rows / (4.0 * (double)draws);
-                error  += square_error(&p, exact, NULL) / (double)draws;
+                error  += ref_error2(&p, exact, NULL) / (double)draws;
             }
             const double sys = mean_square(&p, ref_options(SANTA_SYS, 128, test_seed), draws, exact, NULL);
-            CHECK_MSG(redone > 0.99 || ways[i] == TRIPLE, "%s: only %.2f of the heads of a copy of %s done again",
-                      santa_method_name(method), redone, wrong_name[ways[i]]);
+            CHECK_MSG(redone > 0.99 || ways[i] == TRIPLE,
+                      "%s: only %.2f of the heads of a copy of %s done again", santa_method_name(method),
+                      redone, wrong_name[ways[i]]);
             CHECK_MSG(error < 1.15 * 1.15 * sys, "%s, %s: error %.2f of that of exact scores",
                       santa_method_name(method), wrong_name[ways[i]], sqrt(error / sys));
             free(exact); free(memory);
@@ -1081,23 +1090,26 @@ static void planted_key(void) {
         for (int c = 0; c < 8; c++) p.v[500 * 8 + c] = 5.0;
         ref_write(&p);
         unsigned char *memory = copy_make(&p, bits);
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         for (int i = 0; i < 40; i++) {
-            const santa_options o = proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+            const santa_options o =
+                proxy_options(i % 2 ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
             if (!ref_run(&p, &o, &x)) return;
-            missed += square_error(&p, exact, NULL) > 0.01;
+            missed += ref_error2(&p, exact, NULL) > 0.01;
         }
-        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls", bits, missed);
+        CHECK_MSG(missed <= (bits == 4 ? 0 : 8), "%d bits: the planted key is missed in %d of 40 calls",
+                  bits, missed);
         free(exact); free(memory);
         ref_free(&p);
     }
 }
 
-/* ------------------------------------------------------------------------------------- edges */
+/* ------------------------------------------------------------ edges */
 
 static int nan_outputs(const ref_problem *p, int64_t b, int64_t i, int64_t h) {
     int nans = 0;
-    for (int64_t c = 0; c < p->spec.head_dim_v; c++) nans += test_is_nan((float)ref_get(&p->a.out, b, i, h, c));
+    for (int64_t c = 0; c < p->spec.head_dim_v; c++)
+        nans += test_is_nan((float)ref_get(&p->a.out, b, i, h, c));
     return nans;
 }
 
@@ -1139,7 +1151,10 @@ static void not_finite(void) {
         unsigned char *memory = copy_make(&p, 2);
         const shape s = shape_of(&p);
         santa_options o = proxy_options(methods[m], 16, test_seed);
-        if (m == 4) { o.vattention.sink_tokens = o.vattention.local_tokens = 20; o.vattention.base_samples = 300; }
+        if (m == 4) {
+            o.vattention.sink_tokens = o.vattention.local_tokens = 20;
+            o.vattention.base_samples = 300;
+        }
         if (!ref_run(&p, &o, NULL)) return;
         for (int64_t h = 0; h < 3; h++) CHECK_INT(nan_outputs(&p, 0, 0, h), h == 1 ? 8 : 0);
         p.q[16 + 5] = 0.5;
@@ -1165,7 +1180,8 @@ static void degenerate(void) {
             for (int64_t i = 0; i < 400 * 16; i++) {
                 if (what == 0) p.k[i] = 0.0;
                 if (what == 1) p.k[i] = 0.25;
-                if (what == 3 && i / 16 == 150) p.k[i] = (i % 16 < 32) * 400.0 * (p.q[i % 16] > 0.0 ? 1.0 : -1.0);
+                if (what == 3 && i / 16 == 150)
+                    p.k[i] = (i % 16 < 32) * 400.0 * (p.q[i % 16] > 0.0 ? 1.0 : -1.0);
                 if (what == 5) p.k[i] *= 1e-6;
                 if (what == 6) p.k[i] *= 3e5;                       /* gains that f16 does not have */
             }
@@ -1175,7 +1191,7 @@ static void degenerate(void) {
             ref_write(&p);
             if (methods[m] == SANTA_TOP_K) p.a.std_error = NULL;
             unsigned char *memory = copy_make(&p, 4);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             santa_options o = proxy_options(methods[m], 32, test_seed);
             if (m == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
             if (!ref_run(&p, &o, &x)) return;
@@ -1204,7 +1220,8 @@ static void unread_rows(void) {
         group_make(&p, HEADS, N, 16, 0, 1.0 + 0.1 * (double)turn, (uint64_t)turn);
         if (method == SANTA_TOP_K) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, turn % 2 ? 4 : 2);
-        santa_options o = turn < 15 ? bare_options(method, 12, test_seed) : proxy_options(method, 12, test_seed);
+        santa_options o =
+            turn < 15 ? bare_options(method, 12, test_seed) : proxy_options(method, 12, test_seed);
         o.isa = test_isa_from(turn % SANTA_ISA_COUNT ? SANTA_ISA_SCALAR : santa_best_isa());
         if (method == SANTA_VATTENTION) {
             o.vattention.sink_tokens = 4;
@@ -1261,7 +1278,8 @@ static void window_of_pages(void) {
         const int64_t rows = s.q_len * 4, begin = 500 - s.q_len - s.window + 1;
         double *before = ref_doubles(rows * 32);
         if (!ref_run(&p, &o, NULL)) return;
-        for (int64_t i = 0; i < rows * 32; i++) before[i] = ref_get(&p.a.out, 0, i / 128, i / 32 % 4, i % 32);
+        for (int64_t i = 0; i < rows * 32; i++)
+            before[i] = ref_get(&p.a.out, 0, i / 128, i / 32 % 4, i % 32);
         const shape x = shape_of(&p);
         for (int64_t page = 0; (page + 1) * s.page_size <= begin; page++) {
             for (int64_t h = 0; h < 2; h++)
@@ -1279,7 +1297,7 @@ static void window_of_pages(void) {
     }
 }
 
-/* --------------------------------------------------------------------------------- identities */
+/* ------------------------------------------------------------ identities */
 
 /* Everything a call gives, as bytes. */
 typedef struct given { double *out; float *lse, *std_error; santa_stats stats; int64_t rows, dv; } given;
@@ -1312,7 +1330,8 @@ static int same_rows(const given *a, int64_t from, const given *b, int64_t at, i
 }
 
 static int same_given(const given *a, const given *b) {
-    return a->rows == b->rows && same_rows(a, 0, b, 0, a->rows) && !memcmp(&a->stats, &b->stats, sizeof a->stats);
+    return a->rows == b->rows && same_rows(a, 0, b, 0, a->rows) &&
+           !memcmp(&a->stats, &b->stats, sizeof a->stats);
 }
 
 /* Tasks in an order that depends on seed. */
@@ -1333,7 +1352,7 @@ static santa_options some_options(int method, int turn) {
     if (turn % 4 == 1) o.proxy.rescue_above = 1e-6;
     if (turn % 4 == 2) o.proxy.exact_above = 0.02;
     if (turn % 3 == 1 && method < 3) o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F16;
-    if (turn % 5 == 1) o.proxy.sink_tokens = 300;          /* whole blocks of the copy before the first one used */
+    if (turn % 5 == 1) o.proxy.sink_tokens = 300; /* whole blocks of the copy before the first one used */
     if (turn % 5 == 2) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
     if (turn % 7 == 3 && method < 3) o.dense_below = 700;
     if (method == 4) { o.vattention.sink_tokens = o.vattention.local_tokens = 20; }
@@ -1367,7 +1386,8 @@ static void same_bits(void) {
                 t.parallel_for = shuffled_for;
                 t.parallel_user = (void *)(uintptr_t)(turn + threads);
                 given got = given_by(&p, &t);
-                CHECK_MSG(same_given(&want, &got), "turn %d, %s: %d threads", turn, santa_method_name(o.method), threads);
+                CHECK_MSG(same_given(&want, &got), "turn %d, %s: %d threads", turn,
+                          santa_method_name(o.method), threads);
                 given_free(&got);
             }
             for (int layout = 0; layout < REF_STRIDED + 2; layout++) {
@@ -1380,7 +1400,8 @@ static void same_bits(void) {
                 if (m == 3) x.a.std_error = NULL;
                 unsigned char *again = copy_make(&x, p.a.proxy_bits);
                 given got = given_by(&x, &o);
-                CHECK_MSG(same_given(&want, &got), "turn %d, %s: layout %d", turn, santa_method_name(o.method), layout);
+                CHECK_MSG(same_given(&want, &got), "turn %d, %s: layout %d", turn,
+                          santa_method_name(o.method), layout);
                 given_free(&got);
                 free(again);
                 ref_free(&x);
@@ -1406,7 +1427,8 @@ static void same_bits(void) {
             if (o.method == SANTA_SYS) {
                 o.method = SANTA_PROP;
                 given got = given_by(&p, &o);
-                got.stats.tiles = want.stats.tiles;  /* sys has none; prop's are counted where it is done again */
+                /* sys has none; prop's are counted where it is done again */
+                got.stats.tiles = want.stats.tiles;
                 got.stats.tiles_skipped = want.stats.tiles_skipped;
                 CHECK_MSG(same_given(&want, &got), "turn %d: prop is not sys", turn);
                 given_free(&got);
@@ -1466,8 +1488,8 @@ static void rows_alone(void) {
                 ref_write(&x);
                 unsigned char *again = copy_make(&x, 4);
                 given got = given_by(&x, &o);
-                CHECK_MSG(same_rows(&all, i * 2, &got, i * 2, 2), "%s, turn %d: row %d", santa_method_name(o.method),
-                          turn, (int)i);
+                CHECK_MSG(same_rows(&all, i * 2, &got, i * 2, 2), "%s, turn %d: row %d",
+                          santa_method_name(o.method), turn, (int)i);
                 given_free(&got);
                 free(again);
                 ref_free(&x);
@@ -1478,7 +1500,7 @@ static void rows_alone(void) {
         }
 }
 
-/* ----------------------------------------------------------------------- error bars, others */
+/* ------------------------------------------------------------ error bars, others */
 
 /* std_error against the error: Gaussian heads, 4 bits. */
 static void error_bar(void) {
@@ -1489,15 +1511,17 @@ static void error_bar(void) {
             double error = 0.0, bar = 0.0;
             group_make(&p, heads, 1500, 64, dv, (double)spread, 90 + (uint64_t)spread);
             unsigned char *memory = copy_make(&p, 4);
-            double *exact = exact_rows(&p);
+            double *exact = ref_exact(&p);
             for (int64_t i = 0; i < draws; i++) {
-                const santa_options o = proxy_options(m ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
+                const santa_options o =
+                    proxy_options(m ? SANTA_PPS : SANTA_SYS, 64, test_seed + (uint64_t)i);
                 if (!ref_run(&p, &o, NULL)) return;
-                error += square_error(&p, exact, NULL);
+                error += ref_error2(&p, exact, NULL);
                 for (int64_t h = 0; h < heads; h++) bar += (double)p.std_error[h] * (double)p.std_error[h];
             }
-            CHECK_MSG(bar > 0.85 * error && bar < 1.35 * error, "%s, spread %d: the squared error bar is %.2f of "
-                      "the squared error", m ? "pps" : "sys", spread, bar / error);
+            CHECK_MSG(bar > 0.85 * error && bar < 1.35 * error,
+                      "%s, spread %d: the squared error bar is %.2f of the squared error",
+                      m ? "pps" : "sys", spread, bar / error);
             free(exact); free(memory);
             ref_free(&p);
         }
@@ -1548,8 +1572,8 @@ static void top_k(void) {
 
 /* vAttention: the same result as with a predictor that names the copy's largest, and its promise. */
 typedef struct predicted { const ref_problem *p; const santa_options *o; } predicted;
-static int64_t by_copy(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
-                       int64_t end, int64_t count, int32_t *index) {
+static int64_t by_copy(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                       int64_t begin, int64_t end, int64_t count, int32_t *index) {
     const predicted *u = (const predicted *)user;
     const int64_t group = u->p->spec.heads / u->p->spec.kv_heads;
     float  *s = library_scores(u->p, u->o, batch, q_index, head / group);
@@ -1581,7 +1605,7 @@ static void vattention(void) {
         unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
         santa_options o = proxy_options(SANTA_VATTENTION, 0, test_seed + (uint64_t)turn);
         o.vattention.sink_tokens = 4 + turn;
-        o.vattention.local_tokens = turn % 3 ? 128 : 10;          /* or some in the middle are not in the copy */
+        o.vattention.local_tokens = turn % 3 ? 128 : 10; /* or some in the middle are not in the copy */
         o.vattention.heavy_tokens = 12;
         o.vattention.epsilon = 0.1;
         o.vattention.delta = 0.1;
@@ -1621,7 +1645,7 @@ static void stash_and_dense_below(void) {
         double mse[3];
         group_make(&p, 4, 1500, 64, 16, (double)spread, 33);
         unsigned char *memory = copy_make(&p, 4);
-        double *exact = exact_rows(&p);
+        double *exact = ref_exact(&p);
         for (int stash = SANTA_STASH_F32; stash <= SANTA_STASH_U8; stash++) {
             santa_options o = proxy_options(SANTA_PPS, 64, test_seed);
             santa_stats x;
@@ -1633,13 +1657,14 @@ static void stash_and_dense_below(void) {
             CHECK_INT(x.redone_rows, 0);
         }
         for (int i = 1; i < 3; i++)
-            CHECK_MSG(mse[i] < 1.3 * mse[0], "spread %d: squared error %.2f of that of an f32 stash, in %d bits",
-                      spread, mse[i] / mse[0], i == 1 ? 16 : 8);
+            CHECK_MSG(mse[i] < 1.3 * mse[0],
+                      "spread %d: squared error %.2f of that of an f32 stash, in %d bits", spread,
+                      mse[i] / mse[0], i == 1 ? 16 : 8);
         santa_options o = proxy_options(SANTA_SYS, 64, test_seed);
         santa_stats x;
         o.dense_below = 1501;
         if (!ref_run(&p, &o, &x)) return;
-        CHECK(square_error(&p, exact, NULL) < 1e-10 && x.dense_rows == 4 && x.proxy_rows_read == 0);
+        CHECK(ref_error2(&p, exact, NULL) < 1e-10 && x.dense_rows == 4 && x.proxy_rows_read == 0);
         o.dense_below = 1500;
         if (!ref_run(&p, &o, &x)) return;
         CHECK(x.dense_rows == 0 && x.proxy_rows_read > 0);

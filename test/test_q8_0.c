@@ -1,12 +1,14 @@
-/* q8_0: blocks of an f16 scale and 32 int8. The conversion and its error; everything that reads K or V gives the bits that
-   the same numbers give as f32; what q8_0 cannot do is refused (and the refusals' statuses are in test_errors.c). */
+/* q8_0: blocks of an f16 scale and 32 int8. The conversion and its error; everything that reads
+   K or V gives the bits that the same numbers give as f32; what q8_0 cannot do is refused (and
+   the refusals' statuses are in test_errors.c). */
 #include "reference.h"
 
 enum { BLOCK = 32, BYTES = 34 };
 
 static double scale_of(const unsigned char *block) { return ref_decode16(SANTA_F16, ref_half(block)); }
 
-/* Off by half a scale where the int8 reaches, by what is beyond 127 scales where the scale was rounded down. */
+/* Off by half a scale where the int8 reaches, by what is beyond 127 scales where the scale was
+   rounded down. */
 static void round_trip(void) {
     test_rng r = test_rng_make(5);
     for (int turn = 0; turn < (test_quick ? 300 : 20000); turn++) {
@@ -21,12 +23,15 @@ static void round_trip(void) {
         for (int b = 0; b < 3; b++) {
             const double scale = scale_of(bytes + 1 + b * BYTES);
             double top = 0.0;
-            for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++) if (fabs((double)f[i]) > top) top = fabs((double)f[i]);
-            CHECK_MSG(fabs(scale - top / 127.0) <= top / 127.0 / 2048.0 + ldexp(1.0, -25), "scale %g of largest %g", scale, top);
+            for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++)
+                if (fabs((double)f[i]) > top) top = fabs((double)f[i]);
+            CHECK_MSG(fabs(scale - top / 127.0) <= top / 127.0 / 2048.0 + ldexp(1.0, -25),
+                      "scale %g of largest %g", scale, top);
             for (int i = b * BLOCK; i < (b + 1) * BLOCK; i++) {
                 const double error = fabs((double)back[i] - (double)f[i]);
                 const double bound = 0.5 * scale + fmax(fabs((double)f[i]) - 127.5 * scale, 0.0);
-                if (!CHECK_MSG(error <= bound * (1.0 + 1e-6), "%.9g became %.9g, scale %g", (double)f[i], (double)back[i], scale))
+                if (!CHECK_MSG(error <= bound * (1.0 + 1e-6), "%.9g became %.9g, scale %g", (double)f[i],
+                               (double)back[i], scale))
                     return;
             }
         }
@@ -40,15 +45,18 @@ static void exact_numbers(void) {
         float  f[BLOCK], back[BLOCK];
         double want[BLOCK];
         unsigned char bytes[BYTES], again[BYTES], mine[BYTES];
-        const double scale = ref_decode16(SANTA_F16, (uint16_t)test_below(&r, 0x5800));          /* subnormal ones, too */
+        /* subnormal ones, too */
+        const double scale = ref_decode16(SANTA_F16, (uint16_t)test_below(&r, 0x5800));
         const int64_t top = test_below(&r, BLOCK);
-        for (int i = 0; i < BLOCK; i++) want[i] = scale * (double)(i == top ? 127 - 254 * (turn & 1) : test_below(&r, 255) - 127);
+        for (int i = 0; i < BLOCK; i++)
+            want[i] = scale * (double)(i == top ? 127 - 254 * (turn & 1) : test_below(&r, 255) - 127);
         for (int i = 0; i < BLOCK; i++) f[i] = (float)want[i];
         santa_f32_to_q8_0(f, BLOCK, bytes);
         santa_q8_0_to_f32(bytes, BLOCK, back);
         santa_f32_to_q8_0(back, BLOCK, again);
         ref_store_row(SANTA_Q8_0, mine, 0, BLOCK, want);
-        for (int i = 0; i < BLOCK; i++) CHECK_MSG(back[i] == f[i], "%.9g became %.9g", (double)f[i], (double)back[i]);
+        for (int i = 0; i < BLOCK; i++)
+            CHECK_MSG(back[i] == f[i], "%.9g became %.9g", (double)f[i], (double)back[i]);
         CHECK(!memcmp(bytes, again, BYTES) && !memcmp(bytes, mine, BYTES));
     }
 }
@@ -82,7 +90,7 @@ static void special_blocks(void) {
     CHECK(bytes[0] == 0xa5);
 }
 
-/* ------------------------------------------------------------------------------------------------- reading it */
+/* ------------------------------------------------------------ reading it */
 
 enum { N = 210, HEADS = 6, KV = 2, REQUESTS = 2 };
 
@@ -118,7 +126,8 @@ static int same_results(const ref_problem *a, const ref_problem *b) {
     const ref_spec *s = &a->spec;
     const int64_t rows = s->batch * s->q_len * s->heads;
     int same = !memcmp(a->lse, b->lse, (size_t)rows * sizeof *a->lse);
-    if (a->a.std_error) same = same && !memcmp(a->std_error, b->std_error, (size_t)rows * sizeof *a->std_error);
+    if (a->a.std_error)
+        same = same && !memcmp(a->std_error, b->std_error, (size_t)rows * sizeof *a->std_error);
     for (int64_t r = 0; r < rows && same; r++)
         for (int64_t c = 0; c < s->head_dim_v; c++) {
             const int64_t i0 = r / (s->q_len * s->heads), i1 = r / s->heads % s->q_len, i2 = r % s->heads;
@@ -127,7 +136,8 @@ static int same_results(const ref_problem *a, const ref_problem *b) {
     return same;
 }
 
-/* An int8 times an f16 is exact in f32, so the bits are those of the numbers: every method, layout and kind of scores. */
+/* An int8 times an f16 is exact in f32, so the bits are those of the numbers: every method,
+   layout and kind of scores. */
 static void is_its_numbers(void) {
     for (int turn = 0; turn < (test_quick ? 7 : 24); turn++) {
         ref_problem p[2];
@@ -149,7 +159,8 @@ static void is_its_numbers(void) {
                     if (!ref_run(&p[e], &o, &stats[e])) return;
                 }
                 CHECK_MSG(same_results(&p[0], &p[1]) && !memcmp(&stats[0], &stats[1], sizeof stats[0]),
-                          "%s, %s, scores %d, turn %d", santa_isa_name(isa), santa_method_name(o.method), (int)o.scores, turn);
+                          "%s, %s, scores %d, turn %d", santa_isa_name(isa), santa_method_name(o.method),
+                          (int)o.scores, turn);
             }
         ref_free(&p[0]);
         ref_free(&p[1]);
@@ -172,7 +183,8 @@ static void mixed_types(void) {
                 if (!ref_run(&p, &o, NULL)) break;
                 for (int64_t h = 0; h < HEADS; h++) {
                     ref_dense(&p, 0, 0, h, want, NULL);
-                    check_array_near("mixed types", (const float *)p.a.out.data + h * 64, want, 64, 2e-5, 1e-5);
+                    check_array_near("mixed types", (const float *)p.a.out.data + h * 64, want, 64, 2e-5,
+                                     1e-5);
                 }
             }
             ref_free(&p);
@@ -203,7 +215,8 @@ static void gather(void) {
     }
 }
 
-/* Blocks cannot be cut into features: the view is empty, nothing is written, and a call on it is refused. */
+/* Blocks cannot be cut into features: the view is empty, nothing is written, and a call on it
+   is refused. */
 static void not_feature_major(void) {
     ref_problem p;
     ref_spec s = ref_spec_make(HEADS, KV, N, 64);
@@ -219,7 +232,7 @@ static void not_feature_major(void) {
     ref_free(&p);
 }
 
-/* ------------------------------------------------------------------------------------------------- 8-bit queries */
+/* ------------------------------------------------------------ 8-bit queries */
 
 /* Scores of one problem with SANTA_SCORES_Q8, all heads [HEADS, len], and the output of dense. */
 static int scores_q8(ref_problem *p, santa_isa isa, santa_scores_method method, float *scores) {
@@ -231,19 +244,21 @@ static int scores_q8(ref_problem *p, santa_isa isa, santa_scores_method method, 
     void *workspace = test_alloc(bytes);
     int good = 1;
     for (int64_t kv = 0; kv < s->kv_heads && good; kv++)
-        good = CHECK_STATUS(santa_scores(&p->a, &o, 0, 0, kv, scores + kv * s->heads / s->kv_heads * s->len, s->len, workspace, bytes),
+        good = CHECK_STATUS(santa_scores(&p->a, &o, 0, 0, kv, scores + kv * s->heads / s->kv_heads * s->len,
+                                         s->len, workspace, bytes),
                             SANTA_OK);
     free(workspace);
     return good && ref_run(p, &o, NULL);
 }
 
-/* Queries on the grid, which nothing rounds: the scores are the exact ones, and so is what follows. Some with a NaN, an infinity,
-   or nothing but zeros in a block. Groups, dims with an odd number of blocks, keys that fill no tile, K at odd addresses. */
+/* Queries on the grid, which nothing rounds: the scores are the exact ones, and so is what
+   follows. Some with a NaN, an infinity, or nothing but zeros in a block. Groups, dims with an
+   odd number of blocks, keys that fill no tile, K at odd addresses. */
 static void query_on_grid(void) {
     static const int64_t dims[] = {32, 64, 96, 128, 160}, lens[] = {1, 3, 64, 65, 200};
     for (int turn = 0; turn < (test_quick ? 40 : 225); turn++) {
         const int64_t group = 1 + turn % 9, kv = 1 + turn % 2, d = dims[turn % 5], n = lens[turn / 5 % 5];
-        const int special = turn % 4;                                 /* 1: zeros, 2: NaN, 3: infinity in the last head */
+        const int special = turn % 4; /* 1: zeros, 2: NaN, 3: infinity in the last head */
         test_rng r = test_rng_make((uint64_t)turn);
         ref_spec s = ref_spec_make(group * kv, kv, n, d);
         ref_problem p;
@@ -251,7 +266,8 @@ static void query_on_grid(void) {
         s.layout = turn % 2 ? REF_HND : REF_NHD;
         ref_build(&p, &s);
         for (int64_t i = 0; i < s.heads * d; i++)
-            p.q[i] = ldexp((double)(i % 32 == 5 ? 127 - 254 * (turn & 1) : test_below(&r, 255) - 127), (int)(i / 32 % 9) - 9);
+            p.q[i] = ldexp((double)(i % 32 == 5 ? 127 - 254 * (turn & 1) : test_below(&r, 255) - 127),
+                           (int)(i / 32 % 9) - 9);
         if (special) for (int i = 0; i < 32; i++) p.q[s.heads * d - 32 + i] = 0.0;
         if (special > 1) p.q[s.heads * d - 7] = special == 2 ? (double)NAN : (double)INFINITY;
         ref_write(&p);
@@ -282,8 +298,9 @@ static void query_on_grid(void) {
     }
 }
 
-/* Gaussian queries: never off by more than half a step of each feature, on average by what rounding to a grid gives, step^2 / 12 a
-   feature; the same on every instruction set; exact scores are not off like that. */
+/* Gaussian queries: never off by more than half a step of each feature, on average by what
+   rounding to a grid gives, step^2 / 12 a feature; the same on every instruction set; exact
+   scores are not off like that. */
 static void query_is_rounded(void) {
     enum { DIM = 96, KEYS = 150 };
     double squares = 0.0, expected = 0.0, exact_squares = 0.0;
@@ -299,17 +316,21 @@ static void query_is_rounded(void) {
         if (!scores_q8(&p, SANTA_ISA_SCALAR, SANTA_SCORES_EXACT, exact)) return;
         FOR_EACH_ISA (isa) {
             if (!scores_q8(&p, isa, SANTA_SCORES_Q8, scores)) return;
-            for (int i = 0; i < HEADS * KEYS; i++) CHECK_NEAR((double)scores[i], (double)scalar[i], 1e-5, 1e-5);
+            for (int i = 0; i < HEADS * KEYS; i++)
+                CHECK_NEAR((double)scores[i], (double)scalar[i], 1e-5, 1e-5);
         }
         for (int h = 0; h < HEADS; h++) {
             (void)ref_scores(&p, 0, 0, h, want);
             for (int j = 0; j < KEYS; j++) {
-                const double off = (double)scalar[h * KEYS + j] - want[j], other = (double)exact[h * KEYS + j] - want[j];
+                const double off = (double)scalar[h * KEYS + j] - want[j],
+                             other = (double)exact[h * KEYS + j] - want[j];
                 double bound = 1e-5, variance = 0.0;
                 for (int c = 0; c < DIM; c++) {
                     double top = 0.0;
-                    for (int i = c / 32 * 32; i < c / 32 * 32 + 32; i++) top = fmax(top, fabs(p.q[h * DIM + i]));
-                    const double step = top / 127.0 / sqrt((double)DIM), k = p.k[(j * KV + h / (HEADS / KV)) * DIM + c];
+                    for (int i = c / 32 * 32; i < c / 32 * 32 + 32; i++)
+                        top = fmax(top, fabs(p.q[h * DIM + i]));
+                    const double step = top / 127.0 / sqrt((double)DIM),
+                                 k = p.k[(j * KV + h / (HEADS / KV)) * DIM + c];
                     bound += 0.5 * step * fabs(k);
                     variance += step * step / 12.0 * k * k;
                 }
@@ -321,8 +342,10 @@ static void query_is_rounded(void) {
         }
         ref_free(&p);
     }
-    CHECK_MSG(squares > 0.9 * expected && squares < 1.1 * expected, "mean square error %g times what rounding gives", squares / expected);
-    CHECK_MSG(exact_squares < 1e-4 * expected, "exact scores: %g times what rounding gives", exact_squares / expected);
+    CHECK_MSG(squares > 0.9 * expected && squares < 1.1 * expected,
+              "mean square error %g times what rounding gives", squares / expected);
+    CHECK_MSG(exact_squares < 1e-4 * expected, "exact scores: %g times what rounding gives",
+              exact_squares / expected);
 }
 
 const test_case suite_q8_0[] = {

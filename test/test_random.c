@@ -10,7 +10,8 @@ static void multiply(uint32_t a, uint32_t b, uint32_t *high, uint32_t *low) {
     *high = p11 + (p01 >> 16) + (p10 >> 16) + (middle >> 16);
 }
 
-static void philox(int rounds, const uint32_t counter[4], uint32_t key0, uint32_t key1, uint32_t result[4]) {
+static void philox(int rounds, const uint32_t counter[4], uint32_t key0, uint32_t key1,
+                   uint32_t result[4]) {
     if (rounds == 0) {
         memcpy(result, counter, 4 * sizeof *result);
         return;
@@ -25,8 +26,8 @@ static void philox(int rounds, const uint32_t counter[4], uint32_t key0, uint32_
     philox(rounds - 1, next, key0 + 0x9E3779B9u, key1 + 0xBB67AE85u, result);
 }
 
-static uint32_t word(uint64_t seed, uint64_t offset, uint64_t request, uint32_t stream, uint32_t head, uint32_t row,
-                     uint32_t index) {
+static uint32_t word(uint64_t seed, uint64_t offset, uint64_t request, uint32_t stream, uint32_t head,
+                     uint32_t row, uint32_t index) {
     const uint32_t outer[4] = {(uint32_t)offset, (uint32_t)(offset >> 32), (uint32_t)request,
                                (uint32_t)(request >> 32)};
     const uint32_t inner[4] = {index / 4, head, row, stream};
@@ -71,12 +72,14 @@ static void documented_composition(void) {
     test_rng r = test_rng_make(2);
     for (int i = 0; i < 20000; i++) {
         const uint64_t seed = test_next(&r), offset = test_next(&r), request = test_next(&r);
-        const uint32_t stream = (uint32_t)test_next(&r), head = (uint32_t)test_next(&r), row = (uint32_t)test_next(&r);
+        const uint32_t stream = (uint32_t)test_next(&r), head = (uint32_t)test_next(&r),
+                       row = (uint32_t)test_next(&r);
         const uint32_t index = (uint32_t)test_next(&r) >> (i % 32);
         if (!CHECK_INT(santa_random(seed, offset, request, stream, head, row, index),
                        word(seed, offset, request, stream, head, row, index))) return;
     }
-    CHECK_INT(word(7, 65537, 3, 0, 5, 0, 2), 0x1825d098);    /* the known answer of the header's documentation */
+    /* the known answer of the header's documentation */
+    CHECK_INT(word(7, 65537, 3, 0, 5, 0, 2), 0x1825d098);
     CHECK_INT(santa_random(7, 65537, 3, 0, 5, 0, 2), 0x1825d098);
     CHECK_INT(santa_offset(1, 1), 65537);
     CHECK_INT(santa_offset(65535, 3), 3 * 65536 + 65535);
@@ -92,17 +95,19 @@ static void every_argument_counts(void) {
         for (int which = 0; which < 7; which++) {
             uint64_t a[7];
             for (int j = 0; j < 7; j++) a[j] = test_next(&r) >> (j < 3 ? 0 : 32);
-            const uint32_t one =
-                santa_random(a[0], a[1], a[2], (uint32_t)a[3], (uint32_t)a[4], (uint32_t)a[5], (uint32_t)a[6]);
+            const uint32_t one = santa_random(a[0], a[1], a[2], (uint32_t)a[3], (uint32_t)a[4],
+                                              (uint32_t)a[5], (uint32_t)a[6]);
             a[which] ^= UINT64_C(1) << test_below(&r, which < 3 ? 64 : 32);
-            uint32_t changed = one ^ santa_random(a[0], a[1], a[2], (uint32_t)a[3], (uint32_t)a[4], (uint32_t)a[5],
-                                                  (uint32_t)a[6]);
+            uint32_t changed = one ^ santa_random(a[0], a[1], a[2], (uint32_t)a[3], (uint32_t)a[4],
+                                                  (uint32_t)a[5], (uint32_t)a[6]);
             for (; changed; changed &= changed - 1) flipped[which] += 1.0;
         }
-    for (int which = 0; which < 7; which++) CHECK_NEAR(flipped[which] / rounds, 16.0, 5.0 * sqrt(8.0 / rounds), 0.0);
+    for (int which = 0; which < 7; which++)
+        CHECK_NEAR(flipped[which] / rounds, 16.0, 5.0 * sqrt(8.0 / rounds), 0.0);
 }
 
-/* Moments of the uniform, correlation of neighbours in every direction, chi-square of high and low bytes. */
+/* Moments of the uniform, correlation of neighbours in every direction, chi-square of high and
+   low bytes. */
 static void moments(void) {
     const int n = test_quick ? 40000 : 400000;
     double sum[4] = {0, 0, 0, 0}, squares[4] = {0, 0, 0, 0}, product[5] = {0, 0, 0, 0, 0},
@@ -115,11 +120,14 @@ static void moments(void) {
         const uint64_t offset = (uint64_t)i / 2048;
         const uint32_t w = santa_random(test_seed, offset, 0, 0, head, 0, m);
         const double   u = ldexp((double)w, -32);
-        const double   other[5] = {ldexp((double)santa_random(test_seed, offset, 0, 0, head, 0, m + 1), -32),
-                                   ldexp((double)santa_random(test_seed, offset, 0, 0, head + 1, 0, m), -32),
+        const double   other[5] = {ldexp((double)santa_random(test_seed, offset, 0, 0, head, 0, m + 1),
+                                         -32),
+                                   ldexp((double)santa_random(test_seed, offset, 0, 0, head + 1, 0, m),
+                                         -32),
                                    ldexp((double)santa_random(test_seed, offset, 0, 0, head, 1, m), -32),
                                    ldexp((double)santa_random(test_seed, offset, 1, 0, head, 0, m), -32),
-                                   ldexp((double)santa_random(test_seed, offset + 1, 0, 0, head, 0, m), -32)};
+                                   ldexp((double)santa_random(test_seed, offset + 1, 0, 0, head, 0, m),
+                                         -32)};
         for (int k = 0; k < 4; k++) {
             const double x = pow(u, k + 1);
             sum[k] += x;
@@ -133,8 +141,10 @@ static void moments(void) {
         high[w >> 24]   += 1.0;
         low[w & 0xffu] += 1.0;
     }
-    for (int k = 0; k < 4; k++) CHECK_MEAN_Z("moment of the uniform", sum[k], squares[k], n, 1.0 / (k + 2), 5.0);
-    for (int k = 0; k < 5; k++) CHECK_MEAN_Z("product with a neighbour", product[k], product2[k], n, 0.0, 5.0);
+    for (int k = 0; k < 4; k++)
+        CHECK_MEAN_Z("moment of the uniform", sum[k], squares[k], n, 1.0 / (k + 2), 5.0);
+    for (int k = 0; k < 5; k++)
+        CHECK_MEAN_Z("product with a neighbour", product[k], product2[k], n, 0.0, 5.0);
     double chi_high = 0.0, chi_low = 0.0;
     const double expected = (double)n / 256.0;
     for (int i = 0; i < 256; i++) {

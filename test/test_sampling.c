@@ -1,10 +1,12 @@
-/* What each sampler draws, row by row: against float64 sequential samplers fed with the same random numbers. */
+/* What each sampler draws, row by row: against float64 sequential samplers fed with the same
+   random numbers. */
 #include "reference.h"
 
-/* seed 1, offset 0, request 0: these heads' first word is 0 and 0xffffffff (found by search; checked below). */
+/* seed 1, offset 0, request 0: these heads' first word is 0 and 0xffffffff (found by search;
+   checked below). */
 enum { ZERO_HEAD = 1555671153, ZERO_ROW = 0, ONES_HEAD = 1271270554, ONES_ROW = 1 };
 
-/* ------------------------------------------------------------------------------------------------- score families */
+/* ------------------------------------------------------------ score families */
 
 enum { FLAT, GAUSS, PEAKED, MASKED, ONE_HOT, LARGE, UNDERFLOW, SKEWED, FAMILIES };
 static const char *const family_names[FAMILIES] = {"flat", "gauss", "peaked", "masked",
@@ -41,7 +43,7 @@ static double *probabilities(const float *scores, int64_t n, double *lse) {
     return p;
 }
 
-/* ------------------------------------------------------------------------------------------------- checks */
+/* ------------------------------------------------------------ checks */
 
 /* What every result must be: ascending, in range, counted, finite, lse exact. */
 static int well_formed(const ref_drawn *r, const float *scores, int64_t n, double lse) {
@@ -61,9 +63,11 @@ static int well_formed(const ref_drawn *r, const float *scores, int64_t n, doubl
     return good;
 }
 
-/* The m-th lowest draw against the m-th lowest threshold: it must lie in that key's share of [0, 1) but for rounding.
-   Returns how many draws are not the reference's key, -1 after a failed check. */
-static int64_t flips(const ref_drawn *r, const double *p, int64_t n, const santa_options *o, santa_stream_id id) {
+/* The m-th lowest draw against the m-th lowest threshold: it must lie in that key's share of
+   [0, 1) but for rounding. Returns how many draws are not the reference's key, -1 after a
+   failed check. */
+static int64_t flips(const ref_drawn *r, const double *p, int64_t n, const santa_options *o,
+                     santa_stream_id id) {
     const double tolerance = 4e-7;
     double *t = ref_doubles(o->num_samples), end = 0.0;
     int64_t moved = 0, m = 0, j = -1, last = n - 1;
@@ -76,7 +80,8 @@ static int64_t flips(const ref_drawn *r, const double *p, int64_t n, const santa
         for (int32_t c = 0; c < r->count[i] && moved >= 0; c++, m++) {
             moved += t[m] < begin || (t[m] >= end && j < last);
             if (!CHECK_MSG(t[m] >= begin - tolerance && (t[m] < end + tolerance || j == last),
-                           "draw %d is key %d of [%.12g, %.12g), threshold %.12g", (int)m, (int)j, begin, end, t[m]))
+                           "draw %d is key %d of [%.12g, %.12g), threshold %.12g", (int)m, (int)j, begin,
+                           end, t[m]))
                 moved = -1;
         }
         if (moved < 0) break;
@@ -90,7 +95,7 @@ static santa_method sampled(int i) {
     return methods[i];
 }
 
-/* ------------------------------------------------------------------------------------------------- cases */
+/* ------------------------------------------------------------ cases */
 
 static void sequential(void) {
     static const int64_t lens[] = {1, 2, 63, 64, 65, 300, 1000, 4096, 5001};
@@ -123,9 +128,10 @@ static void sequential(void) {
             free(scores);
             free(p);
         }
-    /* A threshold is moved across a border by an error of at most about 1e-7 in the prefix; shares here are mostly
-       above 1e-4: one draw in a thousand is the generous bound. */
-    CHECK_MSG(moved * 1000 <= draws, "%d of %d draws differ from the float64 sampler", (int)moved, (int)draws);
+    /* A threshold is moved across a border by an error of at most about 1e-7 in the prefix;
+       shares here are mostly above 1e-4: one draw in a thousand is the generous bound. */
+    CHECK_MSG(moved * 1000 <= draws, "%d of %d draws differ from the float64 sampler", (int)moved,
+              (int)draws);
 }
 
 static void million(void) {
@@ -141,8 +147,9 @@ static void million(void) {
             const santa_stream_id id = ref_stream(9, family, 0);
             ref_drawn r = ref_sample(scores, n, &o, id);
             const int64_t off = well_formed(&r, scores, n, lse) ? flips(&r, p, n, &o, id) : -1;
-            /* One key's share is about 1e-6, so an error of 1e-7 in the prefix moves one draw in ten. Equal scores have
-               no such error: there even a uniform of 24 bits would show. */
+            /* One key's share is about 1e-6, so an error of 1e-7 in the prefix moves one draw
+               in ten. Equal scores have no such error: there even a uniform of 24 bits would
+               show. */
             CHECK_MSG(off >= 0 && off * 10 <= samples && (family != FLAT || off <= 2),
                       "%s, %s: %d of %d draws differ from the float64 sampler", santa_method_name(o.method),
                       family_names[family], (int)off, (int)samples);
@@ -169,9 +176,12 @@ static void comb_counts(void) {
                 for (int64_t j = 0; j < n && r.status == SANTA_OK; j++) {
                     const double  share = (double)budgets[b] * p[j], slack = 4e-7 * (double)budgets[b];
                     const int64_t count = i < r.d.rows && r.index[i] == j ? r.count[i++] : 0;
-                    if (!CHECK_MSG((double)count >= floor(share - slack) && (double)count <= ceil(share + slack),
-                                   "%s, %s, S = %d: key %d of share %.9g drawn %d times", santa_method_name(o.method),
-                                   family_names[family], (int)budgets[b], (int)j, share, (int)count)) break;
+                    if (!CHECK_MSG((double)count >= floor(share - slack) &&
+                                       (double)count <= ceil(share + slack),
+                                   "%s, %s, S = %d: key %d of share %.9g drawn %d times",
+                                   santa_method_name(o.method), family_names[family], (int)budgets[b],
+                                   (int)j, share, (int)count))
+                        break;
                 }
                 CHECK_STATUS(r.status, SANTA_OK);
                 ref_drawn_free(&r);
@@ -182,7 +192,8 @@ static void comb_counts(void) {
 
 /* prop is sys, bit for bit, for every tile size and number of tiles. */
 static void prop_is_sys(void) {
-    static const int64_t lens[]  = {1, 63, 64, 65, 128, 200, 256, 1000, 1024, 4096, 4097, 10000, 16384, 33000};
+    static const int64_t lens[]  = {1, 63, 64, 65, 128, 200, 256, 1000, 1024, 4096, 4097, 10000, 16384,
+                                    33000};
     static const int64_t tiles[] = {0, 64, 128, 192, 256, 320, 1024, 65536};
     static const int64_t budgets[] = {1, 2, 128, 1000};
     for (size_t l = 0; l < sizeof lens / sizeof lens[0]; l++)
@@ -197,13 +208,14 @@ static void prop_is_sys(void) {
                     o.tile_size = tiles[t];
                     ref_drawn got = ref_sample(scores, lens[l], &o, ref_stream(0, 2, 0));
                     const size_t rows = (size_t)want.d.rows;
-                    CHECK_MSG(got.status == SANTA_OK && got.d.rows == want.d.rows && got.d.draws == want.d.draws &&
-                              !memcmp(got.index, want.index, rows * sizeof *got.index) &&
-                              !memcmp(got.count, want.count, rows * sizeof *got.count) &&
-                              !memcmp(got.weight, want.weight, rows * sizeof *got.weight) &&
-                              !memcmp(&got.d.lse, &want.d.lse, sizeof(float)),
-                              "n = %d, %s, S = %d, tile %d: not the rows of sys", (int)lens[l], family_names[family],
-                              (int)budgets[b], (int)tiles[t]);
+                    CHECK_MSG(got.status == SANTA_OK && got.d.rows == want.d.rows &&
+                                  got.d.draws == want.d.draws &&
+                                  !memcmp(got.index, want.index, rows * sizeof *got.index) &&
+                                  !memcmp(got.count, want.count, rows * sizeof *got.count) &&
+                                  !memcmp(got.weight, want.weight, rows * sizeof *got.weight) &&
+                                  !memcmp(&got.d.lse, &want.d.lse, sizeof(float)),
+                              "n = %d, %s, S = %d, tile %d: not the rows of sys", (int)lens[l],
+                              family_names[family], (int)budgets[b], (int)tiles[t]);
                     ref_drawn_free(&got);
                 }
                 ref_drawn_free(&want);
@@ -212,7 +224,8 @@ static void prop_is_sys(void) {
         }
 }
 
-/* flash: the split of the budget over the tiles that have mass, each tile's own comb, its exact mass as weight. */
+/* flash: the split of the budget over the tiles that have mass, each tile's own comb, its exact
+   mass as weight. */
 static void flash_tiles(void) {
     static const int64_t lens[]    = {1, 8, 100, 256, 1000, 4096, 129 * 64, 129 * 64 - 5};
     static const int64_t sizes[]   = {8, 16, 32, 64, 192, 256};
@@ -221,7 +234,8 @@ static void flash_tiles(void) {
         for (int family = 0; family < FAMILIES; family++)
             for (int z = 0; z < 6; z++)
                 for (int b = 0; b < 5; b++) {
-                    const int64_t n = lens[l], size = sizes[z], tiles = (n + size - 1) / size, samples = budgets[b];
+                    const int64_t n = lens[l], size = sizes[z], tiles = (n + size - 1) / size,
+                                  samples = budgets[b];
                     if (test_quick && (l + (size_t)family + (size_t)z + (size_t)b) % 8) continue;
                     float *scores = ref_floats(n);
                     double lse;
@@ -249,7 +263,8 @@ static void flash_tiles(void) {
                         if (last < 0) continue;
                         const double  u = ref_random(&o, id, t);
                         const double  tolerance = 4e-7 * mass + 1e-15;
-                        const int64_t budget = ref_max(samples * (rank + 1) / massive - samples * rank / massive, 1);
+                        const int64_t budget =
+                            ref_max(samples * (rank + 1) / massive - samples * rank / massive, 1);
                         rank++;
                         for (int64_t j = begin; j < end && good; j++) {
                             const double after = before + p[j];
@@ -259,9 +274,11 @@ static void flash_tiles(void) {
                                 for (int32_t c = 0; c < r.count[i]; c++, drawn++) {
                                     const double threshold = mass * ((double)drawn + u) / (double)budget;
                                     good &= CHECK_MSG(
-                                        threshold >= before - tolerance && (threshold < after + tolerance || j == last),
-                                        "n = %d, tile %d of %d, %s: key %d of [%.9g, %.9g), threshold %.9g", (int)n,
-                                        (int)t, (int)tiles, family_names[family], (int)j, before, after, threshold);
+                                        threshold >= before - tolerance &&
+                                            (threshold < after + tolerance || j == last),
+                                        "n = %d, tile %d of %d, %s: key %d of [%.9g, %.9g), threshold %.9g",
+                                        (int)n, (int)t, (int)tiles, family_names[family], (int)j, before,
+                                        after, threshold);
                                 }
                                 i++;
                             }
@@ -271,7 +288,8 @@ static void flash_tiles(void) {
                         total += budget;
                     }
                     good = good && CHECK_INT(r.d.draws, total);
-                    if (good) CHECK_INT(r.d.draws, ref_max(samples, massive)); /* none lost, one each at least */
+                    /* none lost, one each at least */
+                    if (good) CHECK_INT(r.d.draws, ref_max(samples, massive));
                     ref_drawn_free(&r);
                     free(scores);
                     free(p);
@@ -329,22 +347,25 @@ static void zero_mass(void) {
                             for (int64_t j = 0; j < n; j++) scores[j] = low[l];
                             for (int64_t j = first; j <= last; j += 3) scores[j] = 0.25f * (float)(j % 3);
                             const santa_options o = ref_options(sampled(m), 5, 1);
-                            ref_drawn r = ref_sample(scores, n, &o,
-                                                     word == 0   ? ref_stream(0, ZERO_HEAD, ZERO_ROW)
-                                                     : word == 1 ? ref_stream(0, ONES_HEAD, ONES_ROW)
-                                                                 : ref_stream((uint64_t)(n + first), last, 0));
+                            ref_drawn r =
+                                ref_sample(scores, n, &o,
+                                           word == 0   ? ref_stream(0, ZERO_HEAD, ZERO_ROW)
+                                           : word == 1 ? ref_stream(0, ONES_HEAD, ONES_ROW)
+                                                       : ref_stream((uint64_t)(n + first), last, 0));
                             int good = CHECK_STATUS(r.status, SANTA_OK) && CHECK(r.d.rows > 0);
                             for (int64_t i = 0; i < r.d.rows && good; i++)
-                                good = CHECK_MSG(scores[r.index[i]] > -1e3f,
-                                                 "%s drew key %d of %d, which has no mass (mass in %d..%d, word %d)",
-                                                 santa_method_name(o.method), (int)r.index[i], (int)n, (int)first,
-                                                 (int)last, word);
+                                good = CHECK_MSG(
+                                    scores[r.index[i]] > -1e3f,
+                                    "%s drew key %d of %d, which has no mass (mass in %d..%d, word %d)",
+                                    santa_method_name(o.method), (int)r.index[i], (int)n, (int)first,
+                                    (int)last, word);
                             ref_drawn_free(&r);
                             if (!good) return;
                         }
 }
 
-/* The smallest of a million offsets finds key 0, however small its share; and only if its share reaches it. */
+/* The smallest of a million offsets finds key 0, however small its share; and only if its share
+   reaches it. */
 static void tiny_offsets(void) {
     double smallest = 1.0;
     santa_options o = ref_options(SANTA_SYS, 4, 0), best = o;
@@ -520,7 +541,8 @@ static void top_k(void) {
                 const santa_options o = ref_options(SANTA_TOP_K, ks[k], 0);
                 ref_drawn r = ref_sample(scores, n, &o, ref_stream(0, 0, 0));
                 int64_t kept = ref_min(ks[k], finite);
-                if (family % FAMILIES == UNDERFLOW && r.d.rows > kept) kept = ref_min(ks[k], n); /* weight 0 may stay */
+                /* weight 0 may stay */
+                if (family % FAMILIES == UNDERFLOW && r.d.rows > kept) kept = ref_min(ks[k], n);
                 const int good = CHECK_STATUS(r.status, SANTA_OK) && kept_are_best(&r, order, kept, p) &&
                                  CHECK_NEAR(r.d.lse, lse, 2e-6, 1e-6);
                 CHECK_MSG(good, "%s, n = %d, k = %d", family_names[family % FAMILIES], (int)n, (int)ks[k]);
@@ -555,10 +577,11 @@ static void top_p(void) {
                 int64_t least = 0, most;
                 while (least < n && mass < ps[k] - 1e-6) mass += p[order[least++]];
                 for (most = least; most < n && mass < ps[k] + 1e-6; most++) mass += p[order[most]];
-                const int good = CHECK_STATUS(r.status, SANTA_OK) &&
-                                 CHECK_MSG(r.d.rows >= ref_max(least, 1) && r.d.rows <= most, "%d rows, want %d to %d",
-                                           (int)r.d.rows, (int)least, (int)most) &&
-                                 kept_are_best(&r, order, r.d.rows, p) && CHECK_NEAR(r.d.lse, lse, 2e-6, 1e-6);
+                const int good =
+                    CHECK_STATUS(r.status, SANTA_OK) &&
+                    CHECK_MSG(r.d.rows >= ref_max(least, 1) && r.d.rows <= most, "%d rows, want %d to %d",
+                              (int)r.d.rows, (int)least, (int)most) &&
+                    kept_are_best(&r, order, r.d.rows, p) && CHECK_NEAR(r.d.lse, lse, 2e-6, 1e-6);
                 CHECK_MSG(good, "%s, n = %d, top_p = %g", family_names[family % FAMILIES], (int)n, ps[k]);
                 ref_drawn_free(&r);
             }
@@ -591,9 +614,10 @@ static void dense_step(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------ steps */
 
-/* scores, sample, gather for every row must be santa_decode's bits; the counters must be those of the draws. */
+/* scores, sample, gather for every row must be santa_decode's bits; the counters must be those
+   of the draws. */
 static void steps_match(const ref_spec *spec, santa_options o, const char *what) {
     ref_problem p;
     ref_build(&p, spec);
@@ -623,28 +647,34 @@ static void steps_match(const ref_spec *spec, santa_options o, const char *what)
                 const int64_t n = ref_len(&p, b);
                 if (n == 0) continue;
                 good &=
-                    CHECK_STATUS(santa_scores(&p.a, &o, b, i, kv, scores, spec->len + 5, workspace, bytes), SANTA_OK);
+                    CHECK_STATUS(santa_scores(&p.a, &o, b, i, kv, scores, spec->len + 5, workspace, bytes),
+                                 SANTA_OK);
                 memset(drawn, 0, (size_t)spec->len);
                 for (int64_t g = 0; g < group && good; g++) {
                     santa_options mine = o;
                     if (o.seeds)   mine.seed   = o.seeds[b];
                     if (o.offsets) mine.offset = o.offsets[b];
                     const int64_t h = kv * group + g;
-                    ref_drawn r = ref_sample(scores + g * (spec->len + 5), n, &mine,
-                                             ref_stream(o.request_ids ? o.request_ids[b] : (uint64_t)b, h, i));
+                    ref_drawn r =
+                        ref_sample(scores + g * (spec->len + 5), n, &mine,
+                                   ref_stream(o.request_ids ? o.request_ids[b] : (uint64_t)b, h, i));
                     good &= CHECK_STATUS(r.status, SANTA_OK);
-                    good &= CHECK_STATUS(santa_gather(&p.a, b, kv, r.index, r.weight, r.d.rows, row), SANTA_OK);
+                    good &=
+                        CHECK_STATUS(santa_gather(&p.a, b, kv, r.index, r.weight, r.d.rows, row), SANTA_OK);
                     for (int64_t c = 0; c < dv && good; c++) {
                         const float  got  = row[c];
                         const double want = ref_get(&p.a.out, b, i, h, c);
-                        good &= CHECK_MSG(same_bits ? (double)got == want : fabs((double)got - want) <= 1e-5,
-                                          "%s, %s: batch %d row %d head %d: steps give %.9g, decode %.9g",
-                                          santa_method_name(o.method), what, (int)b, (int)i, (int)h, (double)got, want);
+                        good &=
+                            CHECK_MSG(same_bits ? (double)got == want : fabs((double)got - want) <= 1e-5,
+                                      "%s, %s: batch %d row %d head %d: steps give %.9g, decode %.9g",
+                                      santa_method_name(o.method), what, (int)b, (int)i, (int)h,
+                                      (double)got, want);
                     }
-                    good &= CHECK_MSG(fabsf(r.d.lse - p.lse[(b * spec->q_len + i) * spec->heads + h]) <=
-                                          (same_bits ? 0.0f : 1e-5f),
-                                      "%s, %s: lse %.9g, decode %.9g", santa_method_name(o.method), what,
-                                      (double)r.d.lse, (double)p.lse[(b * spec->q_len + i) * spec->heads + h]);
+                    good &=
+                        CHECK_MSG(fabsf(r.d.lse - p.lse[(b * spec->q_len + i) * spec->heads + h]) <=
+                                      (same_bits ? 0.0f : 1e-5f),
+                                  "%s, %s: lse %.9g, decode %.9g", santa_method_name(o.method), what,
+                                  (double)r.d.lse, (double)p.lse[(b * spec->q_len + i) * spec->heads + h]);
                     /* tiles of the range that is not masked, counted from token 0 */
                     const float *mine_scores = scores + g * (spec->len + 5);
                     int64_t first = 0, last = n - 1;
@@ -652,7 +682,8 @@ static void steps_match(const ref_spec *spec, santa_options o, const char *what)
                     memset(touched, 0, (size_t)(n / tile + 1));
                     while (first < n && mine_scores[first] == -INFINITY) first++;
                     while (last > first && mine_scores[last] == -INFINITY) last--;
-                    for (int64_t k = 0; k < r.d.rows; k++) drawn[r.index[k]] = touched[r.index[k] / tile] = 1;
+                    for (int64_t k = 0; k < r.d.rows; k++)
+                        drawn[r.index[k]] = touched[r.index[k] / tile] = 1;
                     for (int64_t t = first / tile; first < n && t <= last / tile; t++) {
                         tiles++;
                         skipped += !touched[t];
@@ -689,17 +720,24 @@ static void steps_are_decode(void) {
                 o.isa    = isa;
                 switch (shape) {
                     case 0: break;
-                    case 1: s.batch = 6; s.ragged = 1; s.page_size = 16; s.k_type = s.v_type = SANTA_BF16; break;
+                    case 1:
+                        s.batch = 6; s.ragged = 1; s.page_size = 16; s.k_type = s.v_type = SANTA_BF16;
+                        break;
                     case 2: s.q_len = 4; s.causal = 1; s.window = 120; s.alibi = 1; s.head_dim_v = 7; break;
                     case 3:
                         s.heads = 7; s.kv_heads = 1; s.soft_cap = 4.0f; s.layout = REF_HND;
                         s.k_type = s.v_type = SANTA_F16;
                         break;
-                    case 4: s.heads = s.kv_heads = 5; s.layout = REF_STRIDED; s.head_dim = 1; s.head_dim_v = 130; break;
+                    case 4:
+                        s.heads = s.kv_heads = 5; s.layout = REF_STRIDED;
+                        s.head_dim = 1; s.head_dim_v = 130;
+                        break;
                     case 5: o.scores = SANTA_SCORES_BERNOULLI_STRAT; s.batch = 2; s.q_len = 2; break;
-                    case 6:                              /* without causal a row sees more keys than the window has */
+                    case 6: /* without causal a row sees more keys than the window has */
                         s.q_len = test_quick ? 70 : 200; s.window = 5; s.heads = 3; s.kv_heads = 1; break;
-                    default: o.scores = SANTA_SCORES_GROUP_IID; o.bernoulli_draws = 3; s.layout = REF_BACKWARDS; break;
+                    default:
+                        o.scores = SANTA_SCORES_GROUP_IID; o.bernoulli_draws = 3; s.layout = REF_BACKWARDS;
+                        break;
                 }
                 if (method == SANTA_PROP) o.tile_size = 128;
                 if (method == SANTA_FLASH) o.tile_size = 32;
@@ -757,7 +795,8 @@ static void gather(void) {
                 }
 }
 
-/* Causal prefill, near-uniform attention: the share of V rows that some query drew tends to S/(S+1) (table 11). */
+/* Causal prefill, near-uniform attention: the share of V rows that some query drew tends to
+   S/(S+1) (table 11). */
 static void causal_coverage(void) {
     static const int64_t budgets[] = {1, 4, 8, 16};
     enum { N = 512 };
@@ -781,7 +820,9 @@ static void causal_coverage(void) {
                 char  touched[N];
                 memset(touched, 0, sizeof touched);
                 for (int64_t i = 0; i < N; i++) {
-                    if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, i, 0, scores, N, workspace, bytes), SANTA_OK)) break;
+                    if (!CHECK_STATUS(santa_scores(&p.a, &o, 0, i, 0, scores, N, workspace, bytes),
+                                      SANTA_OK))
+                        break;
                     ref_drawn r = ref_sample(scores, N, &o, ref_stream((uint64_t)round, 0, i));
                     for (int64_t k = 0; k < r.d.rows; k++) {
                         touched[r.index[k]] = 1;
@@ -813,15 +854,18 @@ static void budget_edges(void) {
                 if (well_formed(&r, scores, lens[l], lse)) {
                     CHECK_INT(r.d.draws, budgets[b]);
                     if (lens[l] == 1) CHECK(r.d.rows == 1 && r.weight[0] == 1.0f);
-                    for (int64_t i = 0; i < r.d.rows && budgets[b] >= 65536; i++) /* 6 standard deviations of iid */
-                        CHECK_NEAR(r.weight[i], p[r.index[i]], 6.0 * sqrt(p[r.index[i]] / (double)budgets[b]), 0.0);
+                    /* 6 standard deviations of iid */
+                    for (int64_t i = 0; i < r.d.rows && budgets[b] >= 65536; i++)
+                        CHECK_NEAR(r.weight[i], p[r.index[i]],
+                                   6.0 * sqrt(p[r.index[i]] / (double)budgets[b]), 0.0);
                 }
                 ref_drawn_free(&r);
                 free(p);
             }
 }
 
-/* Of all the mass, keys 1000 below the others have none: rounding of the sums may ask for one of them, never for its equals. */
+/* Of all the mass, keys 1000 below the others have none: rounding of the sums may ask for one
+   of them, never for its equals. */
 static void top_p_without_mass(void) {
     enum { N = 100, LOW = 10, SEEDS = 40 };
     int asked = 0;
@@ -840,8 +884,8 @@ static void top_p_without_mass(void) {
     CHECK_MSG(asked > 0, "no sum was rounded down");
 }
 
-/* A rounded stash: masses of blocks and lse stay exact, the mean over seeds stays the softmax (8 bits: dithered; 16 bits: off by
-   2^-11 at most), and keys without mass stay out. */
+/* A rounded stash: masses of blocks and lse stay exact, the mean over seeds stays the softmax
+   (8 bits: dithered; 16 bits: off by 2^-11 at most), and keys without mass stay out. */
 static void rounded_stash(void) {
     enum { N = 300, S = 24 };
     const int seeds = test_quick ? 500 : 6000;
@@ -948,7 +992,7 @@ static void known_stash(void) {
                 ref_drawn_free(&alone);
                 for (int64_t j = 0; j < N; j++) {
                     const double got = ref_get(&p.a.out, 0, i, h, j);
-                    CHECK_NEAR(weight[j], got, 2e-7, 0.0);           /* santa_sample rounds as santa_decode does */
+                    CHECK_NEAR(weight[j], got, 2e-7, 0.0); /* santa_sample rounds as santa_decode does */
                     CHECK_MSG(fabs(got - want[j]) < 1.01 / S + 2e-7,
                               "stash %d, seed %d, row %d, head %d: key %d has weight %.9g, "
                               "want %.9g", stash, (int)seed, (int)i, (int)h, (int)j, got, want[j]);

@@ -1,6 +1,6 @@
-/* Unbiasedness, variances and standard errors over many seeds. Every claim is a bound on z = |mean - expected| in
-   standard errors of the mean; 5 means once in two million by chance, and the seeds are fixed. The same check must
-   catch deliberately biased samplers. */
+/* Unbiasedness, variances and standard errors over many seeds. Every claim is a bound on z =
+   |mean - expected| in standard errors of the mean; 5 means once in two million by chance, and
+   the seeds are fixed. The same check must catch deliberately biased samplers. */
 #include "reference.h"
 
 enum { PROJECTIONS = 8 };
@@ -9,10 +9,10 @@ enum { PROJECTIONS = 8 };
 typedef struct tally { double sum, squares, count; } tally;
 typedef struct experiment {
     int64_t dv;
-    double *axis;                            /* [PROJECTIONS, dv] random unit vectors                            */
-    tally   projection[PROJECTIONS];         /* axis . (out - exact)                                             */
-    tally   error2;                          /* |out - exact|^2                                                  */
-    tally   estimate2;                       /* std_error^2                                                      */
+    double *axis;                            /* [PROJECTIONS, dv] random unit vectors */
+    tally   projection[PROJECTIONS];         /* axis . (out - exact) */
+    tally   error2;                          /* |out - exact|^2 */
+    tally   estimate2;                       /* std_error^2 */
 } experiment;
 
 static void add(tally *t, double x) { t->sum += x; t->squares += x * x; t->count += 1.0; }
@@ -23,33 +23,30 @@ static void begin(experiment *e, int64_t dv) {
     e->dv   = dv;
     e->axis = ref_doubles(PROJECTIONS * dv);
     for (int k = 0; k < PROJECTIONS; k++) {
-        double norm = 0.0;
         double *axis = e->axis + k * dv;
-        for (int64_t c = 0; c < dv; c++) {
-            axis[c] = test_normal(&r);
-            norm += axis[c] * axis[c];
-        }
-        for (int64_t c = 0; c < dv; c++) axis[c] /= sqrt(norm);
+        for (int64_t c = 0; c < dv; c++) axis[c] = test_normal(&r);
+        const double length = sqrt(ref_length2(axis, dv));
+        for (int64_t c = 0; c < dv; c++) axis[c] /= length;
     }
 }
 
 static void observe(experiment *e, const double *out, const double *exact) {
-    double error2 = 0.0;
-    for (int64_t c = 0; c < e->dv; c++) error2 += (out[c] - exact[c]) * (out[c] - exact[c]);
     for (int k = 0; k < PROJECTIONS; k++) {
         double x = 0.0;
         for (int64_t c = 0; c < e->dv; c++) x += e->axis[k * e->dv + c] * (out[c] - exact[c]);
         add(&e->projection[k], x);
     }
-    add(&e->error2, error2);
+    add(&e->error2, ref_distance2(out, exact, e->dv));
 }
 
-/* The bias check of this file: the largest z over all projections, after an allowance for float rounding. */
+/* The bias check of this file: the largest z over all projections, after an allowance for float
+   rounding. */
 static double bias_z(const experiment *e) {
     double worst = 0.0;
     for (int k = 0; k < PROJECTIONS; k++) {
         const tally *t = &e->projection[k];
-        const double mean = t->sum / t->count, error = sqrt((t->squares - t->sum * mean) / (t->count - 1.0) / t->count);
+        const double mean = t->sum / t->count,
+                     error = sqrt((t->squares - t->sum * mean) / (t->count - 1.0) / t->count);
         const double off  = fabs(mean) - 2e-6;
         const double z    = off <= 0.0 ? 0.0 : error > 0.0 ? off / error : 1e300;
         if (!(z <= worst)) worst = z;
@@ -93,11 +90,12 @@ static santa_method sampled(int i) {
     return methods[i];
 }
 
-/* ------------------------------------------------------------------------------------------------- bias */
+/* ------------------------------------------------------------ bias */
 
 enum { PLAIN, GROUPED, PEAKED, ONE_DRAW, MANY_DRAWS, SINKS, WINDOW, CAUSAL, F16, BF16, EXTRAS, SHAPES };
-static const char *const shape_names[SHAPES] = {"plain", "group 5", "peaked", "S = 1", "S > n", "sinks", "window",
-                                                "causal, 2 rows", "f16", "bf16", "soft cap, ALiBi, sinks"};
+static const char *const shape_names[SHAPES] = {"plain", "group 5", "peaked", "S = 1", "S > n", "sinks",
+                                                "window", "causal, 2 rows", "f16", "bf16",
+                                                "soft cap, ALiBi, sinks"};
 
 static ref_spec shape_spec(int shape, int64_t *samples) {
     ref_spec s = ref_spec_make(2, 2, 300, 8);
@@ -106,7 +104,7 @@ static ref_spec shape_spec(int shape, int64_t *samples) {
     *samples = 16;
     switch (shape) {
         case GROUPED:    s.heads = 5; s.kv_heads = 1; s.gain = 2.0; break;
-        case PEAKED:     s.gain = 3.0; break;                /* more, and errors are too rare for a normal bound */
+        case PEAKED:     s.gain = 3.0; break; /* more, and errors are too rare for a normal bound */
         case ONE_DRAW:   *samples = 1; break;
         case MANY_DRAWS: s.len = 90; *samples = 200; break;
         case SINKS:      s.sinks = 1; s.heads = 3; s.kv_heads = 1; break;
@@ -129,7 +127,8 @@ static void unbiased(santa_method method) {
         for (int tile = 0; tile < (method == SANTA_FLASH || method == SANTA_PROP ? 2 : 1); tile++) {
             santa_options o = ref_options(method, samples, 0);
             if (method == SANTA_PROP) o.tile_size = tile ? 128 : 64;
-            if (method == SANTA_FLASH) o.tile_size = tile ? 64 : 8;      /* 8: more tiles than draws, the S < T rule */
+            /* 8: more tiles than draws, the S < T rule */
+            if (method == SANTA_FLASH) o.tile_size = tile ? 64 : 8;
             if (!many_draws(&s, o, draws, e)) return;
             for (int64_t i = 0; i < s.q_len * s.heads; i++) {
                 const double z = bias_z(&e[i]);
@@ -155,20 +154,23 @@ static void unbiased_combs(void) {
         santa_options o = ref_options(sampled(m), 16, 0);
         experiment e[2];
         o.num_combs = 4;
-        if (m > 2) o.tile_size = 64;                         /* flash: 5 tiles, so a comb has fewer draws than tiles */
+        if (m > 2) o.tile_size = 64; /* flash: 5 tiles, so a comb has fewer draws than tiles */
         if (!many_draws(&s, o, draws, e)) return;
         for (int i = 0; i < 2; i++) {
-            CHECK_MSG(bias_z(&e[i]) <= 5.0, "%s, head %d: z = %.1f", santa_method_name(o.method), i, bias_z(&e[i]));
+            CHECK_MSG(bias_z(&e[i]) <= 5.0, "%s, head %d: z = %.1f", santa_method_name(o.method), i,
+                      bias_z(&e[i]));
             end(&e[i]);
         }
     }
 }
 
 /* A sampler to be caught: counts of a biased scheme, from exact probabilities and a good uniform. */
-typedef void (*bad_sampler)(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight);
+typedef void (*bad_sampler)(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
+                            double *weight);
 
 /* The published prop: tile budgets by largest remainder, then a comb inside each tile, weight 1/S. */
-static void largest_remainder(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight) {
+static void largest_remainder(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
+                              double *weight) {
     double  mass[64];
     int64_t budget[64], left = samples, tiles = (n + tile - 1) / tile;
     for (int64_t t = 0; t < tiles; t++) {
@@ -179,7 +181,8 @@ static void largest_remainder(const double *p, int64_t n, int64_t tile, int64_t 
     for (; left > 0; left--) {
         int64_t best = 0;
         for (int64_t t = 1; t < tiles; t++)
-            if (mass[t] * (double)samples - (double)budget[t] > mass[best] * (double)samples - (double)budget[best])
+            if (mass[t] * (double)samples - (double)budget[t] >
+                mass[best] * (double)samples - (double)budget[best])
                 best = t;
         budget[best]++;
     }
@@ -197,7 +200,8 @@ static void largest_remainder(const double *p, int64_t n, int64_t tile, int64_t 
 }
 
 /* flash without the exact masses: every tile's draws weigh 1/S. */
-static void unweighted_tiles(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight) {
+static void unweighted_tiles(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
+                             double *weight) {
     const int64_t tiles = (n + tile - 1) / tile;
     for (int64_t t = 0; t < tiles; t++) {
         const int64_t budget = samples * (t + 1) / tiles - samples * t / tiles;
@@ -215,7 +219,8 @@ static void unweighted_tiles(const double *p, int64_t n, int64_t tile, int64_t s
 }
 
 /* A comb whose teeth fall on the key before the right one. */
-static void shifted_comb(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight) {
+static void shifted_comb(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
+                         double *weight) {
     int32_t *count = ref_ints(n);
     (void)tile;
     ref_comb(p, n, test_uniform(r), samples, count);
@@ -224,7 +229,8 @@ static void shifted_comb(const double *p, int64_t n, int64_t tile, int64_t sampl
 }
 
 /* No fault at all: must pass, or the check would catch anything. */
-static void right_comb(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r, double *weight) {
+static void right_comb(const double *p, int64_t n, int64_t tile, int64_t samples, test_rng *r,
+                       double *weight) {
     int32_t *count = ref_ints(n);
     (void)tile;
     ref_comb(p, n, test_uniform(r), samples, count);
@@ -245,7 +251,8 @@ static void negative_controls(void) {
             ref_spec s = shape_spec(shape, &samples);
             ref_problem p;
             ref_build(&p, &s);
-            double *exact = ref_doubles(s.head_dim_v), *out = ref_doubles(s.head_dim_v), *prob = ref_doubles(s.len);
+            double *exact = ref_doubles(s.head_dim_v), *out = ref_doubles(s.head_dim_v),
+                   *prob = ref_doubles(s.len);
             double *weight = ref_doubles(s.len);
             for (int64_t h = 0; h < s.heads; h++) {
                 experiment e;
@@ -267,8 +274,8 @@ static void negative_controls(void) {
     }
 }
 
-/* Key by key: E[weight_j] = p_j. Counts of sys have variance f (1 - f) with f = frac(S p_j), those of iid S p (1 - p)
-   and those of strat at most that; flash's spread is measured. */
+/* Key by key: E[weight_j] = p_j. Counts of sys have variance f (1 - f) with f = frac(S p_j),
+   those of iid S p (1 - p) and those of strat at most that; flash's spread is measured. */
 static void inclusion(void) {
     enum { N = 300, S = 40 };
     const int64_t draws = test_quick ? 2000 : 20000;
@@ -290,33 +297,38 @@ static void inclusion(void) {
             ref_drawn_free(&d);
         }
         for (int j = 0; j < N; j++) {
-            const double share = (double)S * p[j], fraction = share - floor(share), mean = t[j].sum / t[j].count;
-            double variance = sampled(m) == SANTA_SYS || sampled(m) == SANTA_PROP ? fraction * (1.0 - fraction)
-                                                                                  : share * (1.0 - p[j]);
+            const double share = (double)S * p[j], fraction = share - floor(share),
+                         mean = t[j].sum / t[j].count;
+            double variance = sampled(m) == SANTA_SYS || sampled(m) == SANTA_PROP
+                                  ? fraction * (1.0 - fraction)
+                                  : share * (1.0 - p[j]);
             variance /= (double)(S * S);
             if (sampled(m) == SANTA_FLASH) variance = (t[j].squares - t[j].sum * mean) / (t[j].count - 1.0);
             if (share * (double)draws < 50.0) continue;      /* a Poisson count that small is not normal */
             CHECK_MSG(fabs(mean - p[j]) <= 5.0 * sqrt(variance / (double)draws) + 1e-6,
-                      "%s, key %d: mean weight %.9g, p = %.9g, z = %.1f", santa_method_name(o.method), j, mean, p[j],
-                      fabs(mean - p[j]) / sqrt(variance / (double)draws));
+                      "%s, key %d: mean weight %.9g, p = %.9g, z = %.1f", santa_method_name(o.method), j,
+                      mean, p[j], fabs(mean - p[j]) / sqrt(variance / (double)draws));
         }
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- variance */
+/* ------------------------------------------------------------ variance */
 
 static double mean(const tally *t) { return t->sum / t->count; }
 
-/* The closed forms against what many draws scatter, heads of a group included; sinks scale by the mass on real keys. */
+/* The closed forms against what many draws scatter, heads of a group included; sinks scale by
+   the mass on real keys. */
 static void closed_forms(void) {
     const int64_t draws = test_quick ? 500 : 8000;
     for (int shape = 0; shape < SHAPES; shape++) {
-        if (shape != PLAIN && shape != GROUPED && shape != PEAKED && shape != ONE_DRAW && shape != SINKS) continue;
+        if (shape != PLAIN && shape != GROUPED && shape != PEAKED && shape != ONE_DRAW && shape != SINKS)
+            continue;
         int64_t  samples;
         ref_spec s = shape_spec(shape, &samples);
         ref_problem p;
         ref_build(&p, &s);
-        double *v = ref_doubles(s.len * s.head_dim_v), *prob = ref_doubles(s.len), *out = ref_doubles(s.head_dim_v);
+        double *v = ref_doubles(s.len * s.head_dim_v), *prob = ref_doubles(s.len),
+               *out = ref_doubles(s.head_dim_v);
         for (int m = 0; m < 4; m++) {
             experiment e[8];
             const santa_options o = ref_options(sampled(m), samples, 0);
@@ -327,16 +339,20 @@ static void closed_forms(void) {
                 for (int64_t j = 0; j < s.len; j++) mass += prob[j];
                 for (int64_t j = 0; j < s.len; j++) {
                     prob[j] /= mass;
-                    memcpy(v + j * s.head_dim_v, p.v + (j * s.kv_heads + h / (s.heads / s.kv_heads)) * s.head_dim_v,
+                    memcpy(v + j * s.head_dim_v,
+                           p.v + (j * s.kv_heads + h / (s.heads / s.kv_heads)) * s.head_dim_v,
                            (size_t)s.head_dim_v * sizeof *v);
                 }
-                const double variance = mass * mass *
-                                        (m == 0   ? ref_variance_iid(prob, s.len, v, s.head_dim_v, samples)
-                                         : m == 1 ? ref_variance_strat(prob, s.len, v, s.head_dim_v, samples)
-                                                  : ref_variance_sys(prob, s.len, v, s.head_dim_v, samples));
+                const double variance =
+                    mass * mass *
+                    (m == 0   ? ref_variance_iid(prob, s.len, v, s.head_dim_v, samples)
+                     : m == 1 ? ref_variance_strat(prob, s.len, v, s.head_dim_v, samples)
+                              : ref_variance_sys(prob, s.len, v, s.head_dim_v, samples));
                 const tally *t = &e[h].error2;
-                if (!CHECK_MEAN_Z("squared error against the closed form", t->sum, t->squares, t->count, variance, 5.0))
-                    CHECK_MSG(0, "that was %s, %s, head %d", santa_method_name(o.method), shape_names[shape], (int)h);
+                if (!CHECK_MEAN_Z("squared error against the closed form", t->sum, t->squares, t->count,
+                                  variance, 5.0))
+                    CHECK_MSG(0, "that was %s, %s, head %d", santa_method_name(o.method),
+                              shape_names[shape], (int)h);
             }
             for (int64_t h = 0; h < s.heads; h++) end(&e[h]);
         }
@@ -345,7 +361,8 @@ static void closed_forms(void) {
     }
 }
 
-/* V alternating in step with the comb: sys gets all even or all odd keys, S times the variance of iid. We say so. */
+/* V alternating in step with the comb: sys gets all even or all odd keys, S times the variance
+   of iid. We say so. */
 static void alternating_values(void) {
     enum { S = 32 };
     ref_spec s = ref_spec_make(1, 1, 2 * S, 4);
@@ -368,15 +385,16 @@ static void alternating_values(void) {
     ref_free(&p);
 }
 
-/* Slopes of log variance against log S, S = 16 .. 1024, for logits N(0, g^2) and Gaussian V: -1 for iid; strat and sys
-   fall faster the more peaked the attention. */
+/* Slopes of log variance against log S, S = 16 .. 1024, for logits N(0, g^2) and Gaussian V: -1
+   for iid; strat and sys fall faster the more peaked the attention. */
 static void slopes(void) {
     enum { N = 8192, DV = 16 };
     static const double gains[] = {1.0, 2.0, 4.0, 8.0}, expected[] = {-1.07, -1.2, -1.4, -1.6};
     const int seeds = test_quick ? 20 : 120, instances = test_quick ? 1 : 4;
     float *scores = ref_floats(N);
-    double *v = ref_doubles(N * DV), *p = ref_doubles(N), *exact = ref_doubles(DV);
-    for (int g = 0; g < (test_quick ? 2 : 4); g++) /* errors of peaked attention are rare: too rare for quick */
+    double *v = ref_doubles(N * DV), *p = ref_doubles(N), *exact = ref_doubles(DV), out[DV];
+    /* errors of peaked attention are rare: too rare for quick */
+    for (int g = 0; g < (test_quick ? 2 : 4); g++)
         for (int m = 0; m < 3; m++) {
             double sx = 0.0, sy = 0.0, sxx = 0.0, sxy = 0.0;
             for (int step = 0; step < 4; step++) {
@@ -384,7 +402,8 @@ static void slopes(void) {
                 double error2 = 0.0;
                 for (int instance = 0; instance < instances; instance++) {
                     test_rng r = test_rng_make(1000 + (uint64_t)(10 * g + instance));
-                    for (int j = 0; j < N; j++) p[j] = (double)(scores[j] = (float)(gains[g] * test_normal(&r)));
+                    for (int j = 0; j < N; j++)
+                        p[j] = (double)(scores[j] = (float)(gains[g] * test_normal(&r)));
                     for (int j = 0; j < N * DV; j++) v[j] = test_normal(&r);
                     ref_softmax(p, N, -REF_INF, p);
                     for (int c = 0; c < DV; c++) {
@@ -394,11 +413,8 @@ static void slopes(void) {
                     for (int seed = 0; seed < seeds; seed++) {
                         const santa_options o = ref_options(sampled(m), samples, test_seed);
                         ref_drawn d = ref_sample(scores, N, &o, ref_stream((uint64_t)seed, g, instance));
-                        for (int c = 0; c < DV; c++) {
-                            double x = -exact[c];
-                            for (int64_t i = 0; i < d.d.rows; i++) x += (double)d.weight[i] * v[d.index[i] * DV + c];
-                            error2 += x * x;
-                        }
+                        ref_drawn_sum(&d, v, DV, out);
+                        error2 += ref_distance2(out, exact, DV);
                         ref_drawn_free(&d);
                     }
                 }
@@ -408,14 +424,14 @@ static void slopes(void) {
             const double slope = (4.0 * sxy - sx * sy) / (4.0 * sxx - sx * sx);
             const double want = m == 0 ? -1.0 : expected[g];
             CHECK_MSG(fabs(slope - want) < (test_quick ? 0.2 : 0.08),
-                      "%s, logits N(0, %g^2): slope %.3f, expected %.2f", santa_method_name(sampled(m)), gains[g],
-                      slope, want);
+                      "%s, logits N(0, %g^2): slope %.3f, expected %.2f", santa_method_name(sampled(m)),
+                      gains[g], slope, want);
         }
     free(scores); free(v); free(p); free(exact);
 }
 
-/* Scores that differ from tile to tile (3N per tile + 2N per key): tiles of no weight draw as many rows as those that
-   matter, so flash needs about 2048 draws where prop needs 128. */
+/* Scores that differ from tile to tile (3N per tile + 2N per key): tiles of no weight draw as
+   many rows as those that matter, so flash needs about 2048 draws where prop needs 128. */
 static void skewed_tiles(void) {
     enum { DV = 4, TILE = 256 };
     const int64_t n = test_quick ? 4096 : 32768;
@@ -426,7 +442,7 @@ static void skewed_tiles(void) {
     double *v = ref_doubles(n * DV), *p = ref_doubles(n), logs[3] = {0.0, 0.0, 0.0};
     for (int instance = 0; instance < instances; instance++) {
         test_rng r = test_rng_make(500 + (uint64_t)instance);
-        double exact[DV] = {0.0, 0.0, 0.0, 0.0}, tile = 0.0;
+        double exact[DV] = {0.0, 0.0, 0.0, 0.0}, out[DV], tile = 0.0;
         for (int64_t j = 0; j < n; j++) {
             if (j % TILE == 0) tile = 3.0 * test_normal(&r);
             p[j] = (double)(scores[j] = (float)(tile + 2.0 * test_normal(&r)));
@@ -442,11 +458,8 @@ static void skewed_tiles(void) {
             o.tile_size = TILE;
             for (int seed = 0; seed < seeds; seed++) {
                 ref_drawn d = ref_sample(scores, n, &o, ref_stream((uint64_t)seed, 0, instance));
-                for (int c = 0; c < DV; c++) {
-                    double x = -exact[c];
-                    for (int64_t i = 0; i < d.d.rows; i++) x += (double)d.weight[i] * v[d.index[i] * DV + c];
-                    error2 += x * x;
-                }
+                ref_drawn_sum(&d, v, DV, out);
+                error2 += ref_distance2(out, exact, DV);
                 ref_drawn_free(&d);
             }
             logs[k] += 0.5 * log(error2) / instances;
@@ -459,7 +472,8 @@ static void skewed_tiles(void) {
     free(scores); free(v); free(p);
 }
 
-/* Heads of one group with the same query, rows with the same query, requests: errors must not be correlated. */
+/* Heads of one group with the same query, rows with the same query, requests: errors must not
+   be correlated. */
 static void independent_draws(void) {
     const int64_t draws = test_quick ? 500 : 4000;
     for (int m = 0; m < 5; m++) {
@@ -491,12 +505,13 @@ static void independent_draws(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- std_error */
+/* ------------------------------------------------------------ std_error */
 
-/* std_error^2 against the true mean squared error. iid: within a few percent. The others are conservative: strat
-   provably (successive draws differ by both strata's spread and the step between them), sys, prop and flash on data
-   like this. How much too large they are has no bound for one head (a comb that fits the shares has no error at all),
-   so that is judged by the geometric mean. */
+/* std_error^2 against the true mean squared error. iid: within a few percent. The others are
+   conservative: strat provably (successive draws differ by both strata's spread and the step
+   between them), sys, prop and flash on data like this. How much too large they are has no
+   bound for one head (a comb that fits the shares has no error at all), so that is judged by
+   the geometric mean. */
 static void standard_errors(void) {
     const int64_t draws = test_quick ? 500 : 6000;
     for (int m = 0; m < 5; m++) {
@@ -514,8 +529,8 @@ static void standard_errors(void) {
                 const double ratio = mean(&e[i].estimate2) / mean(&e[i].error2);
                 CHECK_MSG(m == 0 ? fabs(ratio - 1.0) < (test_quick ? 0.25 : 0.05)
                                  : ratio > (m == 1 && !test_quick ? 0.97 : 0.8),
-                          "%s, %s, %d: estimated/true variance %.3f", santa_method_name(o.method), shape_names[shape],
-                          (int)i, ratio);
+                          "%s, %s, %d: estimated/true variance %.3f", santa_method_name(o.method),
+                          shape_names[shape], (int)i, ratio);
                 logs  += log(ratio);
                 count += 1.0;
                 end(&e[i]);
@@ -533,10 +548,11 @@ static void standard_error_edges(void) {
     for (int m = 0; m < 5; m++) {                            /* one draw says nothing about its spread */
         const santa_options o = ref_options(sampled(m), 1, 6);
         if (ref_run(&p, &o, NULL))
-            CHECK_MSG(p.std_error[0] == INFINITY, "%s: %g", santa_method_name(o.method), (double)p.std_error[0]);
+            CHECK_MSG(p.std_error[0] == INFINITY, "%s: %g", santa_method_name(o.method),
+                      (double)p.std_error[0]);
     }
     const float sinks[2] = {4.0f, 5.5f};
-    for (int m = 0; m < 5; m++) {                            /* a sink scales the estimate, and its error with it */
+    for (int m = 0; m < 5; m++) { /* a sink scales the estimate, and its error with it */
         const santa_options o = ref_options(sampled(m), 20, 6);
         float before[2], lse[2];
         p.a.sinks = NULL;
@@ -559,16 +575,15 @@ static void standard_error_edges(void) {
     for (int m = 0; m < 5; m++) {                            /* all rows alike: no error */
         const santa_options o = ref_options(sampled(m), 20, 6);
         if (ref_run(&p, &o, NULL))
-            CHECK_MSG(p.std_error[0] < 1e-3f, "%s: %g", santa_method_name(o.method), (double)p.std_error[0]);
+            CHECK_MSG(p.std_error[0] < 1e-3f, "%s: %g", santa_method_name(o.method),
+                      (double)p.std_error[0]);
     }
     ref_free(&p);
 }
 
 /* Squared distance of two rows of V. */
 static double apart(const double *v, int64_t dv, int32_t a, int32_t b) {
-    double sum = 0.0;
-    for (int64_t c = 0; c < dv; c++) sum += pow(v[a * dv + c] - v[b * dv + c], 2.0);
-    return sum;
+    return ref_distance2(v + a * dv, v + b * dv, dv);
 }
 
 /* std_error^2 of 2 and 3 draws a <= b <= c in closed form. iid and combs of one draw: the sum
@@ -618,8 +633,8 @@ static void few_draws(void) {
                 want = samples == 2 ? ab / 4.0 : (ab + bc) / 12.0;
             CHECK_MSG(fabs((double)p.std_error[0] - share * sqrt(want)) <= 1e-6 + 2e-6 * share * sqrt(want),
                       "%s, %d draws, %d combs, rows %d %d %d: std_error %.9g, want %.9g",
-                      santa_method_name(o.method), (int)samples, combs, (int)row[0], (int)row[1], (int)row[2],
-                      (double)p.std_error[0], share * sqrt(want));
+                      santa_method_name(o.method), (int)samples, combs, (int)row[0], (int)row[1],
+                      (int)row[2], (double)p.std_error[0], share * sqrt(want));
             twice  += samples == 3 && d.d.rows == 2;
             thrice += d.d.rows == 1;
         }
@@ -640,7 +655,8 @@ static void make_waves(ref_problem *p, int period) {
 }
 
 /* std_error^2 - |out - exact|^2 over many draws, per head added up. */
-static int error_of_estimate(const santa_options *o, int period, int64_t draws, tally *difference, tally *error2) {
+static int error_of_estimate(const santa_options *o, int period, int64_t draws, tally *difference,
+                             tally *error2) {
     ref_spec s = ref_spec_make(3, 1, 128, 8);
     ref_problem p;
     double exact[3][8], out[8];
@@ -655,9 +671,8 @@ static int error_of_estimate(const santa_options *o, int period, int64_t draws, 
     memset(error2, 0, sizeof *error2);
     for (int64_t b = 0; b < draws && good; b++)
         for (int h = 0; h < 3; h++) {
-            double e = 0.0;
             ref_out(&p, b, 0, h, out);
-            for (int c = 0; c < 8; c++) e += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
+            const double e = ref_distance2(out, exact[h], 8);
             add(difference, pow((double)p.std_error[b * 3 + h], 2.0) - e);
             add(error2, e);
         }
@@ -665,8 +680,8 @@ static int error_of_estimate(const santa_options *o, int period, int64_t draws, 
     return good;
 }
 
-/* Several combs: std_error^2 is the squared error on average, whatever V looks like. One comb is blind to V that keeps
-   step with it: the same check must fail there. */
+/* Several combs: std_error^2 is the squared error on average, whatever V looks like. One comb
+   is blind to V that keeps step with it: the same check must fail there. */
 static void combs_know_their_error(void) {
     static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_FLASH};
     static const int periods[] = {0, 2, 4, 16, 64};
@@ -677,12 +692,15 @@ static void combs_know_their_error(void) {
             for (int i = 0; i < 5; i++) {
                 santa_options o = ref_options(methods[m], i % 2 ? 16 : 64, 12);
                 o.num_combs = combs;
-                if (m > 0) o.tile_size = m == 1 || i % 2 ? 64 : 16;      /* flash: fewer draws of a comb than tiles, too */
+                /* flash: fewer draws of a comb than tiles, too */
+                if (m > 0) o.tile_size = m == 1 || i % 2 ? 64 : 16;
                 if (!error_of_estimate(&o, periods[i], draws, &difference, &error2)) return;
-                if (mean(&error2) < 1e-12 && fabs(mean(&difference)) < 1e-12) continue;      /* the waves fit: exact */
-                if (!CHECK_MEAN_Z("std_error^2 - error^2", difference.sum, difference.squares, difference.count, 0.0, 5.0))
-                    CHECK_MSG(0, "that was %s, %d combs, waves of %d, mean error^2 %g", santa_method_name(o.method), combs,
-                              periods[i], mean(&error2));
+                /* the waves fit: exact */
+                if (mean(&error2) < 1e-12 && fabs(mean(&difference)) < 1e-12) continue;
+                if (!CHECK_MEAN_Z("std_error^2 - error^2", difference.sum, difference.squares,
+                                  difference.count, 0.0, 5.0))
+                    CHECK_MSG(0, "that was %s, %d combs, waves of %d, mean error^2 %g",
+                              santa_method_name(o.method), combs, periods[i], mean(&error2));
             }
     santa_options o = ref_options(SANTA_SYS, 64, 12);
     if (!error_of_estimate(&o, 2, draws, &difference, &error2)) return;
@@ -690,7 +708,8 @@ static void combs_know_their_error(void) {
     CHECK_NEAR(mean(&difference), -8.0, 1e-5, 0.0);          /* ... and std_error 0 */
 }
 
-/* The draws of several combs are those of each comb with its own number of the stream, so they are unbiased, too. */
+/* The draws of several combs are those of each comb with its own number of the stream, so they
+   are unbiased, too. */
 static void combs_are_combs(void) {
     enum { N = 700, S = 60 };
     float   scores[N];
@@ -718,7 +737,8 @@ static void combs_are_combs(void) {
         }
         ref_drawn_free(&d);
     }
-    CHECK_MSG(off <= 4, "%d counts differ from the combs'", (int)off);       /* a threshold at a boundary may move */
+    /* a threshold at a boundary may move */
+    CHECK_MSG(off <= 4, "%d counts differ from the combs'", (int)off);
 }
 
 const test_case suite_statistics[] = {

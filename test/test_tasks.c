@@ -1,4 +1,5 @@
-/* bench/accuracy/tasks.h: bodies are read back by a parser of their own, and what the queries say is compared with it. */
+/* bench/accuracy/tasks.h: bodies are read back by a parser of their own, and what the queries
+   say is compared with it. */
 #include "harness.h"
 #include "../examples/llama.h"
 #include "../bench/accuracy/tasks.h"
@@ -8,10 +9,10 @@ enum { CANARY = 0x5ca1ab1e, MARGIN = 8 };
 
 /* A body as a reader sees it. */
 typedef struct reading {
-    int32_t object[TASKS_VOCAB];                              /* of a subject; -1 = none                          */
-    int32_t mentions[TASKS_VOCAB];                            /* as subject or key                                */
-    int32_t value[TASKS_VOCAB][4];                            /* of a key, in order                               */
-    int32_t count[TASKS_VOCAB];                               /* of filler words                                  */
+    int32_t object[TASKS_VOCAB];                              /* of a subject; -1 = none */
+    int32_t mentions[TASKS_VOCAB];                            /* as subject or key */
+    int32_t value[TASKS_VOCAB][4];                            /* of a key, in order */
+    int32_t count[TASKS_VOCAB];                               /* of filler words */
     int32_t passage[TASKS_MAX_PASSAGES], passages, facts, needles, broken;
 } reading;
 
@@ -21,12 +22,14 @@ static reading read_body(const int32_t *body, int32_t n) {
     for (int t = 0; t < TASKS_VOCAB; t++) r.object[t] = -1;
     r.broken = n < 1 || body[0] != TASKS_BOS;
     for (int32_t i = 1; i < n && !r.broken;) {
-        const int32_t t = body[i], size = t == TASKS_FACT || t == TASKS_KEY ? 4 : t == TASKS_TEXT ? TASKS_PASSAGE + 2 : 1;
+        const int32_t t = body[i], size = t == TASKS_FACT || t == TASKS_KEY ? 4
+                                          : t == TASKS_TEXT                 ? TASKS_PASSAGE + 2
+                                                                            : 1;
         r.broken = i + size > n || (size > 1 && body[i + size - 1] != TASKS_STOP);
         if (r.broken) break;
         if (t == TASKS_FACT) {
-            r.broken = body[i + 1] < TASKS_ENTITY || body[i + 1] >= TASKS_VALUE || body[i + 2] < TASKS_ENTITY
-                       || body[i + 2] >= TASKS_VALUE;
+            r.broken = body[i + 1] < TASKS_ENTITY || body[i + 1] >= TASKS_VALUE ||
+                       body[i + 2] < TASKS_ENTITY || body[i + 2] >= TASKS_VALUE;
             if (r.broken) break;
             r.object[body[i + 1]] = body[i + 2];
             r.mentions[body[i + 1]]++;
@@ -38,7 +41,8 @@ static reading read_body(const int32_t *body, int32_t n) {
             r.value[body[i + 1]][r.mentions[body[i + 1]]++] = body[i + 2];
             r.needles++;
         } else if (t == TASKS_TEXT) {
-            for (int32_t j = i + 1; j <= i + TASKS_PASSAGE; j++) r.broken |= body[j] < TASKS_WORD || body[j] >= TASKS_VOCAB;
+            for (int32_t j = i + 1; j <= i + TASKS_PASSAGE; j++)
+                r.broken |= body[j] < TASKS_WORD || body[j] >= TASKS_VOCAB;
             if (r.passages == TASKS_MAX_PASSAGES) r.broken = 1;
             else r.passage[r.passages++] = i + 1;
         } else {
@@ -88,14 +92,15 @@ static uint64_t hash_prompts(const tasks_config *c, uint64_t seed) {
     return h;
 }
 
-/* --------------------------------------------------------------------------------------------------- cases */
+/* ------------------------------------------------------------ cases */
 
 static void test_names(void) {
     static char name[TASKS_VOCAB][16];
     for (int32_t t = 0; t < TASKS_VOCAB; t++) {
         tasks_name(t, name[t]);
         CHECK(strlen(name[t]) > 0 && strlen(name[t]) < 16 && !strchr(name[t], ' '));
-        for (int32_t u = 0; u < t; u++) CHECK_MSG(strcmp(name[t], name[u]) != 0, "%d and %d: %s", (int)t, (int)u, name[t]);
+        for (int32_t u = 0; u < t; u++)
+            CHECK_MSG(strcmp(name[t], name[u]) != 0, "%d and %d: %s", (int)t, (int)u, name[t]);
     }
     tasks_name(-1, name[0]);
     CHECK(strcmp(name[0], "<bad>") == 0);
@@ -113,7 +118,8 @@ static void test_deterministic(void) {
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         const tasks_config c = tasks_default(known[i].context, known[i].evaluation);
         const uint64_t h = hash_prompts(&c, known[i].seed);
-        CHECK_MSG(h == known[i].hash, "%d tokens: got 0x%llxu", (int)known[i].context, (unsigned long long)h);
+        CHECK_MSG(h == known[i].hash, "%d tokens: got 0x%llxu", (int)known[i].context,
+                  (unsigned long long)h);
         CHECK(hash_prompts(&c, known[i].seed) == h);
         CHECK(hash_prompts(&c, known[i].seed + 1) != h);
     }
@@ -128,7 +134,8 @@ static void check_prompts(const tasks_config *c, uint64_t seed) {
     CHECK_INT(r.facts, c->facts + 2 * c->chains);
     CHECK_INT(r.needles, 6 * c->keys);
     CHECK_INT(r.passages, c->passages);
-    for (int32_t t = TASKS_ENTITY; t < TASKS_VALUE; t++) CHECK(r.mentions[t] <= 1 || (r.mentions[t] == 4 && r.object[t] < 0));
+    for (int32_t t = TASKS_ENTITY; t < TASKS_VALUE; t++)
+        CHECK(r.mentions[t] <= 1 || (r.mentions[t] == 4 && r.object[t] < 0));
     for (int32_t i = 0; i < p.count; i++) {
         const tasks_query *q = &p.query[i];
         CHECK(q->task >= last && q->task < TASKS_COUNT);
@@ -151,19 +158,22 @@ static void check_prompts(const tasks_config *c, uint64_t seed) {
         } else if (q->task == TASKS_FWE) {
             const int32_t first = TASKS_CODED + (subject - TASKS_FAMILY) * TASKS_FAMILY_WORDS;
             CHECK(q->prompt[0] == TASKS_FREQUENT && q->answer_length == 3);
-            CHECK(r.count[q->answer[0]] > r.count[q->answer[1]] && r.count[q->answer[1]] > r.count[q->answer[2]]);
+            CHECK(r.count[q->answer[0]] > r.count[q->answer[1]] &&
+                  r.count[q->answer[1]] > r.count[q->answer[2]]);
             for (int32_t t = first; t < first + TASKS_FAMILY_WORDS; t++)
                 CHECK(r.count[t] < r.count[q->answer[2]] || tasks_contains(q->answer, 3, t));
         } else {
             int32_t text[TASKS_PIECES * TASKS_PIECE];
-            CHECK(q->prompt[0] == TASKS_TEXT && q->prompt_length + q->answer_length == 1 + TASKS_PIECES * TASKS_PIECE);
+            CHECK(q->prompt[0] == TASKS_TEXT &&
+                  q->prompt_length + q->answer_length == 1 + TASKS_PIECES * TASKS_PIECE);
             memcpy(text, q->prompt + 1, TASKS_GIVEN * sizeof *text);
             memcpy(text + TASKS_GIVEN, q->answer, TASKS_MAX_ANSWER * sizeof *text);
             for (int piece = 0; piece < TASKS_PIECES; piece++) {
                 int found = 0;
                 for (int32_t s = 0; s < r.passages; s++)
                     for (int32_t j = 0; j + TASKS_PIECE <= TASKS_PASSAGE; j++)
-                        found += !memcmp(p.body + r.passage[s] + j, text + piece * TASKS_PIECE, TASKS_PIECE * sizeof *text);
+                        found += !memcmp(p.body + r.passage[s] + j, text + piece * TASKS_PIECE,
+                                         TASKS_PIECE * sizeof *text);
                 CHECK(found >= 1);
             }
         }
@@ -189,7 +199,8 @@ static void collect_pairs(uint8_t *set, int evaluation, uint64_t first, int seed
     for (int s = 0; s < seeds; s++) {
         prompts p = make(&c, first + (uint64_t)s);
         for (int32_t i = 1; i + 2 < c.length; i++)
-            if (p.body[i] == TASKS_FACT || p.body[i] == TASKS_KEY) set[p.body[i + 1] * TASKS_VOCAB + p.body[i + 2]] = 1;
+            if (p.body[i] == TASKS_FACT || p.body[i] == TASKS_KEY)
+                set[p.body[i + 1] * TASKS_VOCAB + p.body[i + 2]] = 1;
         release(&p);
     }
 }
@@ -211,7 +222,7 @@ static void test_no_overlap(void) {
     collect_pairs(set[1], TASKS_EVALUATION, 0, seeds);
     collect_pairs(set[2], TASKS_TRAINING, (uint64_t)seeds, seeds);
     CHECK_INT(common_pairs(set[0], set[1]), 0);
-    CHECK(common_pairs(set[0], set[2]) > seeds / 4);          /* pairs do come back where nothing keeps them apart */
+    CHECK(common_pairs(set[0], set[2]) > seeds / 4); /* pairs do come back where nothing keeps them apart */
     for (int i = 0; i < 3; i++) free(set[i]);
 
     double held_out = 0.0;
@@ -242,7 +253,8 @@ static void expect_error(tasks_config c, const char *what) {
 static void test_errors(void) {
     const tasks_config good = tasks_default(512, TASKS_TRAINING);
     tasks_config c = good;
-    for (int32_t context = -1024; context < 416; context += 16) expect_error(tasks_default(context, 0), "at least");
+    for (int32_t context = -1024; context < 416; context += 16)
+        expect_error(tasks_default(context, 0), "at least");
     c.length = 1 + tasks_item_tokens(&c) + TASKS_MIN_FAMILY - 1; expect_error(c, "at least 281");
     c = good; c.length = 1 << 25;                                expect_error(c, "at most");
     c = good; c.facts = -1;                                      expect_error(c, "facts");
@@ -266,7 +278,8 @@ static void test_fuzz(void) {
         c.families   = (int32_t)test_below(&r, TASKS_FAMILIES + 1);
         c.passages   = (int32_t)test_below(&r, TASKS_MAX_PASSAGES + 1);
         c.evaluation = (int32_t)test_below(&r, 2);
-        c.length     = 1 + tasks_item_tokens(&c) + TASKS_MIN_FAMILY * c.families + (int32_t)(i % 3 ? test_below(&r, 900) : 0);
+        c.length = 1 + tasks_item_tokens(&c) + TASKS_MIN_FAMILY * c.families +
+                   (int32_t)(i % 3 ? test_below(&r, 900) : 0);
         const uint64_t seed = test_next(&r);
         check_prompts(&c, seed);
 
@@ -307,11 +320,13 @@ static tasks_query graded(int32_t task, int32_t n, const int32_t *answer) {
 
 static void test_grader(void) {
     enum { E = TASKS_ENTITY, V = TASKS_VALUE, C = TASKS_CODED, W = TASKS_WORD };
-    const int32_t one[] = {E + 5}, two[] = {E + 5, E + 6}, four[] = {V + 1, V + 2, V + 3, V + 4}, three[] = {C, C + 1, C + 2};
+    const int32_t one[] = {E + 5}, two[] = {E + 5, E + 6}, four[] = {V + 1, V + 2, V + 3, V + 4},
+    three[] = {C, C + 1, C + 2};
     int32_t text[TASKS_MAX_ANSWER];
     for (int i = 0; i < TASKS_MAX_ANSWER; i++) text[i] = W + i;
-    const tasks_query qa1 = graded(TASKS_QA1, 1, one), qa2 = graded(TASKS_QA2, 2, two), niah = graded(TASKS_NIAH, 4, four),
-                      fwe = graded(TASKS_FWE, 3, three), plain = graded(TASKS_PLAIN, TASKS_MAX_ANSWER, text);
+    const tasks_query qa1 = graded(TASKS_QA1, 1, one), qa2 = graded(TASKS_QA2, 2, two),
+                      niah = graded(TASKS_NIAH, 4, four), fwe = graded(TASKS_FWE, 3, three),
+                      plain = graded(TASKS_PLAIN, TASKS_MAX_ANSWER, text);
     GRADE(&qa1, 1.0, E + 5);
     GRADE(&qa1, 1.0, E + 7, E + 5, TASKS_STOP);
     GRADE(&qa1, 0.0, E + 6, TASKS_STOP);
@@ -336,8 +351,8 @@ static void test_grader(void) {
     }
 }
 
-/* Bodies have probabilities of their own, scattered around p (a mixture of two: spread 0 is none); score: mean of the
-   queries of a body. Returns how often the interval holds p. */
+/* Bodies have probabilities of their own, scattered around p (a mixture of two: spread 0 is
+   none); score: mean of the queries of a body. Returns how often the interval holds p. */
 static double coverage(double p, double spread, int bodies, int queries, int independent, test_rng *r) {
     const int trials = test_quick ? 300 : 4000;
     double score[64 * 8];
@@ -353,7 +368,8 @@ static double coverage(double p, double spread, int bodies, int queries, int ind
                 const int b = i / queries, q = i % queries;
                 score[i] = q < (int)(score[b] * queries + 0.5) ? 1.0 : 0.0;
             }
-        const tasks_interval i = tasks_confidence(score, independent ? bodies * queries : bodies, independent ? 1 : queries);
+        const tasks_interval i =
+            tasks_confidence(score, independent ? bodies * queries : bodies, independent ? 1 : queries);
         held += i.low <= p && p <= i.high;
     }
     return (double)held / trials;
@@ -362,14 +378,17 @@ static double coverage(double p, double spread, int bodies, int queries, int ind
 static void test_interval(void) {
     test_rng r = test_rng_make(99);
     static const struct { double p, spread; int bodies; } cell[] = {
-        {0.5, 0.0, 40}, {0.5, 0.3, 40}, {0.9, 0.0, 40}, {0.9, 0.1, 40}, {0.97, 0.03, 40}, {0.5, 0.4, 12}, {0.95, 0.05, 12},
+        {0.5, 0.0, 40}, {0.5, 0.3, 40}, {0.9, 0.0, 40}, {0.9, 0.1, 40}, {0.97, 0.03, 40}, {0.5, 0.4, 12},
+        {0.95, 0.05, 12},
         {0.5, 0.3, 4}, {0.99, 0.0, 64},
     };
     for (size_t i = 0; i < sizeof cell / sizeof cell[0]; i++) {
         const double held = coverage(cell[i].p, cell[i].spread, cell[i].bodies, 8, 0, &r);
-        CHECK_MSG(held > 0.93, "p %.2f +- %.2f, %d bodies: held %.3f", cell[i].p, cell[i].spread, cell[i].bodies, held);
+        CHECK_MSG(held > 0.93, "p %.2f +- %.2f, %d bodies: held %.3f", cell[i].p, cell[i].spread,
+                  cell[i].bodies, held);
     }
-    const double naive = coverage(0.5, 0.4, 40, 8, 1, &r);    /* ignoring that queries share a body must be caught */
+    /* ignoring that queries share a body must be caught */
+    const double naive = coverage(0.5, 0.4, 40, 8, 1, &r);
     CHECK_MSG(naive < 0.9, "held %.3f", naive);
 
     double ones[50], zeros[50];
@@ -387,9 +406,11 @@ static void test_interval(void) {
     CHECK_NEAR(tasks_student(1000000), 1.96, 0.0, 0.001);
 }
 
-/* PyTorch's logits behind the first query of a short body (train.py logits), and every answer about that body. */
+/* PyTorch's logits behind the first query of a short body (train.py logits), and every answer
+   about that body. */
 static void test_model(void) {
-    static const float want[] = {0.369036f, 1.991838f, -1.506454f, 1.810991f, 0.820998f, -1.087233f, -2.635136f};
+    static const float want[] = {0.369036f, 1.991838f, -1.506454f, 1.810991f, 0.820998f, -1.087233f,
+                                 -2.635136f};
     enum { EVERY = 167, CONTEXT = 512 };
     if (test_quick) SKIP("a model of 3.8 million weights takes minutes under valgrind and qemu");
     const tasks_config c = tasks_default(CONTEXT, TASKS_EVALUATION);
@@ -400,11 +421,13 @@ static void test_model(void) {
     memset(&s, 0, sizeof s);
     if (CHECK_MSG(llama_load(&m, "bench/accuracy/longctx.bin", &e) == 0, "%s", e.text)) {
         CHECK_INT(m.vocab_size, TASKS_VOCAB);
-        CHECK(llama_state_init(&s, &m, CONTEXT, &e) == 0 && llama_prefill(&s, p.body, c.length, 0, &e) == 0);
+        CHECK(llama_state_init(&s, &m, CONTEXT, &e) == 0 &&
+              llama_prefill(&s, p.body, c.length, 0, &e) == 0);
         for (int32_t i = 0; i < p.count; i++) {
             const tasks_query *q = &p.query[i];
             int32_t output[TASKS_MAX_ANSWER], n = 0, at = c.length;
-            for (int32_t t = 0; t < q->prompt_length; t++) CHECK(llama_forward(&s, q->prompt[t], at++, 1, &e) == 0);
+            for (int32_t t = 0; t < q->prompt_length; t++)
+                CHECK(llama_forward(&s, q->prompt[t], at++, 1, &e) == 0);
             if (i == 0)
                 for (int k = 0; k < (int)(sizeof want / sizeof want[0]); k++)
                     CHECK_NEAR(s.logits[k * EVERY], want[k], 1e-3, 1e-3);
@@ -416,7 +439,8 @@ static void test_model(void) {
                 if (n < tasks_limit(q)) CHECK(llama_forward(&s, next, at++, 1, &e) == 0);
             }
             const double grade = tasks_grade(q, output, n);
-            CHECK_MSG(grade >= (q->task == TASKS_PLAIN ? 0.8 : 1.0), "%s: grade %.2f", tasks_task_name[q->task], grade);
+            CHECK_MSG(grade >= (q->task == TASKS_PLAIN ? 0.8 : 1.0), "%s: grade %.2f",
+                      tasks_task_name[q->task], grade);
         }
     }
     llama_state_free(&s);

@@ -1,13 +1,15 @@
-/* vAttention: which keys it takes and with what weight, its budgets, its (epsilon, delta) promise, its audit. With V
-   the identity, out[j] is key j's weight times its probability, so that the sample lies open. */
+/* vAttention: which keys it takes and with what weight, its budgets, its (epsilon, delta)
+   promise, its audit. With V the identity, out[j] is key j's weight times its probability, so
+   that the sample lies open. */
 #include "reference.h"
 
-/* ------------------------------------------------------------------------------------------------- budgets */
+/* ------------------------------------------------------------ budgets */
 
 static double normal_cdf(double x) { return 0.5 * erfc(-x / sqrt(2.0)); }
 
 static double z_of(santa_bound bound, double delta) {
-    return bound == SANTA_BOUND_CLT ? santa_normal_quantile(1.0 - delta / 2.0) : sqrt(2.0 * log(2.0 / delta));
+    return bound == SANTA_BOUND_CLT ? santa_normal_quantile(1.0 - delta / 2.0)
+                                    : sqrt(2.0 * log(2.0 / delta));
 }
 
 static void quantile(void) {
@@ -19,7 +21,8 @@ static void quantile(void) {
     CHECK_NEAR(santa_normal_quantile(0.975), 1.959963984540054, 1e-11, 0.0);
     CHECK_NEAR(santa_normal_quantile(0.9), 1.2815515655446004, 1e-11, 0.0);
     CHECK_NEAR(santa_normal_quantile(0.001), -3.090232306167813, 1e-11, 0.0);
-    /* far tails, down to the smallest number there is: log Q(z) by its continued fraction, which needs no exp */
+    /* far tails, down to the smallest number there is: log Q(z) by its continued fraction,
+       which needs no exp */
     for (double p = 1e-12; p > 0.0; p *= 1e-3) {
         const double z = -santa_normal_quantile(p);
         double fraction = z;
@@ -82,7 +85,7 @@ static void single_budgets(void) {
     }
     in = random_input(&r);
     in.sigma       = 1.0;
-    in.denominator = 0.0;                                    /* any error of it is infinitely large: take all */
+    in.denominator = 0.0; /* any error of it is infinitely large: take all */
     CHECK_STATUS(santa_budget_denominator(&in, &b), SANTA_OK);
     CHECK_INT(b, in.population);
     in.population = 0;
@@ -95,11 +98,12 @@ static void single_budgets(void) {
 
 /* Theorem 4.3 by exhaustion: the smallest max of the two budgets over all splits of epsilon and delta. */
 static double brute_force(const santa_budget *in, int steps) {
-    const double n = (double)in->population, a = n * in->sigma / in->denominator, c = n * sqrt(in->trace) / in->norm;
+    const double n = (double)in->population, a = n * in->sigma / in->denominator,
+                 c = n * sqrt(in->trace) / in->norm;
     double best = 1e300;
     for (int i = 1; i < steps; i++) {
         const double d1 = in->delta * (double)i / (double)steps, d2 = in->delta - d1;
-        if (in->bound == SANTA_BOUND_CLT && d2 > 0.215) continue;    /* where the norm's bound does not hold */
+        if (in->bound == SANTA_BOUND_CLT && d2 > 0.215) continue; /* where the norm's bound does not hold */
         const double z1 = z_of(in->bound, d1), z2 = z_of(in->bound, d2);
         for (int j = 1; j < steps; j++) {
             const double e1 = in->epsilon * (double)j / (double)steps, e2 = in->epsilon - e1;
@@ -114,17 +118,20 @@ static void full_budget(void) {
     const int steps = test_quick ? 100 : 400;
     for (int i = 0; i < (test_quick ? 10 : 60); i++) {
         santa_budget in = random_input(&r);
-        in.population = 1000000;                             /* large: the correction must not hide a difference */
+        in.population = 1000000; /* large: the correction must not hide a difference */
         in.denominator *= 200.0;
         in.norm        *= 200.0;
         if (i % 4 == 0) in.delta = 0.3 + 0.5 * test_uniform(&r);
         int64_t b = -1, d = -1, v = -1;
         CHECK_STATUS(santa_budget_full(&in, &b), SANTA_OK);
-        const double n = (double)in.population, b0 = (double)b / (1.0 - (double)b / n), want = brute_force(&in, steps);
+        const double n = (double)in.population, b0 = (double)b / (1.0 - (double)b / n),
+                     want = brute_force(&in, steps);
         CHECK_MSG(b0 <= want + 2.0 && b0 >= want * (test_quick ? 0.9 : 0.97) - 2.0,
-                  "eps %g, delta %g, bound %d, sigma %g of %g, trace %g, norm %g: budget %g, exhaustive search %g",
-                  in.epsilon, in.delta, (int)in.bound, in.sigma, in.denominator, in.trace, in.norm, b0, want);
-        if (in.delta <= 0.215) {                     /* never cheaper than either alone with all of the tolerance */
+                  "eps %g, delta %g, bound %d, sigma %g of %g, trace %g, norm %g: "
+                  "budget %g, exhaustive search %g",
+                  in.epsilon, in.delta, (int)in.bound, in.sigma, in.denominator, in.trace, in.norm, b0,
+                  want);
+        if (in.delta <= 0.215) { /* never cheaper than either alone with all of the tolerance */
             CHECK_STATUS(santa_budget_denominator(&in, &d), SANTA_OK);
             CHECK_STATUS(santa_budget_numerator(&in, &v), SANTA_OK);
             CHECK(b >= d && b >= v);
@@ -138,7 +145,7 @@ static void full_budget(void) {
     CHECK_INT(b, -1);
     in.bound = SANTA_BOUND_HOEFFDING;
     CHECK_STATUS(santa_budget_numerator(&in, &b), SANTA_OK);
-    in = random_input(&r);                                   /* the smallest delta that is taken: nothing underflows */
+    in = random_input(&r); /* the smallest delta that is taken: nothing underflows */
     in.population = INT64_C(1) << 40;
     in.denominator = in.norm = 1e3 * (double)in.population;
     in.sigma = in.trace = 1.0;
@@ -146,9 +153,11 @@ static void full_budget(void) {
     for (int bound = 0; bound < 2; bound++) {
         int64_t last = 0;
         in.bound = (santa_bound)bound;
-        for (in.delta = 0.1; in.delta >= 1e-290; in.delta = in.delta > 1e-280 ? in.delta * 1e-9 : in.delta * 0.1) {
+        for (in.delta = 0.1; in.delta >= 1e-290;
+             in.delta = in.delta > 1e-280 ? in.delta * 1e-9 : in.delta * 0.1) {
             CHECK_STATUS(santa_budget_full(&in, &b), SANTA_OK);
-            CHECK_MSG(b >= last && b < 6000, "delta %g: budget %lld, %lld before", in.delta, (long long)b, (long long)last);
+            CHECK_MSG(b >= last && b < 6000, "delta %g: budget %lld, %lld before", in.delta, (long long)b,
+                      (long long)last);
             last = b;
         }
     }
@@ -170,7 +179,7 @@ static void hoeffding_ratio(void) {
     CHECK_NEAR((double)hoeffding / (double)clt, 2.804, 0.001, 0.0);
 }
 
-/* ------------------------------------------------------------------------------------------------- the sample */
+/* ------------------------------------------------------------ the sample */
 
 enum { N = 400, DIM = 8 };
 
@@ -182,20 +191,23 @@ static ref_spec open_spec(int64_t heads, int64_t kv_heads) {
     return s;
 }
 
-/* Queries of one length, so that scores are N(0, gain^2) whatever the seed; every step-th key scores `peak`. */
+/* Queries of one length, so that scores are N(0, gain^2) whatever the seed; every step-th key
+   scores `peak`. */
 static void stand_out(ref_problem *p, int64_t first, int64_t step, double peak) {
     const ref_spec *s = &p->spec;
     const int64_t   d = s->head_dim, group = s->heads / s->kv_heads;
     for (int64_t row = 0; row < s->q_len * s->heads; row++) {
-        double *q = p->q + row * d, norm = 0.0;
-        for (int64_t c = 0; c < d; c++) norm += q[c] * q[c];
-        for (int64_t c = 0; c < d; c++) q[c] = ref_round(s->q_type, q[c] * s->gain * sqrt((double)d / norm));
+        double *q = p->q + row * d;
+        const double norm = ref_length2(q, d);
+        for (int64_t c = 0; c < d; c++)
+            q[c] = ref_round(s->q_type, q[c] * s->gain * sqrt((double)d / norm));
     }
     for (int64_t j = first; j < s->len; j += step)
         for (int64_t kv = 0; kv < s->kv_heads; kv++)
             for (int64_t c = 0; c < d; c++)
                 p->k[(j * s->kv_heads + kv) * d + c] =
-                    (double)(float)(p->q[kv * group * d + c] * peak / (s->gain * s->gain * sqrt((double)d)));
+                    (double)(float)(p->q[kv * group * d + c] * peak /
+                                    (s->gain * s->gain * sqrt((double)d)));
 }
 
 static void open_up(ref_problem *p) {
@@ -225,20 +237,22 @@ static void weights(const ref_problem *p, int64_t h, double *scores, double *wei
     for (int64_t j = 0; j < N; j++) weight[j] = ref_get(&p->a.out, 0, 0, h, j) * exp(total - scores[j]);
 }
 
-/* A predictor that remembers how it was called and answers from a list, head h from answer + h * stride on. */
+/* A predictor that remembers how it was called and answers from a list, head h from
+   answer + h * stride on. */
 typedef struct oracle {
     const int32_t *answer;
     int64_t stride, answers, calls, batch, q_index, head, begin, end, count;
     float q[DIM];
 } oracle;
-static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
-                   int64_t count, int32_t *index) {
+static int64_t ask(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin,
+                   int64_t end, int64_t count, int32_t *index) {
     oracle *x = (oracle *)user;
     x->calls++;
     x->batch = batch; x->q_index = q_index; x->head = head;
     x->begin = begin; x->end = end;         x->count = count;
     memcpy(x->q, q, sizeof x->q);
-    if (x->answers > 0) memcpy(index, x->answer + head * x->stride, (size_t)ref_min(x->answers, count) * sizeof *index);
+    if (x->answers > 0)
+        memcpy(index, x->answer + head * x->stride, (size_t)ref_min(x->answers, count) * sizeof *index);
     return x->answers;
 }
 
@@ -254,7 +268,8 @@ static void check_sample(const ref_problem *p, int64_t h, const santa_audit *aud
             CHECK_MSG(fabs(weight[j] - 1.0) < 1e-4, "fixed key %d has weight %g", (int)j, weight[j]);
         } else if (weight[j] != 0.0) {
             sampled++;
-            CHECK_MSG(fabs(weight[j] / w - 1.0) < 1e-4, "sampled key %d has weight %g, want %g", (int)j, weight[j], w);
+            CHECK_MSG(fabs(weight[j] / w - 1.0) < 1e-4, "sampled key %d has weight %g, want %g", (int)j,
+                      weight[j], w);
         }
         if (weight[j] != 0.0) {
             total += (fixed[j] ? 1.0 : w) * exp(scores[j]);
@@ -307,7 +322,8 @@ static int64_t budget_of(const santa_options *o, const santa_audit *audit) {
     return ref_max(want, audit->num_base);
 }
 
-/* Two groups; the heads of each share a fixed set, the union of their heavy keys, and a sample, the largest asked for. */
+/* Two groups; the heads of each share a fixed set, the union of their heavy keys, and a sample,
+   the largest asked for. */
 static void check_groups(int64_t heads, uint64_t seed, int base_only, int alibi, int sinks) {
     enum { GROUPS = 2, HEADS = 22 };
     const int64_t group = heads / GROUPS;
@@ -318,7 +334,7 @@ static void check_groups(int64_t heads, uint64_t seed, int base_only, int alibi,
     s.alibi = alibi;
     s.sinks = sinks;
     ref_build(&p, &s);
-    for (int64_t h = 0; h < heads && alibi; h++) p.slopes[h] *= 0.1f;    /* the first keys weigh something */
+    for (int64_t h = 0; h < heads && alibi; h++) p.slopes[h] *= 0.1f; /* the first keys weigh something */
     open_up(&p);
     santa_options o = open_options(seed);
     o.vattention.epsilon = base_only ? 0.9 : 0.05;
@@ -570,9 +586,9 @@ static void full_audit(void) {
     santa_options o = open_options(3);
     o.vattention.guarantee = SANTA_GUARANTEE_FULL;
     o.vattention.epsilon   = 0.9;
-    o.vattention.sink_tokens = 200;                          /* most of the mass is fixed: a small budget does */
+    o.vattention.sink_tokens = 200;     /* most of the mass is fixed: a small budget does */
     o.vattention.audit = &audit;
-    for (int64_t j = 0; j < 200; j++)                        /* and points one way */
+    for (int64_t j = 0; j < 200; j++)   /* and points one way */
         for (int64_t c = 0; c < N; c++) p.v[j * N + c] = c == 0 ? 1.0 : 0.0;
     ref_write(&p);
     if (ref_run(&p, &o, NULL)) {
@@ -589,7 +605,7 @@ static void full_audit(void) {
         CHECK(audit.trace > 0.0 && audit.norm > 0.0);
         CHECK_STATUS(santa_budget_full(&in, &want), SANTA_OK);
         CHECK_INT(audit.budget, ref_max(want, 40));
-        if (CHECK_INT(audit.budget, 40)) {                   /* then every sampled key is in the base sample */
+        if (CHECK_INT(audit.budget, 40)) { /* then every sampled key is in the base sample */
             double scores[N], weight[N], norm2 = 0.0, square = 0.0, mean2 = 0.0, first = 0.0;
             const double w = (double)audit.num_residual / 40.0;
             weights(&p, 0, scores, weight);
@@ -610,8 +626,8 @@ static void full_audit(void) {
     ref_free(&p);
 }
 
-/* With a predictor, keys that the group does not take are not read: NaN in their K and V rows changes no bit. What is
-   predicted for one head is fixed for both. */
+/* With a predictor, keys that the group does not take are not read: NaN in their K and V rows
+   changes no bit. What is predicted for one head is fixed for both. */
 static void reads_what_it_takes(void) {
     static const int32_t heavy[] = {31, 88, 145, 202, 259, 30, 89, 145, 203, 259};
     enum { HEADS = 2, FIXED = 10 + 20 + 8 };
@@ -636,7 +652,7 @@ static void reads_what_it_takes(void) {
                 o.vattention.heavy      = ask;
                 o.vattention.heavy_user = &x;
                 o.vattention.audit      = audit;
-                if (full) {                                  /* V = 1: the numerator is as tame as the denominator */
+                if (full) { /* V = 1: the numerator is as tame as the denominator */
                     for (int64_t i = 0; i < N * N; i++) p.v[i] = 1.0;
                     for (int64_t j = 0; j < N; j++) p.v[j * N + j] = 2.0;
                     ref_write(&p);
@@ -648,7 +664,8 @@ static void reads_what_it_takes(void) {
                 for (int64_t j = 0; j < N; j++) {
                     /* with V = 1 + identity, out[j] is above 1 where j was taken */
                     const int got = (double)clean[j] > (full ? 1.0 + 1e-5 : 0.0);
-                    CHECK_MSG(got == ((double)clean[N + j] > (full ? 1.0 + 1e-5 : 0.0)), "key %d: one head only", (int)j);
+                    CHECK_MSG(got == ((double)clean[N + j] > (full ? 1.0 + 1e-5 : 0.0)),
+                              "key %d: one head only", (int)j);
                     if (got) { taken++; continue; }
                     for (int64_t c = 0; c < DIM; c++) ref_set(&p.a.k, 0, j, 0, c, (double)test_nan());
                     for (int64_t c = 0; c < N; c++) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
@@ -680,7 +697,8 @@ static void oracle_sees_nan(void) {
         o.vattention.local_tokens = LOCAL;
         o.vattention.heavy        = NULL;
         if (ref_run(&p, &o, NULL))
-            CHECK_MSG(test_is_nan(p.lse[0]) && test_is_nan((float)ref_get(&p.a.out, 0, 0, 0, 0)), "NaN in key %d", where[i]);
+            CHECK_MSG(test_is_nan(p.lse[0]) && test_is_nan((float)ref_get(&p.a.out, 0, 0, 0, 0)),
+                      "NaN in key %d", where[i]);
         ref_free(&p);
     }
 }
@@ -736,8 +754,8 @@ static void predictors(void) {
     }
 }
 
-/* Every residual key is sampled with the same probability b / n_s; heads of a group share the sample, groups draw
-   independently. */
+/* Every residual key is sampled with the same probability b / n_s; heads of a group share the
+   sample, groups draw independently. */
 static void uniform_sample(void) {
     enum { BASE = 40, GROUPS = 2 };
     const int64_t requests = test_quick ? 300 : 4000, at_once = test_quick ? 300 : 500;
@@ -759,7 +777,8 @@ static void uniform_sample(void) {
             for (int64_t j = 0; j < N; j++) {
                 int got[4];
                 for (int64_t h = 0; h < 4; h++) got[h] = ref_get(&p.a.out, b, 0, h, j) != 0.0;
-                CHECK_MSG(got[0] == got[1] && got[2] == got[3], "key %d: not the same for the group", (int)j);
+                CHECK_MSG(got[0] == got[1] && got[2] == got[3], "key %d: not the same for the group",
+                          (int)j);
                 hits[0][j] += got[0];
                 hits[1][j] += got[2];
                 both[j]    += got[0] && got[2];
@@ -771,7 +790,8 @@ static void uniform_sample(void) {
         if (j < 10 || j >= N - 20) { CHECK(hits[0][j] == draws && hits[1][j] == draws); continue; }
         for (int i = 0; i < GROUPS; i++) {
             const double z = (hits[i][j] - draws * share) / sqrt(draws * share * (1.0 - share));
-            CHECK_MSG(fabs(z) < 5.0, "key %d sampled %g times of %g, z = %.1f", (int)j, hits[i][j], draws, z);
+            CHECK_MSG(fabs(z) < 5.0, "key %d sampled %g times of %g, z = %.1f", (int)j, hits[i][j], draws,
+                      z);
             chi[i] += z * z;
         }
         pairs += both[j];
@@ -785,11 +805,13 @@ static void uniform_sample(void) {
     ref_free(&p);
 }
 
-/* ------------------------------------------------------------------------------------------------- the promise */
+/* ------------------------------------------------------------ the promise */
 
-/* A context with a few heavy keys and a long mild tail, seen by a group of heads. Returns how often the relative error of
-   the denominator [0] and of the output [1] was above epsilon for the head that missed most; density in *density. */
-static void coverage(santa_options o, double epsilon, int64_t heads, int centred, double rate[2], double *density) {
+/* A context with a few heavy keys and a long mild tail, seen by a group of heads. Returns how
+   often the relative error of the denominator [0] and of the output [1] was above epsilon for
+   the head that missed most; density in *density. */
+static void coverage(santa_options o, double epsilon, int64_t heads, int centred, double rate[2],
+                     double *density) {
     enum { KEYS = 3000, HEADS = 4 };
     const int64_t draws = test_quick ? 200 : 2000, at_once = 200, dv = 6;
     ref_spec s = ref_spec_make(heads, 1, KEYS, 16);
@@ -812,14 +834,9 @@ static void coverage(santa_options o, double epsilon, int64_t heads, int centred
         if (!ref_run(&p, &o, NULL)) break;
         for (int64_t i = 0; i < at_once * heads; i++) {
             const int64_t b = i / heads, h = i % heads;
-            double error = 0.0, norm = 0.0;
             ref_out(&p, b, 0, h, out);
-            for (int c = 0; c < dv; c++) {
-                error += (out[c] - exact[h][c]) * (out[c] - exact[h][c]);
-                norm  += exact[h][c] * exact[h][c];
-            }
             missed[h][0] += fabs(exp((double)p.lse[i] - lse[h]) - 1.0) > epsilon;
-            missed[h][1] += sqrt(error / norm) > epsilon;
+            missed[h][1] += sqrt(ref_distance2(out, exact[h], dv) / ref_length2(exact[h], dv)) > epsilon;
             *density += audit[i].density / (double)(draws * heads);
         }
     }
@@ -842,29 +859,33 @@ static santa_options promise(santa_guarantee guarantee, santa_bound bound, doubl
     return o;
 }
 
-/* Denominator: missed with probability delta under the CLT (not never: then the budget would be waste), hardly ever
-   under Hoeffding; and asked for twice the tolerance it must fail the test. */
+/* Denominator: missed with probability delta under the CLT (not never: then the budget would be
+   waste), hardly ever under Hoeffding; and asked for twice the tolerance it must fail the
+   test. */
 static void denominator_coverage(void) {
     static const double deltas[] = {0.05, 0.2};
     const double draws = test_quick ? 200.0 : 2000.0, epsilon = 0.03;
     double rate[2], density;
     for (int i = 0; i < 2; i++) {
         const double noise = 5.0 * sqrt(deltas[i] * (1.0 - deltas[i]) / draws);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, deltas[i]), epsilon, 1, 0, rate, &density);
-        /* the spread itself is estimated, from 100 keys of a skewed tail: a quarter more misses than delta */
-        CHECK_MSG(rate[0] <= 1.25 * deltas[i] + noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
-                  density);
-        CHECK_MSG(rate[0] >= 0.4 * deltas[i] - noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
-                  density);
-        CHECK_MSG(density < 0.8, "density %.2f", density);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_HOEFFDING, epsilon, deltas[i]), epsilon, 1, 0, rate,
-                 &density);
-        CHECK_MSG(rate[0] <= 0.5 * deltas[i], "Hoeffding, delta %g: missed %.3f, density %.2f", deltas[i], rate[0],
-                  density);
-        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, deltas[i]), epsilon, 1, 0, rate,
-                 &density);
-        CHECK_MSG(rate[0] > 1.25 * deltas[i] + noise, "twice the tolerance, delta %g: missed %.3f only, density %.3f",
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, deltas[i]), epsilon, 1, 0,
+                 rate, &density);
+        /* the spread itself is estimated, from 100 keys of a skewed tail: a quarter more misses
+           than delta */
+        CHECK_MSG(rate[0] <= 1.25 * deltas[i] + noise, "CLT, delta %g: missed %.3f, density %.2f",
                   deltas[i], rate[0], density);
+        CHECK_MSG(rate[0] >= 0.4 * deltas[i] - noise, "CLT, delta %g: missed %.3f, density %.2f", deltas[i],
+                  rate[0], density);
+        CHECK_MSG(density < 0.8, "density %.2f", density);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_HOEFFDING, epsilon, deltas[i]), epsilon,
+                 1, 0, rate, &density);
+        CHECK_MSG(rate[0] <= 0.5 * deltas[i], "Hoeffding, delta %g: missed %.3f, density %.2f", deltas[i],
+                  rate[0], density);
+        coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, deltas[i]), epsilon,
+                 1, 0, rate, &density);
+        CHECK_MSG(rate[0] > 1.25 * deltas[i] + noise,
+                  "twice the tolerance, delta %g: missed %.3f only, density %.3f", deltas[i], rate[0],
+                  density);
     }
 }
 
@@ -873,11 +894,14 @@ static void group_coverage(void) {
     const double draws = test_quick ? 200.0 : 2000.0, epsilon = 0.03, delta = 0.2;
     const double noise = 5.0 * sqrt(delta * (1.0 - delta) / draws);
     double rate[2], density;
-    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, delta), epsilon, 4, 0, rate, &density);
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, epsilon, delta), epsilon, 4, 0, rate,
+             &density);
     CHECK_MSG(rate[0] <= 1.25 * delta + noise, "missed %.3f, density %.2f", rate[0], density);
     CHECK_MSG(density < 0.9, "density %.2f", density);
-    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, delta), epsilon, 4, 0, rate, &density);
-    CHECK_MSG(rate[0] > 1.25 * delta + noise, "twice the tolerance: missed %.3f only, density %.2f", rate[0], density);
+    coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 2.0 * epsilon, delta), epsilon, 4, 0,
+             rate, &density);
+    CHECK_MSG(rate[0] > 1.25 * delta + noise, "twice the tolerance: missed %.3f only, density %.2f",
+              rate[0], density);
 }
 
 /* The output to epsilon in full mode; with centred V the denominator's guarantee alone bounds nothing. */
@@ -885,12 +909,14 @@ static void full_coverage(void) {
     const double epsilon = 0.2, delta = 0.2;
     double rate[2], density;
     for (int bound = 0; bound < 2; bound++) {
-        coverage(promise(SANTA_GUARANTEE_FULL, (santa_bound)bound, epsilon, delta), epsilon, 1, 0, rate, &density);
+        coverage(promise(SANTA_GUARANTEE_FULL, (santa_bound)bound, epsilon, delta), epsilon, 1, 0, rate,
+                 &density);
         CHECK_MSG(rate[1] <= delta, "full, bound %d: missed %.3f, density %.2f", bound, rate[1], density);
         CHECK_MSG(density < 0.9, "full, bound %d: density %.2f", bound, density);
     }
     coverage(promise(SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT, 0.1, delta), 0.1, 1, 1, rate, &density);
-    CHECK_MSG(rate[0] <= 0.3 && rate[1] > 0.5, "centred V: denominator missed %.3f, output %.3f", rate[0], rate[1]);
+    CHECK_MSG(rate[0] <= 0.3 && rate[1] > 0.5, "centred V: denominator missed %.3f, output %.3f", rate[0],
+              rate[1]);
     santa_options o = promise(SANTA_GUARANTEE_FULL, SANTA_BOUND_CLT, 0.1, delta);
     o.vattention.base_samples = 1000; /* |N| is near 0 and must be estimated before it is divided by */
     coverage(o, 0.1, 1, 1, rate, &density);
@@ -909,8 +935,8 @@ static void standard_error(void) {
         ref_build(&p, &s);
         for (int h = 0; h < 2; h++) ref_dense(&p, 0, 0, h, exact[h], NULL);
         ref_replicate(&p, draws);
-        santa_options o = promise(full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR, SANTA_BOUND_CLT,
-                                  full ? 0.3 : 0.028, 0.2);
+        santa_options o = promise(full ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR,
+                                  SANTA_BOUND_CLT, full ? 0.3 : 0.028, 0.2);
         santa_stats stats;
         if (ref_run(&p, &o, &stats)) {
             /* about half of the residual is read, so that the correction for a finite population counts */
@@ -931,7 +957,7 @@ static void standard_error(void) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- edges */
+/* ------------------------------------------------------------ edges */
 
 /* Must be dense attention, every key with weight 1. */
 static void check_exact(const ref_spec *spec, santa_options o, const char *what, int64_t heads) {
@@ -954,7 +980,8 @@ static void check_exact(const ref_spec *spec, santa_options o, const char *what,
             CHECK_INT(audit[h].num_residual, audit[h].budget);
             CHECK_NEAR(audit[h].density, 1.0, 0.0, 0.0);
             /* where a base sample was drawn first, it is the estimate that led to taking all */
-            if (audit[h].num_base == 0) CHECK_NEAR(audit[h].denominator, exp(lse - audit[h].max_score), 0.0, 1e-5);
+            if (audit[h].num_base == 0)
+                CHECK_NEAR(audit[h].denominator, exp(lse - audit[h].max_score), 0.0, 1e-5);
         }
     CHECK_INT(stats.exact_rows, heads);
     ref_free(&p);
@@ -1050,7 +1077,8 @@ static void defaults(void) {
         CHECK_INT(audit.num_fixed, 0);
         CHECK_INT(audit.num_base, 200);
     }
-    static const int32_t lens[] = {7960, 7961, 1281, 1280, 1000}, base[] = {199, 200, 33, 32, 32};      /* 2.5 % rounded up */
+    /* 2.5 % rounded up */
+    static const int32_t lens[] = {7960, 7961, 1281, 1280, 1000}, base[] = {199, 200, 33, 32, 32};
     for (int i = 0; i < 5; i++) {
         p.a.seq_lens = &lens[i];
         if (ref_run(&p, &o, NULL)) CHECK_INT(audit.num_base, base[i]);
@@ -1143,15 +1171,17 @@ static void no_mass(void) {
         for (int h = 0; h < 2; h++) {
             CHECK_MSG(p.lse[h] == -INFINITY, "%s: lse %g", santa_method_name(o.method), (double)p.lse[h]);
             if (p.a.std_error)
-                CHECK_MSG(p.std_error[h] == 0.0f, "%s: std_error %g", santa_method_name(o.method), (double)p.std_error[h]);
+                CHECK_MSG(p.std_error[h] == 0.0f, "%s: std_error %g", santa_method_name(o.method),
+                          (double)p.std_error[h]);
             for (int c = 0; c < 8; c++) CHECK(ref_get(&p.a.out, 0, 0, h, c) == 0.0);
         }
     }
     ref_free(&p);
 }
 
-/* Nearly all of a long row is wanted: drawing until each was hit would take 16 words a key, and for the longest rows more
-   than there are indices of 32 bits. The keys left out must be uniform. */
+/* Nearly all of a long row is wanted: drawing until each was hit would take 16 words a key, and
+   for the longest rows more than there are indices of 32 bits. The keys left out must be
+   uniform. */
 static void nearly_all(void) {
     enum { LONG = 20000, OUT = 40 };
     const int64_t draws = test_quick ? 100 : 400;
@@ -1175,18 +1205,19 @@ static void nearly_all(void) {
         o.offset = (uint64_t)i;
         if (!CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, &stats), SANTA_OK)) break;
         CHECK_INT(stats.v_rows_read, LONG - OUT);
-        const double left_out = (double)LONG / 2.0 - (double)out * (LONG - OUT);       /* of the first half */
+        const double left_out = (double)LONG / 2.0 - (double)out * (LONG - OUT); /* of the first half */
         sum += left_out;
         squares += left_out * left_out;
     }
     CHECK_MEAN_Z("keys of the first half left out", sum, squares, draws, OUT / 2.0, 5.0);
-    CHECK_NEAR(squares / (double)draws - pow(sum / (double)draws, 2.0), OUT / 4.0, 0.0, 0.5);   /* hypergeometric */
+    /* hypergeometric */
+    CHECK_NEAR(squares / (double)draws - pow(sum / (double)draws, 2.0), OUT / 4.0, 0.0, 0.5);
     free(q); free(k); free(v); free(workspace);
 }
 
 /* A predictor that says it wrote more than it did: what lay there before must not count. */
-static int64_t boast(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q, int64_t begin, int64_t end,
-                     int64_t count, int32_t *index) {
+static int64_t boast(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                     int64_t begin, int64_t end, int64_t count, int32_t *index) {
     (void)user; (void)batch; (void)q_index; (void)head; (void)q; (void)end;
     index[0] = (int32_t)begin;
     return count;
@@ -1216,8 +1247,8 @@ static void boasting_predictor(void) {
     ref_free(&p);
 }
 
-/* The base sample sets the budget and counts in the sums: one that happens to be flat asks for few more keys and then
-   weighs much. The manual says how much that lowers D on average. */
+/* The base sample sets the budget and counts in the sums: one that happens to be flat asks for
+   few more keys and then weighs much. The manual says how much that lowers D on average. */
 static void reuse_bias(void) {
     const int64_t draws = test_quick ? 1000 : 10000;
     ref_spec s = ref_spec_make(1, 1, 2000, 4);
@@ -1240,7 +1271,8 @@ static void reuse_bias(void) {
             squares += x * x;
         }
         const double bias = sum / (double)draws, noise = sqrt(squares / (double)draws / (double)draws);
-        CHECK_MSG(bias < 5.0 * noise - 0.001 && bias > -0.012 - 5.0 * noise, "D is off by %.4f +- %.4f", bias, noise);
+        CHECK_MSG(bias < 5.0 * noise - 0.001 && bias > -0.012 - 5.0 * noise, "D is off by %.4f +- %.4f",
+                  bias, noise);
     }
     ref_free(&p);
 }
@@ -1270,8 +1302,8 @@ static void audit_of_no_key(void) {
                 CHECK_INT(x->num_fixed + x->num_residual, keys);
                 if (keys == 0)
                     CHECK(x->num_fixed == 0 && x->num_base == 0 && x->needed == 0 && x->budget == 0 &&
-                          x->exact == 0 && x->sigma == 0.0 && x->denominator == 0.0 && x->trace == 0.0 && x->norm == 0.0 &&
-                          x->max_score == 0.0 && x->density == 0.0);
+                          x->exact == 0 && x->sigma == 0.0 && x->denominator == 0.0 && x->trace == 0.0 &&
+                          x->norm == 0.0 && x->max_score == 0.0 && x->density == 0.0);
             }
         ref_free(&p);
     }

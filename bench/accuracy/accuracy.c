@@ -1,10 +1,12 @@
-/* What sampled attention costs in accuracy: a small long-context model reads long prompts with dense attention and answers
-   with every method and budget; tables after those of the SANTA and vAttention papers. See --help, README.md beside it.
+/* What sampled attention costs in accuracy: a small long-context model reads long prompts with
+   dense attention and answers with every method and budget; tables after those of the SANTA and
+   vAttention papers. See --help, README.md beside it.
    Build: cc -O2 bench/accuracy/accuracy.c -o accuracy -lm -pthread
 
-   Every body of text is read once; its queries, and all methods on each of them, continue from the same cache. The
-   last token of a query is the first step of decoding, so that all tokens of an answer come from the method under test.
-   One body is one task for a thread, and results are kept by body: they do not depend on the number of threads. */
+   Every body of text is read once; its queries, and all methods on each of them, continue from
+   the same cache. The last token of a query is the first step of decoding, so that all tokens
+   of an answer come from the method under test. One body is one task for a thread, and results
+   are kept by body: they do not depend on the number of threads. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L                             /* clock_gettime, isatty, fileno, sysconf */
 #endif
@@ -37,7 +39,7 @@ static const char *const table_text[TABLES + 1] = {
     "a copy of K in 4 or 2 bits: accuracy and error against bytes",
 };
 
-/* --------------------------------------------------------------------------------------------- command line */
+/* ------------------------------------------------------------ command line */
 
 typedef struct config {
     const char *model, *csv, *state;
@@ -48,16 +50,21 @@ typedef struct config {
 
 static const struct { const char *name; size_t field; long long low, high; const char *help; } numbers[] = {
     { "--bodies",  offsetof(config, bodies),  1, 1 << 20, "N  texts to read  [24]" },
-    { "--length",  offsetof(config, length),  512, 1 << 24, "L  tokens of context: a text, a query and its answer  [8192]" },
-    { "--queries", offsetof(config, queries), 1, 64, "Q  per text and task, where there are as many; of TEXT one  [4]" },
+    { "--length",  offsetof(config, length),  512, 1 << 24,
+      "L  tokens of context: a text, a query and its answer  [8192]" },
+    { "--queries", offsetof(config, queries), 1, 64,
+      "Q  per text and task, where there are as many; of TEXT one  [4]" },
     { "--threads", offsetof(config, threads), 1, MAX_THREADS, "T  [all cores]" },
     { "--seed",    offsetof(config, seed),    0, 1 << 30, "N  of the texts and of the draws  [1]" },
-    { "--steps",   offsetof(config, steps),   1, 1 << 20, "N  of the search for per-layer budgets in table 5  [40]" },
-    { "--samples", offsetof(config, samples), 1, 1 << 16, "S  draws per layer, on average, in that search  [4]" },
+    { "--steps",   offsetof(config, steps),   1, 1 << 20,
+      "N  of the search for per-layer budgets in table 5  [40]" },
+    { "--samples", offsetof(config, samples), 1, 1 << 16,
+      "S  draws per layer, on average, in that search  [4]" },
 };
 
 static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5", "6" };
-static const char *const method_names[] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p" };
+static const char *const method_names[] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k",
+                                            "top-p" };
 
 static void print_help(void) {
     printf("accuracy: what sampled attention costs in accuracy\n\n"
@@ -73,14 +80,15 @@ static void print_help(void) {
 }
 
 /* "a,c" among the names to the set {0, 2}. */
-static int parse_set(const char *option, const char *text, const char *const *names, int count, unsigned *set,
-                     llama_error *e) {
+static int parse_set(const char *option, const char *text, const char *const *names, int count,
+                     unsigned *set, llama_error *e) {
     *set = 0;
     for (const char *at = text; *at; ) {
         const size_t n = strcspn(at, ",");
         int i = 0;
         while (i < count && (strlen(names[i]) != n || strncmp(names[i], at, n) != 0)) i++;
-        if (i == count) return llama_fail(e, "%s knows no '%.*s': --help lists what it knows", option, (int)n, at);
+        if (i == count)
+            return llama_fail(e, "%s knows no '%.*s': --help lists what it knows", option, (int)n, at);
         *set |= 1u << i;
         at += n + (at[n] == ',');
     }
@@ -93,8 +101,8 @@ static int parse_number(config *c, int i, const char *text, llama_error *e) {
     const long long value = strtoll(text, &end, 10);
     const int64_t stored = value;
     if (end == text || *end != 0 || errno != 0 || value < numbers[i].low || value > numbers[i].high)
-        return llama_fail(e, "%s wants a number from %lld to %lld, not '%s'", numbers[i].name, numbers[i].low,
-                          numbers[i].high, text);
+        return llama_fail(e, "%s wants a number from %lld to %lld, not '%s'", numbers[i].name,
+                          numbers[i].low, numbers[i].high, text);
     memcpy((char *)c + numbers[i].field, &stored, sizeof stored);
     return 0;
 }
@@ -107,8 +115,10 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (!strcmp(name, "--help")) { c->help = 1; continue; }
         while (n < COUNT(numbers) && strcmp(name, numbers[n].name) != 0) n++;
         const int text = !strcmp(name, "--model") || !strcmp(name, "--csv") || !strcmp(name, "--state");
-        const int list = !strcmp(name, "--tables") || !strcmp(name, "--tasks") || !strcmp(name, "--methods");
-        if (n == COUNT(numbers) && !text && !list) return llama_fail(e, "unknown option %s: --help lists them", name);
+        const int list =
+            !strcmp(name, "--tables") || !strcmp(name, "--tasks") || !strcmp(name, "--methods");
+        if (n == COUNT(numbers) && !text && !list)
+            return llama_fail(e, "unknown option %s: --help lists them", name);
         if (!value) return llama_fail(e, "%s wants a value", name);
         i++;
         if (!strcmp(name, "--model")) c->model = value;
@@ -126,15 +136,15 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- variants */
+/* ------------------------------------------------------------ variants */
 
 /* One row of a table: a way to attend while answering. */
 typedef struct variant {
-    int     table;                                          /* 0: dense, which every table has                  */
+    int     table;                                          /* 0: dense, which every table has */
     char    method[32], budget[32];
     santa_options options;
-    int     proxy_bits;                                     /* of the copy of K, where the options want one     */
-    int     per_layer;                                      /* num_samples of each layer is layer_samples       */
+    int     proxy_bits; /* of the copy of K, where the options want one */
+    int     per_layer;  /* num_samples of each layer is layer_samples */
     int64_t layer_samples[LAYER_BUDGETS_MAX_LAYERS];
 } variant;
 
@@ -150,15 +160,15 @@ typedef struct measures { entry *data; int count, capacity; } measures;
 typedef struct run {
     config c;
     tasks_config text;
-    int32_t  queries_of[TASKS_COUNT];                       /* asked per body                                   */
+    int32_t  queries_of[TASKS_COUNT];                       /* asked per body */
     llama_model model;
     variant *variants;
     int      variant_count;
-    cell    *cells;                                         /* [bodies, variants, TASKS_COUNT]                  */
-    measures *means;                                        /* [bodies]                                         */
-    pthread_mutex_t mutex;                                  /* of what follows                                  */
-    double   done, all, start;                              /* progress, in steps of decoding                   */
-    double   prefill;                                       /* seconds, of all texts                            */
+    cell    *cells;                                         /* [bodies, variants, TASKS_COUNT] */
+    measures *means;                                        /* [bodies] */
+    pthread_mutex_t mutex;                                  /* of what follows */
+    double   done, all, start;                              /* progress, in steps of decoding */
+    double   prefill;                                       /* seconds, of all texts */
     int      shown, failed;
     llama_error error;
 } run;
@@ -179,8 +189,10 @@ static variant *add_variant(run *r, int table, const char *method, const char *b
     snprintf(v->method, sizeof v->method, "%s", method);
     snprintf(v->budget, sizeof v->budget, "%s", budget);
     v->options = o;
-    /* Each its own draws, also where two methods would return the same rows for the same seed (sys and prop). */
-    v->options.seed = tasks_mix((uint64_t)r->c.seed * 8191u + (uint64_t)o.method * 64u + (uint64_t)o.scores);
+    /* Each its own draws, also where two methods would return the same rows for the same seed
+       (sys and prop). */
+    v->options.seed =
+        tasks_mix((uint64_t)r->c.seed * 8191u + (uint64_t)o.method * 64u + (uint64_t)o.scores);
     return v;
 }
 
@@ -196,7 +208,8 @@ static void add_table_1(run *r) {
     for (int m = SANTA_IID; m <= SANTA_TOP_K; m++)
         for (int i = 0; i < COUNT(budgets) && (r->c.methods >> m & 1u); i++) {
             snprintf(text, sizeof text, "%d", (int)budgets[i]);
-            add_variant(r, 1, santa_method_name((santa_method)m), text, with_samples((santa_method)m, budgets[i]));
+            add_variant(r, 1, santa_method_name((santa_method)m), text,
+                        with_samples((santa_method)m, budgets[i]));
         }
     for (int i = 0; i < COUNT(top_ps) && (r->c.methods >> SANTA_TOP_P & 1u); i++) {
         santa_options o = with_samples(SANTA_TOP_P, 0);
@@ -222,9 +235,11 @@ static void add_table_2(run *r) {
     for (int full = 0; full < 2; full++)
         for (int heavy = 1; heavy >= 0; heavy--)
             for (int i = 0; i < COUNT(epsilons); i++) {
-                snprintf(method, sizeof method, "%s, %s", full ? "full" : "denominator", heavy ? "oracle" : "no heavy");
+                snprintf(method, sizeof method, "%s, %s", full ? "full" : "denominator",
+                         heavy ? "oracle" : "no heavy");
                 snprintf(budget, sizeof budget, "eps %g", epsilons[i]);
-                add_variant(r, 2, method, budget, vattention(full, heavy, epsilons[i], 0.05, SANTA_BOUND_CLT));
+                add_variant(r, 2, method, budget,
+                            vattention(full, heavy, epsilons[i], 0.05, SANTA_BOUND_CLT));
             }
 }
 
@@ -263,7 +278,7 @@ static void add_table_6(run *r) {
             for (int i = 0; i < COUNT(samples); i++) {
                 santa_options o = with_samples(method[k], samples[i]);
                 snprintf(budget, sizeof budget, "%d", (int)samples[i]);
-                if (method[k] == SANTA_VATTENTION) {                  /* as many: half of them heavy, half at random */
+                if (method[k] == SANTA_VATTENTION) { /* as many: half of them heavy, half at random */
                     o.vattention.sink_tokens = 4;
                     o.vattention.local_tokens = 64;
                     o.vattention.heavy_tokens = samples[i] / 2;
@@ -295,7 +310,7 @@ static void add_sensitivity(run *r) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- measures */
+/* ------------------------------------------------------------ measures */
 
 static entry *find_entry(measures *m, int table, const char *section, const char *row, const char *column) {
     for (int i = 0; i < m->count; i++) {
@@ -316,8 +331,9 @@ static entry *find_entry(measures *m, int table, const char *section, const char
     return x;
 }
 
-static void add_measure(measures *m, int table, const char *section, const char *row, const char *column, double value) {
-    if (!isfinite(value)) return;                           /* a head whose exact output is 0 has no relative error */
+static void add_measure(measures *m, int table, const char *section, const char *row, const char *column,
+                        double value) {
+    if (!isfinite(value)) return; /* a head whose exact output is 0 has no relative error */
     entry *x = find_entry(m, table, section, row, column);
     x->sum += value;
     x->count += 1.0;
@@ -332,37 +348,42 @@ static void merge_measures(measures *to, const measures *from) {
     }
 }
 
-/* -------------------------------------------------------------------------------------------------- probing */
+/* ------------------------------------------------------------ probing */
 
-/* Other attention on the very inputs that the dense step has, at the first step of a query: its error shows without the
-   differences that earlier steps and layers have grown. */
+/* Other attention on the very inputs that the dense step has, at the first step of a query: its
+   error shows without the differences that earlier steps and layers have grown. */
 typedef struct probe {
     run     *r;
     llama_state *s;
-    int      on, rows;                                      /* rows: this query is one for tables 2 and 4        */
+    int      on, rows;                                      /* rows: this query is one for tables 2 and 4 */
     int64_t  body;
     uint64_t query_seed;
-    int32_t  task, length;                                  /* length: keys at the first step                    */
-    float   *out;                                           /* [n_heads, head_dim]                               */
+    int32_t  task, length;                                  /* length: keys at the first step */
+    float   *out;                                           /* [n_heads, head_dim] */
     void    *workspace;
     size_t   bytes;
-    float   *scores, *p;                                    /* [group, length], [length]                         */
-    float   *lse;                                           /* [2, n_heads]: exact, estimated                    */
-    santa_audit *audit;                                     /* [n_heads]                                         */
+    float   *scores, *p;                                    /* [group, length], [length] */
+    float   *lse;                                           /* [2, n_heads]: exact, estimated */
+    santa_audit *audit;                                     /* [n_heads] */
 } probe;
 
-static uint64_t seed_of(const santa_options *o, uint64_t query_seed) { return tasks_mix(o->seed ^ query_seed); }
+static uint64_t seed_of(const santa_options *o, uint64_t query_seed) {
+    return tasks_mix(o->seed ^ query_seed);
+}
 
 /* Runs other options on the step's inputs, on the device that a names; the output is in p->out. */
 static int attend_again(probe *p, const santa_attention *a, santa_options o) {
     santa_attention b = *a;
     b.out.data = p->out;
-    const santa_status status = b.q.device == SANTA_CPU ? santa_decode(&b, &o, p->workspace, p->bytes, NULL)
-                                                        : LLAMA_DECODE(&b, &o, p->workspace, p->bytes, NULL);
+    const santa_status status = b.q.device == SANTA_CPU
+                                    ? santa_decode(&b, &o, p->workspace, p->bytes, NULL)
+                                    : LLAMA_DECODE(&b, &o, p->workspace, p->bytes, NULL);
     return status == SANTA_OK ? 0 : fail(p->r, santa_status_string(status));
 }
 
-static const float *head_of(const santa_attention *a, const float *data, int64_t head) { return data + head * a->out.shape[3]; }
+static const float *head_of(const santa_attention *a, const float *data, int64_t head) {
+    return data + head * a->out.shape[3];
+}
 
 /* The copy of K that a row draws from, up to the step. */
 static int with_copy(probe *p, santa_attention *a, const variant *v, int32_t layer) {
@@ -400,13 +421,14 @@ static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
     }
 }
 
-/* One draw of all heads: p->lse has the exact and the estimated sums, p->audit the budgets. Heads that took every key are
-   exact and prove nothing. */
-static void add_coverage(const probe *p, const santa_attention *a, const char *section, const char *row, double epsilon,
-                         double delta, int full, measures *m) {
+/* One draw of all heads: p->lse has the exact and the estimated sums, p->audit the budgets.
+   Heads that took every key are exact and prove nothing. */
+static void add_coverage(const probe *p, const santa_attention *a, const char *section, const char *row,
+                         double epsilon, double delta, int full, measures *m) {
     const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
     for (int64_t h = 0; h < heads; h++) {
-        const double l2 = santa_relative_l2(head_of(a, p->out, h), head_of(a, (const float *)a->out.data, h), dim);
+        const double l2 =
+            santa_relative_l2(head_of(a, p->out, h), head_of(a, (const float *)a->out.data, h), dim);
         const double off = fabs(exp((double)p->lse[heads + h] - (double)p->lse[h]) - 1.0);
         const double allowed = epsilon + 1e-5;              /* rounding of two f32 sums */
         add_measure(m, 2, section, row, "density %", 100.0 * p->audit[h].density);
@@ -434,7 +456,8 @@ static void probe_coverage(probe *p, santa_attention a, int32_t layer, measures 
         snprintf(row, sizeof row, "%s, %s, %s, delta %.2f, eps %.2f", full ? "full" : "denominator",
                  heavy ? "oracle" : "no heavy", hoeffding ? "Hoeffding" : "CLT", delta, epsilon);
         for (int draw = 0; draw < COVERAGE_DRAWS; draw++) {
-            o = vattention(full, heavy, epsilon, delta, hoeffding ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT);
+            o = vattention(full, heavy, epsilon, delta,
+                           hoeffding ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT);
             o.vattention.audit = p->audit;
             o.seed = tasks_mix(p->query_seed + (uint64_t)(i * COVERAGE_DRAWS + draw));
             o.offset = santa_offset(layer, 0);
@@ -471,12 +494,14 @@ static int tiles_for_90(const float *p, int64_t n, double *mass) {
     return used;
 }
 
-typedef santa_status (*variance_function)(const float *p, int64_t n, const float *v, int64_t stride, int64_t dv,
-                                          int64_t num_samples, double *variance, void *workspace, size_t workspace_bytes);
+typedef santa_status (*variance_function)(const float *p, int64_t n, const float *v, int64_t stride,
+                                          int64_t dv, int64_t num_samples, double *variance,
+                                          void *workspace, size_t workspace_bytes);
 
 /* Table 4, what follows from one head's probabilities alone. */
 static void probe_head(probe *p, const santa_attention *a, int32_t layer, int64_t head, measures *m) {
-    static const variance_function variance_of[] = { santa_variance_iid, santa_variance_strat, santa_variance_sys };
+    static const variance_function variance_of[] = { santa_variance_iid, santa_variance_strat,
+                                                     santa_variance_sys };
     static const santa_method method[] = { SANTA_IID, SANTA_STRAT, SANTA_SYS };
     const int64_t n = p->length, dim = a->v.shape[3], group = a->q.shape[2] / a->v.shape[2];
     const float *const v = (const float *)a->v.data + head / group * a->v.stride[2];
@@ -486,8 +511,8 @@ static void probe_head(probe *p, const santa_attention *a, int32_t layer, int64_
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < COUNT(variance_budgets); i++) {
             double variance = 0.0;
-            const santa_status status = variance_of[k](p->p, n, v, a->v.stride[1], dim, variance_budgets[i], &variance,
-                                                       p->workspace, p->bytes);
+            const santa_status status = variance_of[k](p->p, n, v, a->v.stride[1], dim, variance_budgets[i],
+                                                       &variance, p->workspace, p->bytes);
             if (status != SANTA_OK) { fail(p->r, santa_status_string(status)); return; }
             snprintf(column, sizeof column, "%d", (int)variance_budgets[i]);
             add_measure(m, 4, section, santa_method_name(method[k]), column, variance);
@@ -521,7 +546,8 @@ static void probe_squares(probe *p, const santa_attention *a, int32_t layer, mea
                 if (attend_again(p, a, o) != 0) return;
                 snprintf(column, sizeof column, "%d", (int)variance_budgets[i]);
                 for (int64_t h = 0; h < heads; h++) {
-                    const float *got = head_of(a, p->out, h), *want = head_of(a, (const float *)a->out.data, h);
+                    const float *got = head_of(a, p->out, h),
+                                *want = head_of(a, (const float *)a->out.data, h);
                     double square = 0.0;
                     for (int64_t c = 0; c < dim; c++)
                         square += ((double)got[c] - (double)want[c]) * ((double)got[c] - (double)want[c]);
@@ -533,7 +559,8 @@ static void probe_squares(probe *p, const santa_attention *a, int32_t layer, mea
 /* Of flash at the usual tile size, by the number of tiles that hold 90 % of a head's mass. */
 static void add_by_tiles(measures *m, const char *task, int tiles, double l2, double cosine) {
     static const struct { const char *name; int most; } class_of[] = {
-        { "1 tile", 1 }, { "2 tiles", 2 }, { "3-4 tiles", 4 }, { "5-8 tiles", 8 }, { "9 tiles or more", INT32_MAX },
+        { "1 tile", 1 }, { "2 tiles", 2 }, { "3-4 tiles", 4 }, { "5-8 tiles", 8 },
+        { "9 tiles or more", INT32_MAX },
     };
     char section[64], row[64];
     int found = 0;
@@ -578,7 +605,11 @@ static void probe_rows(probe *p, const santa_attention *a, int32_t layer, measur
     const santa_options dense = llama_dense();
     const int64_t n = p->length, kv_heads = a->k.shape[2], group = a->q.shape[2] / kv_heads;
     double *mass = (double *)malloc((size_t)(n / TILE + 1) * sizeof *mass);
-    if (!mass || a->q.shape[2] > MAX_HEADS) { fail(p->r, "no memory, or too many heads"); free(mass); return; }
+    if (!mass || a->q.shape[2] > MAX_HEADS) {
+        fail(p->r, "no memory, or too many heads");
+        free(mass);
+        return;
+    }
     for (int64_t kv = 0; kv < kv_heads; kv++) {
         const santa_status status = santa_scores(a, &dense, 0, 0, kv, p->scores, n, p->workspace, p->bytes);
         if (status != SANTA_OK) { fail(p->r, santa_status_string(status)); break; }
@@ -629,7 +660,8 @@ static void probe_copies(probe *p, const santa_attention *a, int32_t layer, meas
     free(copied);
 }
 
-/* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is in its reach. */
+/* What the tables measure beside their rows is the CPU's: it has all methods, and all memory is
+   in its reach. */
 static santa_attention on_cpu(santa_attention a) {
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CPU;
     return a;
@@ -678,7 +710,9 @@ static int open_probe(probe *p, run *r, llama_state *s, int64_t body) {
     p->p = (float *)malloc(capacity * sizeof(float));
     s->tap = tap;
     s->tap_user = p;
-    return p->workspace && p->out && p->lse && p->audit && p->scores && p->p ? 0 : fail(r, "no memory for probes");
+    return p->workspace && p->out && p->lse && p->audit && p->scores && p->p
+               ? 0
+               : fail(r, "no memory for probes");
 }
 
 static void close_probe(probe *p) {
@@ -690,7 +724,7 @@ static void close_probe(probe *p) {
     free(p->p);
 }
 
-/* ----------------------------------------------------------------------------------------------- evaluation */
+/* ------------------------------------------------------------ evaluation */
 
 static double log_likelihood(const float *logits, int32_t n, int32_t token) {
     double max = -HUGE_VAL, sum = 0.0;
@@ -717,17 +751,17 @@ static double copy_row(const llama_state *s) {
     return (double)bytes / (double)(s->capacity / SANTA_BLOCK * SANTA_BLOCK * s->model->n_kv_heads);
 }
 
-/* Answers a query whose prompt, but for its last token, is in the cache up to position. Adds to the cell; *first is the
-   first token of the answer. */
-static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_t position, uint64_t query_seed, cell *c,
-                  int32_t *first, llama_error *e) {
+/* Answers a query whose prompt, but for its last token, is in the cache up to position. Adds to
+   the cell; *first is the first token of the answer. */
+static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_t position,
+                  uint64_t query_seed, cell *c, int32_t *first, llama_error *e) {
     enum { MAX_OUTPUT = TASKS_MAX_ANSWER + 8 };
     int32_t output[MAX_OUTPUT], token = q->prompt[q->prompt_length - 1], length = 0;
     if (set_options(s, v, query_seed, e) != 0) return -1;
     while (length < tasks_limit(q) && length < MAX_OUTPUT) {
         if (llama_forward(s, token, position + length, 1, e) != 0) return -1;
         output[length] = token = llama_argmax(s->logits, s->model->vocab_size);
-        if (q->task == TASKS_PLAIN) {                       /* the text goes on as it is, whatever was predicted */
+        if (q->task == TASKS_PLAIN) { /* the text goes on as it is, whatever was predicted */
             token = q->answer[length];
             c->sum[NLL] -= log_likelihood(s->logits, s->model->vocab_size, token);
             c->sum[PREDICTED] += 1.0;
@@ -750,10 +784,11 @@ static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------- progress */
+/* ------------------------------------------------------------ progress */
 
 static double steps_of(const tasks_query *q) { return (double)q->answer_length + (q->task != TASKS_PLAIN); }
-static double steps_of_prefill(const run *r) { return 0.4 * (double)r->text.length; }     /* measured; for the bar only */
+/* measured; for the bar only */
+static double steps_of_prefill(const run *r) { return 0.4 * (double)r->text.length; }
 
 static void progress(run *r, double steps, double prefill_seconds) {
     enum { WIDTH = 40 };
@@ -763,7 +798,8 @@ static void progress(run *r, double steps, double prefill_seconds) {
     const double share = fmin(1.0, r->done / r->all);
     const int percent = (int)(100.0 * share), terminal = isatty(fileno(stderr));
     if (percent > r->shown && (terminal || percent / 10 > r->shown / 10)) {
-        const int bar = percent * WIDTH / 100, left = (int)((llama_seconds() - r->start) * (1.0 / share - 1.0));
+        const int bar = percent * WIDTH / 100,
+                  left = (int)((llama_seconds() - r->start) * (1.0 / share - 1.0));
         fprintf(stderr, "%s[%.*s%*s] %3d %%, %d:%02d left  %s", terminal ? "\r" : "", bar,
                 "########################################", WIDTH - bar, "", percent, left / 60, left % 60,
                 terminal ? "" : "\n");
@@ -798,7 +834,7 @@ static void parallel(run *r, int64_t count, santa_task task, void *context) {
     while (started > 0) pthread_join(thread[--started], NULL);
 }
 
-/* --------------------------------------------------------------------------------------------------- a body */
+/* ------------------------------------------------------------ a body */
 
 /* A text in a cache, with its queries. */
 typedef struct body {
@@ -820,7 +856,8 @@ static int open_body(body *b, run *r, uint64_t seed, llama_error *e) {
     b->count = tasks_query_count(&r->text);
     b->token = (int32_t *)malloc((size_t)r->text.length * sizeof *b->token);
     b->query = (tasks_query *)malloc((size_t)b->count * sizeof *b->query);
-    if (!b->token || !b->query) return llama_fail(e, "no memory for a text of %d tokens", (int)r->text.length);
+    if (!b->token || !b->query)
+        return llama_fail(e, "no memory for a text of %d tokens", (int)r->text.length);
     if (tasks_make(&r->text, seed, b->token, b->query, &te) != 0) return llama_fail(e, "%s", te.text);
     if (llama_state_init(&b->s, &r->model, r->text.length + TASKS_ROOM, e) != 0) return -1;
     return llama_prefill(&b->s, b->token, r->text.length, 0, e);
@@ -874,7 +911,7 @@ static void body_task(void *context, int64_t i) {
     if (status != 0) fail(r, e.text);
 }
 
-/* ------------------------------------------------------------------------------------------ per-layer budgets */
+/* ------------------------------------------------------------ per-layer budgets */
 
 /* The search of table 5: its texts are not those of the tables. */
 typedef struct search {
@@ -914,7 +951,10 @@ static void search_body_task(void *context, int64_t i) {
         while (begin + count < b->count && b->query[begin + count].task == task) count++;
         const tasks_query *q = &b->query[begin + tasks_below(&random, count)];
         const int64_t position = ask(b, x->r, q, &e);
-        if (position < 0 || answer(&b->s, &x->trial, q, position, random, &c, &first, &e) != 0) { fail(x->r, e.text); return; }
+        if (position < 0 || answer(&b->s, &x->trial, q, position, random, &c, &first, &e) != 0) {
+            fail(x->r, e.text);
+            return;
+        }
         x->score[question] = c.sum[SCORE];
     }
 }
@@ -961,12 +1001,13 @@ static int add_searched(run *r) {
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------------------- report */
+/* ------------------------------------------------------------ report */
 
-static void emit(FILE *csv, int table, const char *section, const char *row, const char *column, const char *metric,
-                 double value, double low, double high) {
+static void emit(FILE *csv, int table, const char *section, const char *row, const char *column,
+                 const char *metric, double value, double low, double high) {
     if (!csv) return;
-    fprintf(csv, "%d,\"%s\",\"%s\",\"%s\",%s,%.6g,%.6g,%.6g\n", table, section, row, column, metric, value, low, high);
+    fprintf(csv, "%d,\"%s\",\"%s\",\"%s\",%s,%.6g,%.6g,%.6g\n", table, section, row, column, metric, value,
+            low, high);
 }
 
 static cell total(const run *r, int v, int task) {           /* task < 0: all */
@@ -985,12 +1026,14 @@ static double grade_of(const run *r, int64_t index, int v, int task) {
 }
 
 static tasks_interval accuracy(const run *r, int v, int task, double *score) {
-    static const int64_t graded[TASKS_COUNT] = { 1, 1, 4, 3, TASKS_MAX_ANSWER };     /* parts of an answer, each right or wrong */
+    /* parts of an answer, each right or wrong */
+    static const int64_t graded[TASKS_COUNT] = { 1, 1, 4, 3, TASKS_MAX_ANSWER };
     for (int64_t b = 0; b < r->c.bodies; b++) score[b] = grade_of(r, b, v, task);
     return tasks_confidence(score, r->c.bodies, r->queries_of[task] * graded[task]);
 }
 
-/* Grade minus dense's on the same queries, mean of the tasks in the set: much of the spread is common to both. */
+/* Grade minus dense's on the same queries, mean of the tasks in the set: much of the spread is
+   common to both. */
 static tasks_interval difference(const run *r, int v, unsigned tasks) {
     tasks_interval d = { 0.0, 0.0, 0.0 };
     const double n = (double)r->c.bodies;
@@ -1015,7 +1058,9 @@ static tasks_interval difference(const run *r, int v, unsigned tasks) {
 
 static double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 
-typedef struct share { double v_group, v_head, k_group, k_head, bytes, rescued, redone, l2, rms, cosine, top_1, nll; } share;
+typedef struct share {
+    double v_group, v_head, k_group, k_head, bytes, rescued, redone, l2, rms, cosine, top_1, nll;
+} share;
 
 static share shares(const run *r, const cell *c, int dense) {
     const double group = (double)(r->model.n_heads / r->model.n_kv_heads), dim = (double)r->model.head_dim;
@@ -1041,10 +1086,12 @@ static void emit_shares(FILE *csv, const variant *v, int table, const char *task
         { "v_rows_group_percent", s->v_group }, { "v_rows_head_percent", s->v_head },
         { "k_features_group_percent", s->k_group }, { "k_features_head_percent", s->k_head },
         { "bytes_percent", s->bytes }, { "rescued_percent", s->rescued }, { "redone_percent", s->redone },
-        { "relative_l2", s->l2 }, { "relative_l2_rms", s->rms }, { "cosine", s->cosine }, { "top1_same_percent", s->top_1 },
+        { "relative_l2", s->l2 }, { "relative_l2_rms", s->rms }, { "cosine", s->cosine },
+        { "top1_same_percent", s->top_1 },
     };
     for (int i = 0; i < COUNT(metric); i++)
-        emit(csv, table, task, v->method, v->budget, metric[i].name, metric[i].value, metric[i].value, metric[i].value);
+        emit(csv, table, task, v->method, v->budget, metric[i].name, metric[i].value, metric[i].value,
+             metric[i].value);
 }
 
 static int print_variant(const run *r, int i, int table, FILE *csv) {
@@ -1058,18 +1105,19 @@ static int print_variant(const run *r, int i, int table, FILE *csv) {
         const cell c = total(r, i, t);
         const share s = shares(r, &c, i == 0);
         printf(" %5.1f\xC2\xB1%-4.1f", 100.0 * a.mean, 50.0 * (a.high - a.low));
-        emit(csv, table, tasks_task_name[t], v->method, v->budget, "accuracy_percent", 100.0 * a.mean, 100.0 * a.low,
-             100.0 * a.high);
+        emit(csv, table, tasks_task_name[t], v->method, v->budget, "accuracy_percent", 100.0 * a.mean,
+             100.0 * a.low, 100.0 * a.high);
         const tasks_interval d = difference(r, i, 1u << t);
-        emit(csv, table, tasks_task_name[t], v->method, v->budget, "against_dense_points", 100.0 * d.mean, 100.0 * d.low,
-             100.0 * d.high);
+        emit(csv, table, tasks_task_name[t], v->method, v->budget, "against_dense_points", 100.0 * d.mean,
+             100.0 * d.low, 100.0 * d.high);
         emit_shares(csv, v, table, tasks_task_name[t], &s);
         if (t == TASKS_PLAIN) emit(csv, table, "TEXT", v->method, v->budget, "nats", s.nll, s.nll, s.nll);
     }
     const cell c = total(r, i, -1);
     const share s = shares(r, &c, i == 0);
     const tasks_interval d = difference(r, i, ~0u);
-    emit(csv, table, "all", v->method, v->budget, "against_dense_points", 100.0 * d.mean, 100.0 * d.low, 100.0 * d.high);
+    emit(csv, table, "all", v->method, v->budget, "against_dense_points", 100.0 * d.mean, 100.0 * d.low,
+         100.0 * d.high);
     printf(" %6.1f\xC2\xB1%-4.1f", 100.0 * d.mean, 50.0 * (d.high - d.low));
     if (r->queries_of[TASKS_PLAIN]) printf(" %6.3f", s.nll);
     printf("  %6.2f %6.2f", s.v_group, s.v_head);
@@ -1100,7 +1148,8 @@ static void print_slope(const measures *m, const entry *first) {
     double n = 0.0, x = 0.0, y = 0.0, xx = 0.0, xy = 0.0;
     for (int i = 0; i < m->count; i++) {
         const entry *e = &m->data[i];
-        if (strcmp(e->section, first->section) != 0 || strcmp(e->row, first->row) != 0 || !(e->sum > 0.0)) continue;
+        if (strcmp(e->section, first->section) != 0 || strcmp(e->row, first->row) != 0 || !(e->sum > 0.0))
+            continue;
         const double a = log(atof(e->column)), b = log(e->sum / e->count);
         n += 1.0;
         x += a;
@@ -1132,8 +1181,10 @@ static void print_section(const measures *m, int first, FILE *csv) {
         printf("%-52s", e->row);
         for (int k = 0; k < columns; k++) {
             int j = first;
-            while (j < m->count && (strcmp(m->data[j].section, f->section) != 0 || strcmp(m->data[j].row, e->row) != 0
-                                    || strcmp(m->data[j].column, column[k]) != 0)) j++;
+            while (j < m->count
+                   && (strcmp(m->data[j].section, f->section) != 0 || strcmp(m->data[j].row, e->row) != 0
+                       || strcmp(m->data[j].column, column[k]) != 0))
+                j++;
             if (j == m->count) { printf(" %12s", "-"); continue; }
             const double value = m->data[j].sum / m->data[j].count;
             printf(" %12.4g", value);
@@ -1147,7 +1198,8 @@ static void print_section(const measures *m, int first, FILE *csv) {
 /* Do the sections agree, or with kind what stands before their comma (the task stands behind it)? */
 static int same_section(const entry *a, const entry *b, int kind) {
     const size_t n = strcspn(a->section, ",");
-    return kind ? n == strcspn(b->section, ",") && strncmp(a->section, b->section, n) == 0 : !strcmp(a->section, b->section);
+    return kind ? n == strcspn(b->section, ",") && strncmp(a->section, b->section, n) == 0
+                : !strcmp(a->section, b->section);
 }
 
 static int is_first(const measures *m, int i, int kind) {
@@ -1162,7 +1214,8 @@ static void print_measures(const run *r, int table, FILE *csv) {
     for (int i = 0; i < all.count; i++) {
         if (all.data[i].table != table || !is_first(&all, i, 1)) continue;
         for (int j = i; j < all.count; j++)                 /* one kind of section after the other */
-            if (same_section(&all.data[i], &all.data[j], 1) && is_first(&all, j, 0)) print_section(&all, j, csv);
+            if (same_section(&all.data[i], &all.data[j], 1) && is_first(&all, j, 0))
+                print_section(&all, j, csv);
     }
     free(all.data);
 }
@@ -1175,9 +1228,12 @@ static int report(const run *r, FILE *csv) {
         if (table != 4 && print_variants(r, table, csv) != 0) return -1;
         print_measures(r, table, csv);
     }
-    printf("\nAccuracy in %% \xC2\xB1 half its 95 %% interval (queries of one text are not independent); vs dense: points\n"
-           "to dense on the same queries, mean of the tasks; nats: of a word of TEXT; V: distinct rows read, per group of\n"
-           "heads and per head, %% of dense; rel.L2, cosine: output of a head against dense at the same state, the first step\n"
+    printf("\nAccuracy in %% \xC2\xB1 half its 95 %% interval (queries of one text are not "
+           "independent); vs dense: points\n"
+           "to dense on the same queries, mean of the tasks; nats: of a word of TEXT; V: distinct rows "
+           "read, per group of\n"
+           "heads and per head, %% of dense; rel.L2, cosine: output of a head against dense at the same "
+           "state, the first step\n"
            "of each answer, mean of heads, layers and queries; top-1: the first token is dense's, %%.\n");
     return 0;
 }
@@ -1193,17 +1249,18 @@ static void print_header(const run *r, int argc, char **argv) {
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&seconds));
     printf("#");
     for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
-    printf("\n# %s; cpu %s, %d threads; attention on the %s\n", date, colon ? colon + 2 : "unknown", (int)r->c.threads,
-           LLAMA_DEVICE == SANTA_CPU ? "CPU" : "GPU");
-    printf("# %s: %d layers, %d heads on %d KV heads, head_dim %d; texts: %d of %d tokens; queries a text:", r->c.model,
-           (int)r->model.n_layers, (int)r->model.n_heads, (int)r->model.n_kv_heads, (int)r->model.head_dim,
-           (int)r->c.bodies, (int)r->text.length);
-    for (int t = 0; t < TASKS_COUNT; t++) if (r->queries_of[t]) printf(" %s %d", tasks_task_name[t], (int)r->queries_of[t]);
+    printf("\n# %s; cpu %s, %d threads; attention on the %s\n", date, colon ? colon + 2 : "unknown",
+           (int)r->c.threads, LLAMA_DEVICE == SANTA_CPU ? "CPU" : "GPU");
+    printf("# %s: %d layers, %d heads on %d KV heads, head_dim %d; texts: %d of %d tokens; queries a text:",
+           r->c.model, (int)r->model.n_layers, (int)r->model.n_heads, (int)r->model.n_kv_heads,
+           (int)r->model.head_dim, (int)r->c.bodies, (int)r->text.length);
+    for (int t = 0; t < TASKS_COUNT; t++)
+        if (r->queries_of[t]) printf(" %s %d", tasks_task_name[t], (int)r->queries_of[t]);
     printf("\n");
     fflush(stdout);
 }
 
-/* ----------------------------------------------------------------------------------------------------- main */
+/* ------------------------------------------------------------ main */
 
 /* Rows that this device does not have are left out, by name. */
 static int drop_unavailable(run *r, llama_error *e) {
@@ -1228,10 +1285,12 @@ static int drop_unavailable(run *r, llama_error *e) {
 static int prepare(run *r, llama_error *e) {
     if (llama_load(&r->model, r->c.model, e) != 0) return -1;
     if (r->model.vocab_size != TASKS_VOCAB)
-        return llama_fail(e, "%s: a vocabulary of %d, but the tasks have %d tokens: it was not trained on them", r->c.model,
-                          (int)r->model.vocab_size, (int)TASKS_VOCAB);
+        return llama_fail(
+            e, "%s: a vocabulary of %d, but the tasks have %d tokens: it was not trained on them",
+            r->c.model, (int)r->model.vocab_size, (int)TASKS_VOCAB);
     if (r->c.length > r->model.seq_len)
-        return llama_fail(e, "--length %d: %s was trained up to %d", (int)r->c.length, r->c.model, (int)r->model.seq_len);
+        return llama_fail(e, "--length %d: %s was trained up to %d", (int)r->c.length, r->c.model,
+                          (int)r->model.seq_len);
     if (r->model.n_layers > LAYER_BUDGETS_MAX_LAYERS || r->model.n_layers > MAX_VARIANTS / 4)
         return llama_fail(e, "%s: %d layers are too many", r->c.model, (int)r->model.n_layers);
     r->text = tasks_default((int32_t)r->c.length, TASKS_EVALUATION);
@@ -1301,7 +1360,8 @@ int main(int argc, char **argv) {
     if (status == 0) {
         const double seconds = llama_seconds() - r.start;
         if (report(&r, csv) != 0) status = llama_fail(&e, "no memory for the report");
-        printf("# %.0f s; dense prefill of a text: %.1f s on one thread\n", seconds, r.prefill / (double)r.c.bodies);
+        printf("# %.0f s; dense prefill of a text: %.1f s on one thread\n", seconds,
+               r.prefill / (double)r.c.bodies);
     }
     if (csv && (ferror(csv) != 0 || fclose(csv) != 0)) status = llama_fail(&e, "cannot write %s", r.c.csv);
     for (int64_t b = 0; r.means && b < r.c.bodies; b++) free(r.means[b].data);
@@ -1309,7 +1369,8 @@ int main(int argc, char **argv) {
     free(r.cells);
     free(r.variants);
     llama_free(&r.model);
-    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout))) status = llama_fail(&e, "cannot write the output");
+    if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+        status = llama_fail(&e, "cannot write the output");
     if (status != 0) fprintf(stderr, "accuracy: %s\n", e.text);
     return status == 0 ? 0 : 1;
 }

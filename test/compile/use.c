@@ -1,5 +1,6 @@
-/* Calls every public function once and looks at the result, in whatever way the matrix compiles it: with the
-   implementation in this unit (-DSANTA_IMPLEMENTATION), in unit.c, or static in both. Prints the instruction set. */
+/* Calls every public function once and looks at the result, in whatever way the matrix compiles
+   it: with the implementation in this unit (-DSANTA_IMPLEMENTATION), in unit.c, or static in
+   both. Prints the instruction set. */
 #include "../../santa.h"
 #include "../../santa.h"
 #include <math.h>
@@ -13,9 +14,11 @@ extern "C"
 santa_status unit_decode(const santa_attention *a, const santa_options *o, void *workspace, size_t bytes);
 #endif
 
-enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS, SCRATCH = 1 << 18 };
+enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS,
+       SCRATCH = 1 << 18 };
 
-static float q[HEADS * DIM], k[N * KV_HEADS * DIM], v[N * KV_HEADS * DIM_V], out[HEADS * DIM_V], dense[HEADS * DIM_V];
+static float q[HEADS * DIM], k[N * KV_HEADS * DIM], v[N * KV_HEADS * DIM_V], out[HEADS * DIM_V],
+    dense[HEADS * DIM_V];
 static float scores[GROUP * N], weight[N], row[DIM_V], columns[N * KV_HEADS * DIM];
 static int32_t index_of[N];
 static union { double align; unsigned char bytes[SCRATCH]; } workspace;
@@ -28,7 +31,8 @@ static void expect(int ok, const char *what, int line) {
 }
 #define EXPECT(cond) expect((cond) ? 1 : 0, #cond, __LINE__)
 
-/* Distance relative to the larger, false for NaN even where the compiler folds isnan: the comparison is on bits. */
+/* Distance relative to the larger, false for NaN even where the compiler folds isnan: the
+   comparison is on bits. */
 static int near_to(double x, double y, double tolerance) {
     const double  distance = fabs(x - y), limit = tolerance * (1.0 + fabs(y));
     unsigned char bits[sizeof(double)];
@@ -80,8 +84,9 @@ static void attend(void) {
     a.k = santa_keys_feature_major(&a.k, columns);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         o.method = (santa_method)m;
-        o.num_samples = 4096;                                 /* many draws: every method is near dense, top-k equal */
-        EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method && santa_method_traits(o.method) != 0);
+        o.num_samples = 4096; /* many draws: every method is near dense, top-k equal */
+        EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method &&
+               santa_method_traits(o.method) != 0);
         EXPECT(decode(&a, &o, NULL) == SANTA_OK);
         EXPECT(decode(&a, &o, &stats) == SANTA_OK);
         EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
@@ -109,7 +114,8 @@ static void attend(void) {
 
     float lse = 0.0f, other_lse = 0.0f, half[DIM_V] = {0};
     EXPECT(santa_merge(1, DIM_V, row, &lse, half, &other_lse) == SANTA_OK);
-    for (int i = 0; i < DIM_V; i++) EXPECT(near_to((double)row[i], 0.5 * (double)out[GROUP * DIM_V + i], 1e-5));
+    for (int i = 0; i < DIM_V; i++)
+        EXPECT(near_to((double)row[i], 0.5 * (double)out[GROUP * DIM_V + i], 1e-5));
     EXPECT(near_to((double)lse, log(2.0), 1e-6));
 }
 
@@ -144,7 +150,8 @@ static void measure(void) {
 static void convert_and_draw(void) {
     uint32_t counter[4] = {0, 0, 0, 0}, key[2] = {0, 0}, word[4];
     santa_philox(counter, key, word);
-    EXPECT(word[0] == 0x6627e8d5u && word[1] == 0xe169c58du && word[2] == 0xbc57ac4cu && word[3] == 0x9b00dbd8u);
+    EXPECT(word[0] == 0x6627e8d5u && word[1] == 0xe169c58du && word[2] == 0xbc57ac4cu &&
+           word[3] == 0x9b00dbd8u);
     EXPECT(santa_random(7, 65537, 3, 0, 5, 0, 2) != santa_random(8, 65537, 3, 0, 5, 0, 2));
     EXPECT(near_to((double)santa_f16_to_f32(santa_f32_to_f16(-1.5f)), -1.5, 0.0));
     EXPECT(near_to((double)santa_bf16_to_f32(santa_f32_to_bf16(0.75f)), 0.75, 0.0));

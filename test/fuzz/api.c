@@ -114,7 +114,7 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
     return ok;
 }
 
-/* ----------------------------------------------------------------------------------- float64 */
+/* ------------------------------------------------------------ float64 */
 
 /* One row: exact attention, and bounds of what f32 may add to it. */
 typedef struct api_exact {
@@ -287,7 +287,7 @@ static int api_check_result(const fuzz_problem *p, const api_result *r) {
     return ok;
 }
 
-/* ----------------------------------------------------------------------------- the same bits */
+/* ------------------------------------------------------------ the same bits */
 
 static int api_same(const api_result *x, int64_t x_row, const api_result *y, int64_t y_row, int64_t rows,
                     const fuzz_spec *a, const fuzz_spec *b, const char *what) {
@@ -381,7 +381,7 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------ steps */
 
 /* scores, sample and gather of one row's group, as santa_decode did them in one go (or, dense,
    nearly so). */
@@ -569,7 +569,7 @@ static int api_check_feature_major(const fuzz_problem *p) {
     return ok;
 }
 
-/* ----------------------------------------------------------------------------------- numbers */
+/* ------------------------------------------------------------ numbers */
 
 static int api_check_conversions(fuzz_source *f) {
     const uint32_t bits = (uint32_t)fuzz_take(f, 4);

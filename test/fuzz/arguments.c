@@ -3,7 +3,7 @@
    cannot do. */
 #include "fuzz.h"
 
-/* -------------------------------------------------------------------------------- the memory */
+/* ------------------------------------------------------------ the memory */
 
 enum { ELEMENTS = 1 << 14, ORIGIN = ELEMENTS / 4, ENTRIES = 1 << 10, SLOTS = 1 << 10, CANARY = 0xa5 };
 
@@ -96,7 +96,7 @@ static int out_is_finite(const santa_tensor *t) {
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------ a call */
+/* ------------------------------------------------------------ a call */
 
 typedef struct fuzz_call {
     santa_attention a;
@@ -419,8 +419,8 @@ static int check_sample(fuzz_source *s, santa_options o) {
         }
         if (d.count) ok &= CHECK_INT(draws, d.draws);
         if (d.rows)
-            ok &= CHECK_MSG(fabs(sum - 1.0) < (o.method == SANTA_PPS ? 1.0 : 1e-4), "%s: weights add up to %.9g",
-                            santa_method_name(o.method), sum);
+            ok &= CHECK_MSG(fabs(sum - 1.0) < (o.method == SANTA_PPS ? 1.0 : 1e-4),
+                            "%s: weights add up to %.9g", santa_method_name(o.method), sum);
         if (tame) ok &= CHECK(d.rows > 0 && fuzz_is_finite(d.lse));
     }
     free(index);
