@@ -907,6 +907,11 @@ SANTADEF santa_status santa_variance_strat(const float *p, int64_t n, const floa
 SANTADEF santa_status santa_variance_sys  (const float *p, int64_t n, const float *v, int64_t stride,
                                            int64_t dv, int64_t num_samples, double *variance,
                                            void *workspace, size_t workspace_bytes);
+/* Exact for pps, likewise. size[n]: the largest probability of each key among the heads that draw
+   together, NULL = p: one head alone. */
+SANTADEF santa_status santa_variance_pps  (const float *p, const float *size, int64_t n, const float *v,
+                                           int64_t stride, int64_t dv, int64_t num_samples,
+                                           double *variance, void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_variance_workspace_size(int64_t n, int64_t dv);
 
 /* Expected number of distinct rows among the draws: iid, strat, sys (= prop, pps of one head). */
@@ -6155,8 +6160,8 @@ SANTADEF size_t santa_variance_workspace_size(int64_t n, int64_t dv) {
     uint64_t bytes;
     if (n <= 0 || dv <= 0) return 0;
     bytes = santa__add(
-        santa__add(santa__mul((uint64_t)n, sizeof(santa__break)), santa__mul((uint64_t)dv, sizeof(double))),
-        63);
+        santa__add(santa__mul((uint64_t)n, sizeof(santa__break)),
+                   santa__mul((uint64_t)dv, 2 * sizeof(double))), 63);
     return bytes > (uint64_t)PTRDIFF_MAX ? 0 : (size_t)bytes;
 }
 
@@ -6241,6 +6246,17 @@ static void santa__break_sift(santa__break *a, int64_t i, int64_t n) {
     a[i] = x;
 }
 
+static void santa__break_sort(santa__break *event, int64_t events) {
+    int64_t i;
+    for (i = events / 2; i-- > 0;) santa__break_sift(event, i, events);
+    for (i = events; i-- > 1;) {
+        santa__break x = event[0];
+        event[0] = event[i];
+        event[i] = x;
+        santa__break_sift(event, 0, i);
+    }
+}
+
 /* count_j(u) = ceil(x_j - u) - ceil(x_(j-1) - u) with x_j = S F_j and u in [0, 1): as u passes
    frac(x_j), one draw moves from key j to key j + 1. Between breakpoints the estimate is
    constant. */
@@ -6270,13 +6286,7 @@ SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float 
             events++;
         }
     }
-    for (i = events / 2; i-- > 0;) santa__break_sift(event, i, events);
-    for (i = events; i-- > 1;) {
-        santa__break x = event[0];
-        event[0] = event[i];
-        event[i] = x;
-        santa__break_sift(event, 0, i);
-    }
+    santa__break_sort(event, events);
     for (i = 0; i <= events; i++) {
         double next = i < events ? event[i].at : 1.0, norm = 0.0;
         for (c = 0; c < dv; c++) norm += diff[c] * diff[c];
@@ -6286,6 +6296,70 @@ SANTADEF santa_status santa_variance_sys(const float *p, int64_t n, const float 
         for (c = 0; c < dv; c++)
             diff[c] +=
                 ((double)v[(event[i].key + 1) * stride + c] - (double)v[event[i].key * stride + c]) / s;
+    }
+    *variance = total;
+    return SANTA_OK;
+}
+
+/* diff += times (v - anchor) of a key that is not sure. */
+static void santa__add_open(double *diff, const double *anchor, const float *v, int64_t dv, double times) {
+    int64_t c;
+    for (c = 0; c < dv; c++) diff[c] += times * ((double)v[c] - anchor[c]);
+}
+
+/* Key j is drawn while a tooth i + u lies in [x_(j-1), x_j), with x_j the sum of S size up to it: as
+   u passes frac(x_j), key j goes and key j + 1 comes, but those that are sure. What the drawn ones
+   miss is made up for by the mean of the sure ones, or not at all, see santa__anchor: so each
+   counts as its distance from there. */
+SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int64_t n, const float *v,
+                                         int64_t stride, int64_t dv, int64_t num_samples, double *variance,
+                                         void *workspace, size_t workspace_bytes) {
+    const double s = (double)num_samples;
+    double sum, x = 0.0, at = 0.0, total = 0.0, sure = 0.0, *diff, *anchor;
+    santa__break *event;
+    int64_t i, c, events = 0;
+    santa_status status =
+        santa__check_variance(p, n, v, stride, dv, num_samples, variance, workspace, workspace_bytes, &sum);
+    if (status != SANTA_OK) return status;
+    if (!size) size = p;
+    for (i = 0; i < n; i++)
+        if (!(size[i] >= p[i]) || santa__not_finite(size[i])) return SANTA_ERR_PROBABILITIES;
+    event = (santa__break *)(void *)santa__align(workspace);
+    diff = (double *)(void *)(event + n);
+    anchor = diff + dv;
+    memset(diff, 0, 2 * (size_t)dv * sizeof *diff);
+    for (i = 0; i < n; i++) {
+        if (s * (double)size[i] / sum < 1.0) continue;
+        sure += (double)p[i] / sum;
+        for (c = 0; c < dv; c++) anchor[c] += (double)p[i] / sum * (double)v[i * stride + c];
+    }
+    for (c = 0; c < dv; c++) anchor[c] = sure >= SANTA__ANCHOR ? anchor[c] / sure : 0.0;
+    /* diff = estimate at u = 0 minus the exact output */
+    for (i = 0; i < n; i++) {
+        const double mu = s * (double)size[i] / sum, before = x;
+        x += mu;
+        if (mu < 1.0 && mu > 0.0)
+            santa__add_open(diff, anchor, v + i * stride, dv,
+                            (ceil(before) < x ? (double)p[i] / sum / mu : 0.0) - (double)p[i] / sum);
+        if (x > floor(x)) {
+            event[events].at = x - floor(x);
+            event[events].key = i;
+            events++;
+        }
+    }
+    santa__break_sort(event, events);
+    for (i = 0; i <= events; i++) {
+        double next = i < events ? event[i].at : 1.0, norm = 0.0;
+        for (c = 0; c < dv; c++) norm += diff[c] * diff[c];
+        total += (next - at) * norm;
+        at = next;
+        for (c = 0; i < events && c < 2 && event[i].key + c < n; c++) {   /* one goes, the next comes */
+            const int64_t key = event[i].key + c;
+            const double mu = s * (double)size[key] / sum;
+            if (mu < 1.0 && mu > 0.0)
+                santa__add_open(diff, anchor, v + key * stride, dv,
+                                (c ? 1.0 : -1.0) * (double)p[key] / sum / mu);
+        }
     }
     *variance = total;
     return SANTA_OK;

@@ -986,12 +986,17 @@ static void budgets(void) {
 #undef BAD_BUDGET
 }
 
+static santa_status variance_pps(const float *p, int64_t n, const float *rows, int64_t stride, int64_t dv,
+                                 int64_t num_samples, double *variance, void *workspace, size_t bytes) {
+    return santa_variance_pps(p, NULL, n, rows, stride, dv, num_samples, variance, workspace, bytes);
+}
+
 static void measures(void) {
     typedef santa_status (*variance_function)(const float *p, int64_t n, const float *rows, int64_t stride,
                                               int64_t dv, int64_t num_samples, double *variance,
                                               void *workspace, size_t bytes);
     static const variance_function functions[] = {santa_variance_iid, santa_variance_strat,
-                                                  santa_variance_sys};
+                                                  santa_variance_sys, variance_pps};
     static float p[LEN];
     double       result = -7.0;
     const size_t bytes  = santa_variance_workspace_size(LEN, DIM_V);
@@ -1000,7 +1005,7 @@ static void measures(void) {
     CHECK_INT(santa_variance_workspace_size(0, DIM_V), 0);
     CHECK_INT(santa_variance_workspace_size(LEN, -1), 0);
     CHECK_INT(santa_variance_workspace_size(INT64_MAX, INT64_MAX), 0);
-    for (int f = 0; f < 3; f++) {
+    for (int f = 0; f < 4; f++) {
         for (int j = 0; j < LEN; j++) p[j] = 1.0f / (float)LEN;
 #define VARIANCE(p, n, v, dv, samples, result, w, size)                                                    \
     functions[f](p, n, v, DIM_V, dv, samples, result, w, size)

@@ -98,6 +98,54 @@ static void weights(void) {
     CHECK_MSG(anchored > 100 && loose > 100, "%d heads with sure keys, %d without", anchored, loose);
 }
 
+/* The mean squared error over seeds against the exact variance over the comb's offset; that of a head
+   alone must not fit. */
+static void closed_form(void) {
+    const int64_t draws = test_quick ? 800 : 4000;
+    const size_t  bytes = santa_variance_workspace_size(KEYS, KEYS);
+    void         *work = malloc(bytes);
+    float        *v = (float *)calloc(KEYS * KEYS, sizeof *v), own[KEYS], size[KEYS];
+    double        p[HEADS * KEYS], worst = 0.0, alone = 0.0;
+    for (int64_t j = 0; j < KEYS; j++) v[j * KEYS + j] = 1.0f;
+    for (int shape = 0; shape < 4; shape++) {
+        const int64_t samples = 6 << shape;
+        double        sum[HEADS] = {0.0}, square[HEADS] = {0.0};
+        ref_problem   x;
+        group_make(&x, p, 0.5 + (double)shape, 60 + (uint64_t)shape);
+        for (int64_t i = 0; i < draws; i++) {
+            santa_options o = ref_options(SANTA_PPS, samples, test_seed + (uint64_t)i);
+            if (!ref_run(&x, &o, NULL)) break;
+            for (int64_t h = 0; h < HEADS; h++) {
+                double error = 0.0;
+                for (int64_t j = 0; j < KEYS; j++) error += pow(weight_of(&x, h, j) - p[h * KEYS + j], 2.0);
+                sum[h] += error;
+                square[h] += error * error;
+            }
+        }
+        for (int64_t j = 0; j < KEYS; j++) size[j] = (float)largest(p, j);
+        for (int64_t h = 0; h < HEADS; h++) {
+            const double n = (double)draws, mean = sum[h] / n;
+            const double bar = sqrt(fmax(square[h] / n - mean * mean, 0.0) / n) + 1e-6 * mean + 1e-12;
+            double variance = -1.0, single = -1.0;
+            for (int64_t j = 0; j < KEYS; j++) {
+                own[j] = (float)p[h * KEYS + j];
+                if (size[j] < own[j]) size[j] = own[j];
+            }
+            CHECK_STATUS(santa_variance_pps(own, size, KEYS, v, KEYS, KEYS, samples, &variance, work, bytes),
+                         SANTA_OK);
+            CHECK_STATUS(santa_variance_pps(own, NULL, KEYS, v, KEYS, KEYS, samples, &single, work, bytes),
+                         SANTA_OK);
+            worst = fmax(worst, fabs(mean - variance) / bar);
+            alone = fmax(alone, fabs(mean - single) / bar);
+        }
+        ref_free(&x);
+    }
+    CHECK_MSG(worst < 5.0, "off by %.1f standard errors", worst);
+    CHECK_MSG(alone > 8.0, "a head alone is off by only %.1f standard errors", alone);
+    free(v);
+    free(work);
+}
+
 /* Over random groups: no more rows than the heads' own combs, no larger error. */
 static void beside_sys(void) {
     const int64_t groups = test_quick ? 40 : 200, draws = 40, dv = 24;
@@ -210,6 +258,7 @@ static void error_bar(void) {
 const test_case suite_pps[] = {
     {"chances of the keys of a group", chances},
     {"weights", weights},
+    {"variance in closed form", closed_form},
     {"rows and error beside sys", beside_sys},
     {"unread rows, NaN, all keys, equal scores", edges},
     {"std_error", error_bar},
