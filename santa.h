@@ -83,6 +83,8 @@
    - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where
      attention is flat. Ask for std_error to see it (with num_combs = 4 for sys, prop and
      flash). Heads that look at few tokens are almost exact at 64 draws.
+   - a copy of K in 4 bits (>>proxy) goes past 2x: it is read instead of K, 69 bytes a key at
+     head_dim 128. It pays from some 4k keys on, and most where K and V have 16 bits or more.
    vAttention and Bernoulli also avoid reading all of K, but without an unbiased result; see
    methods.
 
@@ -208,7 +210,8 @@
    a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
-   of 4 take 2.2 MB. vAttention with a predictor needs 4.25 bytes per key.
+   of 4 take 2.2 MB; with a copy of K 8 bytes per key more. vAttention with a predictor needs 4.25
+   bytes per key.
    K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to
    half faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
@@ -700,7 +703,8 @@ typedef struct santa_stats {
     int64_t keys;                  /* valid keys per query row and KV head: what exact attention
                                       reads of K and of V */
     int64_t k_rows_read;           /* K rows read for scores, once per group; rows that share a
-                                      pass count each */
+                                      pass count each. From a copy of K: those drawn, rescued,
+                                      redone and always read */
     int64_t k_features_read;       /* K elements the group needed (all features for exact scores) */
     int64_t k_features_head;       /* the same counted per query head, summed over the group */
     int64_t v_rows_read;           /* distinct V rows, once per group */
@@ -738,7 +742,8 @@ typedef struct santa_problem {
    Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows
    as fill 16 queries of a group (vAttention and Bernoulli scores: once for each row; vAttention
    with a predictor only the keys it takes), and of V the rows picked, at most
-   group * num_samples for each query row (dense: all, as K). */
+   group * num_samples for each query row (dense: all, as K). With SANTA_SCORES_PROXY the copy of K
+   once, and of K and V the rows drawn, those always read and those of rescues. */
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
                                    size_t workspace_bytes, santa_stats *stats);
 
