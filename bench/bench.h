@@ -1,5 +1,5 @@
-/* What bench.c and peers_cpu.c share: the clock, element types, layouts, Gaussian data, the read that is the floor.
-   Include santa.h first. gcc or clang. */
+/* What bench.c and peers_cpu.c share: the clock, element types, layouts, Gaussian data, the
+   read that is the floor. Include santa.h first. gcc or clang. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -17,13 +17,21 @@ static inline double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---------------------------------------------------------------------------------------------- element types */
+/* ------------------------------------------------------------ element types */
 
 static void encode_f32 (void *to, const float *from) { memcpy(to, from, sizeof *from); }
-static void encode_f16 (void *to, const float *from) { const uint16_t h = santa_f32_to_f16(*from);  memcpy(to, &h, sizeof h); }
-static void encode_bf16(void *to, const float *from) { const uint16_t h = santa_f32_to_bf16(*from); memcpy(to, &h, sizeof h); }
-static void encode_e4m3(void *to, const float *from) { const uint8_t  e = santa_f32_to_e4m3(*from); memcpy(to, &e, sizeof e); }
-
+static void encode_f16(void *to, const float *from) {
+    const uint16_t h = santa_f32_to_f16(*from);
+    memcpy(to, &h, sizeof h);
+}
+static void encode_bf16(void *to, const float *from) {
+    const uint16_t h = santa_f32_to_bf16(*from);
+    memcpy(to, &h, sizeof h);
+}
+static void encode_e4m3(void *to, const float *from) {
+    const uint8_t e = santa_f32_to_e4m3(*from);
+    memcpy(to, &e, sizeof e);
+}
 
 static void encode_q8_0(void *to, const float *from) { santa_f32_to_q8_0(from, 32, to); }
 
@@ -43,9 +51,10 @@ enum { ELEMENTS = sizeof elements / sizeof *elements };
 
 static inline int64_t bytes_of(const element *e, int64_t count) { return count / e->block * e->bytes; }
 
-/* ---------------------------------------------------------------------------------------------- layouts */
+/* ------------------------------------------------------------ layouts */
 
-/* HDN: K feature by feature, as santa_keys_feature_major makes it; V as in HND. P16: pages of 16 tokens, each NHD. */
+/* HDN: K feature by feature, as santa_keys_feature_major makes it; V as in HND. P16: pages of
+   16 tokens, each NHD. */
 enum { PAGE = 16 };
 static santa_tensor view_nhd(const void *p, santa_dtype t, int64_t n, int64_t kv_heads) {
     return santa_view(p, t, 1, n, kv_heads, DIM);
@@ -64,7 +73,7 @@ static santa_tensor view_paged(const void *p, santa_dtype t, int64_t n, int64_t 
     return santa_view(p, t, n / PAGE, PAGE, kv_heads, DIM);
 }
 
-enum { TOKENS = 1, FEATURES = 2, PAGES = 4 };               /* K stored token by token; feature by feature; in pages */
+enum { TOKENS = 1, FEATURES = 2, PAGES = 4 }; /* K stored token by token; feature by feature; in pages */
 typedef struct layout {
     const char *name;
     santa_tensor (*k)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
@@ -72,20 +81,23 @@ typedef struct layout {
     int stored;
 } layout;
 static const layout layouts[] = {
-    { "NHD", view_nhd, view_nhd, TOKENS }, { "HND", view_hnd, view_hnd, TOKENS }, { "HDN", view_hdn, view_hnd, FEATURES },
+    { "NHD", view_nhd, view_nhd, TOKENS }, { "HND", view_hnd, view_hnd, TOKENS },
+    { "HDN", view_hdn, view_hnd, FEATURES },
     { "P16", view_paged, view_paged, PAGES },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-/* ---------------------------------------------------------------------------------------------- the floor */
+/* ------------------------------------------------------------ the floor */
 
-/* What a pass over K costs at best: sum part i of parts in the memory's order. 16-byte vectors and a prefetch 8 KB ahead into the
-   second level were the fastest of twelve variants on a Zen 5 (33 GB/s; 8-byte loads without prefetch: 23). */
+/* What a pass over K costs at best: sum part i of parts in the memory's order. 16-byte vectors
+   and a prefetch 8 KB ahead into the second level were the fastest of twelve variants on a Zen
+   5 (33 GB/s; 8-byte loads without prefetch: 23). */
 typedef uint64_t bench_vector __attribute__((vector_size(16), aligned(1), may_alias));
 static inline uint64_t read_part(const void *data, size_t bytes, int64_t parts, int64_t i) {
     enum { LANES = 8, STEP = LANES * sizeof(bench_vector), LINE = 64, AHEAD = 8192 };
     const size_t size = bytes / (size_t)parts & ~(size_t)(STEP - 1);
-    const bench_vector *p = (const bench_vector *)((const char *)data + size * (size_t)i), *const end = p + size / sizeof *p;
+    const bench_vector *p = (const bench_vector *)((const char *)data + size * (size_t)i),
+                       *const end = p + size / sizeof *p;
     bench_vector a = {0}, b = {0}, c = {0}, d = {0};
     for (; p < end; p += LANES) {
         for (int l = 0; l < STEP; l += LINE) __builtin_prefetch((const char *)p + AHEAD + l, 0, 2);
@@ -96,14 +108,16 @@ static inline uint64_t read_part(const void *data, size_t bytes, int64_t parts, 
 }
 
 /* What single rows cost at best: of the rows at data + index[i] * step, each `bytes` long, a sum. */
-static inline uint64_t read_rows(const char *data, const int32_t *index, int64_t count, size_t step, size_t bytes) {
+static inline uint64_t read_rows(const char *data, const int32_t *index, int64_t count, size_t step,
+                                 size_t bytes) {
     enum { LINE = 64, AHEAD = 32 };
     bench_vector sum = {0};
     for (int64_t i = 0; i < count; i++) {
         const char *row = data + step * (size_t)index[i];
         const char *coming = data + step * (size_t)index[i + AHEAD < count ? i + AHEAD : i];
         for (size_t b = 0; b < bytes; b += LINE) __builtin_prefetch(coming + b, 0, 2);
-        for (size_t b = 0; b + sizeof sum <= bytes; b += sizeof sum) sum += *(const bench_vector *)(row + b);
+        for (size_t b = 0; b + sizeof sum <= bytes; b += sizeof sum)
+            sum += *(const bench_vector *)(row + b);
     }
     return sum[0] + sum[1];
 }

@@ -15,11 +15,12 @@ static inline float data_normal(uint64_t *random) {
     return (float)sum;
 }
 
-/* One sequence: q [heads, d], k and v [n, kv_heads, d]. Scores q . k / sqrt(d) are noise of spread 1, but for each head
-   three keys stand out, with about log n: each then has the weight of half the noise. So has the first key, the
-   "sink", for every head, and a little more. V has a mean. */
-static inline void data_sequence(float *q, float *k, float *v, int64_t n, int64_t heads, int64_t kv_heads, int64_t d,
-                                 uint64_t seed) {
+/* One sequence: q [heads, d], k and v [n, kv_heads, d]. Scores q . k / sqrt(d) are noise of
+   spread 1, but for each head three keys stand out, with about log n: each then has the weight
+   of half the noise. So has the first key, the "sink", for every head, and a little more. V has
+   a mean. */
+static inline void data_sequence(float *q, float *k, float *v, int64_t n, int64_t heads, int64_t kv_heads,
+                                 int64_t d, uint64_t seed) {
     uint64_t random = seed;
     const int64_t group = heads / kv_heads;
     for (int64_t i = 0; i < heads * d; i++) q[i] = data_normal(&random);

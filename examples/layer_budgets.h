@@ -1,8 +1,10 @@
-/* layer_budgets.h - how many draws each layer should get, found by trying: a search over per-layer budgets at a fixed total.
+/* layer_budgets.h - how many draws each layer should get, found by trying: a search over
+   per-layer budgets at a fixed total.
 
-   Layers differ in how much they suffer from few draws. Given a reward (say, the share of answers that are right) as a
-   function of the layers' budgets, this looks for the split of the total that gives the most. C99 or C++11, libc and libm
-   only; the reward may be as noisy as it likes.
+   Layers differ in how much they suffer from few draws. Given a reward (say, the share of
+   answers that are right) as a function of the layers' budgets, this looks for the split of the
+   total that gives the most. C99 or C++11, libc and libm only; the reward may be as noisy as it
+   likes.
 
        layer_budgets_options o = layer_budgets_default(layers, total);
        o.state_path = "budgets.state";  o.progress = stderr;       // goes on where it was interrupted
@@ -10,14 +12,18 @@
        layer_budgets_error e;
        if (layer_budgets_search(&o, reward, user, budget, &e)) puts(e.text);
 
-   The method is REINFORCE as in appendix K of the SANTA paper, with three changes that spare most of its episodes:
-   - the policy is a Gaussian over the logarithms of the budgets, not a multinomial draw: its width does not shrink as
-     the total grows;
-   - episodes come in pairs, theta + sigma z and theta - sigma z, on the same questions: the difference of the two is the
-     advantage, no baseline has to be learned and the difficulty of the questions cancels;
-   - steps are scaled by the running size of those differences, so that any unit of reward will do.
-   The answer is the average of all thetas, later ones with more weight. Random numbers are a pure function of (seed,
-   iteration, pair, layer): an interrupted search that is resumed ends where an uninterrupted one does. */
+   The method is REINFORCE as in appendix K of the SANTA paper, with three changes that spare
+   most of its episodes:
+   - the policy is a Gaussian over the logarithms of the budgets, not a multinomial draw: its
+     width does not shrink as the total grows;
+   - episodes come in pairs, theta + sigma z and theta - sigma z, on the same questions: the
+     difference of the two is the advantage, no baseline has to be learned and the difficulty of
+     the questions cancels;
+   - steps are scaled by the running size of those differences, so that any unit of reward will
+     do.
+   The answer is the average of all thetas, later ones with more weight. Random numbers are a
+   pure function of (seed, iteration, pair, layer): an interrupted search that is resumed ends
+   where an uninterrupted one does. */
 #ifndef LAYER_BUDGETS_H
 #define LAYER_BUDGETS_H
 
@@ -32,20 +38,21 @@ enum { LAYER_BUDGETS_MAX_LAYERS = 512 };
 
 typedef struct layer_budgets_error { char text[300]; } layer_budgets_error;
 
-/* What these budgets are worth, the more the better; NaN ends the search. Calls of one pair have the same episode number
-   (0, 1, ...): take the same questions and the same random numbers for both. */
+/* What these budgets are worth, the more the better; NaN ends the search. Calls of one pair
+   have the same episode number (0, 1, ...): take the same questions and the same random numbers
+   for both. */
 typedef double (*layer_budgets_reward)(void *user, const int64_t *budget, int32_t layers, int64_t episode);
 
 typedef struct layer_budgets_options {
     int32_t  layers;
-    int64_t  total;               /* draws of all layers together                                            */
-    int64_t  minimum;             /* of each layer, >= 1                                                     */
-    int64_t  iterations;          /* steps in all, those of an interrupted run included                      */
-    int32_t  pairs;               /* of episodes, per step                                                   */
-    double   width, rate;         /* of the first steps: spread of log budgets, step length in such spreads  */
+    int64_t  total;         /* draws of all layers together */
+    int64_t  minimum;       /* of each layer, >= 1 */
+    int64_t  iterations;    /* steps in all, those of an interrupted run included */
+    int32_t  pairs;         /* of episodes, per step */
+    double   width, rate;   /* of the first steps: spread of log budgets, step length in such spreads */
     uint64_t seed;
-    const char *state_path;       /* file to resume from and to keep up to date, or NULL                     */
-    FILE    *progress;            /* where a line is kept up to date, or NULL                                */
+    const char *state_path; /* file to resume from and to keep up to date, or NULL */
+    FILE    *progress;      /* where a line is kept up to date, or NULL */
 } layer_budgets_options;
 
 static inline layer_budgets_options layer_budgets_default(int32_t layers, int64_t total) {
@@ -74,10 +81,10 @@ static inline int layer_budgets_fail(layer_budgets_error *e, const char *format,
 /* What is known after some steps: all that the state file holds. */
 typedef struct layer_budgets_state {
     int64_t iteration;
-    double  square;                                         /* running mean square of a pair's difference       */
-    double  reward;                                         /* running mean, to be shown                        */
-    double  theta[LAYER_BUDGETS_MAX_LAYERS];                /* logarithms of the budgets, but for a constant    */
-    double  sum[LAYER_BUDGETS_MAX_LAYERS];                  /* of step number times theta                       */
+    double  square;                             /* running mean square of a pair's difference */
+    double  reward;                             /* running mean, to be shown */
+    double  theta[LAYER_BUDGETS_MAX_LAYERS];    /* logarithms of the budgets, but for a constant */
+    double  sum[LAYER_BUDGETS_MAX_LAYERS];      /* of step number times theta */
 } layer_budgets_state;
 
 /* Standard normal, a pure function of its arguments. */
@@ -98,13 +105,14 @@ static inline double layer_budgets_normal(uint64_t seed, int64_t iteration, int3
 }
 
 /* Budgets in proportion to exp(theta), none below the minimum, that sum to the total exactly. */
-static inline void layer_budgets_round(const layer_budgets_options *o, const double *theta, int64_t *budget) {
+static inline void layer_budgets_round(const layer_budgets_options *o, const double *theta,
+                                       int64_t *budget) {
     const double spare = (double)(o->total - o->minimum * o->layers);
     double max = theta[0], sum = 0.0, share = 0.0;
     int64_t given = 0;
     for (int32_t i = 1; i < o->layers; i++) if (theta[i] > max) max = theta[i];
     for (int32_t i = 0; i < o->layers; i++) sum += exp(theta[i] - max);
-    for (int32_t i = 0; i < o->layers; i++) {               /* rounded cumulative shares: no remainder to hand out */
+    for (int32_t i = 0; i < o->layers; i++) { /* rounded cumulative shares: no remainder to hand out */
         share += exp(theta[i] - max) / sum;
         const int64_t upto = i + 1 < o->layers ? (int64_t)floor(share * spare + 0.5) : (int64_t)spare;
         budget[i] = o->minimum + upto - given;
@@ -114,7 +122,8 @@ static inline void layer_budgets_round(const layer_budgets_options *o, const dou
 
 static inline int layer_budgets_check(const layer_budgets_options *o, layer_budgets_error *e) {
     if (o->layers < 1 || o->layers > LAYER_BUDGETS_MAX_LAYERS)
-        return layer_budgets_fail(e, "layers must be 1 to %d, not %d", (int)LAYER_BUDGETS_MAX_LAYERS, (int)o->layers);
+        return layer_budgets_fail(e, "layers must be 1 to %d, not %d", (int)LAYER_BUDGETS_MAX_LAYERS,
+                                  (int)o->layers);
     if (o->minimum < 1 || o->total > INT64_C(1) << 40 || o->minimum > o->total / o->layers)
         return layer_budgets_fail(e, "a total of %lld does not give %d layers at least %lld >= 1 each",
                                   (long long)o->total, (int)o->layers, (long long)o->minimum);
@@ -127,7 +136,8 @@ static inline int layer_budgets_check(const layer_budgets_options *o, layer_budg
 
 /* The state file is text: what the search is, how far it is, theta and sum of each layer, an end mark. */
 static inline void layer_budgets_describe(const layer_budgets_options *o, char *line, size_t size) {
-    snprintf(line, size, "layer_budgets 1 layers %d total %lld minimum %lld pairs %d width %.17g rate %.17g seed %llu",
+    snprintf(line, size,
+             "layer_budgets 1 layers %d total %lld minimum %lld pairs %d width %.17g rate %.17g seed %llu",
              (int)o->layers, (long long)o->total, (long long)o->minimum, (int)o->pairs, o->width, o->rate,
              (unsigned long long)o->seed);
 }
@@ -140,7 +150,8 @@ static inline int layer_budgets_save(const layer_budgets_options *o, const layer
     FILE *f = fopen(path, "wb");
     if (!f) return layer_budgets_fail(e, "cannot write %.200s: %s", path, strerror(errno));
     layer_budgets_describe(o, line, sizeof line);
-    fprintf(f, "%s\niteration %lld square %.17g reward %.17g\n", line, (long long)s->iteration, s->square, s->reward);
+    fprintf(f, "%s\niteration %lld square %.17g reward %.17g\n", line, (long long)s->iteration, s->square,
+            s->reward);
     for (int32_t i = 0; i < o->layers; i++) fprintf(f, "%.17g %.17g\n", s->theta[i], s->sum[i]);
     fprintf(f, "end\n");
     const int bad = ferror(f);
@@ -164,22 +175,25 @@ static inline int layer_budgets_parse(const layer_budgets_options *o, layer_budg
     if (strcmp(line, want) != 0)
         return layer_budgets_fail(e, "%.60s is of another search: %.190s", o->state_path, line);
     int good = fscanf(f, " iteration %lld square %lf reward %lf", &iteration, &s->square, &s->reward) == 3;
-    const double most = 1e9, steps = (double)iteration;     /* thetas beyond it are no search's, and overflow soon */
+    /* thetas beyond it are no search's, and overflow soon */
+    const double most = 1e9, steps = (double)iteration;
     for (int32_t i = 0; i < o->layers && good; i++)
         good = fscanf(f, "%lf %lf", &s->theta[i], &s->sum[i]) == 2 && fabs(s->theta[i]) <= most
                && fabs(s->sum[i]) <= most * steps * (steps + 1.0) / 2.0;
     if (!good || iteration < 0 || !isfinite(s->reward) || !(s->square >= 0.0 && isfinite(s->square))
         || fscanf(f, "%7s", end) != 1 || strcmp(end, "end") != 0)
-        return layer_budgets_fail(e, "%.200s is damaged or cut short: delete it to start anew", o->state_path);
+        return layer_budgets_fail(e, "%.200s is damaged or cut short: delete it to start anew",
+                                  o->state_path);
     s->iteration = iteration;
     if (s->iteration > o->iterations)
-        return layer_budgets_fail(e, "%.200s has %lld iterations, more than the %lld asked for", o->state_path, iteration,
-                                  (long long)o->iterations);
+        return layer_budgets_fail(e, "%.200s has %lld iterations, more than the %lld asked for",
+                                  o->state_path, iteration, (long long)o->iterations);
     return 0;
 }
 
 /* A file that is not there is a search not begun. */
-static inline int layer_budgets_load(const layer_budgets_options *o, layer_budgets_state *s, layer_budgets_error *e) {
+static inline int layer_budgets_load(const layer_budgets_options *o, layer_budgets_state *s,
+                                     layer_budgets_error *e) {
     memset(s, 0, sizeof *s);
     FILE *f = o->state_path ? fopen(o->state_path, "rb") : NULL;
     if (!f && o->state_path && errno != ENOENT)
@@ -191,7 +205,8 @@ static inline int layer_budgets_load(const layer_budgets_options *o, layer_budge
 }
 
 /* The average of the thetas so far, later ones with more weight. */
-static inline void layer_budgets_average(const layer_budgets_options *o, const layer_budgets_state *s, int64_t *budget) {
+static inline void layer_budgets_average(const layer_budgets_options *o, const layer_budgets_state *s,
+                                         int64_t *budget) {
     double mean[LAYER_BUDGETS_MAX_LAYERS] = { 0 };
     const double n = (double)s->iteration, weight = n * (n + 1.0) / 2.0;
     for (int32_t i = 0; i < o->layers; i++) mean[i] = weight > 0.0 ? s->sum[i] / weight : 0.0;
@@ -201,18 +216,20 @@ static inline void layer_budgets_average(const layer_budgets_options *o, const l
 static inline void layer_budgets_show(const layer_budgets_options *o, const layer_budgets_state *s) {
     int64_t budget[LAYER_BUDGETS_MAX_LAYERS];
     layer_budgets_average(o, s, budget);
-    fprintf(o->progress, "\rstep %lld/%lld, reward %.4f, budgets", (long long)s->iteration, (long long)o->iterations,
-            s->reward);
+    fprintf(o->progress, "\rstep %lld/%lld, reward %.4f, budgets", (long long)s->iteration,
+            (long long)o->iterations, s->reward);
     for (int32_t i = 0; i < o->layers && i < 8; i++) fprintf(o->progress, " %lld", (long long)budget[i]);
     fprintf(o->progress, o->layers > 8 ? " ...  " : "  ");
     if (s->iteration == o->iterations) fprintf(o->progress, "\n");
     fflush(o->progress);
 }
 
-/* One step: pairs of episodes around theta, which then moves along the mean of difference times direction. */
-static inline int layer_budgets_step(const layer_budgets_options *o, layer_budgets_state *s, layer_budgets_reward reward,
-                                     void *user, layer_budgets_error *e) {
-    double move[LAYER_BUDGETS_MAX_LAYERS] = { 0 }, try_theta[LAYER_BUDGETS_MAX_LAYERS], square = 0.0, sum = 0.0;
+/* One step: pairs of episodes around theta, which then moves along the mean of difference times
+   direction. */
+static inline int layer_budgets_step(const layer_budgets_options *o, layer_budgets_state *s,
+                                     layer_budgets_reward reward, void *user, layer_budgets_error *e) {
+    double move[LAYER_BUDGETS_MAX_LAYERS] = { 0 }, try_theta[LAYER_BUDGETS_MAX_LAYERS], square = 0.0,
+           sum = 0.0;
     int64_t budget[LAYER_BUDGETS_MAX_LAYERS];
     const double cool = 1.0 / sqrt(1.0 + (double)s->iteration / 16.0), width = o->width * cool;
     for (int32_t pair = 0; pair < o->pairs; pair++) {
@@ -245,8 +262,8 @@ static inline int layer_budgets_step(const layer_budgets_options *o, layer_budge
 }
 
 /* budget[layers] gets the best split found. 0, or -1 and a text. */
-static inline int layer_budgets_search(const layer_budgets_options *o, layer_budgets_reward reward, void *user,
-                                       int64_t *budget, layer_budgets_error *e) {
+static inline int layer_budgets_search(const layer_budgets_options *o, layer_budgets_reward reward,
+                                       void *user, int64_t *budget, layer_budgets_error *e) {
     layer_budgets_state s;
     if (layer_budgets_check(o, e) != 0 || layer_budgets_load(o, &s, e) != 0) return -1;
     while (s.iteration < o->iterations) {

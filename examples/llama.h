@@ -1,26 +1,28 @@
-/* llama.h - loader, tokenizer, forward pass and sampler for small llama-like models; attention is santa.h's.
+/* llama.h - loader, tokenizer, forward pass and sampler for small llama-like models; attention
+   is santa.h's.
 
-   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints and the versioned format
-   of bench/accuracy/README.md (f16 and bf16 weights, any head_dim, RoPE theta). Include santa.h first.
+   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints
+   and the versioned format of bench/accuracy/README.md (f16 and bf16 weights, any head_dim,
+   RoPE theta). Include santa.h first.
 
        llama_model m;  llama_tokenizer t;  llama_state s;  llama_error e;
        if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
-           || llama_state_init(&s, &m, 512, &e)) puts(e.text);          // each returns 0, or -1 and a text
+           || llama_state_init(&s, &m, 512, &e)) puts(e.text); // each returns 0, or -1 and a text
 
-       llama_prefill(&s, prompt, count, 0, &e);                         // dense attention, many tokens at once
+       llama_prefill(&s, prompt, count, 0, &e);                // dense attention, many tokens at once
 
        santa_options o = {0};  o.method = SANTA_SYS;  o.num_samples = 64;
-       llama_state_options(&s, &o, &e);                                 // how llama_forward attends, from now on
-       llama_layer_options(&s, 0, &dense, &e);                          // but for the first layer
+       llama_state_options(&s, &o, &e);                        // how llama_forward attends, from now on
+       llama_layer_options(&s, 0, &dense, &e);                 // but for the first layer
        for (pos = count; pos < 512; pos++) {
-           llama_forward(&s, token, pos, 1, &e);                        // s.logits
+           llama_forward(&s, token, pos, 1, &e);               // s.logits
            token = llama_sample(s.logits, m.vocab_size, 0.7, &random);
        }
 
-   The cache is what lies before the position of the call, so going back is to call with an earlier position: a prompt is
-   prefilled once and continued many times.
+   The cache is what lies before the position of the call, so going back is to call with an
+   earlier position: a prompt is prefilled once and continued many times.
 
-   For attention on another device, define the LLAMA_ macros below first (see decode_cuda.cu).                  */
+   For attention on another device, define the LLAMA_ macros below first: decode_cuda.cu. */
 #ifndef LLAMA_H
 #define LLAMA_H
 
@@ -34,10 +36,10 @@
 #include <time.h>
 
 #ifndef LLAMA_DEVICE
-#define LLAMA_DEVICE      SANTA_CPU          /* where attention runs                                               */
-#define LLAMA_ALLOC(size) malloc(size)       /* memory that it and the CPU reach: all that santa_decode touches    */
+#define LLAMA_DEVICE      SANTA_CPU    /* where attention runs */
+#define LLAMA_ALLOC(size) malloc(size) /* memory that it and the CPU reach: all that santa_decode touches */
 #define LLAMA_FREE(p)     free(p)
-#define LLAMA_DECODE      santa_decode       /* returns when the output is there                                   */
+#define LLAMA_DECODE      santa_decode /* returns when the output is there */
 #endif
 
 enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b          */
@@ -84,28 +86,30 @@ static inline float llama_f32(const unsigned char *p) {
     return f;
 }
 
-/* ------------------------------------------------------------------------------------------------- model */
+/* ------------------------------------------------------------ model */
 
 typedef struct llama_model {
     int32_t dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len, head_dim;
-    int32_t q_dim, kv_dim;                                                         /* head_dim times heads        */
+    int32_t q_dim, kv_dim;                  /* head_dim times heads */
     float   rope_theta, norm_epsilon;
-    float  *data;                                                                  /* all tensors, in file order  */
-    float  *embedding;                                                             /* [vocab_size, dim]           */
-    float  *att_norm, *wq, *wk, *wv, *wo;                                          /* [n_layers, ..., inputs]     */
+    float  *data;                           /* all tensors, in file order */
+    float  *embedding;                      /* [vocab_size, dim] */
+    float  *att_norm, *wq, *wk, *wv, *wo;   /* [n_layers, ..., inputs] */
     float  *ffn_norm, *w1, *w2, *w3;
-    float  *norm;                                                                  /* [dim]                       */
-    float  *classifier;                                                            /* [vocab_size, dim]           */
+    float  *norm;                           /* [dim] */
+    float  *classifier;                     /* [vocab_size, dim] */
 } llama_model;
 
-/* a * b * c of positive numbers, or 0 where sixteen such tensors of floats would not fit in the address range. */
+/* a * b * c of positive numbers, or 0 where sixteen such tensors of floats would not fit in the
+   address range. */
 static inline size_t llama_count(int32_t a, int32_t b, int32_t c) {
     const size_t max = SIZE_MAX / sizeof(float) / 16, x = (size_t)a, y = (size_t)b, z = (size_t)c;
     return y > max / x || z > max / (x * y) ? 0 : x * y * z;
 }
 
-/* Is the file, from its position, exactly this long: 0 yes, -1 shorter, 1 longer. Steps of 1 GB with a read at each
-   step's end: that needs no 64-bit ftell, which C lacks, and ends soon whatever a damaged header claims. */
+/* Is the file, from its position, exactly this long: 0 yes, -1 shorter, 1 longer. Steps of 1 GB
+   with a read at each step's end: that needs no 64-bit ftell, which C lacks, and ends soon
+   whatever a damaged header claims. */
 static inline int llama_compare_length(FILE *f, uint64_t bytes) {
     while (bytes > 0) {
         const uint64_t step = bytes < 1u << 30 ? bytes : 1u << 30;
@@ -117,15 +121,16 @@ static inline int llama_compare_length(FILE *f, uint64_t bytes) {
 
 /* What of a file is not a number of the model. */
 typedef struct llama_format {
-    int         header;                                     /* bytes before the tensors                           */
-    santa_dtype type;                                       /* of every tensor                                    */
-    int         shared;                                     /* the classifier is the embedding                    */
-    int         rope_tables;                                /* cos and sin lie in the file; they are skipped      */
+    int         header;         /* bytes before the tensors */
+    santa_dtype type;           /* of every tensor */
+    int         shared;         /* the classifier is the embedding */
+    int         rope_tables;    /* cos and sin lie in the file; they are skipped */
 } llama_format;
 
 /* The header of llama2.c: seven integers; the vocabulary's sign says if the classifier is the embedding. */
 static inline void llama_parse_llama2(llama_model *m, llama_format *format, const unsigned char *header) {
-    int32_t *const field[7] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads, &m->vocab_size,
+    int32_t *const field[7] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads,
+                                &m->vocab_size,
                                 &m->seq_len };
     for (int i = 0; i < 7; i++) *field[i] = llama_i32(header + 4 * i);
     format->header = 7 * 4;
@@ -141,21 +146,25 @@ static inline void llama_parse_llama2(llama_model *m, llama_format *format, cons
 /* The versioned header of bench/accuracy/README.md, behind its magic. */
 static inline int llama_parse_versioned(llama_model *m, llama_format *format, const unsigned char *header,
                                         const char *path, llama_error *e) {
-    int32_t *const field[8] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads, &m->head_dim,
+    int32_t *const field[8] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads,
+                                &m->head_dim,
                                 &m->vocab_size, &m->seq_len };
-    const uint32_t version = llama_u32(header + 8), bytes = llama_u32(header + 12), type = llama_u32(header + 48),
-                   flags = llama_u32(header + 60);
+    const uint32_t version = llama_u32(header + 8), bytes = llama_u32(header + 12),
+                   type = llama_u32(header + 48), flags = llama_u32(header + 60);
     if (version != 1 || bytes != LLAMA_HEADER)
-        return llama_fail(e, "%s: version %u with a header of %u bytes: only version 1 with %d is known", path,
-                          (unsigned)version, (unsigned)bytes, (int)LLAMA_HEADER);
-    if (type > 2) return llama_fail(e, "%s: tensor type %u is none of f32, f16, bf16 (0, 1, 2)", path, (unsigned)type);
+        return llama_fail(e, "%s: version %u with a header of %u bytes: only version 1 with %d is known",
+                          path, (unsigned)version, (unsigned)bytes, (int)LLAMA_HEADER);
+    if (type > 2)
+        return llama_fail(e, "%s: tensor type %u is none of f32, f16, bf16 (0, 1, 2)", path,
+                          (unsigned)type);
     if (flags > 1) return llama_fail(e, "%s: unknown flags %u", path, (unsigned)flags);
     for (int i = 0; i < 8; i++) *field[i] = llama_i32(header + 16 + 4 * i);
     m->rope_theta = llama_f32(header + 52);
     m->norm_epsilon = llama_f32(header + 56);
-    if (!(m->rope_theta >= 1.0f && m->rope_theta < 1e30f) || !(m->norm_epsilon > 0.0f && m->norm_epsilon < 1.0f))
-        return llama_fail(e, "%s: RoPE theta %g or norm epsilon %g makes no sense", path, (double)m->rope_theta,
-                          (double)m->norm_epsilon);
+    if (!(m->rope_theta >= 1.0f && m->rope_theta < 1e30f)
+        || !(m->norm_epsilon > 0.0f && m->norm_epsilon < 1.0f))
+        return llama_fail(e, "%s: RoPE theta %g or norm epsilon %g makes no sense", path,
+                          (double)m->rope_theta, (double)m->norm_epsilon);
     format->header = LLAMA_HEADER;
     format->type = type == 0 ? SANTA_F32 : type == 1 ? SANTA_F16 : SANTA_BF16;
     format->shared = (int)(flags & 1u);
@@ -163,7 +172,8 @@ static inline int llama_parse_versioned(llama_model *m, llama_format *format, co
     return 0;
 }
 
-static inline int llama_read_header(llama_model *m, llama_format *format, FILE *f, const char *path, llama_error *e) {
+static inline int llama_read_header(llama_model *m, llama_format *format, FILE *f, const char *path,
+                                    llama_error *e) {
     enum { OLD = 7 * 4 };
     unsigned char header[LLAMA_HEADER];
     const size_t bytes = fread(header, 1, LLAMA_HEADER, f);
@@ -173,22 +183,27 @@ static inline int llama_read_header(llama_model *m, llama_format *format, FILE *
         if (llama_parse_versioned(m, format, header, path, e) != 0) return -1;
     } else {
         if (bytes < OLD)
-            return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path, (int)OLD);
+            return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path,
+                              (int)OLD);
         llama_parse_llama2(m, format, header);
     }
-    if (m->dim < 1 || m->hidden_dim < 1 || m->n_layers < 1 || m->n_heads < 1 || m->n_kv_heads < 1 || m->vocab_size < 3
-        || m->seq_len < 1)
-        return llama_fail(e, "%s: not a model: header says dim %d, hidden %d, layers %d, heads %d, "
-                          "KV heads %d, vocabulary %d, context %d", path, (int)m->dim, (int)m->hidden_dim,
-                          (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads, (int)m->vocab_size, (int)m->seq_len);
+    if (m->dim < 1 || m->hidden_dim < 1 || m->n_layers < 1 || m->n_heads < 1 || m->n_kv_heads < 1
+        || m->vocab_size < 3 || m->seq_len < 1)
+        return llama_fail(e,
+                          "%s: not a model: header says dim %d, hidden %d, layers %d, heads %d, "
+                          "KV heads %d, vocabulary %d, context %d",
+                          path, (int)m->dim, (int)m->hidden_dim, (int)m->n_layers, (int)m->n_heads,
+                          (int)m->n_kv_heads, (int)m->vocab_size, (int)m->seq_len);
     if (m->n_heads % m->n_kv_heads != 0)
         return llama_fail(e, "%s: %d heads are not a multiple of %d KV heads", path, (int)m->n_heads,
                           (int)m->n_kv_heads);
     if (m->head_dim == 0)
-        return llama_fail(e, "%s: dim %d is not a multiple of %d heads", path, (int)m->dim, (int)m->n_heads);
+        return llama_fail(e, "%s: dim %d is not a multiple of %d heads", path, (int)m->dim,
+                          (int)m->n_heads);
     if (m->head_dim < 0 || m->head_dim % 2 != 0 || m->head_dim > INT32_MAX / m->n_heads)
-        return llama_fail(e, "%s: head_dim %d is negative, odd (RoPE turns pairs) or too large for %d heads", path,
-                          (int)m->head_dim, (int)m->n_heads);
+        return llama_fail(e,
+                          "%s: head_dim %d is negative, odd (RoPE turns pairs) or too large for %d heads",
+                          path, (int)m->head_dim, (int)m->n_heads);
     m->q_dim = m->head_dim * m->n_heads;
     m->kv_dim = m->head_dim * m->n_kv_heads;
     return 0;
@@ -230,7 +245,8 @@ static inline int llama_read_model(llama_model *m, FILE *f, const char *path, ll
         if (layout[i].present) floats += count;
     }
     /* Length first: a header that lies must not make us ask for memory that no weight will fill. */
-    if (fseek(f, format.header, SEEK_SET) != 0) return llama_fail(e, "cannot read %s: %s", path, strerror(errno));
+    if (fseek(f, format.header, SEEK_SET) != 0)
+        return llama_fail(e, "cannot read %s: %s", path, strerror(errno));
     const int length = llama_compare_length(f, (uint64_t)floats * size);
     if (length != 0)
         return llama_fail(e, "%s: the file is %s than the %llu bytes its header asks for", path,
@@ -291,7 +307,7 @@ static inline char *llama_read_file(const char *path, size_t *size, llama_error 
     return NULL;
 }
 
-/* --------------------------------------------------------------------------------------------- tokenizer */
+/* ------------------------------------------------------------ tokenizer */
 
 typedef struct llama_piece { const char *text; int32_t length; float score; } llama_piece;
 
@@ -304,7 +320,8 @@ typedef struct llama_tokenizer {
     char         byte[256];
 } llama_tokenizer;
 
-/* Token whose text is a followed by b, or -1. With insert >= 0 that token is entered, unless the text is there. */
+/* Token whose text is a followed by b, or -1. With insert >= 0 that token is entered, unless
+   the text is there. */
 static inline int32_t llama_lookup(const llama_tokenizer *t, llama_piece a, llama_piece b, int32_t insert) {
     uint32_t hash = 2166136261u;                                                            /* FNV-1a */
     for (int32_t i = 0; i < a.length; i++) hash = (hash ^ (unsigned char)a.text[i]) * 16777619u;
@@ -339,27 +356,32 @@ static inline int llama_parse_tokenizer(llama_tokenizer *t, size_t size, const c
     t->mask = slots - 1;
     t->piece = (llama_piece *)malloc((size_t)t->vocab_size * sizeof *t->piece);
     t->table = (int32_t *)malloc(slots * sizeof *t->table);
-    if (!t->piece || !t->table) return llama_fail(e, "%s: no memory for %d tokens", path, (int)t->vocab_size);
+    if (!t->piece || !t->table)
+        return llama_fail(e, "%s: no memory for %d tokens", path, (int)t->vocab_size);
     for (uint32_t i = 0; i < slots; i++) t->table[i] = -1;
     const llama_piece nothing = { "", 0, 0.0f };
     for (int32_t i = 0; i < t->vocab_size; i++) {
         if (end - at < 8)
-            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i, (int)t->vocab_size);
+            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i,
+                              (int)t->vocab_size);
         const llama_piece p = { (const char *)at + 8, llama_i32(at + 4), llama_f32(at) };
         at += 8;
         if (p.length < 0 || p.length > max_length || !isfinite(p.score))
             return llama_fail(e, "%s: token %d is damaged (length %d)", path, (int)i, (int)p.length);
         if (p.length > end - at)
-            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i, (int)t->vocab_size);
+            return llama_fail(e, "%s: ends in token %d of the model's %d", path, (int)i,
+                              (int)t->vocab_size);
         at += p.length;
         t->piece[i] = p;
         llama_lookup(t, p, nothing, i);
     }
-    if (at != end) return llama_fail(e, "%s: has more than the model's %d tokens", path, (int)t->vocab_size);
+    if (at != end)
+        return llama_fail(e, "%s: has more than the model's %d tokens", path, (int)t->vocab_size);
     return 0;
 }
 
-static inline int llama_load_tokenizer(llama_tokenizer *t, const char *path, int32_t vocab_size, llama_error *e) {
+static inline int llama_load_tokenizer(llama_tokenizer *t, const char *path, int32_t vocab_size,
+                                       llama_error *e) {
     size_t size;
     memset(t, 0, sizeof *t);
     t->vocab_size = vocab_size;
@@ -370,8 +392,8 @@ static inline int llama_load_tokenizer(llama_tokenizer *t, const char *path, int
     return status;
 }
 
-/* What to print for a token: its text, not ended by a 0. The space that encoding put in front of the text is taken
-   away again behind BOS, and <0xHH> is that byte. */
+/* What to print for a token: its text, not ended by a 0. The space that encoding put in front
+   of the text is taken away again behind BOS, and <0xHH> is that byte. */
 static inline llama_piece llama_decode_token(const llama_tokenizer *t, int32_t previous, int32_t token) {
     llama_piece p = t->piece[token];
     if (previous == LLAMA_BOS && p.length > 0 && p.text[0] == ' ') { p.text++; p.length--; }
@@ -384,8 +406,9 @@ static inline llama_piece llama_decode_token(const llama_tokenizer *t, int32_t p
     return p;
 }
 
-/* Byte-pair encoding merges the best-scored pair of neighbours, leftmost first, until no pair is a token. A heap of
-   candidates makes that n log n; an entry whose tokens have changed meanwhile is thrown away when it comes up. */
+/* Byte-pair encoding merges the best-scored pair of neighbours, leftmost first, until no pair
+   is a token. A heap of candidates makes that n log n; an entry whose tokens have changed
+   meanwhile is thrown away when it comes up. */
 typedef struct llama_pair { float score; int32_t left, a, b, merged; } llama_pair;
 
 static inline int llama_pair_before(const llama_pair *x, const llama_pair *y) {
@@ -410,20 +433,21 @@ static inline llama_pair llama_heap_pop(llama_pair *heap, size_t *size) {
     return top;
 }
 
-/* token[i] of the list next[]; the candidate of i and its neighbour, if their texts together are a token, is pushed. */
-static inline void llama_push_pair(const llama_tokenizer *t, const int32_t *token, const int32_t *next, int32_t i,
-                                   llama_pair *heap, size_t *size) {
+/* token[i] of the list next[]; the candidate of i and its neighbour, if their texts together
+   are a token, is pushed. */
+static inline void llama_push_pair(const llama_tokenizer *t, const int32_t *token, const int32_t *next,
+                                   int32_t i, llama_pair *heap, size_t *size) {
     if (i < 0 || next[i] < 0) return;
     const int32_t a = token[i], b = token[next[i]], merged = llama_lookup(t, t->piece[a], t->piece[b], -1);
     const llama_pair p = { merged < 0 ? 0.0f : t->piece[merged].score, i, a, b, merged };
     if (merged >= 0) llama_heap_push(heap, size, p);
 }
 
-/* Tokens of a text as sentencepiece makes them: BOS, a space in front, characters (or bytes), merges. free() them;
-   NULL and a text on failure. */
-static inline int32_t *llama_encode(const llama_tokenizer *t, const char *text, size_t length, size_t *count,
-                                    llama_error *e) {
-    const size_t most = length + 2;                             /* BOS, the space, at most one token a byte */
+/* Tokens of a text as sentencepiece makes them: BOS, a space in front, characters (or bytes),
+   merges. free() them; NULL and a text on failure. */
+static inline int32_t *llama_encode(const llama_tokenizer *t, const char *text, size_t length,
+                                    size_t *count, llama_error *e) {
+    const size_t most = length + 2; /* BOS, the space, at most one token a byte */
     int32_t *token = NULL, *link = NULL;
     llama_pair *heap = NULL;
     if (length < (1u << 28)) {
@@ -442,7 +466,7 @@ static inline int32_t *llama_encode(const llama_tokenizer *t, const char *text, 
         for (size_t i = 0, step; i < length; i += step) {
             llama_piece p = { text + i, 1, 0.0f };
             step = 0;
-            if (n == 1 && i == 0) p.text = " ";                 /* step 0: the text's first byte is still to come */
+            if (n == 1 && i == 0) p.text = " "; /* step 0: the text's first byte is still to come */
             else {
                 for (step = 1; step < 4 && i + step < length && (text[i + step] & 0xC0) == 0x80; step++) {}
                 p.length = (int32_t)step;
@@ -485,10 +509,11 @@ fail:
     return NULL;
 }
 
-/* ---------------------------------------------------------------------------------------- matrix products */
+/* ------------------------------------------------------------ matrix products */
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(SANTA_NO_SIMD)
-#define LLAMA_AVX2   __attribute__((target("avx2,fma")))    /* no -mavx2 needed; taken where santa.h takes its own */
+/* no -mavx2 needed; taken where santa.h takes its own */
+#define LLAMA_AVX2   __attribute__((target("avx2,fma")))
 #endif
 #if defined(__GNUC__)
 #define LLAMA_INLINE static inline __attribute__((always_inline))
@@ -496,7 +521,7 @@ fail:
 #define LLAMA_INLINE static inline
 #endif
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
-#define LLAMA_UNROLL _Pragma("GCC unroll 4")                /* gcc -O2 keeps sums in registers only if told to */
+#define LLAMA_UNROLL _Pragma("GCC unroll 4") /* gcc -O2 keeps sums in registers only if told to */
 #else
 #define LLAMA_UNROLL
 #endif
@@ -512,7 +537,8 @@ LLAMA_INLINE float llama_dot(const float *a, const float *b, int64_t n) {
     for (; i + 8 <= n; i += 8)
         for (int l = 0; l < 8; l++) lane[l] += a[i + l] * b[i + l];
     for (; i < n; i++) sum += a[i] * b[i];
-    return sum + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
+    return sum
+           + (((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])));
 }
 
 /* sums[r][c] += x[r] . column c of panel, for LLAMA_ROWS rows of x; panel is [depth, LLAMA_PANEL]. */
@@ -539,24 +565,27 @@ LLAMA_INLINE void llama_vector_part(const llama_product *p, int64_t begin, int64
     for (int64_t r = begin; r < end; r++) p->y[r] = llama_dot(p->w + r * p->columns, p->x, p->columns);
 }
 
-/* Rows [begin, end) of W, at most LLAMA_PANEL of them, with all rows of X: a block of W is turned to a panel that stays
-   in the first cache while X passes by. */
+/* Rows [begin, end) of W, at most LLAMA_PANEL of them, with all rows of X: a block of W is
+   turned to a panel that stays in the first cache while X passes by. */
 LLAMA_INLINE void llama_panel_part(const llama_product *p, int64_t begin, int64_t end) {
     float panel[LLAMA_DEPTH * LLAMA_PANEL];
     for (int64_t k0 = 0; k0 < p->columns; k0 += LLAMA_DEPTH) {
         const int64_t depth = llama_min(p->columns - k0, LLAMA_DEPTH);
         memset(panel, 0, sizeof panel);
         for (int64_t c = 0; c < end - begin; c++)
-            for (int64_t k = 0; k < depth; k++) panel[k * LLAMA_PANEL + c] = p->w[(begin + c) * p->columns + k0 + k];
+            for (int64_t k = 0; k < depth; k++)
+                panel[k * LLAMA_PANEL + c] = p->w[(begin + c) * p->columns + k0 + k];
         for (int64_t i = 0; i < p->n; i += LLAMA_ROWS) {
             const float *x[LLAMA_ROWS];
             float sums[LLAMA_ROWS * LLAMA_PANEL] = { 0 };
             const int64_t count = llama_min(p->n - i, LLAMA_ROWS);
-            for (int64_t r = 0; r < LLAMA_ROWS; r++) x[r] = p->x + (r < count ? i + r : i) * p->columns + k0;
+            for (int64_t r = 0; r < LLAMA_ROWS; r++)
+                x[r] = p->x + (r < count ? i + r : i) * p->columns + k0;
             llama_tile(sums, x, panel, depth);
             for (int64_t r = 0; r < count; r++) {
                 float *y = p->y + (i + r) * p->rows + begin;
-                for (int64_t c = 0; c < end - begin; c++) y[c] = sums[r * LLAMA_PANEL + c] + (k0 > 0 ? y[c] : 0.0f);
+                for (int64_t c = 0; c < end - begin; c++)
+                    y[c] = sums[r * LLAMA_PANEL + c] + (k0 > 0 ? y[c] : 0.0f);
             }
         }
     }
@@ -572,7 +601,9 @@ LLAMA_INLINE void llama_product_body(const llama_product *p, int64_t part) {
 }
 
 #ifdef LLAMA_AVX2
-LLAMA_AVX2 static void llama_product_avx2(const llama_product *p, int64_t part) { llama_product_body(p, part); }
+LLAMA_AVX2 static void llama_product_avx2(const llama_product *p, int64_t part) {
+    llama_product_body(p, part);
+}
 #endif
 
 static void llama_product_task(void *context, int64_t part) {
@@ -583,11 +614,11 @@ static void llama_product_task(void *context, int64_t part) {
     llama_product_body(p, part);
 }
 
-/* --------------------------------------------------------------------------------------------- forward */
+/* ------------------------------------------------------------ forward */
 
 enum {
-    LLAMA_CHUNK = 128,                       /* tokens that a prefill takes through the layers at once             */
-    LLAMA_STRIPE = 16                        /* of them, query rows in one call of santa_decode                    */
+    LLAMA_CHUNK = 128,                       /* tokens that a prefill takes through the layers at once */
+    LLAMA_STRIPE = 16                        /* of them, query rows in one call of santa_decode */
 };
 
 /* What one call of santa_decode takes and gives beside tensors. */
@@ -604,30 +635,31 @@ static inline santa_options llama_dense(void) {
 
 typedef struct llama_state {
     const llama_model *model;
-    int64_t  capacity;                       /* positions that the cache can hold                                  */
-    float   *k_cache, *v_cache;              /* [n_layers, capacity, n_kv_heads, head_dim]                         */
-    float   *x, *normed;                     /* [LLAMA_CHUNK, dim]                                                 */
-    float   *q, *attended;                   /* [LLAMA_CHUNK, q_dim]                                               */
-    float   *gate, *up;                      /* [LLAMA_CHUNK, hidden_dim]                                          */
-    float   *turn;                           /* [LLAMA_CHUNK, head_dim] cos and sin of the position, pair by pair  */
-    float   *logits;                         /* [vocab_size]                                                       */
-    float   *buffer;                         /* the one allocation behind all of these                             */
+    int64_t  capacity;                   /* positions that the cache can hold */
+    float   *k_cache, *v_cache;          /* [n_layers, capacity, n_kv_heads, head_dim] */
+    float   *x, *normed;                 /* [LLAMA_CHUNK, dim] */
+    float   *q, *attended;               /* [LLAMA_CHUNK, q_dim] */
+    float   *gate, *up;                  /* [LLAMA_CHUNK, hidden_dim] */
+    float   *turn;                       /* [LLAMA_CHUNK, head_dim] cos and sin of the position, by pairs */
+    float   *logits;                     /* [vocab_size] */
+    float   *buffer;                     /* the one allocation behind all of these */
     llama_call *call;
-    santa_options *options;                  /* [n_layers] how llama_forward attends                               */
-    void    *workspace, *dense_workspace;    /* of llama_forward; of llama_prefill, for a chunk's stripes          */
-    size_t   workspace_bytes, dense_bytes;   /* dense_bytes: of one stripe                                         */
-    int      threads;                        /* with OpenMP or parallel_for                                        */
-    santa_parallel_for parallel_for;         /* or NULL                                                            */
+    santa_options *options;              /* [n_layers] how llama_forward attends */
+    void    *workspace;                  /* of llama_forward */
+    void    *dense_workspace;            /* of llama_prefill, for a chunk's stripes */
+    size_t   workspace_bytes, dense_bytes; /* dense_bytes: of one stripe */
+    int      threads;                    /* with OpenMP or parallel_for */
+    santa_parallel_for parallel_for;     /* or NULL */
     void    *parallel_user;
-    llama_tap tap;                           /* or NULL                                                            */
+    llama_tap tap;                       /* or NULL */
     void    *tap_user;
-    santa_stats stats;                       /* sums over llama_forward's calls since llama_state_options          */
-    double   attention_seconds;              /* time in santa_decode since then                                    */
+    santa_stats stats;                   /* sums over llama_forward's calls since llama_state_options */
+    double   attention_seconds;          /* time in santa_decode since then */
     int      avx2;
-    int      proxy_bits;                     /* of the copy of K that SANTA_SCORES_PROXY draws from: 4 or 2, 0 = 4 */
-    void    *proxy[2];                       /* the copies in 4 and 2 bits, of all layers; made when first wanted  */
-    size_t   proxy_bytes[2];                 /* of a layer                                                         */
-    int64_t *encoded[2];                     /* [n_layers] keys from 0 on that they have                           */
+    int      proxy_bits;                 /* of the copy of K for SANTA_SCORES_PROXY: 4 or 2, 0 = 4 */
+    void    *proxy[2];                   /* copies in 4 and 2 bits, of all layers; made when wanted */
+    size_t   proxy_bytes[2];             /* of a layer */
+    int64_t *encoded[2];                 /* [n_layers] keys from 0 on that they have */
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
@@ -643,7 +675,8 @@ static inline void llama_state_free(llama_state *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* The one place that describes our cache to santa.h: n query rows from row on, the last of them at position length - 1. */
+/* The one place that describes our cache to santa.h: n query rows from row on, the last of them
+   at position length - 1. */
 static inline santa_attention llama_attention(const llama_state *s, int32_t layer, int64_t row, int64_t n,
                                               const int32_t *length, santa_device device) {
     const llama_model *m = s->model;
@@ -699,9 +732,11 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
         return llama_fail(e, "%lld positions do not fit in the model's context of %d", (long long)capacity,
                           (int)m->seq_len);
     s->capacity = capacity;
-    const size_t chunk = LLAMA_CHUNK, dim = (size_t)m->dim, q_dim = (size_t)m->q_dim, hidden = (size_t)m->hidden_dim;
+    const size_t chunk = LLAMA_CHUNK, dim = (size_t)m->dim, q_dim = (size_t)m->q_dim,
+                 hidden = (size_t)m->hidden_dim;
     const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
-    const size_t rest = chunk * (2 * dim + 2 * q_dim + 2 * hidden + (size_t)m->head_dim) + (size_t)m->vocab_size;
+    const size_t rest =
+        chunk * (2 * dim + 2 * q_dim + 2 * hidden + (size_t)m->head_dim) + (size_t)m->vocab_size;
     if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
     s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
     s->options = (santa_options *)calloc((size_t)m->n_layers, sizeof *s->options);
@@ -735,19 +770,21 @@ static inline santa_status llama_check(const llama_state *s, const santa_options
 }
 
 /* llama_forward attends with these options in this layer from now on; it sets their offset itself. */
-static inline int llama_layer_options(llama_state *s, int32_t layer, const santa_options *o, llama_error *e) {
+static inline int llama_layer_options(llama_state *s, int32_t layer, const santa_options *o,
+                                      llama_error *e) {
     if (layer < 0 || layer >= s->model->n_layers)
         return llama_fail(e, "layer %d: the model has %d", (int)layer, (int)s->model->n_layers);
     if (o->scores == SANTA_SCORES_PROXY && llama_make_copies(s, e) != 0) return -1;
     const santa_attention a = llama_decode_attention(s, layer);
     const santa_status status = santa_check(&a, o);
     if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
-    const size_t bytes = santa_workspace_size(&a, o);       /* a function of shapes: the same at every length */
+    const size_t bytes = santa_workspace_size(&a, o); /* a function of shapes: the same at every length */
     if (bytes > s->workspace_bytes || !s->workspace) {
         LLAMA_FREE(s->workspace);
         s->workspace_bytes = 0;
         s->workspace = LLAMA_ALLOC(bytes);
-        if (!s->workspace) return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
+        if (!s->workspace)
+            return llama_fail(e, "no memory for %llu bytes of workspace", (unsigned long long)bytes);
         s->workspace_bytes = bytes;
     }
     s->options[layer] = *o;
@@ -776,14 +813,15 @@ static inline void llama_parallel(const llama_state *s, int64_t count, santa_tas
 }
 
 /* Y[n, rows] = X[n, columns] W[rows, columns]^T. */
-static inline void llama_matmul(const llama_state *s, float *y, const float *w, const float *x, int64_t n, int64_t rows,
-                                int64_t columns) {
+static inline void llama_matmul(const llama_state *s, float *y, const float *w, const float *x, int64_t n,
+                                int64_t rows, int64_t columns) {
     llama_product p = { y, w, x, n, rows, columns, 1, s->avx2 };
     if (n * rows * columns > 1 << 18) p.parts = s->threads;
     llama_parallel(s, p.parts, llama_product_task, &p);
 }
 
-static inline void llama_rmsnorm(const llama_model *m, float *y, const float *x, const float *weight, int64_t n) {
+static inline void llama_rmsnorm(const llama_model *m, float *y, const float *x, const float *weight,
+                                 int64_t n) {
     const int64_t dim = m->dim;
     for (; n > 0; n--, x += dim, y += dim) {
         const float scale = 1.0f / sqrtf(llama_dot(x, x, dim) / (float)dim + m->norm_epsilon);
@@ -820,7 +858,7 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     santa_options *o = &s->options[layer];
     const santa_stats *one = &s->call->stats;
     s->call->length = (int32_t)position + 1;
-    o->offset = santa_offset(layer, position);              /* other draws in every layer and at every step */
+    o->offset = santa_offset(layer, position); /* other draws in every layer and at every step */
     const santa_attention a = llama_decode_attention(s, layer);
     const double start = llama_seconds();
     santa_status status = o->scores == SANTA_SCORES_PROXY ? llama_keep_copy(s, layer) : SANTA_OK;
@@ -860,7 +898,8 @@ static void llama_stripe_task(void *context, int64_t i) {
                                 c->s->dense_bytes, NULL);
 }
 
-static inline santa_status llama_attend_dense(const llama_state *s, int32_t layer, int64_t position, int64_t n) {
+static inline santa_status llama_attend_dense(const llama_state *s, int32_t layer, int64_t position,
+                                              int64_t n) {
     llama_stripes c;
     const int64_t stripes = (n + LLAMA_STRIPE - 1) / LLAMA_STRIPE;
     c.s = s;
@@ -872,10 +911,10 @@ static inline santa_status llama_attend_dense(const llama_state *s, int32_t laye
     return SANTA_OK;
 }
 
-/* n <= LLAMA_CHUNK tokens at position .. through all layers: enters their keys and values in the cache and leaves their
-   last hidden states in s->x. */
-static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position, int prefill,
-                               llama_error *e) {
+/* n <= LLAMA_CHUNK tokens at position .. through all layers: enters their keys and values in
+   the cache and leaves their last hidden states in s->x. */
+static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position,
+                               int prefill, llama_error *e) {
     const llama_model *m = s->model;
     const int64_t dim = m->dim, q_dim = m->q_dim, kv_dim = m->kv_dim, hidden = m->hidden_dim;
     if (position < 0 || position + n > s->capacity)
@@ -906,16 +945,19 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         llama_rmsnorm(m, s->normed, s->x, m->ffn_norm + layer * dim, n);
         llama_matmul(s, s->gate, m->w1 + layer * hidden * dim, s->normed, n, hidden, dim);
         llama_matmul(s, s->up, m->w3 + layer * hidden * dim, s->normed, n, hidden, dim);
-        for (int64_t i = 0; i < n * hidden; i++) s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));  /* SwiGLU */
+        /* SwiGLU */
+        for (int64_t i = 0; i < n * hidden; i++) s->gate[i] *= s->up[i] / (1.0f + expf(-s->gate[i]));
         llama_matmul(s, s->normed, m->w2 + layer * dim * hidden, s->gate, n, dim, hidden);
         for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];
     }
     return 0;
 }
 
-/* count tokens at position .. with dense attention: enters their keys and values in the cache, over what may be there.
-   Gives no logits: leave the last token of a prompt to llama_forward. */
-static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t count, int64_t position, llama_error *e) {
+/* count tokens at position .. with dense attention: enters their keys and values in the cache,
+   over what may be there. Gives no logits: leave the last token of a prompt to
+   llama_forward. */
+static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t count, int64_t position,
+                                llama_error *e) {
     for (int64_t i = 0; i < count; i += LLAMA_CHUNK) {
         const int64_t n = llama_min(count - i, LLAMA_CHUNK);
         if (llama_layers(s, token + i, n, position + i, 1, e) != 0) return -1;
@@ -923,9 +965,10 @@ static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t co
     return 0;
 }
 
-/* One token at one position: enters its keys and values in the cache (over what may be there) and, if want_logits,
-   leaves the next token's logits in s->logits. */
-static inline int llama_forward(llama_state *s, int32_t token, int64_t position, int want_logits, llama_error *e) {
+/* One token at one position: enters its keys and values in the cache (over what may be there)
+   and, if want_logits, leaves the next token's logits in s->logits. */
+static inline int llama_forward(llama_state *s, int32_t token, int64_t position, int want_logits,
+                                llama_error *e) {
     const llama_model *m = s->model;
     if (!s->workspace) {                                    /* dense, as nothing else was asked for */
         const santa_options dense = llama_dense();
@@ -939,7 +982,7 @@ static inline int llama_forward(llama_state *s, int32_t token, int64_t position,
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------------------- sampler */
+/* ------------------------------------------------------------ sampler */
 
 /* log_p[n] = log softmax of logits[n], in double; NaN everywhere if a logit is NaN or +inf. */
 static inline void llama_log_softmax(const float *logits, int64_t n, double *log_p) {
@@ -956,7 +999,8 @@ static inline int32_t llama_argmax(const float *logits, int32_t n) {
     return best;
 }
 
-/* Splitmix64; uniform in [0, 1). Apart from attention's own random numbers, which santa.h keys by itself. */
+/* Splitmix64; uniform in [0, 1). Apart from attention's own random numbers, which santa.h keys
+   by itself. */
 static inline double llama_uniform(uint64_t *state) {
     uint64_t z = *state += 0x9E3779B97F4A7C15u;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -964,8 +1008,9 @@ static inline double llama_uniform(uint64_t *state) {
     return (double)((z ^ (z >> 31)) >> 11) / 9007199254740992.0;
 }
 
-/* A token from softmax(logits / temperature), the best one at temperature 0; -1 when the logits are not finite. One
-   uniform number a call at any temperature, so that runs of one seed use the same number at the same step. */
+/* A token from softmax(logits / temperature), the best one at temperature 0; -1 when the logits
+   are not finite. One uniform number a call at any temperature, so that runs of one seed use
+   the same number at the same step. */
 static inline int32_t llama_sample(const float *logits, int32_t n, double temperature, uint64_t *random) {
     const double u = llama_uniform(random);
     const int32_t best = llama_argmax(logits, n);

@@ -1,8 +1,10 @@
-/* llama_cuda.h - attention of llama.h on the GPU: include it before the program's .c file, which includes llama.h.
+/* llama_cuda.h - attention of llama.h on the GPU: include it before the program's .c file,
+   which includes llama.h.
 
-   Only decoding is on the GPU: prefill and all else stay on the CPU. What both touch is pinned host memory, which the GPU
-   reads over the bus: fine for a toy, and nothing to measure speed with. A real decoder keeps its cache and the workspace
-   in device memory and does not wait after each layer. Each host thread has a stream of its own. */
+   Only decoding is on the GPU: prefill and all else stay on the CPU. What both touch is pinned
+   host memory, which the GPU reads over the bus: fine for a toy, and nothing to measure speed
+   with. A real decoder keeps its cache and the workspace in device memory and does not wait
+   after each layer. Each host thread has a stream of its own. */
 #ifndef LLAMA_CUDA_H
 #define LLAMA_CUDA_H
 
@@ -15,8 +17,8 @@ static void *llama_pinned_alloc(size_t bytes) {
     return cudaMallocHost(&p, bytes) == cudaSuccess ? p : NULL;
 }
 
-static santa_status llama_decode_and_wait(const santa_attention *a, const santa_options *o, void *workspace, size_t bytes,
-                                          santa_stats *stats) {
+static santa_status llama_decode_and_wait(const santa_attention *a, const santa_options *o, void *workspace,
+                                          size_t bytes, santa_stats *stats) {
     santa_options on_stream = *o;
     on_stream.stream = (void *)cudaStreamPerThread;
     const santa_status status = santa_decode(a, &on_stream, workspace, bytes, stats);

@@ -45,8 +45,8 @@ static double measure(santa_attention *a, int32_t *length, santa_method method,
     }
     printf("%-4s %-14s error %5.1f %%, bytes %5.1f %% of exact attention's; %d of %d heads rescued, "
            "%d redone\n", santa_method_name(method),
-           scores == SANTA_SCORES_PROXY ? "from the copy" : "exact scores", 100.0 * sqrt(error), 100.0 * read,
-           (int)stats.rescued_rows, (int)stats.rows, (int)stats.redone_rows);
+           scores == SANTA_SCORES_PROXY ? "from the copy" : "exact scores", 100.0 * sqrt(error),
+           100.0 * read, (int)stats.rescued_rows, (int)stats.rows, (int)stats.redone_rows);
     free(workspace);
     return error;
 }

@@ -1,6 +1,7 @@
-/* The tests' own float64 arithmetic: conversions, attention, samplers and variances written from the formulas, and a
-   builder of attention problems of every type, layout and page size with the same logical values. Nothing in here
-   calls the library but santa_random (whose bits test_random.c checks) and, in ref_run, santa_decode itself. */
+/* The tests' own float64 arithmetic: conversions, attention, samplers and variances written
+   from the formulas, and a builder of attention problems of every type, layout and page size
+   with the same logical values. Nothing in here calls the library but santa_random (whose bits
+   test_random.c checks) and, in ref_run, santa_decode itself. */
 #ifndef SANTA_TEST_REFERENCE_H
 #define SANTA_TEST_REFERENCE_H
 
@@ -10,7 +11,7 @@
 
 #define REF_INF ((double)INFINITY)
 
-/* ------------------------------------------------------------------------------------------------- number formats */
+/* ------------------------------------------------------------ number formats */
 
 /* Format: mantissa bits, smallest normal exponent, bits of infinity. */
 static inline void ref_format(santa_dtype type, int *mantissa, int *min_exponent, uint32_t *infinity) {
@@ -33,8 +34,8 @@ static inline double ref_decode16(santa_dtype type, uint16_t bits) {
     return bits & 0x8000u ? -x : x;
 }
 
-/* Round to nearest even by arithmetic: x is a whole number of quanta of the result's binade, plus a remainder. NaN is
-   for the caller. */
+/* Round to nearest even by arithmetic: x is a whole number of quanta of the result's binade,
+   plus a remainder. NaN is for the caller. */
 static inline uint16_t ref_encode16(santa_dtype type, double x) {
     int mantissa, min_exponent, exponent;
     uint32_t infinity;
@@ -49,7 +50,8 @@ static inline uint16_t ref_encode16(santa_dtype type, double x) {
     double whole = floor(quanta);
     const double rest = quanta - whole;
     if (rest > 0.5 || (rest == 0.5 && fmod(whole, 2.0) != 0.0)) whole += 1.0;
-    /* A normal's hidden bit carries into the exponent field by itself, and so does a mantissa rounded up to 2. */
+    /* A normal's hidden bit carries into the exponent field by itself, and so does a mantissa
+       rounded up to 2. */
     const uint32_t magnitude = ((uint32_t)(exponent - min_exponent) << mantissa) + (uint32_t)whole;
     return (uint16_t)(sign | (magnitude > infinity ? infinity : magnitude));
 }
@@ -62,7 +64,8 @@ static inline double ref_decode8(int e) {
     return e & 128 ? -v : v;
 }
 
-/* The nearest of the 127 magnitudes, ties to the even code, beyond the largest the largest. NaN is for the caller. */
+/* The nearest of the 127 magnitudes, ties to the even code, beyond the largest the largest. NaN
+   is for the caller. */
 static inline uint8_t ref_encode8(double x) {
     const double a = fabs(x);
     int low = 0, high = 126;
@@ -113,13 +116,15 @@ static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) 
         ((uint8_t *)data)[i] = nan ? 127 : ref_encode8(x);
     } else if (type == SANTA_Q8_0) {
         const uint16_t bad = 0x7e00;
-        char *block = (char *)data + ref_bytes(type, i - ref_in_block(i)), *number = block + 2 + ref_in_block(i);
+        char *block = (char *)data + ref_bytes(type, i - ref_in_block(i)),
+             *number = block + 2 + ref_in_block(i);
         *number = 1;
         if (nan) {
             memcpy(block, &bad, 2);
         } else {
             const double scale = ref_decode16(SANTA_F16, ref_half(block));
-            *number = (char)(signed char)(scale > 0.0 ? fmin(fmax(floor(x / scale + 0.5), -127.0), 127.0) : 0.0);
+            *number =
+                (char)(signed char)(scale > 0.0 ? fmin(fmax(floor(x / scale + 0.5), -127.0), 127.0) : 0.0);
         }
     } else {
         const uint16_t h = nan ? (uint16_t)(type == SANTA_F16 ? 0x7e01 : 0x7fc1) : ref_encode16(type, x);
@@ -143,7 +148,9 @@ static inline void ref_store_row(santa_dtype type, void *data, int64_t i, int64_
 /* What the type, not q8_0, makes of a float. */
 static inline double ref_round(santa_dtype type, double x) {
     x = (double)(float)x;
-    return type == SANTA_F32 ? x : type == SANTA_E4M3 ? ref_decode8(ref_encode8(x)) : ref_decode16(type, ref_encode16(type, x));
+    return type == SANTA_F32    ? x
+           : type == SANTA_E4M3 ? ref_decode8(ref_encode8(x))
+                                : ref_decode16(type, ref_encode16(type, x));
 }
 
 /* The same for x[0..n); of q8_0 whole blocks. */
@@ -159,37 +166,37 @@ static inline void ref_round_row(santa_dtype type, double *x, int64_t n) {
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- problems */
+/* ------------------------------------------------------------ problems */
 
 typedef enum ref_layout {
     REF_NHD, REF_HND,
-    REF_PADDED,                    /* NHD, rows and heads apart by odd gaps, start off by one element          */
-    REF_BACKWARDS,                 /* tokens and heads with negative strides                                   */
-    REF_STRIDED,                   /* features 3 elements apart                                                */
+    REF_PADDED,                    /* NHD, rows and heads apart by odd gaps, start off by one element */
+    REF_BACKWARDS,                 /* tokens and heads with negative strides */
+    REF_STRIDED,                   /* features 3 elements apart */
     REF_LAYOUTS
 } ref_layout;
 
 /* Start from ref_spec_make and change what the test is about. */
 typedef struct ref_spec {
     int64_t batch, q_len, heads, kv_heads, len, head_dim, head_dim_v;
-    int64_t page_size;             /* 0 = not paged                                                            */
-    int64_t first_sequence;        /* sequence b holds the values (and length) of number first_sequence + b    */
+    int64_t page_size;      /* 0 = not paged */
+    int64_t first_sequence; /* sequence b holds the values (and length) of number first_sequence + b */
     int64_t window;
-    uint64_t stream;               /* of the values                                                            */
+    uint64_t stream;        /* of the values */
     ref_layout layout;
     santa_dtype q_type, k_type, v_type, out_type;
     int     ragged, causal, sinks, alibi;
     float   sm_scale, soft_cap;
-    double  gain;                  /* standard deviation of the scores at the default scale                    */
+    double  gain;                  /* standard deviation of the scores at the default scale */
 } ref_spec;
 
 typedef struct ref_problem {
     ref_spec        spec;
-    santa_attention a;             /* ready for santa_decode, lse and std_error included                       */
-    double         *q, *k, *v;     /* values in [batch, len, heads, dim] order, rounded to their types         */
+    santa_attention a;             /* ready for santa_decode, lse and std_error included */
+    double         *q, *k, *v;     /* values in [batch, len, heads, dim] order, rounded to their types */
     float          *sinks, *slopes, *lse, *std_error;
     int32_t        *seq_lens, *block_table;
-    void           *memory[4];     /* of q, k, v, out                                                          */
+    void           *memory[4];     /* of q, k, v, out */
 } ref_problem;
 
 static inline ref_spec ref_spec_make(int64_t heads, int64_t kv_heads, int64_t len, int64_t head_dim) {
@@ -210,15 +217,22 @@ static inline santa_options ref_options(santa_method method, int64_t num_samples
     memset(&o, 0, sizeof o);
     o.method = method;
     o.seed   = seed;
-    if (method != SANTA_DENSE && method != SANTA_TOP_P && method != SANTA_VATTENTION) o.num_samples = num_samples;
+    if (method != SANTA_DENSE && method != SANTA_TOP_P && method != SANTA_VATTENTION)
+        o.num_samples = num_samples;
     return o;
 }
 
 static inline int64_t ref_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ref_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline double *ref_doubles(int64_t n) { return (double *)test_alloc((size_t)ref_max(n, 1) * sizeof(double)); }
-static inline float  *ref_floats(int64_t n) { return (float *)test_alloc((size_t)ref_max(n, 1) * sizeof(float)); }
-static inline int32_t *ref_ints(int64_t n) { return (int32_t *)test_alloc((size_t)ref_max(n, 1) * sizeof(int32_t)); }
+static inline double *ref_doubles(int64_t n) {
+    return (double *)test_alloc((size_t)ref_max(n, 1) * sizeof(double));
+}
+static inline float *ref_floats(int64_t n) {
+    return (float *)test_alloc((size_t)ref_max(n, 1) * sizeof(float));
+}
+static inline int32_t *ref_ints(int64_t n) {
+    return (int32_t *)test_alloc((size_t)ref_max(n, 1) * sizeof(int32_t));
+}
 
 /* Memory for a tensor of that layout, NaN everywhere, gaps included. */
 static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
@@ -260,7 +274,8 @@ static inline double ref_get(const santa_tensor *t, int64_t i0, int64_t i1, int6
     return ref_load(t->dtype, t->data, ref_at(t, i0, i1, i2, i3));
 }
 
-static inline void ref_set(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3, double x) {
+static inline void ref_set(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3,
+                           double x) {
     ref_store(t->dtype, t->data, ref_at(t, i0, i1, i2, i3), x);
 }
 
@@ -281,7 +296,9 @@ static inline int64_t ref_ragged_len(int64_t len, int64_t sequence) {
     }
 }
 
-static inline int64_t ref_len(const ref_problem *p, int64_t b) { return p->seq_lens ? p->seq_lens[b] : p->spec.len; }
+static inline int64_t ref_len(const ref_problem *p, int64_t b) {
+    return p->seq_lens ? p->seq_lens[b] : p->spec.len;
+}
 
 /* Where token j of sequence b lies: first two indices of the k and v tensors. */
 static inline void ref_place(const ref_problem *p, int64_t b, int64_t j, int64_t *i0, int64_t *i1) {
@@ -311,8 +328,8 @@ static inline void ref_write(ref_problem *p) {
 /* Mean 0, variance 1, bell-shaped and cheap: four 16-bit uniforms of one word. */
 static inline double ref_bell(test_rng *r) {
     const uint64_t w = test_next(r);
-    const double sum =
-        (double)(w & 0xffffu) + (double)(w >> 16 & 0xffffu) + (double)(w >> 32 & 0xffffu) + (double)(w >> 48);
+    const double sum = (double)(w & 0xffffu) + (double)(w >> 16 & 0xffffu) + (double)(w >> 32 & 0xffffu) +
+                       (double)(w >> 48);
     return (sum / 65535.0 - 2.0) * 1.7320508075688772;
 }
 
@@ -337,10 +354,12 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     }
 
     p->a.q   = ref_tensor(s->q_type, s->batch, s->q_len, s->heads, s->head_dim, s->layout, &p->memory[0]);
-    p->a.out = ref_tensor(s->out_type, s->batch, s->q_len, s->heads, s->head_dim_v, s->layout, &p->memory[3]);
+    p->a.out =
+        ref_tensor(s->out_type, s->batch, s->q_len, s->heads, s->head_dim_v, s->layout, &p->memory[3]);
     if (s->ragged) {
         p->a.seq_lens = p->seq_lens = ref_ints(s->batch);
-        for (int64_t b = 0; b < s->batch; b++) p->seq_lens[b] = (int32_t)ref_ragged_len(s->len, s->first_sequence + b);
+        for (int64_t b = 0; b < s->batch; b++)
+            p->seq_lens[b] = (int32_t)ref_ragged_len(s->len, s->first_sequence + b);
     }
     int64_t n0 = s->batch, n1 = s->len;
     if (s->page_size) {
@@ -392,19 +411,21 @@ static inline void ref_free(ref_problem *p) {
     free(p->seq_lens); free(p->block_table);
 }
 
-/* Show one sequence as a batch of that many requests (batch stride 0): as many independent draws in one call. */
+/* Show one sequence as a batch of that many requests (batch stride 0): as many independent
+   draws in one call. */
 static inline void ref_replicate(ref_problem *p, int64_t requests) {
     const ref_spec *s = &p->spec;
     santa_tensor *t[3] = {&p->a.q, &p->a.k, &p->a.v};
     for (int i = 0; i < 3; i++) { t[i]->shape[0] = requests; t[i]->stride[0] = 0; }
     free(p->memory[3]); free(p->lse); free(p->std_error);
-    p->a.out       = ref_tensor(s->out_type, requests, s->q_len, s->heads, s->head_dim_v, REF_NHD, &p->memory[3]);
+    p->a.out = ref_tensor(s->out_type, requests, s->q_len, s->heads, s->head_dim_v, REF_NHD, &p->memory[3]);
     p->a.lse       = p->lse       = ref_floats(requests * s->q_len * s->heads);
     p->a.std_error = p->std_error = ref_floats(requests * s->q_len * s->heads);
 }
 
-/* santa_decode in a workspace of exactly the queried size that holds rubbish, with a guard behind it. The result and
-   stats are the caller's to check; a status other than OK is a failure here. */
+/* santa_decode in a workspace of exactly the queried size that holds rubbish, with a guard
+   behind it. The result and stats are the caller's to check; a status other than OK is a
+   failure here. */
 static inline int ref_run(ref_problem *p, const santa_options *o, santa_stats *stats) {
     enum { GUARD = 256 };
     const size_t bytes = santa_workspace_size(&p->a, o);
@@ -418,7 +439,7 @@ static inline int ref_run(ref_problem *p, const santa_options *o, santa_stats *s
            CHECK_MSG(written == 0, "%s wrote past its workspace", santa_method_name(o->method));
 }
 
-/* ------------------------------------------------------------------------------------------------- attention */
+/* ------------------------------------------------------------ attention */
 
 /* Scores of one query row and head; -inf = masked. Returns the number of keys. */
 static inline int64_t ref_scores(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *scores) {
@@ -439,7 +460,8 @@ static inline int64_t ref_scores(const ref_problem *p, int64_t b, int64_t i, int
     return n;
 }
 
-/* p = softmax with an extra logit in the denominator (-inf = none); returns the log of the sum. No key: p = 0, -inf. */
+/* p = softmax with an extra logit in the denominator (-inf = none); returns the log of the sum.
+   No key: p = 0, -inf. */
 static inline double ref_softmax(const double *scores, int64_t n, double sink, double *p) {
     double max = sink, sum = 0.0;
     for (int64_t j = 0; j < n; j++) if (scores[j] > max) max = scores[j];
@@ -453,7 +475,9 @@ static inline double ref_softmax(const double *scores, int64_t n, double sink, d
     return max + log(sum);
 }
 
-static inline double ref_sink(const ref_problem *p, int64_t h) { return p->a.sinks ? (double)p->sinks[h] : -REF_INF; }
+static inline double ref_sink(const ref_problem *p, int64_t h) {
+    return p->a.sinks ? (double)p->sinks[h] : -REF_INF;
+}
 
 /* out += p . V for one sequence and head. */
 static inline void ref_values(const ref_problem *p, int64_t b, int64_t h, const double *prob, double *out) {
@@ -466,7 +490,8 @@ static inline void ref_values(const ref_problem *p, int64_t b, int64_t h, const 
 }
 
 /* Exact attention of one row: out[head_dim_v] and its lse; prob[len] too if wanted. */
-static inline double ref_dense(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *out, double *prob) {
+static inline double ref_dense(const ref_problem *p, int64_t b, int64_t i, int64_t h, double *out,
+                               double *prob) {
     double *scores = ref_doubles(2 * p->spec.len), *mine = prob ? prob : scores + p->spec.len;
     const int64_t n   = ref_scores(p, b, i, h, scores);
     const double  lse = ref_softmax(scores, n, ref_sink(p, h), mine);
@@ -518,11 +543,12 @@ static inline double ref_epsilon(santa_dtype type) {
     return type == SANTA_F32 ? 1e-5 : type == SANTA_F16 ? 1.01 / 2048.0 : 1.01 / 256.0;
 }
 
-/* ------------------------------------------------------------------------------------------------- samplers */
+/* ------------------------------------------------------------ samplers */
 
 static inline double ref_random(const santa_options *o, santa_stream_id id, int64_t index) {
-    return ldexp((double)santa_random(o->seed, o->offset, id.request_id, 0, (uint32_t)id.head, (uint32_t)id.q_index,
-                                      (uint32_t)index), -32);
+    return ldexp((double)santa_random(o->seed, o->offset, id.request_id, 0, (uint32_t)id.head,
+                                      (uint32_t)id.q_index, (uint32_t)index),
+                 -32);
 }
 
 static inline santa_stream_id ref_stream(uint64_t request, int64_t head, int64_t q_index) {
@@ -549,8 +575,14 @@ static inline void ref_thresholds(const santa_options *o, santa_stream_id id, do
 }
 
 /* The library's draws for scores, in memory of their own. */
-typedef struct ref_drawn { santa_draws d; santa_status status; int32_t *index, *count; float *weight; } ref_drawn;
-static inline ref_drawn ref_sample(const float *scores, int64_t n, const santa_options *o, santa_stream_id id) {
+typedef struct ref_drawn {
+    santa_draws d;
+    santa_status status;
+    int32_t *index, *count;
+    float *weight;
+} ref_drawn;
+static inline ref_drawn ref_sample(const float *scores, int64_t n, const santa_options *o,
+                                   santa_stream_id id) {
     ref_drawn r;
     memset(&r, 0, sizeof r);
     const int64_t capacity = santa_sample_capacity(n, o);
@@ -575,10 +607,11 @@ static inline void ref_drawn_sum(const ref_drawn *r, const double *v, int64_t dv
 
 static inline void ref_drawn_free(ref_drawn *r) { free(r->index); free(r->count); free(r->weight); }
 
-/* ------------------------------------------------------------------------------------------------- variances */
+/* ------------------------------------------------------------ variances */
 
 /* Trace of the covariance of the mean of S draws; p sums to 1, V is [n, dv]. */
-static inline double ref_variance_iid(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
+static inline double ref_variance_iid(const double *p, int64_t n, const double *v, int64_t dv,
+                                      int64_t samples) {
     double second = 0.0, first = 0.0;
     for (int64_t c = 0; c < dv; c++) {
         double mean = 0.0;
@@ -592,7 +625,8 @@ static inline double ref_variance_iid(const double *p, int64_t n, const double *
 }
 
 /* One draw per stratum [m/S, (m+1)/S): the strata's own variances, added. */
-static inline double ref_variance_strat(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
+static inline double ref_variance_strat(const double *p, int64_t n, const double *v, int64_t dv,
+                                        int64_t samples) {
     double *mean = ref_doubles(dv), total = 0.0;
     for (int64_t m = 0; m < samples; m++) {
         const double low = (double)m / (double)samples, high = (double)(m + 1) / (double)samples;
@@ -626,10 +660,12 @@ static inline void ref_comb(const double *p, int64_t n, double u, int64_t sample
     }
 }
 
-/* The comb's estimate is constant between the places where a tooth meets a boundary: u = frac(S F_j). One comb in the
-   middle of each piece, weighted by its length: O(n^2 dv), exact. */
-static inline double ref_variance_sys(const double *p, int64_t n, const double *v, int64_t dv, int64_t samples) {
-    double *u = ref_doubles(n + 1), *mean = ref_doubles(dv), *got = ref_doubles(dv), total = 0.0, end = 0.0, last = 0.0;
+/* The comb's estimate is constant between the places where a tooth meets a boundary: u = frac(S
+   F_j). One comb in the middle of each piece, weighted by its length: O(n^2 dv), exact. */
+static inline double ref_variance_sys(const double *p, int64_t n, const double *v, int64_t dv,
+                                      int64_t samples) {
+    double *u = ref_doubles(n + 1), *mean = ref_doubles(dv), *got = ref_doubles(dv), total = 0.0, end = 0.0,
+           last = 0.0;
     int32_t *count = ref_ints(n);
     for (int64_t c = 0; c < dv; c++) mean[c] = 0.0;
     for (int64_t j = 0; j < n; j++) {
@@ -645,7 +681,8 @@ static inline double ref_variance_sys(const double *p, int64_t n, const double *
         for (int64_t c = 0; c < dv; c++) got[c] = 0.0;
         for (int64_t j = 0; j < n; j++)
             if (count[j])
-                for (int64_t c = 0; c < dv; c++) got[c] += (double)count[j] / (double)samples * v[j * dv + c];
+                for (int64_t c = 0; c < dv; c++)
+                    got[c] += (double)count[j] / (double)samples * v[j * dv + c];
         total += (u[i] - last) * ref_distance2(got, mean, dv);
         last = u[i];
     }

@@ -47,7 +47,7 @@ typedef struct fuzz_target {
 
 enum { FUZZ_MAX_INPUT = 1 << 16 };
 
-/* --------------------------------------------------------------------------- bytes to values */
+/* ------------------------------------------------------------ bytes to values */
 
 typedef struct fuzz_source { const uint8_t *data; size_t left; } fuzz_source;
 
@@ -127,7 +127,7 @@ static inline int fuzz_is_finite(float x) {
     return (bits & 0x7fffffffu) < 0x7f800000u;
 }
 
-/* ---------------------------------------------------------------------------- guarded memory */
+/* ------------------------------------------------------------ guarded memory */
 
 /* A few areas, each between unreadable pages, lie ready: mapping afresh for every input would
    be most of the time. */
@@ -190,7 +190,7 @@ static inline int fuzz_memory_whole(int i) {
     return whole;
 }
 
-/* ------------------------------------------------------------------------------------- files */
+/* ------------------------------------------------------------ files */
 
 /* A file of this process's own that holds these bytes; its name, until the next call. */
 static inline const char *fuzz_file(const void *data, size_t size) {
@@ -227,7 +227,7 @@ static inline void fuzz_put_f32(fuzz_bytes *b, float f) {
     fuzz_put_u32(b, x);
 }
 
-/* ------------------------------------------------------------------------------------ inputs */
+/* ------------------------------------------------------------ inputs */
 
 /* Changes to a seed, as fuzzers make them: bytes, words of extreme value, parts taken out,
    copied or put in, an end cut off. */
@@ -296,7 +296,7 @@ static inline size_t fuzz_random_seed(int number, int numbers, uint8_t *data, si
     return number < numbers ? size : 0;
 }
 
-/* ---------------------------------------------------------------------------------- programs */
+/* ------------------------------------------------------------ programs */
 
 #ifdef FUZZ_IN_SUITE
 
@@ -357,15 +357,19 @@ static int fuzz_write_seeds(const fuzz_target *t, const char *directory) {
 #ifdef SANTA_LIBFUZZER
 
 /* libFuzzer's main; `--write-seeds DIRECTORY` first of all arguments is ours. */
-#define FUZZ_TARGET(target, one, seeds)                                                                   \
-    static const fuzz_target target = {#target, one, seeds};                                              \
-    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);                                  \
-    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv);                                             \
-    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { target.run(data, size); return 0; } \
-    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv) {                                            \
-        if (*argc == 3 && !strcmp((*argv)[1], "--write-seeds")) exit(fuzz_write_seeds(&target, (*argv)[2])); \
-        return 0;                                                                                         \
-    }                                                                                                     \
+#define FUZZ_TARGET(target, one, seeds)                                                                    \
+    static const fuzz_target target = {#target, one, seeds};                                               \
+    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);                                   \
+    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv);                                              \
+    FUZZ_C int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {                                  \
+        target.run(data, size);                                                                            \
+        return 0;                                                                                          \
+    }                                                                                                      \
+    FUZZ_C int LLVMFuzzerInitialize(int *argc, char ***argv) {                                             \
+        if (*argc == 3 && !strcmp((*argv)[1], "--write-seeds"))                                            \
+            exit(fuzz_write_seeds(&target, (*argv)[2]));                                                   \
+        return 0;                                                                                          \
+    }                                                                                                      \
     typedef int fuzz_semicolon
 
 #else

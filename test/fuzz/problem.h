@@ -10,7 +10,8 @@
 
 #include "fuzz.h"
 
-enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS,
+enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
+       FUZZ_SINKS,
        FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
        FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT };
 
@@ -62,7 +63,7 @@ typedef struct fuzz_problem {
     uint64_t        order;         /* of tasks                                             */
 } fuzz_problem;
 
-/* ----------------------------------------------------------------------------------- choices */
+/* ------------------------------------------------------------ choices */
 
 static inline int fuzz_has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
 
@@ -200,7 +201,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_audit   = fuzz_chance(s, 3);
 }
 
-/* ----------------------------------------------------------------------------------- numbers */
+/* ------------------------------------------------------------ numbers */
 
 static inline uint64_t fuzz_hash(uint64_t a, uint64_t b) {
     uint64_t z = (a + 0x9e3779b97f4a7c15u) ^ b * 0xd1342543de82ef95u;
@@ -255,7 +256,7 @@ static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1,
     }
 }
 
-/* ------------------------------------------------------------------------------------ memory */
+/* ------------------------------------------------------------ memory */
 
 static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout layout, int at_end,
                                        int broadcast, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
