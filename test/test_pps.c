@@ -131,7 +131,8 @@ static void closed_form(void) {
                 own[j] = (float)p[h * KEYS + j];
                 if (size[j] < own[j]) size[j] = own[j];
             }
-            CHECK_STATUS(santa_variance_pps(own, size, KEYS, v, KEYS, KEYS, samples, &variance, work, bytes),
+            CHECK_STATUS(santa_variance_pps(own, size, KEYS, v, KEYS, KEYS, samples, &variance, work,
+                                            bytes),
                          SANTA_OK);
             CHECK_STATUS(santa_variance_pps(own, NULL, KEYS, v, KEYS, KEYS, samples, &single, work, bytes),
                          SANTA_OK);
