@@ -3007,9 +3007,10 @@ static void santa__copy_query(const santa__job *j, const float *turn, int64_t x)
     unit = bad ? santa__nan() : top / 127.0f;
     memset(code, 0, (size_t)features);
     for (c = 0; c < d && unit > 0.0f; c++) {
-        const int level = (int)floor((double)q[c] / (double)unit + 0.5);
-        code[c] = (char)(signed char)(level > 127 ? 127 : level < -127 ? -127 : level);
-        sum += code[c];
+        int level = (int)floor((double)q[c] / (double)unit + 0.5);
+        level = level > 127 ? 127 : level < -127 ? -127 : level;
+        code[c] = (char)(signed char)level;
+        sum += level;
     }
     j->copy_unit[x] = unit;
     j->copy_less[x] = j->plan->format.middle * (float)sum;
