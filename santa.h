@@ -4800,8 +4800,8 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
                 float *weight = l->weight + (g + h) * j->plan->capacity + at;
                 float *e = u + h * SANTA_BLOCK;
                 double total = 0.0;
-                const double share = exp(SANTA__MIN((double)max[h] - (double)m->m, 600.0))
-                                     / (m->total + m->rest);
+                const double share = exp(SANTA__MIN((double)max[h] - (double)m->m, 200.0))
+                                     / (m->total + m->rest);  /* at most what can be squared */
                 for (i = 0; i < n && !santa__is_nan(sum[h]); i++) {
                     const double guess = (double)weight[i];
                     double w;
@@ -4811,7 +4811,7 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
                     x->drawn += guess;
                     x->weight += w;
                     if (guess > 0.0) x->square += w * w / guess;
-                    weight[i] = (float)w;
+                    weight[i] = (float)SANTA__MIN(w, 1e38);
                 }
                 santa__state_join(&x->state, max[h], santa__is_nan(sum[h]) ? (double)sum[h] : total,
                                   &keep[h], &add[h]);
@@ -4838,12 +4838,11 @@ static double santa__found_variance(const santa__copied_head *x) {
 static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m,
                                 santa__copied_head *head) {
     const santa__state *s = &head->state;
-    const float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
-    const double own = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0;
-    double d = own, share;
+    float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
+    double d = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0, share;
     if (m->total > 0.0)
         d += exp((double)m->m - (double)top) * (m->total - (m->total + m->rest) * head->drawn);
-    if (!(d > 0.0)) d = own;
+    if (!(d > 0.0)) { top = s->m; d = s->d; }                         /* the drawn keys were overrated */
     head->lse = santa__lse(top, d, santa__sink(j, x), &share);
     head->scale = s->d > 0.0 ? share * (double)j->p->v_scale / s->d : 0.0;
 }
