@@ -2420,7 +2420,8 @@ static santa_options santa__resolved(const santa_options *o, int bits) {
     if (x.bernoulli_draws == 0) x.bernoulli_draws = 4;
     x.proxy.sink_tokens = santa__count_of(x.proxy.sink_tokens, 4);
     x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
-    x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys, 2 * x.num_samples);
+    x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys,
+                                          2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
     x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.5);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
