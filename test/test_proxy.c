@@ -1030,8 +1030,8 @@ static void rescue(void) {
                           "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
                           kind, spreads[i], sqrt(normal), sqrt(worst));
             CHECK_MSG(spreads[i] > 3.0 || x.rescued_rows == 0, "a spread of 2 was rescued");
-            CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows >= 6 - test_quick, "%d of 6 heads rescued at spread %.0f",
-                      (int)x.rescued_rows, spreads[i]);
+            CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows >= 6 - test_quick,
+                      "%d of 6 heads rescued at spread %.0f", (int)x.rescued_rows, spreads[i]);
             guards.rescue_above = guards.exact_above = SANTA_NONE;
             const double none = against_exact(kind, spreads[i], &guards, draws, NULL, &x);
             if (spreads[i] > 12.0) without = fmax(without, none);

@@ -105,7 +105,8 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
             SANTA_OK);
         memcpy(sum, &one, sizeof one);
         memcpy(add, &two, sizeof two);
-        for (size_t i = 0; i < sizeof sum / sizeof *sum; i++) sum[i] += add[i];
+        for (size_t i = 0; i < offsetof(santa_stats, expected_variance) / sizeof *sum; i++)
+            sum[i] += add[i];
         memcpy(&r->stats, sum, sizeof sum);                    /* means and largest ones do not add up */
         r->stats.expected_variance = r->stats.expected_variance_max = 0.0;
         r->stats.found_variance = r->stats.found_variance_max = 0.0;
@@ -348,7 +349,8 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
         break;
     case 1:
         what = "pages";
-        if (adjacent && !s.copy) s.page_size = s.page_size && fuzz_chance(f, 2) ? 0 : fuzz_between(f, 1, 40);
+        if (adjacent && !s.copy)
+            s.page_size = s.page_size && fuzz_chance(f, 2) ? 0 : fuzz_between(f, 1, 40);
         if (adjacent && s.copy && s.page_size % 64 == 0) s.page_size = 64 * fuzz_between(f, 0, 3);
         s.wide_table = !s.wide_table;
         break;
@@ -381,7 +383,8 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     int64_t field[2][sizeof first->stats / sizeof(int64_t)];
     memcpy(field[0], &first->stats, sizeof first->stats);
     memcpy(field[1], &api_second.stats, sizeof first->stats);
-    const size_t fields = (half ? offsetof(santa_stats, expected_variance) : sizeof first->stats) / sizeof(int64_t);
+    const size_t fields =
+        (half ? offsetof(santa_stats, expected_variance) : sizeof first->stats) / sizeof(int64_t);
     for (size_t i = 0; stats && i < fields; i++)
         if (!CHECK_MSG(field[0][i] == field[1][i], "%s, %s: stats[%d] was %lld, became %lld", what,
                        santa_method_name(s.o.method), (int)i, (long long)field[0][i],

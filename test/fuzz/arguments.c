@@ -183,7 +183,8 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.o.method == SANTA_SYS) c.o.num_combs = fuzz_below(s, 2);
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
     if (dim % 8 == 0 && (!paged || page % 16 == 0) && fuzz_chance(s, 2)) {
-        static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K, SANTA_VATTENTION};
+        static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
+                                               SANTA_VATTENTION};
         c.o.scores = SANTA_SCORES_PROXY;
         c.o.method = methods[fuzz_below(s, 5)];
         c.o.tile_size = c.o.num_combs = 0;
@@ -228,11 +229,12 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
         &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
         &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
-        &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens, &o->proxy.rescue_keys
+        &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens,
+        &o->proxy.rescue_keys
     };
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
-    double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta, &o->proxy.rescue_above,
-                             &o->proxy.exact_above};
+    double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta,
+                             &o->proxy.rescue_above, &o->proxy.exact_above};
     santa_tensor *t = tensors[fuzz_below(s, 4)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
@@ -368,13 +370,15 @@ static int check_encode(fuzz_source *s, fuzz_call *c) {
     santa_attention a = c->a;
     const size_t  bytes = santa_proxy_size(&a);
     const int64_t from = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_below(s, 100),
-                  to = fuzz_chance(s, 2) ? fuzz_wild_int(s) : from + fuzz_below(s, 200);
+                  more = fuzz_below(s, 200),
+                  to = fuzz_chance(s, 2) ? fuzz_wild_int(s) : from < INT64_MAX - more ? from + more : from;
     const int append = fuzz_chance(s, 3);
     int ok = 1;
     if (!inside(&a.k, &k_data) || bytes >= sizeof mine || a.q.shape[0] > ENTRIES) return 1;
     memset(mine, CANARY, sizeof mine);
     if (a.proxy) a.proxy = mine;
-    const santa_status status = append ? santa_proxy_append(&a, from, NULL) : santa_proxy_encode(&a, from, to, NULL);
+    const santa_status status = append ? santa_proxy_append(&a, from, NULL)
+                                       : santa_proxy_encode(&a, from, to, NULL);
     ok &= CHECK_MSG((int)status >= 0 && status < SANTA_STATUS_COUNT, "status %d", (int)status);
     for (size_t i = status == SANTA_OK ? bytes : 0; ok && i < sizeof mine; i++)
         ok &= CHECK_MSG(mine[i] == CANARY, "byte %lu of a copy of %lu, status %d", (unsigned long)i,
@@ -402,8 +406,8 @@ static int check_scores(fuzz_source *s, fuzz_call *c) {
         for (int64_t g = 0; g < group; g++)
             for (int64_t j = 0; j < len; j++) {
                 const float x = scores[g * stride + j];
-                ok &= CHECK_MSG(fuzz_is_finite(x) || x < 0.0f || c->o.scores == SANTA_SCORES_PROXY, "score %g",
-                                (double)x);
+                ok &= CHECK_MSG(fuzz_is_finite(x) || x < 0.0f || c->o.scores == SANTA_SCORES_PROXY,
+                                "score %g", (double)x);
             }
     }
     free(scores);

@@ -10,8 +10,8 @@
 
 #include "fuzz.h"
 
-enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE, FUZZ_SINKS,
-       FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
+enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
+       FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
        FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED };
 
 typedef enum fuzz_layout {
@@ -34,8 +34,8 @@ typedef enum fuzz_values {
     FUZZ_VALUES
 } fuzz_values;
 
-/* Copies of K: none; as encoded; as encoded, but each block for another; anything in codes, gains
-   and centre; anything at all. FUZZ_SHORT: behind half of the keys nothing is encoded. */
+/* Copies of K: none; as encoded; of the first half of the keys only; with codes turned over;
+   anything in codes and centre; anything at all. */
 typedef enum fuzz_copy {
     FUZZ_NO_COPY, FUZZ_RIGHT, FUZZ_SHORT, FUZZ_STALE, FUZZ_SANE_BYTES, FUZZ_ANY_BYTES, FUZZ_COPIES
 } fuzz_copy;
@@ -166,7 +166,8 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
 
 /* A method that draws from a copy of K, for shapes that can have one. */
 static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
-    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
+                                           SANTA_VATTENTION};
     static const int64_t pages[] = {16, 32, 48, 64, 96, 128};
     static const double  limits[] = {0.0, 0.0, (double)SANTA_NONE, 1e-6, 0.05};
     santa_options *o = &p->o;
@@ -442,9 +443,11 @@ static inline void fuzz_build_copy(fuzz_problem *p) {
     santa_attention *a = &p->a;
     a->proxy_bits = s->bits;
     const size_t bytes = santa_proxy_size(a);
-    const int64_t pages = a->k.shape[0], units = s->bits == 2 ? 64 : 32, chunks = (s->dim + units - 1) / units;
+    const int64_t pages = a->k.shape[0], units = s->bits == 2 ? 64 : 32,
+                  chunks = (s->dim + units - 1) / units;
     const int64_t keys = fuzz_copied_keys(s);
-    const int64_t centre = 16 * chunks * keys + 2 * keys, block = (centre + chunks * units + 4 + 63) / 64 * 64;
+    const int64_t centre = 16 * chunks * keys + 2 * keys,
+                  block = (centre + chunks * units + 4 + 63) / 64 * 64;
     a->proxy = fuzz_memory(FUZZ_COPY, bytes ? bytes : 1, s->at_end, 0xff);
     if (s->copy == FUZZ_SHORT) {
         int32_t *lens = (int32_t *)fuzz_memory(FUZZ_COPIED, (size_t)s->batch * sizeof *lens, s->at_end, 0);
@@ -475,10 +478,13 @@ static inline void fuzz_build_copy(fuzz_problem *p) {
                 unsigned char *at = (unsigned char *)a->proxy
                                   + ((i0 * s->kv_heads + h) * (a->k.shape[1] / keys) + i1 / keys) * block;
                 const int64_t until = s->copy == FUZZ_ANY_BYTES ? block : centre + chunks * units;
-                const uint64_t place = ((uint64_t)(s->first + b) * 97u + (uint64_t)h) * 1009u + (uint64_t)(j / keys);
+                const uint64_t place =
+                    ((uint64_t)(s->first + b) * 97u + (uint64_t)h) * 1009u + (uint64_t)(j / keys);
                 for (int64_t i = 0; i < until; i++)
-                    if (s->copy == FUZZ_STALE) at[i] = (unsigned char)(i < centre - 2 * keys ? ~at[i] : at[i]);
-                    else at[i] = (unsigned char)(fuzz_hash(s->value_seed + place * 77u, (uint64_t)i) >> 40);
+                    if (s->copy == FUZZ_STALE)
+                        at[i] = (unsigned char)(i < centre - 2 * keys ? ~at[i] : at[i]);
+                    else
+                        at[i] = (unsigned char)(fuzz_hash(s->value_seed + place * 77u, (uint64_t)i) >> 40);
                 for (int64_t i = centre - 2 * keys; i < centre && s->copy == FUZZ_SANE_BYTES; i += 2)
                     at[i + 1] = (unsigned char)(0x30 + at[i + 1] % 8);       /* gains of 1/8 to 1 */
             }
@@ -546,7 +552,8 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
                 fuzz_store_row(&a->q, b, i, h, row);
             }
         /* a block of a copy is made from all of its keys */
-        for (int64_t j = s->copy ? begin / fuzz_copied_keys(s) * fuzz_copied_keys(s) : begin; j < fuzz_len(s, b); j++) {
+        const int64_t least = s->copy ? begin / fuzz_copied_keys(s) * fuzz_copied_keys(s) : begin;
+        for (int64_t j = least; j < fuzz_len(s, b); j++) {
             int64_t i0, i1;
             fuzz_place(p, b, j, &i0, &i1);
             for (int64_t h = 0; h < s->kv_heads; h++) {
