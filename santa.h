@@ -652,7 +652,8 @@ typedef struct santa_proxy_options {
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 */
     int64_t rescue_keys;           /* keys of a head that a rescue reads, 0 = 2 * num_samples */
-    double  rescue_above;          /* expected variance of a head's log weights, 0 = 0.5 */
+    double  rescue_above;          /* expected variance v of a head's log weights, 0 = 0.25;
+                                      its error grows by about exp(v / 2) */
     double  exact_above;           /* the same as found, from which the head is done again with
                                       exact scores, 0 = 1 (2 for a copy in 2 bits) */
 } santa_proxy_options;
@@ -2420,8 +2421,9 @@ static santa_options santa__resolved(const santa_options *o, int bits) {
     if (x.bernoulli_draws == 0) x.bernoulli_draws = 4;
     x.proxy.sink_tokens = santa__count_of(x.proxy.sink_tokens, 4);
     x.proxy.local_tokens = santa__count_of(x.proxy.local_tokens, 64);
-    x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys, 2 * x.num_samples);
-    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.5);
+    x.proxy.rescue_keys = santa__count_of(x.proxy.rescue_keys,
+                                          2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
+    x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.25);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
@@ -4801,8 +4803,8 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
                 float *weight = l->weight + (g + h) * j->plan->capacity + at;
                 float *e = u + h * SANTA_BLOCK;
                 double total = 0.0;
-                const double share = exp(SANTA__MIN((double)max[h] - (double)m->m, 600.0))
-                                     / (m->total + m->rest);
+                const double share = exp(SANTA__MIN((double)max[h] - (double)m->m, 200.0))
+                                     / (m->total + m->rest);  /* at most what can be squared */
                 for (i = 0; i < n && !santa__is_nan(sum[h]); i++) {
                     const double guess = (double)weight[i];
                     double w;
@@ -4812,7 +4814,7 @@ static void santa__attend_drawn(const santa__job *j, int64_t x0, int64_t heads, 
                     x->drawn += guess;
                     x->weight += w;
                     if (guess > 0.0) x->square += w * w / guess;
-                    weight[i] = (float)w;
+                    weight[i] = (float)SANTA__MIN(w, 1e38);
                 }
                 santa__state_join(&x->state, max[h], santa__is_nan(sum[h]) ? (double)sum[h] : total,
                                   &keep[h], &add[h]);
@@ -4839,12 +4841,11 @@ static double santa__found_variance(const santa__copied_head *x) {
 static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m,
                                 santa__copied_head *head) {
     const santa__state *s = &head->state;
-    const float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
-    const double own = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0;
-    double d = own, share;
+    float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
+    double d = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0, share;
     if (m->total > 0.0)
         d += exp((double)m->m - (double)top) * (m->total - (m->total + m->rest) * head->drawn);
-    if (!(d > 0.0)) d = own;
+    if (!(d > 0.0)) { top = s->m; d = s->d; }                         /* the drawn keys were overrated */
     head->lse = santa__lse(top, d, santa__sink(j, x), &share);
     head->scale = s->d > 0.0 ? share * (double)j->p->v_scale / s->d : 0.0;
 }

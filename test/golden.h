@@ -349,3 +349,43 @@
     {0, 0xa91b8373u, 0xd315a042u}, /* 347: pps */
     {0, 0xce6661c6u, 0x3f5e4ed0u}, /* 348: pps */
     {2, 0x1fa4bf74u, 0xb900d8e0u}, /* 349: pps */
+    {1, 0x5569d767u, 0x7bb70622u}, /* 350: top-k */
+    {0, 0x5c8bb4f2u, 0x672adafdu}, /* 351: vattention */
+    {0, 0x2389821au, 0xac358642u}, /* 352: pps */
+    {0, 0xf45ff5f2u, 0x89a30255u}, /* 353: sys */
+    {0, 0xcc9ef1a7u, 0x6652c457u}, /* 354: top-k */
+    {0, 0x931272bdu, 0x984014b7u}, /* 355: vattention */
+    {1, 0xe79bdcf1u, 0xfdcde530u}, /* 356: pps */
+    {0, 0x764143eeu, 0x4d87bcbcu}, /* 357: sys */
+    {0, 0x215f9657u, 0x83c54167u}, /* 358: top-k */
+    {0, 0xb9179b0eu, 0x3715924au}, /* 359: vattention */
+    {0, 0x2ec316c3u, 0x3e161d1au}, /* 360: pps */
+    {0, 0xfffdafe4u, 0x4ddb4fb8u}, /* 361: sys */
+    {2, 0x4a99d34du, 0xc3b5929du}, /* 362: top-k */
+    {0, 0xf89a4285u, 0xd31abe35u}, /* 363: vattention */
+    {0, 0xce0cd975u, 0xe7623fc6u}, /* 364: pps */
+    {0, 0xd98e6daau, 0xfd790396u}, /* 365: sys */
+    {0, 0x8e4a64feu, 0x4b98ec3cu}, /* 366: top-k */
+    {0, 0x8a580722u, 0x704d98afu}, /* 367: vattention */
+    {0, 0xcb495f81u, 0xf25c1d06u}, /* 368: pps */
+    {0, 0x044b9150u, 0x8b063963u}, /* 369: sys */
+    {1, 0x2515ec98u, 0x9689bc3eu}, /* 370: top-k */
+    {0, 0x67907880u, 0x4de80c54u}, /* 371: vattention */
+    {0, 0x7bd57dccu, 0x71543358u}, /* 372: pps */
+    {0, 0x8cbaf864u, 0xed5ef30au}, /* 373: sys */
+    {0, 0x97f9548eu, 0x1cf5577cu}, /* 374: top-k */
+    {0, 0xd5e82511u, 0xa06adabdu}, /* 375: vattention */
+    {0, 0xe4df482eu, 0x9e7f63c7u}, /* 376: pps */
+    {0, 0x9d8b049bu, 0xecb5a97bu}, /* 377: sys */
+    {0, 0x261c8212u, 0xaec0a71bu}, /* 378: top-k */
+    {0, 0x2ef13698u, 0xfa46d3efu}, /* 379: vattention */
+    {1, 0x09c4b473u, 0x8232de80u}, /* 380: pps */
+    {0, 0xa8463108u, 0x0af4715fu}, /* 381: sys */
+    {0, 0x37eda71du, 0xf036b863u}, /* 382: top-k */
+    {1, 0x8449e3e9u, 0x28867b06u}, /* 383: vattention */
+    {0, 0xd4ad1c76u, 0x8387ed72u}, /* 384: pps */
+    {1, 0xfd391c43u, 0xb9670420u}, /* 385: sys */
+    {0, 0xf5af923du, 0xdc1507f2u}, /* 386: top-k */
+    {0, 0x088f93b1u, 0x8ccb3bbfu}, /* 387: vattention */
+    {0, 0x2272e3b8u, 0x98a32d1au}, /* 388: pps */
+    {0, 0x6a03e0d1u, 0x3f7a209du}, /* 389: sys */

@@ -1,4 +1,4 @@
-/* Golden results: what some 350 calls on the scalar path drew and gave, against golden.h. The
+/* Golden results: what some 390 calls on the scalar path drew and gave, against golden.h. The
    same seed draws the same rows from version to version and on every machine; where that changes,
    the history in santa.h says so and why.
 
@@ -28,7 +28,8 @@ static const golden_line golden_table[] = {
 };
 
 /* Methods that come later have their calls at the end: those before stay what they are. */
-enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, CALLS = ATTENTIONS + SUMS + PPS };
+enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40,
+       CALLS = ATTENTIONS + SUMS + PPS + COPIES };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -76,6 +77,8 @@ static int64_t every_third(void *user, int64_t batch, int64_t q_index, int64_t h
     return count;
 }
 
+static int is_copied(int i);
+
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
     const santa_dtype k = types[i / 9 % 5], v = choose(i, 1, 3) ? k : types[choose(i, 2, 5)];
@@ -103,13 +106,19 @@ static ref_spec golden_spec(int i) {
         s.batch = s.q_len = 1;
         s.heads = s.kv_heads = 2;
     }
+    if (is_copied(i) && s.page_size) s.page_size = 16 << choose(i, 24, 3);
+    if (is_copied(i)) s.len += 100;
     return s;
 }
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
+/* By a copy of K. */
+static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS; }
+
 static santa_method golden_method(int i) {
-    return i < ATTENTIONS ? (santa_method)(i % METHODS) : SANTA_PPS;
+    static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
+    return i < ATTENTIONS ? (santa_method)(i % METHODS) : is_copied(i) ? copied[i % 4] : SANTA_PPS;
 }
 
 static santa_options golden_options(int i, uint32_t seed) {
@@ -140,6 +149,16 @@ static santa_options golden_options(int i, uint32_t seed) {
     v->guarantee    = (santa_guarantee)choose(i, 55, 2);
     v->bound        = (santa_bound)choose(i, 56, 2);
     if (choose(i, 57, 2)) v->heavy = every_third;
+    if (is_copied(i)) {
+        o.scores    = SANTA_SCORES_PROXY;
+        o.num_combs = 0;
+        v->heavy    = NULL;
+        v->heavy_tokens = 1 + choose(i, 64, 9);
+        if (choose(i, 65, 2)) o.proxy.sink_tokens = choose(i, 66, 40) - 1;
+        if (choose(i, 67, 2)) o.proxy.local_tokens = choose(i, 68, 40) - 1;
+        if (choose(i, 69, 3) == 0) o.proxy.rescue_above = 0.001;
+        if (choose(i, 70, 3) == 0) o.proxy.exact_above = 0.001;
+    }
     return o;
 }
 
@@ -208,10 +227,21 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     p.a.v_scale  = choose(i, 61, 4) ? 0.0f : 2.0f;
     if (o.method == SANTA_TOP_K || o.method == SANTA_TOP_P) p.a.std_error = NULL;
     for (int64_t k = 0; k < rows; k++) p.lse[k] = p.std_error[k] = 0.0f;
+    void *copy = NULL;
+    if (is_copied(i)) {
+        p.a.proxy_bits = choose(i, 71, 3) ? 4 : 2;
+        p.a.proxy = copy = test_alloc(santa_proxy_size(&p.a));
+        CHECK_STATUS(santa_proxy_encode(&p.a, 0, s.len, NULL), SANTA_OK);
+    }
     CHECK(ref_run(&p, &o, &x));
     const int64_t counts[7] = {x.rows,  x.keys,       x.v_rows_read, x.v_rows_head,
                                x.draws, x.dense_rows, x.exact_rows};
     for (int k = 0; k < 7; k++) add_int(&h, counts[k]);
+    if (is_copied(i)) {
+        add_int(&h, x.proxy_rows_read);
+        add_int(&h, x.rescued_rows);
+        add_int(&h, x.redone_rows);
+    }
     for (int64_t k = 0; k < rows; k++) {
         const int64_t b = k / (s.q_len * s.heads), row = k / s.heads % s.q_len, head = k % s.heads;
         for (int64_t c = 0; k < ROWS && c < 2; c++) {
@@ -229,6 +259,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
         for (int c = 0; c < 7; c++) add_int(&h, sizes[c]);
     }
     golden_steps(&h, &p, &o);
+    free(copy);
     ref_free(&p);
     free(audit);
     return h;
@@ -397,7 +428,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 350 calls", golden_results},
+    {"results of 390 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };

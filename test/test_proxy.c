@@ -2,6 +2,7 @@
    that draw from it. With V = identity a head's output is its list of weights, which tells the
    drawn rows and what each counts. Model and weights are written from the manual. */
 #include "reference.h"
+#include <float.h>
 
 enum { CANARY = 192 };
 
@@ -237,7 +238,9 @@ static void feature_major(void) {
     float *k = ref_floats(2 * 200 * 24);
     p.a.k = santa_keys_feature_major(&p.a.k, k);
     other = copy_make(&p, 4);
-    CHECK(bytes == santa_proxy_size(&p.a) && !memcmp(memory, other, bytes));
+    CHECK(bytes == santa_proxy_size(&p.a));
+    /* where floats are computed wider, as on x87, the last bits may follow the code that loads K */
+    CHECK(FLT_EVAL_METHOD ? copy_is_right(&p) : !memcmp(memory, other, bytes));
     free(memory); free(other); free(k);
     ref_free(&p);
 }
@@ -1006,6 +1009,7 @@ static double against_exact(int kind, double spread, const santa_proxy_options *
 static void rescue(void) {
     static const double spreads[] = {2.0, 4.0, 6.0, 10.0, 16.0, 30.0};
     const int64_t draws = test_quick ? 20 : 60;
+    const double  all = test_quick ? 1.4 : 1.15, head = test_quick ? 2.0 : 1.4;
     double without = 0.0;
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < 6; i++) {
@@ -1015,19 +1019,18 @@ static void rescue(void) {
             memset(&guards, 0, sizeof guards);
             guards.rescue_above = 0.1;
             const double low = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
-            CHECK_MSG(low < 1.15 * 1.15 && worst < 1.4 * 1.4,
+            CHECK_MSG(low < all * all && worst < head * head,
                       "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
                       kind, spreads[i], sqrt(low), sqrt(worst));
             guards.rescue_above = 0.0; /* the default */
             worst = 0.0;
             const double normal = against_exact(kind, spreads[i], &guards, draws, &worst, &x);
-            if (spreads[i] < 5.0 || spreads[i] > 9.0) /* between them .5 rescues too few heads, see 0.1 */
-                CHECK_MSG(normal < 1.15 * 1.15 && worst < 1.4 * 1.4,
-                          "kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
-                          kind, spreads[i], sqrt(normal), sqrt(worst));
+            CHECK_MSG(normal < all * all && worst < head * head,
+                      "default, kind %d, spread %.0f: error %.2f of that of exact scores, %.2f for a head",
+                      kind, spreads[i], sqrt(normal), sqrt(worst));
             CHECK_MSG(spreads[i] > 3.0 || x.rescued_rows == 0, "a spread of 2 was rescued");
-            CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows == 6, "%d of 6 heads rescued at spread %.0f",
-                      (int)x.rescued_rows, spreads[i]);
+            CHECK_MSG(spreads[i] < 12.0 || x.rescued_rows >= 6 - test_quick,
+                      "%d of 6 heads rescued at spread %.0f", (int)x.rescued_rows, spreads[i]);
             guards.rescue_above = guards.exact_above = SANTA_NONE;
             const double none = against_exact(kind, spreads[i], &guards, draws, NULL, &x);
             if (spreads[i] > 12.0) without = fmax(without, none);

@@ -82,6 +82,7 @@ static int api_decode(fuzz_problem *p, santa_stats *stats) {
     ok &= CHECK_STATUS(santa_decode(&p->a, &p->o, work, bytes, stats), SANTA_OK);
     for (int area = FUZZ_Q; area <= FUZZ_WORK; area++)
         if (fuzz_areas[area].memory) ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
+    if (p->s.copy) ok &= CHECK(fuzz_memory_whole(FUZZ_COPY));
     return ok & CHECK_MSG(api_gaps_untouched(&p->a.out), "wrote into the gaps of out");
 }
 
@@ -104,8 +105,11 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
             SANTA_OK);
         memcpy(sum, &one, sizeof one);
         memcpy(add, &two, sizeof two);
-        for (size_t i = 0; i < sizeof sum / sizeof *sum; i++) sum[i] += add[i];
-        memcpy(&r->stats, sum, sizeof sum);
+        for (size_t i = 0; i < offsetof(santa_stats, expected_variance) / sizeof *sum; i++)
+            sum[i] += add[i];
+        memcpy(&r->stats, sum, sizeof sum);                    /* means and largest ones do not add up */
+        r->stats.expected_variance = r->stats.expected_variance_max = 0.0;
+        r->stats.found_variance = r->stats.found_variance_max = 0.0;
         api_take(p, r);
         return ok;
     }
@@ -269,9 +273,13 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
             keys += (end - begin) * s->kv_heads;
         }
     return CHECK_INT(x->keys, keys) & CHECK_INT(x->rows, s->batch * s->q_len * s->kv_heads * s->group) &
-           CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys) &
+           CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1 : 1)) &
            CHECK(x->v_rows_read >= 0 && x->v_rows_read <= keys && x->v_rows_read <= x->v_rows_head) &
-           CHECK(x->v_rows_head <= keys * s->group && x->draws >= 0) &
+           CHECK(x->v_rows_head <= keys * s->group * (s->copy ? 2 : 1) && x->draws >= 0) &
+           CHECK(x->proxy_rows_read >= 0 && x->proxy_rows_read <= (s->copy ? keys : 0)) &
+           CHECK(x->rescued_rows >= 0 && x->rescued_rows <= (s->copy ? x->rows : 0)) &
+           CHECK(x->redone_rows >= 0 && x->redone_rows <= (s->copy ? x->rows : 0)) &
+           CHECK(x->expected_variance >= 0.0 && x->found_variance >= 0.0) &
            CHECK(x->k_features_read <= x->k_rows_read * s->dim &&
                  x->k_features_head <= x->k_rows_read * s->dim * s->group) &
            CHECK(x->tiles_skipped >= 0 && x->tiles_skipped <= x->tiles);
@@ -341,7 +349,9 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
         break;
     case 1:
         what = "pages";
-        if (adjacent) s.page_size = s.page_size && fuzz_chance(f, 2) ? 0 : fuzz_between(f, 1, 40);
+        if (adjacent && !s.copy)
+            s.page_size = s.page_size && fuzz_chance(f, 2) ? 0 : fuzz_between(f, 1, 40);
+        if (adjacent && s.copy && s.page_size % 64 == 0) s.page_size = 64 * fuzz_between(f, 0, 3);
         s.wide_table = !s.wide_table;
         break;
     case 2:
@@ -373,7 +383,9 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     int64_t field[2][sizeof first->stats / sizeof(int64_t)];
     memcpy(field[0], &first->stats, sizeof first->stats);
     memcpy(field[1], &api_second.stats, sizeof first->stats);
-    for (size_t i = 0; stats && i < sizeof field[0] / sizeof field[0][0]; i++)
+    const size_t fields =
+        (half ? offsetof(santa_stats, expected_variance) : sizeof first->stats) / sizeof(int64_t);
+    for (size_t i = 0; stats && i < fields; i++)
         if (!CHECK_MSG(field[0][i] == field[1][i], "%s, %s: stats[%d] was %lld, became %lld", what,
                        santa_method_name(s.o.method), (int)i, (long long)field[0][i],
                        (long long)field[1][i]))
@@ -418,7 +430,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         santa_options o = p->o;
         if (s->own_seeds)   o.seed   = o.seeds[b];
         if (s->own_offsets) o.offset = o.offsets[b];
-        if (o.method == SANTA_VATTENTION || s->poke) continue;
+        if (o.method == SANTA_VATTENTION || s->poke || s->copy) continue;
         santa_stream_id id;
         santa_draws     d;
         id.request_id = p->o.request_ids ? p->o.request_ids[b] : (uint64_t)b;
@@ -448,7 +460,8 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
             ok &= CHECK_MSG(d.index[k] >= begin && d.index[k] < end &&
                                 (k == 0 || d.index[k] > d.index[k - 1]),
                             "index %d", (int)d.index[k]);
-            ok &= CHECK_MSG(d.weight[k] >= 0.0f && d.weight[k] <= 1.0f, "weight %g", (double)d.weight[k]);
+            ok &= CHECK_MSG(d.weight[k] >= 0.0f && d.weight[k] <= (o.method == SANTA_PPS ? 2.0f : 1.0f),
+                            "weight %.9g", (double)d.weight[k]);
             if (d.count) draws += d.count[k];
             sum += (double)d.weight[k];
         }
@@ -499,6 +512,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
+    s.copy = FUZZ_NO_COPY;
     s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
     s.page_size = 0;
     s.poke = s.no_lse = 0;

@@ -19,6 +19,8 @@ static struct outputs {
     santa_stats   stats;
 } got;
 
+static unsigned char copy_data[1 << 17];                      /* a copy of K with anything in it */
+static int32_t  copied_lens[ENTRIES];
 static float    sinks[ENTRIES], slopes[ENTRIES];
 static int32_t  lens[ENTRIES], table[ENTRIES];
 static uint64_t words[ENTRIES];                               /* seeds, offsets, request ids */
@@ -33,6 +35,7 @@ static void fill_memory(void) {
             arenas[a][i] = (half & 0x7f) == 0x7f ? half ^ 1 : half;
         }
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
+    for (size_t i = 0; i < sizeof copy_data; i++) copy_data[i] = (unsigned char)test_next(&r);
 }
 
 /* Of n elements; of q8_0 whole blocks, whose scale is a half of the arena. */
@@ -134,8 +137,9 @@ static fuzz_call valid_call(fuzz_source *s) {
     const int64_t kv_heads = fuzz_between(s, 1, 3), group = fuzz_between(s, 1, 5);
     const santa_dtype kv = (santa_dtype)fuzz_below(s, 5), other = (santa_dtype)fuzz_below(s, 3);
     const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200),
-                  page = fuzz_between(s, 1, 20);
-    const int64_t dim = blocks ? 32 * fuzz_between(s, 1, 2) : fuzz_between(s, 1, 9),
+                  page = fuzz_chance(s, 4) ? 16 * fuzz_between(s, 1, 3) : fuzz_between(s, 1, 20);
+    const int64_t dim = blocks ? 32 * fuzz_between(s, 1, 2)
+                               : fuzz_chance(s, 4) ? 8 : fuzz_between(s, 1, 9),
                   dim_v = blocks ? 32 : fuzz_between(s, 1, 9);
     const int     paged = fuzz_chance(s, 3), hnd = fuzz_chance(s, 3);
     const int64_t pages = (n + page - 1) / page;
@@ -155,6 +159,7 @@ static fuzz_call valid_call(fuzz_source *s) {
         sinks[i]  = (float)(i % 5) - 2.0f;
         slopes[i] = 0.01f * (float)(i % 7);
     }
+    for (int i = 0; i < ENTRIES; i++) copied_lens[i] = lens[i] / 2;
     if (fuzz_chance(s, 2)) c.a.seq_lens = lens;
     if (fuzz_chance(s, 2)) c.a.lse = got.lse;
     if (fuzz_chance(s, 4)) c.a.sinks = sinks;
@@ -177,6 +182,20 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.o.method == SANTA_FLASH && fuzz_chance(s, 2)) c.o.tile_size = 8 << fuzz_below(s, 3);
     if (c.o.method == SANTA_SYS) c.o.num_combs = fuzz_below(s, 2);
     if (c.o.method == SANTA_TOP_P) c.o.top_p = (double)fuzz_between(s, 0, 10) / 10.0;
+    if (dim % 8 == 0 && (!paged || page % 16 == 0) && fuzz_chance(s, 2)) {
+        static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
+                                               SANTA_VATTENTION};
+        c.o.scores = SANTA_SCORES_PROXY;
+        c.o.method = methods[fuzz_below(s, 5)];
+        c.o.tile_size = c.o.num_combs = 0;
+        c.o.proxy.sink_tokens  = fuzz_between(s, -1, 70);
+        c.o.proxy.local_tokens = fuzz_between(s, -1, 70);
+        c.o.proxy.rescue_keys  = fuzz_between(s, -1, 70);
+        if (fuzz_chance(s, 2)) c.o.proxy.rescue_above = c.o.proxy.exact_above = SANTA_NONE;
+        if (fuzz_chance(s, 2)) c.a.proxy_lens = copied_lens;
+        c.a.proxy = copy_data + fuzz_below(s, 2);
+        c.a.proxy_bits = 2 * (int)fuzz_below(s, 3);
+    }
     if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && fuzz_chance(s, 2))
         c.a.std_error = got.std_error;
     if (fuzz_chance(s, 4)) c.o.seeds = words;
@@ -210,10 +229,12 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
         &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
         &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
-        &o->vattention.base_samples
+        &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens,
+        &o->proxy.rescue_keys
     };
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
-    double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta};
+    double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta,
+                             &o->proxy.rescue_above, &o->proxy.exact_above};
     santa_tensor *t = tensors[fuzz_below(s, 4)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
@@ -234,7 +255,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     case 5: case 6:
         *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s);
         break;
-    case 7: *reals[fuzz_below(s, 3)] = fuzz_wild_double(s); break;
+    case 7: *reals[fuzz_below(s, 5)] = fuzz_wild_double(s); break;
     case 8: *scales[fuzz_below(s, 3)] = fuzz_wild_float(s); c->tame = 0; break;
     case 9: a->soft_cap = fuzz_wild_float(s); c->tame = 0; break;
     case 10:
@@ -242,7 +263,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         case 0: fuzz_wild_enum(s, &t->dtype, 5); break;
         case 1: fuzz_wild_enum(s, &t->device, 2); break;
         case 2: fuzz_wild_enum(s, &o->method, SANTA_METHOD_COUNT); break;
-        case 3: fuzz_wild_enum(s, &o->scores, 6); break;
+        case 3: fuzz_wild_enum(s, &o->scores, 7); break;
         case 4: fuzz_wild_enum(s, &o->isa, SANTA_ISA_COUNT); break;
         case 5: fuzz_wild_enum(s, &o->stash, 4); break;
         case 6: fuzz_wild_enum(s, &o->vattention.bound, 2); break;
@@ -250,7 +271,10 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         }
         break;
     case 11:
-        switch (fuzz_below(s, 6)) {
+        switch (fuzz_below(s, 9)) {
+        case 6: a->proxy = NULL; break;
+        case 7: fuzz_wild_enum(s, &a->proxy_bits, 5); break;
+        case 8: copied_lens[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
         case 0: t->data = NULL; break;
         case 1: a->seq_lens = NULL; break;
         case 2: a->block_table = fuzz_chance(s, 2) ? NULL : table; break;
@@ -274,7 +298,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
 static void honest_arrays(santa_attention *a, santa_options *o) {
     const int64_t batch = a->q.shape[0], heads = a->q.shape[2];
     if (heads > ENTRIES) a->sinks = a->alibi_slopes = NULL;
-    if (batch > ENTRIES) a->seq_lens = NULL;
+    if (batch > ENTRIES) a->seq_lens = a->proxy_lens = NULL;
     if (batch > ENTRIES - 8) o->seeds = o->offsets = o->request_ids = NULL;
     if (a->block_table && a->max_pages > 0 && batch > 0) {
         const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
@@ -291,6 +315,7 @@ static int affordable(const fuzz_call *c, size_t bytes) {
     if (!inside(&a->q, &q_data) || !inside(&a->k, &k_data) || !inside(&a->v, &v_data) ||
         !inside(&a->out, got.out))
         return 0;
+    if (c->o.scores == SANTA_SCORES_PROXY && santa_proxy_size(a) >= sizeof copy_data) return 0;
     const double rows = (double)a->q.shape[0] * (double)a->q.shape[1] * (double)a->q.shape[2];
     const double keys = (double)a->k.shape[1] * (double)(a->block_table ? a->max_pages : 1);
     const double dims = (double)a->q.shape[3] + (double)a->v.shape[3] + 4.0;
@@ -305,7 +330,8 @@ static int check_decode(fuzz_call *c) {
     /* the size query looks at shapes and options only */
     const int contents = status == SANTA_ERR_NULL_DATA || status == SANTA_ERR_SEQ_LEN ||
                          status == SANTA_ERR_SINKS || status == SANTA_ERR_ALIBI ||
-                         status == SANTA_ERR_BLOCK_TABLE;
+                         status == SANTA_ERR_BLOCK_TABLE || status == SANTA_ERR_PROXY_NULL ||
+                         status == SANTA_ERR_PROXY_LEN;
     ok &= CHECK_MSG((status == SANTA_OK || contents) == (bytes != 0),
                     "\"%s\", but a workspace of %lu bytes", santa_status_string(status),
                     (unsigned long)bytes);
@@ -338,6 +364,28 @@ static int check_decode(fuzz_call *c) {
     return ok;
 }
 
+/* Wild ranges of a copy of K: only what its size says is written, and only with a status of ok. */
+static int check_encode(fuzz_source *s, fuzz_call *c) {
+    static unsigned char mine[sizeof copy_data];
+    santa_attention a = c->a;
+    const size_t  bytes = santa_proxy_size(&a);
+    const int64_t from = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_below(s, 100),
+                  more = fuzz_below(s, 200),
+                  to = fuzz_chance(s, 2) ? fuzz_wild_int(s) : from < INT64_MAX - more ? from + more : from;
+    const int append = fuzz_chance(s, 3);
+    int ok = 1;
+    if (!inside(&a.k, &k_data) || bytes >= sizeof mine || a.q.shape[0] > ENTRIES) return 1;
+    memset(mine, CANARY, sizeof mine);
+    if (a.proxy) a.proxy = mine;
+    const santa_status status = append ? santa_proxy_append(&a, from, NULL)
+                                       : santa_proxy_encode(&a, from, to, NULL);
+    ok &= CHECK_MSG((int)status >= 0 && status < SANTA_STATUS_COUNT, "status %d", (int)status);
+    for (size_t i = status == SANTA_OK ? bytes : 0; ok && i < sizeof mine; i++)
+        ok &= CHECK_MSG(mine[i] == CANARY, "byte %lu of a copy of %lu, status %d", (unsigned long)i,
+                        (unsigned long)bytes, (int)status);
+    return ok;
+}
+
 /* One row of scores through santa_scores, with wild indices. */
 static int check_scores(fuzz_source *s, fuzz_call *c) {
     const size_t bytes = santa_workspace_size(&c->a, &c->o);
@@ -358,7 +406,8 @@ static int check_scores(fuzz_source *s, fuzz_call *c) {
         for (int64_t g = 0; g < group; g++)
             for (int64_t j = 0; j < len; j++) {
                 const float x = scores[g * stride + j];
-                ok &= CHECK_MSG(fuzz_is_finite(x) || x < 0.0f, "score %g", (double)x);
+                ok &= CHECK_MSG(fuzz_is_finite(x) || x < 0.0f || c->o.scores == SANTA_SCORES_PROXY,
+                                "score %g", (double)x);
             }
     }
     free(scores);
@@ -497,6 +546,7 @@ static int arguments_one(const uint8_t *data, size_t size) {
     }
     int ok = check_decode(&c);
     ok &= check_scores(&s, &c);
+    ok &= check_encode(&s, &c);
     ok &= check_sample(&s, c.o);
     ok &= check_numbers(&s);
     if (spot) *spot = old;

@@ -11,9 +11,8 @@
 #include "fuzz.h"
 
 enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
-       FUZZ_SINKS,
-       FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES, FUZZ_INDEX, FUZZ_COUNT,
-       FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT };
+       FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES,
+       FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -35,6 +34,12 @@ typedef enum fuzz_values {
     FUZZ_VALUES
 } fuzz_values;
 
+/* Copies of K: none; as encoded; of the first half of the keys only; with codes turned over;
+   anything in codes and centre; anything at all. */
+typedef enum fuzz_copy {
+    FUZZ_NO_COPY, FUZZ_RIGHT, FUZZ_SHORT, FUZZ_STALE, FUZZ_SANE_BYTES, FUZZ_ANY_BYTES, FUZZ_COPIES
+} fuzz_copy;
+
 typedef struct fuzz_spec {
     int64_t batch, q_len, kv_heads, group, n, dim, dim_v, window;
     santa_dtype q_type, k_type, v_type, out_type;
@@ -47,6 +52,7 @@ typedef struct fuzz_spec {
     int      predictor;                            /* 0 none, else which                   */
     int      context;                              /* k and v are a part of a longer context: */
     int64_t  first_key, later_keys;                /* that begins before and ends after it */
+    int      copy, bits;                           /* of K: FUZZ_NO_COPY or how right; proxy_bits */
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
@@ -65,7 +71,7 @@ typedef struct fuzz_problem {
 
 /* ------------------------------------------------------------ choices */
 
-static inline int fuzz_has_draws(santa_method m) { return m >= SANTA_IID && m <= SANTA_FLASH; }
+static inline int fuzz_has_draws(santa_method m) { return (santa_method_traits(m) & SANTA_DRAWS) != 0; }
 
 static inline int64_t fuzz_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -158,6 +164,32 @@ static inline void fuzz_choose_options(fuzz_source *s, fuzz_spec *p) {
     p->predictor    = fuzz_chance(s, 2) ? (int)fuzz_between(s, 1, 4) : 0;
 }
 
+/* A method that draws from a copy of K, for shapes that can have one. */
+static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K,
+                                           SANTA_VATTENTION};
+    static const int64_t pages[] = {16, 32, 48, 64, 96, 128};
+    static const double  limits[] = {0.0, 0.0, (double)SANTA_NONE, 1e-6, 0.05};
+    santa_options *o = &p->o;
+    p->copy = (int)fuzz_between(s, FUZZ_RIGHT, FUZZ_COPIES - 1);
+    p->bits = 2 * (int)fuzz_below(s, 3);
+    p->dim  = (p->dim + 7) / 8 * 8;
+    if (p->page_size) p->page_size = pages[fuzz_below(s, 6)];
+    o->scores   = SANTA_SCORES_PROXY;
+    o->method   = methods[fuzz_below(s, 5)];
+    o->num_combs = fuzz_below(s, 2);
+    if (o->method != SANTA_PROP) o->tile_size = 0;
+    else o->tile_size = (o->tile_size + 63) / 64 * 64;
+    if (fuzz_chance(s, 2)) {
+        o->proxy.sink_tokens  = fuzz_between(s, -1, 80);
+        o->proxy.local_tokens = fuzz_between(s, -1, 80);
+        o->proxy.rescue_keys  = fuzz_between(s, -1, 80);
+    }
+    o->proxy.rescue_above = limits[fuzz_below(s, 5)];
+    o->proxy.exact_above  = limits[fuzz_below(s, 5)];
+    p->no_error |= o->method == SANTA_TOP_K;
+}
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -199,6 +231,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = p->o.method == SANTA_TOP_K || p->o.method == SANTA_TOP_P || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
+    if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
 }
 
 /* ------------------------------------------------------------ numbers */
@@ -397,6 +430,67 @@ static inline void fuzz_poke(fuzz_problem *p) {
     else                       memcpy(at, &half, 2);
 }
 
+static inline int64_t fuzz_copied_keys(const fuzz_spec *s) { /* of a block */
+    int64_t keys = 64;
+    while (s->page_size && s->page_size % keys) keys /= 2;
+    return keys;
+}
+
+/* The copy of K, sequence by sequence, of the keys that some row sees. What is not right in it
+   depends on the sequence and the keys, and not on where they lie. */
+static inline void fuzz_build_copy(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    santa_attention *a = &p->a;
+    a->proxy_bits = s->bits;
+    const size_t bytes = santa_proxy_size(a);
+    const int64_t pages = a->k.shape[0], units = s->bits == 2 ? 64 : 32,
+                  chunks = (s->dim + units - 1) / units;
+    const int64_t keys = fuzz_copied_keys(s);
+    const int64_t centre = 16 * chunks * keys + 2 * keys,
+                  block = (centre + chunks * units + 4 + 63) / 64 * 64;
+    a->proxy = fuzz_memory(FUZZ_COPY, bytes ? bytes : 1, s->at_end, 0xff);
+    if (s->copy == FUZZ_SHORT) {
+        int32_t *lens = (int32_t *)fuzz_memory(FUZZ_COPIED, (size_t)s->batch * sizeof *lens, s->at_end, 0);
+        for (int64_t b = 0; b < s->batch; b++) lens[b] = (int32_t)(fuzz_len(s, b) / 2);
+        a->proxy_lens = lens;
+    }
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages,
+                      len = a->proxy_lens ? a->proxy_lens[b] : fuzz_len(s, b);
+        int64_t begin, end, position;
+        int32_t mine = (int32_t)len;
+        santa_attention one = *a;
+        fuzz_range(s, b, 0, &begin, &end, &position);
+        one.q.shape[0] = 1;
+        one.seq_lens   = &mine;
+        if (a->block_table) {
+            one.block_table += b * stride;
+        } else {
+            one.k.shape[0] = 1;
+            one.k.data     = (char *)a->k.data + fuzz_byte_count(s->k_type, b * a->k.stride[0]);
+            one.proxy      = (char *)a->proxy + (int64_t)bytes / pages * b;
+        }
+        if (begin < len) CHECK_STATUS(santa_proxy_encode(&one, begin, len, NULL), SANTA_OK);
+        for (int64_t j = begin / keys * keys; s->copy >= FUZZ_STALE && j + keys <= len; j += keys)
+            for (int64_t h = 0; h < s->kv_heads; h++) {
+                int64_t i0, i1;
+                fuzz_place(p, b, j, &i0, &i1);
+                unsigned char *at = (unsigned char *)a->proxy
+                                  + ((i0 * s->kv_heads + h) * (a->k.shape[1] / keys) + i1 / keys) * block;
+                const int64_t until = s->copy == FUZZ_ANY_BYTES ? block : centre + chunks * units;
+                const uint64_t place =
+                    ((uint64_t)(s->first + b) * 97u + (uint64_t)h) * 1009u + (uint64_t)(j / keys);
+                for (int64_t i = 0; i < until; i++)
+                    if (s->copy == FUZZ_STALE)
+                        at[i] = (unsigned char)(i < centre - 2 * keys ? ~at[i] : at[i]);
+                    else
+                        at[i] = (unsigned char)(fuzz_hash(s->value_seed + place * 77u, (uint64_t)i) >> 40);
+                for (int64_t i = centre - 2 * keys; i < centre && s->copy == FUZZ_SANE_BYTES; i += 2)
+                    at[i + 1] = (unsigned char)(0x30 + at[i + 1] % 8);       /* gains of 1/8 to 1 */
+            }
+    }
+}
+
 /* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
 static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     memset(p, 0, sizeof *p);
@@ -457,18 +551,22 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
                 fuzz_numbers(s, FUZZ_Q, b, i, h, row);
                 fuzz_store_row(&a->q, b, i, h, row);
             }
-        for (int64_t j = begin; j < fuzz_len(s, b); j++) {
+        /* a block of a copy is made from all of its keys */
+        const int64_t least = s->copy ? begin / fuzz_copied_keys(s) * fuzz_copied_keys(s) : begin;
+        for (int64_t j = least; j < fuzz_len(s, b); j++) {
             int64_t i0, i1;
             fuzz_place(p, b, j, &i0, &i1);
             for (int64_t h = 0; h < s->kv_heads; h++) {
                 fuzz_numbers(s, FUZZ_K, b, j, h, row);
                 fuzz_store_row(&a->k, i0, i1, h, row);
+                if (j < begin) continue;
                 fuzz_numbers(s, FUZZ_V, b, j, h, row);
                 fuzz_store_row(&a->v, i0, i1, h, row);
             }
         }
     }
     if (s->poke) fuzz_poke(p);
+    if (s->copy) fuzz_build_copy(p);
 
     p->o = s->o;
     p->order = s->shuffle;
