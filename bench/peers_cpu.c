@@ -8,13 +8,15 @@
 typedef struct peer_case {
     const char *type, *layout;         /* names of elements and layouts of bench.h          */
     int64_t     n, heads, kv_heads;
-    int64_t     num_samples;           /* of sys; 0 = dense                                 */
+    int64_t     num_samples;           /* of sys or pps; 0 = dense                          */
     int64_t     threads;
     int64_t     q8;                    /* an 8-bit query, as ggml's for K of q8_0           */
+    int64_t     from_copy;             /* pps from a copy of K in 4 bits instead            */
     uint64_t    seed;
     const float *q;                    /* [heads, DIM]                                      */
     const void *k, *v;
     float      *out;                   /* [heads, DIM]                                      */
+    void       *copy;                  /* of peer_copy_size bytes; NULL without from_copy   */
     void       *workspace;
     size_t      workspace_bytes;
 } peer_case;
@@ -40,16 +42,17 @@ static santa_attention attention(const peer_case *c) {
     a.k = l->k(c->k, type, c->n, c->kv_heads);
     a.v = l->v(c->v, type, c->n, c->kv_heads);
     a.out = santa_view(c->out, SANTA_F32, 1, 1, c->heads, DIM);
+    a.proxy = c->copy;
     return a;
 }
 
 static santa_options options(const peer_case *c) {
     santa_options o;
     memset(&o, 0, sizeof o);
-    o.method = c->num_samples ? SANTA_SYS : SANTA_DENSE;
+    o.method = !c->num_samples ? SANTA_DENSE : c->from_copy ? SANTA_PPS : SANTA_SYS;
     o.num_samples = c->num_samples;
     o.num_threads = c->threads;
-    o.scores = c->q8 ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
+    o.scores = c->from_copy ? SANTA_SCORES_PROXY : c->q8 ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
     o.seed = c->seed;
     return o;
 }
@@ -59,6 +62,18 @@ const char *peer_check(const peer_case *c) {
     const santa_attention a = attention(c);
     const santa_options o = options(c);
     const santa_status s = santa_check(&a, &o);
+    return s == SANTA_OK ? NULL : santa_status_string(s);
+}
+
+size_t peer_copy_size(const peer_case *c) {
+    const santa_attention a = attention(c);
+    return santa_proxy_size(&a);
+}
+
+/* NULL, or what went wrong. */
+const char *peer_copy(const peer_case *c) {
+    const santa_attention a = attention(c);
+    const santa_status s = santa_proxy_encode(&a, 0, c->n, NULL);
     return s == SANTA_OK ? NULL : santa_status_string(s);
 }
 

@@ -9,6 +9,7 @@ Peers: the ggml that llama-cpp-python brings (or the libggml-base and libggml-cp
 "ggml FA" is one ggml_flash_attn_ext with an f16 mask; "ggml -fa off" is mul_mat, soft_max_ext, mul_mat with V stored
 feature by feature, which llama.cpp does not offer for q8_0. Ours is santa.h, compiled by this script:
     cc -O3 -fopenmp -shared -fPIC -o build/libsanta_peers.so bench/peers_cpu.c -lm
+"santa pps 128, copy" draws from copies of K in 4 bits, made once for each K, before the timing.
 
 One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128. NHD (token-major) is the layout of llama.cpp's
 cache, HND is head-major. All read the same bytes in memory: several copies of K and V in turn, together larger than
@@ -56,8 +57,9 @@ COLD_BYTES = 3 << 28                                  # K halves of the copies h
 class Case(C.Structure):
     """peer_case of peers_cpu.c."""
     _fields_ = ([("type", C.c_char_p), ("layout", C.c_char_p)] +
-                [(f, C.c_int64) for f in "n heads kv_heads num_samples threads q8".split()] + [("seed", C.c_uint64)] +
-                [(f, C.c_void_p) for f in "q k v out workspace".split()] + [("workspace_bytes", C.c_size_t)])
+                [(f, C.c_int64) for f in "n heads kv_heads num_samples threads q8 from_copy".split()] +
+                [("seed", C.c_uint64)] + [(f, C.c_void_p) for f in "q k v out copy workspace".split()] +
+                [("workspace_bytes", C.c_size_t)])
 
 
 def load_santa():
@@ -69,9 +71,10 @@ def load_santa():
         print("#", " ".join(command), file=sys.stderr, flush=True)
         subprocess.run(command, check=True)
     lib = C.CDLL(path)
-    lib.peer_check.restype = lib.peer_decode.restype = C.c_char_p
-    lib.peer_workspace_size.restype = C.c_size_t
-    lib.peer_check.argtypes = lib.peer_decode.argtypes = lib.peer_workspace_size.argtypes = [C.POINTER(Case)]
+    lib.peer_check.restype = lib.peer_decode.restype = lib.peer_copy.restype = C.c_char_p
+    lib.peer_workspace_size.restype = lib.peer_copy_size.restype = C.c_size_t
+    for function in (lib.peer_check, lib.peer_decode, lib.peer_copy, lib.peer_workspace_size, lib.peer_copy_size):
+        function.argtypes = [C.POINTER(Case)]
     lib.peer_read.restype = C.c_uint64
     lib.peer_read.argtypes = [C.c_void_p, C.c_size_t, C.c_int64]
     lib.peer_encode.argtypes = [C.c_char_p, C.c_void_p, C.c_void_p, C.c_int64]
@@ -260,10 +263,11 @@ def fill(lib, copies, kind, layout, q, k, v):
 # ---------------------------------------------------------------------------------------------- methods and the run
 
 class Method:
-    """call(copy, threads) runs once; output(copy) is [HEADS, DIM] of the last run on that copy, None for the floor."""
+    """call(copy, threads) runs once; output(copy) is [HEADS, DIM] of the last run on that copy, None for the floor;
+    prepare(copy) is for a new input, and not timed."""
 
-    def __init__(self, name, call, output, samples=0):
-        self.name, self.call, self.output, self.samples = name, call, output, samples
+    def __init__(self, name, call, output, samples=0, prepare=lambda copy: None):
+        self.name, self.call, self.output, self.samples, self.prepare = name, call, output, samples, prepare
         self.seconds, self.error = {}, {}
 
 
@@ -278,13 +282,18 @@ def ggml_methods(g, copies):
 
 def santa_methods(lib, kind, layout, n, copies, threads):
     methods = []
-    kinds = [("santa dense", 0, 0), (f"santa sys {SAMPLES}", SAMPLES, 0)]
+    kinds = [("santa dense", 0, 0, 0), (f"santa sys {SAMPLES}", SAMPLES, 0, 0)]
     if kind == "q8_0":
-        kinds += [(f"{name}, 8-bit q", samples, 1) for name, samples, _ in kinds]
-    for name, samples, q8 in kinds:
+        kinds += [(f"{name}, 8-bit q", samples, 1, 0) for name, samples, *_ in kinds]
+    kinds.append((f"santa pps {SAMPLES}, copy", SAMPLES, 0, 1))
+    for name, samples, q8, from_copy in kinds:
         out = np.empty((HEADS, DIM), np.float32)
-        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, 1, q8, 7, copies[0].q, copies[0].k,
-                    copies[0].v, out.ctypes.data)
+        case = Case(kind.encode(), layout.encode(), n, HEADS, KV_HEADS, samples, 1, q8, from_copy, 7, copies[0].q,
+                    copies[0].k, copies[0].v, out.ctypes.data)
+        four_bits = {}                                                        # by K's address
+        if from_copy:
+            four_bits = {c.k: aligned(lib.peer_copy_size(case)) for c in copies}
+            case.copy = four_bits[case.k].ctypes.data
         refusal = lib.peer_check(case)
         if refusal:
             print(f"# {name}, {kind}: {refusal.decode()}")
@@ -296,13 +305,25 @@ def santa_methods(lib, kind, layout, n, copies, threads):
         workspace = np.empty(size, np.uint8)
         case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
 
-        def call(c, threads, case=case, workspace=workspace):                 # the default keeps the memory alive
-            case.q, case.k, case.v, case.threads = c.q, c.k, c.v, threads
-            wrong = lib.peer_decode(case)
+        def call(c, threads, run=lib.peer_decode, case=case, four_bits=four_bits, workspace=workspace):
+            case.q, case.k, case.v, case.threads = c.q, c.k, c.v, threads     # the defaults keep the memory alive
+            case.copy = four_bits[c.k].ctypes.data if four_bits else None
+            wrong = run(case)
             if wrong:
                 sys.exit(wrong.decode())
-        methods.append(Method(name, call, lambda c, out=out: out.astype(np.float64), samples))
+
+        def prepare(c, call=call, from_copy=from_copy):
+            if from_copy:
+                call(c, 1, lib.peer_copy)
+        methods.append(Method(name, call, lambda c, out=out: out.astype(np.float64), samples, prepare))
     return methods
+
+
+def aligned(size):
+    """size bytes from the start of a cache line."""
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start:start + size]
 
 
 def progress(text):
@@ -322,6 +343,8 @@ def run_shape(lib, g, kind, layout, n, threads, rounds):
         want, effective[name] = reference(q, *fill(lib, copies, kind, layout, q, k, v))
         del k, v
         for m in methods:
+            for c in copies:
+                m.prepare(c)
             m.call(copies[0], threads[-1])
             m.error[name] = relative_error(m.output(copies[0]), want) if m.output else 0.0
     turn = 0
