@@ -3,11 +3,12 @@
 
     pip install llama-cpp-python numpy                 # CMAKE_ARGS=-DGGML_NATIVE=ON builds ggml for this machine
     python3 bench/peers_cpu.py [--csv FILE] [--quick] [--n 4096,32768] [--types f16,q8_0] [--layouts NHD,HND]
-                               [--threads 1,2] [--rounds 9] [--ggml DIR]
+                               [--threads 1,2] [--rounds 9] [--ggml DIR] [--peer NAME]
 
-Peers: the ggml that llama-cpp-python brings (or the libggml-base and libggml-cpu in DIR), called as llama.cpp does:
-"ggml FA" is one ggml_flash_attn_ext with an f16 mask; "ggml -fa off" is mul_mat, soft_max_ext, mul_mat with V stored
-feature by feature, which llama.cpp does not offer for q8_0. Ours is santa.h, compiled by this script:
+Peers: the ggml that llama-cpp-python brings, or the shared libraries of a build of llama.cpp or ik_llama.cpp in DIR,
+called as llama.cpp does: "ggml FA" is one ggml_flash_attn_ext with an f16 mask; "ggml -fa off" is mul_mat,
+soft_max_ext, mul_mat with V stored feature by feature, which llama.cpp does not offer for q8_0. Each is tried in a
+process of its own first: what aborts there has no row (ik_llama.cpp's FA of f32). Ours is santa.h, compiled here:
     cc -O3 -fopenmp -shared -fPIC -o build/libsanta_peers.so bench/peers_cpu.c -lm
 "santa pps 128, copy" draws from copies of K in 4 bits, made once for each K, before the timing.
 
@@ -48,7 +49,8 @@ SCALE = 1.0 / math.sqrt(DIM)
 ROW = {"f32": 4 * DIM, "f16": 2 * DIM, "bf16": 2 * DIM, "q8_0": DIM // 32 * 34}       # bytes of one K or V row
 GGML_TYPE = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 GGML_PREC_F32 = 10
-BASELINES = {"fa_over_method": "ggml FA", "fa_off_over_method": "ggml -fa off", "dense_over_method": "santa dense"}
+MASK_ROWS = 64                                        # of which one is used; older versions ask for multiples of 64 or 16
+BASELINES = {"fa_over_method": "FA", "fa_off_over_method": "-fa off", "dense_over_method": "santa dense"}
 COLD_BYTES = 3 << 28                                  # K halves of the copies hold 384 MB and more
 
 # ---------------------------------------------------------------------------------------------- santa.h
@@ -88,15 +90,17 @@ class InitParams(C.Structure):
 
 
 PROTOTYPES = """
-    ptr ggml_init InitParams; void ggml_free ptr; str ggml_version
+    ptr ggml_init InitParams; void ggml_free ptr; void ggml_set_output ptr
     ptr ggml_new_tensor_4d ptr int i64 i64 i64 i64; ptr ggml_get_data ptr; size ggml_nbytes ptr
     ptr ggml_permute ptr ptr int int int int; ptr ggml_cont ptr ptr; ptr ggml_mul_mat ptr ptr ptr
-    ptr ggml_soft_max_ext_inplace ptr ptr ptr f32 f32; ptr ggml_flash_attn_ext ptr ptr ptr ptr ptr f32 f32 f32
+    ptr ggml_soft_max_ext ptr ptr ptr f32 f32; ptr ggml_flash_attn_ext ptr ptr ptr ptr ptr f32 f32 f32
     ptr ggml_new_graph ptr; void ggml_build_forward_expand ptr ptr
     ptr ggml_backend_alloc_ctx_tensors ptr ptr; void ggml_backend_buffer_free ptr
+    ptr ggml_backend_cpu_buffer_type; ptr ggml_gallocr_new ptr; void ggml_gallocr_free ptr
+    bool ggml_gallocr_alloc_graph ptr ptr
     ptr ggml_backend_cpu_init; void ggml_backend_cpu_set_n_threads ptr int; int ggml_backend_graph_compute ptr ptr
 """
-KINDS = {"ptr": C.c_void_p, "size": C.c_size_t, "int": C.c_int, "i64": C.c_int64, "f32": C.c_float, "str": C.c_char_p,
+KINDS = {"ptr": C.c_void_p, "size": C.c_size_t, "int": C.c_int, "i64": C.c_int64, "f32": C.c_float, "bool": C.c_bool,
          "void": None, "InitParams": InitParams}
 
 
@@ -105,13 +109,15 @@ class Ggml:
 
     def __init__(self, folder):
         libs = []
-        for name in ("base", "cpu"):
-            found = sorted(glob.glob(os.path.join(folder, f"libggml-{name}.so"))
-                           or glob.glob(os.path.join(folder, f"libggml-{name}.dylib")))
-            if not found:
-                sys.exit(f"skipped: no libggml-{name} in {folder} (a build with its own choice of CPU libraries? "
-                         "pip install --no-binary llama-cpp-python llama-cpp-python)")
-            libs.append(C.CDLL(found[0], mode=C.RTLD_GLOBAL))
+        for names in (("libggml-base", "libggml-cpu"), ("libggml",)):         # older versions and ik_llama.cpp have one
+            found = [glob.glob(os.path.join(folder, name + end)) for name in names for end in (".so", ".dylib")]
+            found = [paths[0] for paths in found if paths]
+            if len(found) == len(names):
+                libs = [C.CDLL(os.path.abspath(path), mode=C.RTLD_GLOBAL) for path in found]
+                break
+        else:
+            sys.exit(f"skipped: no libggml-base and libggml-cpu, and no libggml in {folder} (a build with its own choice "
+                     "of CPU libraries? pip install --no-binary llama-cpp-python llama-cpp-python)")
         for line in PROTOTYPES.replace("\n", ";").split(";"):
             if line.split():
                 result, name, *arguments = line.split()
@@ -121,11 +127,16 @@ class Ggml:
                 function = getattr(lib, name)
                 function.restype, function.argtypes = KINDS[result], [KINDS[a] for a in arguments]
                 setattr(self, name.removeprefix("ggml_"), function)
-        self.base = libs[0]
+        self.base, self.version = libs[0], None
+        if hasattr(self.base, "ggml_version"):
+            self.base.ggml_version.restype = C.c_char_p
+            self.version = self.base.ggml_version().decode()
         self.backend = self.backend_cpu_init()
 
     def in_f32(self, op, tensor):
-        """Asks for sums in f32, as llama.cpp does."""
+        """Asks for sums in f32, as llama.cpp does. What has no version has another number for that, and needs no asking."""
+        if not self.version:
+            return tensor
         set_precision = getattr(self.base, "ggml_prec_set_acc", None) or getattr(self.base, f"ggml_{op}_set_prec")
         set_precision.argtypes, set_precision.restype = [C.c_void_p, C.c_int], None
         set_precision(tensor, GGML_PREC_F32)
@@ -147,9 +158,10 @@ def find_ggml(folder):
 
 
 class Copy:
-    """One copy of K and V, allocated by ggml as llama.cpp has its cache allocated, with the graphs that attend to it."""
+    """One copy of K and V, allocated by ggml as llama.cpp has its cache allocated, with the graphs that attend to it.
+    What a graph computes lies in memory that all copies share, as with llama.cpp all layers: allocators, by name."""
 
-    def __init__(self, g, kind, layout, n):
+    def __init__(self, g, peer, kind, layout, n, allocators):
         self.g, self.ctx = g, g.init(InitParams(1 << 20, None, True))
 
         def tensor(t, *shape):
@@ -158,25 +170,30 @@ class Copy:
         def heads_outside(t):                                                 # [DIM, heads, tokens] -> [DIM, tokens, heads]
             return g.permute(self.ctx, t, 0, 2, 1, 3)
 
-        def graph(result):
+        def graph(name, result):
             built = g.new_graph(self.ctx)
+            g.set_output(result)
             g.build_forward_expand(built, result)
+            if name not in allocators:
+                allocators[name] = g.gallocr_new(g.backend_cpu_buffer_type())
+            if not g.gallocr_alloc_graph(allocators[name], built):
+                sys.exit("out of memory")
             return built
         shape = (DIM, KV_HEADS, n) if layout == "NHD" else (DIM, n, KV_HEADS)
         k, v = tensor(kind, *shape), tensor(kind, *shape)
         v_features = tensor(kind, n, DIM, KV_HEADS) if kind != "q8_0" else None
-        q, mask = tensor("f32", DIM, HEADS, 1), tensor("f16", n, 1)
-        rows, kr, vr = heads_outside(q), k, v
-        if layout == "NHD":
-            kr, vr = heads_outside(k), heads_outside(v)
-        results = {"ggml FA": g.in_f32("flash_attn_ext", g.flash_attn_ext(self.ctx, rows, kr, vr, mask, SCALE, 0, 0))}
-        if v_features:
-            p = g.soft_max_ext_inplace(self.ctx, g.in_f32("mul_mat", g.mul_mat(self.ctx, kr, rows)), mask, SCALE, 0)
-            results["ggml -fa off"] = g.cont(self.ctx, heads_outside(g.mul_mat(self.ctx, v_features, p)))
-        self.graphs = {name: graph(result) for name, result in results.items()}
+        q, mask = tensor("f32", DIM, HEADS, 1), tensor("f16", n, MASK_ROWS)
         self.buffer = g.backend_alloc_ctx_tensors(self.ctx, g.backend)
         if not self.buffer:
             sys.exit("out of memory")
+        rows, kr, vr = heads_outside(q), k, v
+        if layout == "NHD":
+            kr, vr = heads_outside(k), heads_outside(v)
+        results = {f"{peer} FA": g.in_f32("flash_attn_ext", g.flash_attn_ext(self.ctx, rows, kr, vr, mask, SCALE, 0, 0))}
+        if v_features:
+            p = g.soft_max_ext(self.ctx, g.in_f32("mul_mat", g.mul_mat(self.ctx, kr, rows)), mask, SCALE, 0)
+            results[f"{peer} -fa off"] = g.cont(self.ctx, heads_outside(g.mul_mat(self.ctx, v_features, p)))
+        self.graphs = {name: graph(name, result) for name, result in results.items()}
         self.k, self.v, self.q = map(g.get_data, (k, v, q))
         self.v_features = g.get_data(v_features) if v_features else None
         self.out = {name: g.get_data(result) for name, result in results.items()}
@@ -275,9 +292,26 @@ def floats(address):
     return np.ctypeslib.as_array(C.cast(address, C.POINTER(C.c_float)), (HEADS, DIM)).astype(np.float64)
 
 
-def ggml_methods(g, copies):
+def ggml_methods(g, copies, args, kind, layout):
     return [Method(name, lambda c, t, name=name: g.run(c.graphs[name], t), lambda c, name=name: floats(c.out[name]))
-            for name in copies[0].graphs]
+            for name in copies[0].graphs if runs(name, args, kind, layout)]
+
+
+def runs(name, args, kind, layout):
+    """Whether the peer computes that: it aborts where it cannot, so another process tries."""
+    command = [sys.executable, __file__, "--probe", name, "--peer", args.peer, "--types", kind, "--layouts", layout]
+    command += ["--ggml", args.ggml] if args.ggml else []
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "GGML_NO_BACKTRACE": "1"})
+    if done.returncode:
+        print(f"# {name}, {kind}, {layout}: does not run")
+    return not done.returncode
+
+
+def probe(g, args):
+    """That try."""
+    c = Copy(g, args.peer, args.types[0], args.layouts[0], 256, {})
+    C.memset(c.q, 0, 4 * HEADS * DIM)
+    g.run(c.graphs[args.probe], 1)
 
 
 def santa_methods(lib, kind, layout, n, copies, threads):
@@ -330,12 +364,12 @@ def progress(text):
     print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def run_shape(lib, g, kind, layout, n, threads, rounds):
+def run_shape(lib, g, args, kind, layout, n, rounds):
     """Times all methods at one shape; returns the rows of the table."""
-    kv_bytes = 2 * ROW[kind] * KV_HEADS * n
-    copies = [Copy(g, kind, layout, n) for _ in range(-(-COLD_BYTES // kv_bytes))]
+    kv_bytes, threads, allocators = 2 * ROW[kind] * KV_HEADS * n, args.threads, {}
+    copies = [Copy(g, args.peer, kind, layout, n, allocators) for _ in range(-(-COLD_BYTES // kv_bytes))]
     methods = [Method("read K once", lambda c, t: lib.peer_read(c.k, kv_bytes // 2, t), None)]
-    methods += ggml_methods(g, copies) + santa_methods(lib, kind, layout, n, copies, threads)
+    methods += ggml_methods(g, copies, args, kind, layout) + santa_methods(lib, kind, layout, n, copies, threads)
     effective, where = {}, f"{n} {kind} {layout}"
     for name, make in (("peaked", peaked), ("gauss", gauss)):                 # the timed one last
         progress(f"{where}: {name} input and its float64 reference")
@@ -360,15 +394,20 @@ def run_shape(lib, g, kind, layout, n, threads, rounds):
     progress("")
     for c in copies:
         c.free()
-    return [row for t in threads for row in report(methods, effective, n, kind, layout, t)]
+    for allocator in allocators.values():
+        g.gallocr_free(allocator)
+    return [row for t in threads for row in report(args.peer, methods, effective, n, kind, layout, t)]
 
 
-def report(methods, effective, n, kind, layout, threads):
+def report(peer, methods, effective, n, kind, layout, threads):
     """Prints the rows of one shape and number of threads; returns them for the CSV file."""
     ms = {m.name: 1e3 * statistics.median(m.seconds[threads]) for m in methods}
     for m in methods:
         low, high = 1e3 * min(m.seconds[threads]), 1e3 * max(m.seconds[threads])
-        ratio = {column: ms[of] / ms[m.name] if of in ms else math.nan for column, of in BASELINES.items()}
+        ratio = {}
+        for column, of in BASELINES.items():
+            baseline = of if of in ms else f"{peer} {of}"
+            ratio[column] = ms[baseline] / ms[m.name] if baseline in ms else math.nan
         over, errors = ms[m.name] / ms["read K once"], f"{m.error['gauss']:9.1e} {m.error['peaked']:9.1e}" if m.output else ""
         spread, ratios = f"({low:.2f} .. {high:.2f})", " ".join(f"{r:7.2f}" if r == r else f"{'-':>7}" for r in ratio.values())
         print(f"{n:>7} {kind:<4} {layout:<3} {threads:>2} {m.name:<23} {ms[m.name]:9.3f} {spread:<19} {over:7.2f} {ratios} "
@@ -407,26 +446,32 @@ def main():
     parser.add_argument("--layouts", type=listed(str, ["NHD", "HND"]), help="default: NHD,HND")
     parser.add_argument("--threads", type=listed(int), default=sorted({1, min(2, os.cpu_count())}), help="default: 1,2")
     parser.add_argument("--rounds", type=int, help="timed rounds (default: 9)")
-    parser.add_argument("--ggml", metavar="DIR", help="where libggml-base and libggml-cpu are")
+    parser.add_argument("--ggml", metavar="DIR", help="where libggml-base and libggml-cpu, or libggml, are")
+    parser.add_argument("--peer", metavar="NAME", default="ggml", help="the peer's name in the table (default: ggml)")
+    parser.add_argument("--probe", help=argparse.SUPPRESS)
     args = parser.parse_args()
     quick = args.quick
     contexts = args.n or ([32768] if quick else [4096, 32768, 131072])
     if any(n % 256 for n in contexts):
         parser.error("--n wants multiples of 256, as llama.cpp pads its cache")
-    lib, g = load_santa(), find_ggml(args.ggml)
-    print(f"# {cpu_name()}, {os.cpu_count()} processors; ggml {g.version().decode()}; {datetime.date.today()}")
+    g = find_ggml(args.ggml)
+    if args.probe:
+        return probe(g, args)
+    lib = load_santa()
+    print(f"# {cpu_name()}, {os.cpu_count()} processors; {args.peer} {g.version or 'without a version'}; "
+          f"{datetime.date.today()}")
     print(f"# python3 {' '.join(sys.argv)}")
     print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; T threads; median ms of "
-          "interleaved rounds (range)\n# /read K: time over reading K once; FA/x, off/x, dense/x: times faster than ggml FA, "
-          "ggml -fa off, our dense;\n# error: median relative L2 against float64 on the stored numbers (gauss, peaked)")
+          "interleaved rounds (range)\n# /read K: time over reading K once; FA/x, off/x, dense/x: times faster than "
+          f"{args.peer} FA, {args.peer} -fa off, our dense;\n"
+          "# error: median relative L2 against float64 on the stored numbers (gauss, peaked)")
     print(f"{'n':>7} {'type':<4} {'lay':<3} {'T':>2} {'method':<23} {'ms':>9} {'range':<19} {'/read K':>7} {'FA/x':>7} "
           f"{'off/x':>7} {'dense/x':>7} {'error':>9} {'peaked':>9}", flush=True)
     rows = []
     for n in contexts:
         for kind in args.types or (["f16", "q8_0"] if quick else ["f16", "q8_0", "bf16", "f32"]):
             for layout in args.layouts or (["NHD"] if quick else ["NHD", "HND"]):
-                rows += run_shape(lib, g, kind, layout, n, args.threads, args.rounds or (5 if quick else 9))
-    print("# not measured: ik_llama.cpp, which no package brings")
+                rows += run_shape(lib, g, args, kind, layout, n, args.rounds or (5 if quick else 9))
     if args.csv:
         with open(args.csv, "w", newline="") as f:
             writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
