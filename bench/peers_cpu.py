@@ -157,12 +157,29 @@ def find_ggml(folder):
     return Ggml(folder)
 
 
-class Copy:
-    """One copy of K and V, allocated by ggml as llama.cpp has its cache allocated, with the graphs that attend to it.
-    What a graph computes lies in memory that all copies share, as with llama.cpp all layers: allocators, by name."""
+class Shared:
+    """What copies share: a context (there may be 64 at most), and the memory of what a graph computes, by its name, as in
+    llama.cpp all layers share it."""
 
-    def __init__(self, g, peer, kind, layout, n, allocators):
-        self.g, self.ctx = g, g.init(InitParams(1 << 20, None, True))
+    def __init__(self, g, copies):
+        self.g, self.ctx, self.allocators = g, g.init(InitParams(copies << 20, None, True)), {}
+
+    def allocate(self, name, graph):
+        if name not in self.allocators:
+            self.allocators[name] = self.g.gallocr_new(self.g.backend_cpu_buffer_type())
+        return self.g.gallocr_alloc_graph(self.allocators[name], graph)
+
+    def free(self):
+        for allocator in self.allocators.values():
+            self.g.gallocr_free(allocator)
+        self.g.free(self.ctx)
+
+
+class Copy:
+    """One copy of K and V, allocated by ggml as llama.cpp has its cache allocated, with the graphs that attend to it."""
+
+    def __init__(self, g, shared, peer, kind, layout, n):
+        self.g, self.ctx = g, shared.ctx
 
         def tensor(t, *shape):
             return g.new_tensor_4d(self.ctx, GGML_TYPE[t], *shape, *[1] * (4 - len(shape)))
@@ -174,9 +191,7 @@ class Copy:
             built = g.new_graph(self.ctx)
             g.set_output(result)
             g.build_forward_expand(built, result)
-            if name not in allocators:
-                allocators[name] = g.gallocr_new(g.backend_cpu_buffer_type())
-            if not g.gallocr_alloc_graph(allocators[name], built):
+            if not shared.allocate(name, built):
                 sys.exit("out of memory")
             return built
         shape = (DIM, KV_HEADS, n) if layout == "NHD" else (DIM, n, KV_HEADS)
@@ -201,7 +216,6 @@ class Copy:
 
     def free(self):
         self.g.backend_buffer_free(self.buffer)
-        self.g.free(self.ctx)
 
 
 # ---------------------------------------------------------------------------------------------- inputs and reference
@@ -309,7 +323,7 @@ def runs(name, args, kind, layout):
 
 def probe(g, args):
     """That try."""
-    c = Copy(g, args.peer, args.types[0], args.layouts[0], 256, {})
+    c = Copy(g, Shared(g, 1), args.peer, args.types[0], args.layouts[0], 256)
     C.memset(c.q, 0, 4 * HEADS * DIM)
     g.run(c.graphs[args.probe], 1)
 
@@ -366,8 +380,10 @@ def progress(text):
 
 def run_shape(lib, g, args, kind, layout, n, rounds):
     """Times all methods at one shape; returns the rows of the table."""
-    kv_bytes, threads, allocators = 2 * ROW[kind] * KV_HEADS * n, args.threads, {}
-    copies = [Copy(g, args.peer, kind, layout, n, allocators) for _ in range(-(-COLD_BYTES // kv_bytes))]
+    threads, kv_bytes = args.threads, 2 * ROW[kind] * KV_HEADS * n
+    count = -(-COLD_BYTES // kv_bytes)
+    shared = Shared(g, count)
+    copies = [Copy(g, shared, args.peer, kind, layout, n) for _ in range(count)]
     methods = [Method("read K once", lambda c, t: lib.peer_read(c.k, kv_bytes // 2, t), None)]
     methods += ggml_methods(g, copies, args, kind, layout) + santa_methods(lib, kind, layout, n, copies, threads)
     effective, where = {}, f"{n} {kind} {layout}"
@@ -392,10 +408,8 @@ def run_shape(lib, g, args, kind, layout, n, rounds):
                 if r >= 0:
                     m.seconds.setdefault(t, []).append(time.perf_counter() - start)
     progress("")
-    for c in copies:
+    for c in copies + [shared]:
         c.free()
-    for allocator in allocators.values():
-        g.gallocr_free(allocator)
     return [row for t in threads for row in report(args.peer, methods, effective, n, kind, layout, t)]
 
 
