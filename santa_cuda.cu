@@ -2,7 +2,8 @@
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel,
-              dense-kernel, stats-kernel, launch
+              dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
+              proxy-gather-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -10,6 +11,8 @@
      gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata,
               or draws) by binary search, V's rows.
    Dense is a split-KV kernel and a merge of the splits.
+   With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
+   V of the drawn keys. A third one makes the copy.
 
    What each step won on an H200 is in bench/ladder.md.
 */
@@ -19,6 +22,7 @@
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <float.h>
+#include <math.h>
 #include <string.h>
 #include <initializer_list>
 
@@ -52,6 +56,15 @@ struct divisor {
     __device__ __forceinline__ unsigned quotient(unsigned n) const {
         return (__umulhi(n, factor) + n) >> shift;
     }
+};
+
+/* The shape of a copy of K, see >>proxy in santa.h. */
+struct copy_shape {
+    int keys, shift;                                /* of a block: 1 << shift */
+    int bits, chunks;                               /* of a feature; of a key, 16 bytes each */
+    int gains, centre, scale, bytes;                /* where these begin in a block; its size */
+    int features;                                   /* of a key, padded to whole chunks */
+    i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
@@ -107,7 +120,31 @@ struct params {
     santa_stats *stats;
     int *keys;                                      /* [batch, heads, max_draws]: drawn; for stats */
     int *draws;                                     /* [batch, heads]: how many; NULL if nothing is drawn */
+    /* (from a copy of K: -1 is no draw, -2 one of a key that an earlier one has) */
     i64 max_draws;
+
+    char *proxy;                                    /* [batch or pages, kv_heads, blocks, bytes] */
+    copy_shape copy;
+    i64 kv_heads;
+    i64 from, to;                                   /* k_encode: keys; from < 0: the last -from */
+    int any_vector_k;                               /* rows of K are 16-byte pieces, of any type */
+    const int *proxy_lens;                          /* [batch] or NULL */
+    int sink_tokens, local_tokens;
+    float noise;                                    /* of a score, see >>proxy */
+    float rescue_above, exact_above;                /* of the expected and found variance; or infinity */
+    int k_size, v_size;                             /* bytes of a number */
+    unsigned signs[512 / 32];                       /* of the rotation's features */
+    int piece;                                      /* features that it turns into each other */
+    float norm;                                     /* 1 / sqrt(piece) */
+    int ring_slots, slot_bytes;                     /* of a warp; each holds 64 keys */
+    int chunk_blocks, proxy_chunks;                 /* blocks of a CTA; such CTAs of an item */
+    divisor by_chunks, by_kv;
+    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores, for p.fixed: each so many'th, first */
+    int stage_bytes;                                /* beside their attend_memory */
+    float *spreads;                                 /* [batch, heads, blocks]: sum of u * gain^2 */
+    float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2]: sums, maximum, denominator */
+    float4 *found;                                  /* [batch, heads] of row q_index, behind those of earlier
+                                                       ones: expected and found variance, redone, has keys */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -229,6 +266,53 @@ struct combine_memory {
     float weight[128], tops[16], sums[4][128];
 };
 
+/* k_encode: rotated mean of a block, signs of the rotation, keys that are not finite. */
+enum { COPY_DIM = 512 };                            /* head_dim of a copy at most: 32 lanes, 16 features each */
+struct copy_memory {
+    float centre[COPY_DIM];
+    unsigned signs[COPY_DIM / 32];
+    unsigned char bad[BLOCK];
+};
+
+/* Kernels that read a copy: their head_dim and head_dim_v at most. */
+enum { PROXY_DIM = 256 };
+enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
+
+/* The keys that are read exactly are dealt to FIXED_PARTS CTAs, for up to FIXED_HEADS heads. */
+enum { FIXED_PARTS = 1, FIXED_HEADS = 4 };
+
+/* attend: q, scores or weights of some keys, and what the warps have summed up. */
+template <int HEADS> struct alignas(16) attend_memory {
+    enum { KEYS = 256 };
+    float q[HEADS][PROXY_DIM];
+    float score[KEYS][HEADS];
+    float merge[GATHER_WARPS][HEADS][128];
+    float top[HEADS], sum[HEADS], keep[HEADS];
+};
+
+/* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
+   beside it, or attend's memory. */
+enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };               /* blocks of a warp in a long stream's CTA */
+struct proxy_scores_memory {
+    u64 full[SCORE_WARPS][RING_SLOTS];
+    signed char q[2][PASS_HEADS][PROXY_DIM];
+    float unit[PASS_HEADS], middle[PASS_HEADS];
+};
+
+struct proxy_gather_memory {
+    scan_memory<comb> scan;
+    alignas(16) float q[PROXY_DIM];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
+        alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
+    } warps[GATHER_WARPS];
+    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
+    int last_one;
+    attend_memory<1> redo;
+    float state[PROXY_DIM + 2];
+};
+static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
    kernels. There each one states its threads and what it declares and needs of shared
    memory. */
@@ -251,6 +335,15 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
+void k_encode(const params p) {
+    standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
+}
+template <int G> void k_proxy_scores(const params p) {
+    const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes), other = sizeof(attend_memory<FIXED_HEADS>);
+    standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
+}
+void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
+void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
@@ -1359,9 +1452,8 @@ __device__ __forceinline__ void comb::keep(memory &s, int k, int, float2, double
 __device__ __forceinline__ void comb::settle(const params &, scan_memory<comb> &, const gather_head &,
                                              portion &) { }
 
-__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x,
-                                            int draw) {
-    double t = p.method == SANTA_IID ? u * x.total : ((double)draw + u) * (x.total * p.per_sample);
+/* The block where position t in the mass of all keys falls. */
+__device__ __forceinline__ place place_at(scan_memory<comb> &s, const gather_head &x, double t) {
     double reached = 0.0, below = 0.0;
     int thread = 0, k = 0;
 #pragma unroll
@@ -1392,6 +1484,12 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
     }
     const int block = min(from + k, x.sum.count - 1);
     return { block, t - below, x.m, x.sum[block], 1.0f };
+}
+
+__device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &s, const gather_head &x,
+                                            int draw) {
+    return place_at(s, x, p.method == SANTA_IID ? u * x.total
+                                                : ((double)draw + u) * (x.total * p.per_sample));
 }
 
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
@@ -2033,6 +2131,1479 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     }
 }
 
+/* --------------------------------------------------------------------------- >>copy-kernel */
+
+/* N = 8 or 4 adjacent numbers of some rows, on 16 bytes (e4m3: 8, 4) if `vector`; else `have`
+   numbers, `step` bytes apart. The type is asked once, so that all are on their way together. */
+template <typename T, int N> struct raw_row {
+    unsigned w[N * sizeof(T) / 4];
+    __device__ __forceinline__ void load(const char *p) {
+        if constexpr (sizeof(w) == 32) {
+            *(uint4 *)w = ((const uint4 *)p)[0];
+            *(uint4 *)(w + 4) = ((const uint4 *)p)[1];
+        } else if constexpr (sizeof(w) == 16) *(uint4 *)w = *(const uint4 *)p;
+        else if constexpr (sizeof(w) == 8) *(uint2 *)w = *(const uint2 *)p;
+        else w[0] = *(const unsigned *)p;
+    }
+    __device__ __forceinline__ void unpack(float *f) const {
+#pragma unroll
+        for (int i = 0; i < N; i += 2) {
+            float2 y;
+            if constexpr (sizeof(T) == 4) y = make_float2(__uint_as_float(w[i]), __uint_as_float(w[i + 1]));
+            else if constexpr (sizeof(T) == 2)
+                y = unpack_pair(*(const typename pair_of<T>::type *)&w[i / 2]);
+            else y = __half22float2(e4m3_pair((unsigned short)(w[i / 4] >> (8 * (i & 3)))));
+            f[i] = y.x; f[i + 1] = y.y;
+        }
+    }
+};
+template <int N, int ROWS = 4>
+__device__ __forceinline__ void load_rows(int type, int vector, const char *const *rows, i64 step, int have,
+                                          float (*x)[N]) {
+    const auto load = [&](auto of) {
+        raw_row<decltype(of), N> w[ROWS];
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) w[u].load(rows[u]);
+#pragma unroll
+        for (int u = 0; u < ROWS; u++) w[u].unpack(x[u]);
+    };
+    if (!vector) {
+#pragma unroll 1
+        for (int i = 0; i < ROWS * N; i++) {
+            const int of = i / N, at = i % N;
+            const char *row = rows[0];
+#pragma unroll
+            for (int u = 1; u < ROWS; u++) row = u == of ? rows[u] : row;
+            const float y = at < have ? load_any(type, row + at * step) : 0.0f;
+#pragma unroll
+            for (int k = 0; k < ROWS * N; k++) x[k / N][k % N] = k == i ? y : x[k / N][k % N];
+        }
+    } else if (type == SANTA_BF16) load(__nv_bfloat16());
+    else if (type == SANTA_F16) load(__half());
+    else if (type == SANTA_F32) load(0.0f);
+    else load(__nv_fp8_e4m3());
+}
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= FLT_MAX; }
+
+/* The block of the copy with key j of a sequence, or NULL if the block table is wrong. */
+__device__ __forceinline__ char *copied_block(const params &p, int b, int kv, int j) {
+    i64 at = b;
+    if (p.table) {
+        const unsigned page = p.by_page.quotient((unsigned)j);
+        at = p.table[b * p.table_stride + page];
+        if (at < 0 || at >= p.pages) return nullptr;
+        j -= (int)(page * p.by_page.d);
+    }
+    return p.proxy + ((at * p.kv_heads + kv) * p.copy.blocks + (j >> p.copy.shift)) * p.copy.bytes;
+}
+
+/* Sum of column c over the N keys of a block divided by N, in the order of the keys, as the CPU
+   has it; keys with a NaN or infinity are left out where `bad` names them. */
+template <typename Load>
+__device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, const unsigned char *bad,
+                                             Load load) {
+    const float part = 1.0f / (float)keys;
+    float sum = 0.0f;
+    if (bad) {
+#pragma unroll 1
+        for (int i = 0; i < keys; i++) if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(load(at + i * row), part));
+        return sum;
+    }
+#pragma unroll 1
+    for (int i = 0; i < keys; i += 16) {
+        float x[16];
+#pragma unroll
+        for (int k = 0; k < 16; k++) x[k] = load(at + (i + k) * row);
+#pragma unroll
+        for (int k = 0; k < 16; k++) sum = __fadd_rn(sum, __fmul_rn(x[k], part));
+    }
+    return sum;
+}
+
+__device__ __forceinline__ float column_mean(const params &p, const char *at, const unsigned char *bad) {
+    const i64 row = p.k_stride[1];
+    const int n = p.copy.keys;
+    switch (p.k_type) {
+        case SANTA_F32: return column_mean(at, row, n, bad, [](const char *x) { return *(const float *)x; });
+        case SANTA_F16:
+            return column_mean(at, row, n, bad, [](const char *x) { return __half2float(*(const __half *)x); });
+        case SANTA_BF16:
+            return column_mean(at, row, n, bad,
+                               [](const char *x) { return __bfloat162float(*(const __nv_bfloat16 *)x); });
+        default:
+            return column_mean(at, row, n, bad,
+                               [](const char *x) { return e4m3_to_float(*(const unsigned char *)x); });
+    }
+}
+
+/* Butterflies of one stage: this lane has the lower (upper) of each pair, or both. */
+__device__ __forceinline__ void butterfly(float &a, float &b) {
+    const float x = a, y = b;
+    a = __fadd_rn(x, y);
+    b = __fsub_rn(x, y);
+}
+
+/* Makes blocks of a copy of K: the bytes of santa__encode_block, but for roundings of sums that
+   are taken in f32 here.
+   Grid: (block, KV head, batch). A CTA of 256 threads:
+     mean     a thread per feature adds up the block's keys, in order
+     rotate   lanes to a key, each with PER pieces of 8 features, as far apart as there are
+              lanes: strides of 8 and more are other lanes or other pieces
+     encode   codes to shared memory, a word for a piece; then 16 bytes a thread
+   Reads K twice, the second time from the caches; writes the block. It should run at the speed of
+   reading K; here instructions count as much as bytes.
+   Barriers: for the mean; for the centre, made by warp 0 while the others rotate; for the
+   codes. */
+__global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ params p) {
+    enum { PER = 2 };
+    extern __shared__ uint4 slots[];                /* [keys][pieces + 1]: words of codes */
+    __shared__ alignas(16) copy_memory s;
+    const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.z, kv = blockIdx.y, d = p.d;
+    const int n = p.copy.keys, pieces = d / 8, pitch = pieces + 1, piece = p.piece;
+    const float norm = p.norm;
+    unsigned *words = (unsigned *)slots;
+    const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from, to = p.from < 0 ? len : min(p.to, len);
+    const i64 first = ((from >> p.copy.shift) + blockIdx.x) << p.copy.shift;
+    if (first + n > to) return;
+    const i64 at = row_offset(p, p.k_stride, b, (int)first);
+    char *const block = copied_block(p, b, kv, (int)first);
+    if (at == NO_ROW || !block) return;
+    const char *k = p.k + at + kv * p.k_stride[2];
+
+    if (tid < COPY_DIM / 32) s.signs[tid] = p.signs[tid];
+    int lanes = 1;
+    while (PER * lanes < pieces) lanes *= 2;
+    const int l = tid & (lanes - 1), at_once = 256 / lanes;
+    float x[PER][8];
+    const auto load = [&](int key) {
+        const char *at_piece[PER];
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+            at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + 8 * min(l + lanes * i, pieces - 1) * p.k_stride[3];
+        load_rows<8, PER>(p.k_type, p.any_vector_k, at_piece, p.k_stride[3], 8, x);
+    };
+    load(tid / lanes);                              /* all of the block on its way, before its columns */
+    bool whole = true;
+    for (int f = tid; f < d; f += 256) {
+        s.centre[f] = column_mean(p, k + f * p.k_stride[3], nullptr);
+        whole &= is_finite(s.centre[f]);
+    }
+    if (__syncthreads_or(!whole)) {                 /* rare: without the keys that are not finite */
+        for (int i = tid / 32; i < n; i += 8) {
+            bool bad = false;
+            for (int f = lane; f < d; f += 32)
+                bad |= !is_finite(load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]));
+            bad = __any_sync(FULL, bad);
+            if (lane == 0) s.bad[i] = bad;
+        }
+        __syncthreads();
+        for (int f = tid; f < d; f += 256) s.centre[f] = column_mean(p, k + f * p.k_stride[3], s.bad);
+        __syncthreads();
+    }
+    if (tid < 32) {
+        for (int f = lane; f < d; f += 32)
+            s.centre[f] = __uint_as_float(__float_as_uint(s.centre[f]) ^ (s.signs[f / 32] >> lane & 1u) << 31);
+        __syncwarp();
+        for (int step = 1; step < piece; step *= 2) {
+            for (int i = lane; i < d / 2; i += 32) {
+                const int low = 2 * (i & -step) + (i & (step - 1));
+                butterfly(s.centre[low], s.centre[low + step]);
+            }
+            __syncwarp();
+        }
+        float top = 0.0f;
+        for (int f = lane; f < d; f += 32) {
+            const float x = __fmul_rn(s.centre[f], norm);
+            s.centre[f] = is_finite(x) ? x : 0.0f;
+            top = fmaxf(top, fabsf(s.centre[f]));
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        const float scale = top / 127.0f;
+        for (int f = lane; f < p.copy.features; f += 32) {
+            const double level = scale > 0.0f && f < d ? floor((double)s.centre[f] / (double)scale + 0.5) : 0.0;
+            const int code = (int)fmin(fmax(level, -127.0), 127.0);
+            block[p.copy.centre + f] = (char)code;
+            if (f < d) s.centre[f] = __fmul_rn(scale, (float)code);
+        }
+        if (lane == 0) *(float *)(block + p.copy.scale) = scale;
+        for (int i = p.copy.scale + 4 + lane; i < p.copy.bytes; i += 32) block[i] = 0;
+    }
+    const float step = p.copy.bits == 4 ? 0.3352f : 0.9957f, middle = p.copy.bits == 4 ? 7.5f : 1.5f;
+    const float zero = 12582912.0f, least = zero, most = zero + (float)((1 << p.copy.bits) - 1);
+    for (int base = 0; base < n; base += at_once) {
+        const int key = base + tid / lanes;
+        bool good = true;
+        if (base) load(key);
+#pragma unroll
+        for (int i = 0; i < PER; i++)
+#pragma unroll
+            for (int e = 0; e < 8; e++) if (l + lanes * i >= pieces || key >= n) x[i][e] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            const int q = min(l + lanes * i, pieces - 1);
+            const unsigned sign = s.signs[q / 4] >> 8 * (q & 3);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                x[i][e] = __uint_as_float(__float_as_uint(x[i][e]) ^ (sign << (31 - e) & 0x80000000u));
+            }
+#pragma unroll
+            for (int e = 0; e < 8; e += 2) butterfly(x[i][e], x[i][e + 1]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) butterfly(x[i][e + (e & 2)], x[i][e + (e & 2) + 2]);
+#pragma unroll
+            for (int e = 0; e < 4; e++) butterfly(x[i][e], x[i][e + 4]);
+        }
+        int stride = 8;
+        for (int o = 1; o < lanes && stride < piece; o *= 2, stride *= 2) {
+            const float side = l & o ? -1.0f : 1.0f;
+#pragma unroll
+            for (int i = 0; i < PER; i++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) x[i][e] = fmaf(x[i][e], side, __shfl_xor_sync(FULL, x[i][e], o));
+        }
+#pragma unroll
+        for (int o = 1; o < PER; o *= 2, stride *= 2)
+            if (stride < piece)
+#pragma unroll
+                for (int i = 0; i < PER; i++)
+#pragma unroll
+                    for (int e = 0; e < 8; e++) if (!(i & o)) butterfly(x[i][e], x[i + o][e]);
+        if (base == 0) __syncthreads();
+        float squares = 0.0f, both = 0.0f, codes = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            const int q = min(l + lanes * i, pieces - 1);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                x[i][e] = l + lanes * i < pieces ? __fsub_rn(__fmul_rn(x[i][e], norm), s.centre[8 * q + e])
+                                                 : 0.0f;
+                squares += x[i][e] * x[i][e];
+            }
+        }
+        for (int o = 1; o < lanes; o *= 2) squares += __shfl_xor_sync(FULL, squares, o);
+        float inverse = 1.0f / (step * sqrtf(squares / (float)d));
+        if (__any_sync(FULL, key < n && !(squares > 1e-30f && squares < 1e30f))) {
+            double wide = 0.0;                      /* rare: numbers whose squares leave f32 */
+#pragma unroll
+            for (int i = 0; i < 8 * PER; i++) wide += (double)x[i / 8][i % 8] * (double)x[i / 8][i % 8];
+            for (int o = 1; o < lanes; o *= 2) wide += __shfl_xor_sync(FULL, wide, o);
+            inverse = wide > 0.0 ? (float)(1.0 / ((double)step * sqrt(wide / (double)d))) : 0.0f;
+            good &= wide <= DBL_MAX;
+        }
+        const bool flat = !(inverse > 0.0f) || !is_finite(inverse);
+        if (flat) inverse = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            unsigned word = 0;
+#pragma unroll
+            for (int e = 7; e >= 0; e--) {
+                /* rounded down: an integer in the low bits */
+                float c = __fadd_rd(__fmul_rn(x[i][e], inverse), zero + (float)(1 << p.copy.bits >> 1));
+                c = fminf(fmaxf(c, least), most);
+                word = (word << 4) + __float_as_uint(c);
+                const float level = (c - zero) - middle;
+                both += x[i][e] * level;
+                codes += level * level;
+            }
+            if (l + lanes * i >= pieces) codes -= 8.0f * (0.5f * 0.5f);          /* not there: code of 0 */
+            else if (key < n) words[key * pitch + l + lanes * i] = word - 0x3f400000u;
+        }
+        bool finite = good;
+        for (int o = 1; o < lanes; o *= 2) {
+            both += __shfl_xor_sync(FULL, both, o);
+            codes += __shfl_xor_sync(FULL, codes, o);
+            finite &= __shfl_xor_sync(FULL, finite, o) != 0;
+        }
+        unsigned gain = __half_as_ushort(__float2half_rn(both / codes));
+        if ((gain & 0x7c00u) == 0x7c00u) gain = 0x7e00u;
+        if (flat) gain = 0;
+        if (!finite) gain = 0x7e00u;
+        if (flat || !finite)
+#pragma unroll
+            for (int i = 0; i < PER; i++)
+                if (l + lanes * i < pieces && key < n) words[key * pitch + l + lanes * i] = 0;
+        if (l == 0 && key < n) *(unsigned short *)(block + p.copy.gains + 2 * key) = (unsigned short)gain;
+    }
+    __syncthreads();
+    /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk */
+    const int each = 8 / p.copy.bits, per_chunk = 2 * each;
+    for (int unit = tid; unit < p.copy.chunks * n; unit += 256) {
+        const int chunk = unit >> p.copy.shift, key = unit & (n - 1);
+        unsigned out[4] = { 0, 0, 0, 0 };
+        for (int i = 0; i < per_chunk; i++) {
+            const int q = chunk * per_chunk + i;
+            const unsigned w = q < pieces ? words[key * pitch + q] : 0, even = w & 0x0f0f0f0fu,
+                           odd = w >> 4 & 0x0f0f0f0fu, up = (unsigned)(p.copy.bits * (i / 2));
+            const unsigned low = __byte_perm(even, odd, 0x5140) << up, high = __byte_perm(even, odd, 0x7362) << up;
+            if (i & 1) { out[2] |= low; out[3] |= high; } else { out[0] |= low; out[1] |= high; }
+        }
+        ((uint4 *)block)[unit] = make_uint4(out[0], out[1], out[2], out[3]);
+    }
+}
+
+/* ------------------------------------------------------------------- >>proxy-scores-kernel */
+
+/* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from) and
+   [to, end) are read exactly. All of them are if none can be taken from the copy. */
+struct proxy_range { int begin, end, position, from, to; };
+__device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
+    proxy_range r;
+    key_range(p, b, r.begin, r.end, r.position);
+    const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const int known = p.proxy_lens ? min(max(p.proxy_lens[b], 0), len) : len;
+    const int most = min(known, r.end - min(p.local_tokens, r.end));
+    r.from = r.begin + min(p.sink_tokens, r.end - r.begin);
+    r.to = most >> p.copy.shift << p.copy.shift;
+    if (r.to <= r.from) r.from = r.to = r.end;
+    return r;
+}
+
+/* What q . k becomes: in base 2. ago: the key's place, counted from the row's position. */
+__device__ __forceinline__ float finished_score(const params &p, int head, float x, int ago) {
+    x *= p.scale;
+    if (p.soft_cap > 0.0f) x = cap_score(x, p.soft_cap);
+    if (p.slopes) x += p.slopes[head] * (float)ago;
+    x *= LOG2E;
+    return x < MASK_LIMIT ? MASKED : x;
+}
+
+__device__ __forceinline__ void send_for(const char *at, int bytes) {
+    for (int i = 0; i < bytes; i += 128) asm volatile("prefetch.global.L2 [%0];" :: "l"(at + i));
+}
+
+/* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
+   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
+   exp(score - highest) * V, the highest score and the sum of exp. 256 keys at a time: their
+   scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
+   that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
+   Called for few keys, or rarely. */
+template <int HEADS>
+__device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
+                                    int position, int begin, int middle, int from, int end, int part, int parts,
+                                    char *stage, int room, float *out, i64 pitch) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
+    const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
+              skip = min(part * each, all), count = min(each, all - skip), vector_v = p.vector_v && p.dv % 4 == 0;
+    float acc[2][HEADS][4];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
+    const auto load_query = [&](auto convert) {     /* all heads' on their way at once, each time for one type */
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
+                      + min(tid, p.d - 1) * p.q_stride[3];
+        float x[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = convert(q + min(h, heads - 1) * p.q_stride[2]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
+    };
+    static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
+    if (p.q_type == SANTA_F32) load_query([](const char *at) { return *(const float *)at; });
+    else if (p.q_type == SANTA_F16) load_query([](const char *at) { return __half2float(*(const __half *)at); });
+    else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = 0.0f; }
+    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;     /* no bank conflicts */
+    const bool staged = p.any_vector_k && vector_v && room >= row_bytes && k_bytes % 16 == 0 && v_bytes % 16 == 0;
+    const int at_once = staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
+                               : (int)attend_memory<HEADS>::KEYS;
+    for (int base = 0; base < count; base += at_once) {
+        const int n = min(count - base, at_once);
+        const auto key_at = [&](int i) {
+            i += base + skip;
+            return i < front ? begin + i : from + i - front;
+        };
+        __syncthreads();                            /* q is there; the last scores are used up */
+        if (staged) {
+            const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
+            for (int i = warp; i < n; i += 8) {
+                const int j = key_at(i);
+                const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
+                for (int c = lane; c < pieces; c += 32) {
+                    const char *row = c < k_pieces ? p.k + kv * p.k_stride[2] + at_k + 16 * c
+                                                   : p.v + kv * p.v_stride[2] + at_v + 16 * (c - k_pieces);
+                    copy16_or_zero((uint4 *)(stage + i * row_bytes + 16 * c), at_k == NO_ROW ? p.k : row,
+                                   at_k != NO_ROW);
+                }
+            }
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+        for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
+            const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
+            const i64 at = row_offset(p, p.k_stride, b, j);
+            const char *row = staged ? stage + i * row_bytes : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
+            const i64 step = staged ? p.k_size : p.k_stride[3];
+            float dot[HEADS];
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
+#pragma unroll 2
+            for (int f = 8 * half; f < p.d; f += 16) {
+                const char *piece = row + f * step;
+                float x[1][8];
+                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, 8, x);
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
+                    dot[h] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
+                            + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                dot[h] += __shfl_xor_sync(FULL, dot[h], 1);
+                if ((h & 1) == half && h < heads && i0 + tid / 2 < n)
+                    s.score[i][h] = at == NO_ROW ? __int_as_float(0x7fc00000)
+                                                 : finished_score(p, head + h, dot[h], j - position);
+            }
+        }
+        __syncthreads();
+        if (warp < heads) {
+            float m = s.top[warp], sum = 0.0f;
+            for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            const float zero = m < MASK_LIMIT ? 0.0f : m;
+            for (int i = lane; i < n; i += 32) sum += s.score[i][warp] = pow2(s.score[i][warp] - zero);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            const float keep = s.top[warp] < MASK_LIMIT ? 0.0f : pow2(s.top[warp] - m);
+            __syncwarp();
+            if (lane == 0) {
+                s.keep[warp] = keep;
+                s.sum[warp] = (s.sum[warp] == s.sum[warp] ? keep * s.sum[warp] : s.sum[warp]) + sum;
+                s.top[warp] = m;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            const float keep = h < heads ? s.keep[h] : 0.0f;
+#pragma unroll
+            for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
+        }
+#pragma unroll 1
+        for (int i0 = warp; i0 < n; i0 += 32) {
+#pragma unroll
+            for (int ch = 0; ch < 2; ch++) {
+                const int col = 128 * ch + 4 * lane;
+                if (128 * ch >= p.dv) break;
+                float y[4][4];
+                const char *rows[4];
+                bool none[4];
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    const i64 at = row_offset(p, p.v_stride, b, key_at(min(i0 + 8 * u, n - 1)));
+                    none[u] = at == NO_ROW || i0 + 8 * u >= n || col >= p.dv;
+                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes + (col < p.dv ? col : 0) * p.v_size
+                                     : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
+                                           + (col < p.dv ? col : 0) * p.v_stride[3];
+                }
+                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], col < p.dv ? p.dv - col : 1, y);
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) if (none[u]) y[u][k] = 0.0f;
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
+                        /* heads that are not there: whatever was in memory, and never used */
+#pragma unroll
+                        for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
+                    }
+            }
+        }
+    }
+#pragma unroll
+    for (int ch = 0; ch < 2; ch++) {
+        if (128 * ch >= p.dv) break;
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            *(float4 *)&s.merge[warp][h][4 * lane]
+                = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
+        __syncthreads();
+        for (int i = tid; i < heads * 128; i += 256) {
+            const int h = i / 128, c = i % 128;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < GATHER_WARPS; w++) sum += s.merge[w][h][c];
+            if (128 * ch + c < p.dv) out[h * pitch + 128 * ch + c] = sum;
+        }
+    }
+    __syncthreads();
+    if (tid < heads) {
+        out[tid * pitch + p.dv] = s.top[tid];
+        out[tid * pitch + p.dv + 1] = s.sum[tid];
+    }
+}
+
+/* u8 x s8 and s8 x s8 on tensor cores, sums in int. */
+__device__ __forceinline__ void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                          unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+}
+/* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets word c
+   of row r of each. */
+__device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+/* A barrier in shared memory that a copy of bytes completes. Below sm_90 the lanes of the warp
+   copy themselves, and each says so. */
+__device__ __forceinline__ void barrier_make(unsigned at) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
+#else
+    asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
+#endif
+}
+__device__ __forceinline__ void barriers_are_made() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    __syncwarp();
+}
+__device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
+    unsigned done = 0;
+    while (!done) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], %2; selp.u32 %0, 1, 0, q; }"
+                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
+#else
+        asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; selp.u32 %0, 1, 0, q; }"
+                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
+#endif
+    }
+}
+
+/* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the keys. */
+__device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
+    const unsigned x = now ? b : a;
+    b = now ? a : b;
+    a = x;
+}
+
+/* Scores of 64 keys for up to 8 query heads from the copy of K: codes of u8 against q in 8 bits. A
+   warp streams its blocks through a ring in shared memory, each block by one bulk copy (pages of
+   16 or 32 keys: by four or two). Row r of the M side holds keys 8 r + (i ^ r), i = 0 .. 7 by step
+   and half: a lane ends with adjacent keys, and ldmatrix meets no bank conflict. The centre's
+   product takes q in two parts of 8 bits.
+   Groups of up to four heads would leave half of the lanes without a head, so the lanes c and
+   c + 2 share: each has one head.
+   Grid: first p.fixed_ctas for the keys that are read exactly; then p.proxy_chunks CTAs for each
+   KV head and slice, of p.chunk_blocks each.
+   Reads the copy once for each slice; writes 64 stash entries, 8 + 4 bytes a block and head. It
+   should run at the speed of reading the copy.
+   Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as many
+   as there are, of any bits. */
+template <int G> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
+k_proxy_scores(const __grid_constant__ params p) {
+    extern __shared__ uint4 slots[];
+    __shared__ alignas(16) proxy_scores_memory s;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    unsigned id = blockIdx.x, chunk = 0;
+    zero_arrivals(p);
+    if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
+        id /= p.fixed_every;
+        const int part = (int)(id % FIXED_PARTS), slices = (p.group + FIXED_HEADS - 1) / FIXED_HEADS;
+        id /= FIXED_PARTS;
+        const int of = (int)(id / (unsigned)slices), slice = (int)id - of * slices,
+                  b = (int)p.by_kv.quotient((unsigned)of), head = (of - b * (int)p.kv_heads) * p.group + slice * FIXED_HEADS;
+        const proxy_range range = copied_range(p, b);
+        launch_dependents();
+        attend(p, *(attend_memory<FIXED_HEADS> *)slots, b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS),
+               range.position, range.begin, range.from, range.to, range.end, part, FIXED_PARTS,
+               (char *)slots + sizeof(attend_memory<FIXED_HEADS>), p.stage_bytes,
+               p.fixed + (((i64)part * p.batch + b) * p.heads + head) * (p.dv + 2), p.dv + 2);
+        return;
+    }
+    id -= min((id + p.fixed_every - 1) / p.fixed_every, p.fixed_ctas);
+    chunk = id;
+    id = p.by_chunks.quotient(id);
+    chunk -= id * p.by_chunks.d;
+    const unsigned rest = p.by_slices.quotient(id);
+    const int slice = (int)(id - rest * p.by_slices.d), b = (int)p.by_kv.quotient(rest),
+              kv = (int)(rest - (unsigned)b * p.by_kv.d);
+    const int head = kv * p.group + slice * PASS_HEADS, heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const proxy_range range = copied_range(p, b);
+    const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
+    const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
+    if (range.from >= range.to || first >= last) { launch_dependents(); return; }
+
+    /* the ring */
+    const int parts = BLOCK >> p.copy.shift, useful = (p.copy.scale + 4 + 15) & ~15;
+    const unsigned mine = (unsigned)__cvta_generic_to_shared(slots)
+                        + (unsigned)(warp * p.ring_slots * p.slot_bytes);
+    const unsigned full = (unsigned)__cvta_generic_to_shared(s.full[warp]);
+    if (lane < RING_SLOTS) barrier_make(full + 8 * lane);
+    barriers_are_made();
+    unsigned bad_slots = 0;
+    const bool simple = !p.table;                   /* a block is 64 keys, and one follows the other */
+    const char *next = copied_block(p, b, kv, simple ? (first + warp) * BLOCK : 0);
+    const auto fill = [&](int block, int slot) {    /* block is before last */
+        const unsigned bar = full + 8 * slot, at = mine + (unsigned)(slot * p.slot_bytes);
+#if __CUDA_ARCH__ >= 900
+        if (simple) {
+            if (lane == 0) {
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(bar), "r"(useful) : "memory");
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                             "[%0], [%1], %2, [%3];" :: "r"(at), "l"(next), "r"(useful), "r"(bar) : "memory");
+            }
+            next += SCORE_WARPS * p.copy.bytes;
+            return;
+        }
+#endif
+        const int key = block * BLOCK + (lane << p.copy.shift);
+        const bool have = lane < parts && key < range.to && key + p.copy.keys > range.from;
+        const char *from = have ? copied_block(p, b, kv, key) : nullptr;
+        const bool bad = __any_sync(FULL, have && !from);
+        bad_slots = (bad_slots & ~(1u << slot)) | (unsigned)bad << slot;
+        const unsigned to = at + (unsigned)(lane * p.copy.bytes);
+#if __CUDA_ARCH__ >= 900
+        const unsigned good = __ballot_sync(FULL, from != nullptr);
+        if (lane == 0)
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                         :: "r"(bar), "r"(__popc(good) * useful) : "memory");
+        __syncwarp();
+        if (from)
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                         :: "r"(to), "l"(from), "r"(useful), "r"(bar) : "memory");
+#else
+        for (int part = 0; part < parts; part++) {
+            const char *row = (const char *)__shfl_sync(FULL, (u64)from, part);
+            const unsigned dst = __shfl_sync(FULL, to, part);
+            for (int i = 16 * lane; row && i < useful; i += 512)
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst + i), "l"(row + i) : "memory");
+        }
+        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(bar) : "memory");
+#endif
+    };
+    int ahead = first + warp;
+#pragma unroll 1
+    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    launch_dependents();
+
+    /* q of head `warp` of the slice: feature lane + 32 i */
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+    {
+        float x[8], top = 0.0f;
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                      + (head + min(warp, heads - 1)) * p.q_stride[2];
+        const int piece = p.piece;
+        bool good = true;
+        const auto load = [&](auto convert) {       /* all on their way at once, each time for one type */
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = convert(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
+        };
+        if (p.q_type == SANTA_F32) load([](const char *at) { return *(const float *)at; });
+        else if (p.q_type == SANTA_F16) load([](const char *at) { return __half2float(*(const __half *)at); });
+        else load([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[i] = lane + 32 * i < p.d && warp < heads ? __fmul_rn(x[i], p.scale) : 0.0f;
+            x[i] = __uint_as_float(__float_as_uint(x[i]) ^ (p.signs[i] >> lane & 1u) << 31);
+        }
+        for (int o = 1; o < 32 && o < piece; o *= 2)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float y = __shfl_xor_sync(FULL, x[i], o);
+                x[i] = lane & o ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
+            }
+#pragma unroll
+        for (int o = 1; o < 8; o *= 2)
+            if (32 * o < piece)
+#pragma unroll
+                for (int i = 0; i < 8; i++) if (!(i & o)) butterfly(x[i], x[i + o]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x[i] = __fmul_rn(x[i], p.norm);
+            good &= is_finite(x[i]);
+            top = fmaxf(top, fabsf(x[i]));
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        const float t = __all_sync(FULL, good) ? top / 127.0f : __int_as_float(0x7fc00000);
+        const float inverse = t > 0.0f ? 1.0f / t : 0.0f;
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (32 * i > p.copy.features) break;    /* a group more: zeros */
+            const float coarse = t > 0.0f ? fminf(floorf(x[i] / t + 0.5f), 127.0f) : 0.0f;
+            const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f), 127.0f);
+            sum += (int)coarse;
+            s.q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
+            s.q[1][warp][lane + 32 * i] = (signed char)(int)(t > 0.0f ? fine : 0.0f);
+        }
+        sum = __reduce_add_sync(FULL, sum);
+        if (lane == 0) {
+            const float unit = t * (extra ? 1.0f : LOG2E);
+            s.unit[warp] = unit;
+            s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
+        }
+    }
+    __syncthreads();
+    enum { STATIC = G ? G : 1 };
+    unsigned q[2][STATIC][2];
+    if (G)
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int g = 0; g < STATIC; g++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) q[k][g][e] = *(const unsigned *)&s.q[k][r][32 * g + 16 * e + 4 * c];
+    /* heads of this lane: 2 c and 2 c + 1, or one of them, the other at the lane beside */
+    const bool few = heads <= 4;
+    const int own = few ? 2 * (c & 1) + (c >> 1) : 2 * c;
+    float unit[2], middle[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++) { unit[e] = s.unit[own + e & 7]; middle[e] = s.middle[own + e & 7]; }
+
+    /* where matrix i has row lane % 8: key 8 (lane % 8) + (i ^ lane % 8), i = lane / 8 and 4 more */
+    unsigned row_at[2];
+    const int stride = 16 << p.copy.shift;          /* from chunk to chunk */
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int key = 8 * (lane & 7) + ((4 * k + (lane >> 3)) ^ (lane & 7));
+        row_at[k] = (unsigned)((key >> p.copy.shift) * p.copy.bytes + 16 * (key & (p.copy.keys - 1)));
+    }
+    const unsigned part_at = (unsigned)(8 * r >> p.copy.shift) * (unsigned)p.copy.bytes;      /* of this lane's keys */
+    const unsigned centre_at = (unsigned)((8 * (lane & 7) >> p.copy.shift) * p.copy.bytes + p.copy.centre
+                                          + 16 * (lane >> 3));
+    const bool log_stash = p.stash_type != SANTA_STASH_F32;
+    const int groups = G ? G : p.copy.features / 32;
+
+    /* where the results of head `own` and the next block go, relative to those of this warp's first */
+    const i64 own_row = ((i64)b * p.heads + head + own) * p.blocks + first + warp;
+    char *entries_at = p.stash + (own_row * BLOCK + 8 * r) * (log_stash ? 1 : 4);
+    float2 *sums_at = p.block_sums + own_row;
+    float *spreads_at = p.spreads + own_row;
+    int slot = 0;
+    unsigned phase = 0;
+#pragma unroll 1
+    for (int block = first + warp; block < last; block += SCORE_WARPS) {
+        const unsigned at = mine + (unsigned)(slot * p.slot_bytes);
+        const char *here = (const char *)slots + (at - (unsigned)__cvta_generic_to_shared(slots));
+        barrier_wait(full + 8 * slot, phase);
+        int sums[4][4] = {}, centre[2][4] = {};
+        if (G) {
+#pragma unroll
+            for (int g = 0; g < STATIC; g++) {
+                unsigned w[8];
+                load_matrices(at + row_at[0] + (unsigned)(g * stride), w);
+                load_matrices(at + row_at[1] + (unsigned)(g * stride), w + 4);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    mma_codes(sums[i], w[2 * i] & 0x0f0f0f0fu, w[2 * i + 1] & 0x0f0f0f0fu,
+                              w[2 * i] >> 4 & 0x0f0f0f0fu, w[2 * i + 1] >> 4 & 0x0f0f0f0fu, q[0][g][0], q[0][g][1]);
+            }
+#pragma unroll
+            for (int g = 0; g < STATIC; g += 2) {
+                unsigned w[4];
+                load_matrices(at + centre_at + 32 * g, w);
+#pragma unroll
+                for (int k = 0; k < 2; k++) {
+                    mma_centre(centre[k], w[0], w[1], q[k][g][0], q[k][g][1]);
+                    if (g + 1 < STATIC) mma_centre(centre[k], w[2], w[3], q[k][g + 1 < STATIC ? g + 1 : g][0],
+                                                   q[k][g + 1 < STATIC ? g + 1 : g][1]);
+                }
+            }
+        } else {
+            const unsigned mask = p.copy.bits == 4 ? 0x0f0f0f0fu : 0x03030303u;
+#pragma unroll 1
+            for (int g = 0; g < groups; g++) {
+                const int chunk_of = p.copy.bits == 4 ? g : g / 2, down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
+                const unsigned b0 = *(const unsigned *)&s.q[0][r][32 * g + 4 * c],
+                               b1 = *(const unsigned *)&s.q[0][r][32 * g + 16 + 4 * c];
+                unsigned w[8];
+                load_matrices(at + row_at[0] + (unsigned)(chunk_of * stride), w);
+                load_matrices(at + row_at[1] + (unsigned)(chunk_of * stride), w + 4);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    mma_codes(sums[i], w[2 * i] >> down & mask, w[2 * i + 1] >> down & mask,
+                              w[2 * i] >> (down + p.copy.bits) & mask, w[2 * i + 1] >> (down + p.copy.bits) & mask,
+                              b0, b1);
+                if (g & 1) continue;                /* the centre: two groups at a time */
+                load_matrices(at + centre_at + 32 * g, w);
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        mma_centre(centre[k], w[2 * e], w[2 * e + 1],
+                                   *(const unsigned *)&s.q[k][r][(32 * (g + e) & 255) + 4 * c],
+                                   *(const unsigned *)&s.q[k][r][(32 * (g + e) & 255) + 16 + 4 * c]);
+            }
+        }
+        float gain[8];
+        {
+            uint4 y = *(const uint4 *)(here + part_at + p.copy.gains + 2 * (8 * r & (p.copy.keys - 1)));
+            exchange(y.x, y.z, r & 4);
+            exchange(y.y, y.w, r & 4);
+            exchange(y.x, y.y, r & 2);
+            exchange(y.z, y.w, r & 2);
+            const unsigned turn = r & 1 ? 0x1032 : 0x3210;
+            const unsigned z[4] = { __byte_perm(y.x, 0, turn), __byte_perm(y.y, 0, turn), __byte_perm(y.z, 0, turn),
+                                    __byte_perm(y.w, 0, turn) };
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float2 g2 = __half22float2(*(const __half2 *)&z[i]);
+                gain[2 * i] = g2.x;
+                gain[2 * i + 1] = g2.y;
+            }
+        }
+        const float scale = *(const float *)(here + part_at + p.copy.scale);
+        if (few)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int k = 0; k < 3; k += 2) {
+                    const int y = __shfl_sync(FULL, sums[i][k + 1], lane & ~2);
+                    sums[i][k] = c & 2 ? y : sums[i][k];
+                }
+        if (few)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int y = __shfl_sync(FULL, centre[k][1], lane & ~2);
+                centre[k][0] = c & 2 ? y : centre[k][0];
+            }
+        const bool whole = block * BLOCK >= range.from && (block + 1) * BLOCK <= range.to;
+        const bool bad = bad_slots >> slot & 1u;
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            if (e == 1 && few) break;
+            const int h = own + e;
+            const float mean = scale * (unit[e] * (float)centre[0][e]
+                                        + unit[e] * (1.0f / 254.0f) * (float)centre[1][e]);
+            float x[8], m, sum = 0.0f, spread = 0.0f;
+            /* number i is of key 8 r + (i ^ r) */
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                x[i] = gain[i] * (unit[e] * (float)sums[i / 2][2 * (i & 1) + e] - middle[e]) + mean;
+            if (extra) {
+                const float slope = p.slopes && h < heads ? p.slopes[head + h] : 0.0f;
+#pragma unroll 1
+                for (int i = 0; i < 8; i++) {
+                    float y = i & 4 ? i & 2 ? i & 1 ? x[7] : x[6] : i & 1 ? x[5] : x[4]
+                                    : i & 2 ? i & 1 ? x[3] : x[2] : i & 1 ? x[1] : x[0];
+                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
+                    y = (y + slope * (float)(block * BLOCK + 8 * r + (i ^ r) - range.position)) * LOG2E;
+#pragma unroll
+                    for (int k = 0; k < 8; k++) x[k] = k == i ? y : x[k];
+                }
+            }
+            if (bad) x[0] = __int_as_float(0x7fc00000);
+            if (!whole)
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const int j = block * BLOCK + 8 * r + (i ^ r);
+                    if (j < range.from || j >= range.to) {
+                        x[i] = MASKED;
+                        if (e == 0) gain[i] = 0.0f;
+                    }
+                }
+            if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
+            m = x[0];
+#pragma unroll
+            for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) m = max_or_nan(m, __shfl_xor_sync(FULL, m, o));
+            if (!(m < MASK_LIMIT) && !(fabsf(m) < 100000.0f)) m = __int_as_float(0x7fc00000);
+            const i64 other = e ? p.blocks : 0;     /* from head to head */
+            if (log_stash) {
+                /* u = 2^(-code / 16): whole steps from the maximum, which is rounded alike; 255 stands
+                   for 0. 2^23 + 2^22 more leaves an integer in the low byte */
+                const float zero = 12582912.0f, top = __fadd_rn(16.0f * m, zero);
+                unsigned n[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const float code = fminf(fmaf(x[i], -16.0f, top), zero + 254.0f);
+                    n[i] = __float_as_uint(code);
+                    x[i] = pow2(fmaf(code, -0.0625f, zero * 0.0625f));
+                }
+                if (!whole)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        const int j = block * BLOCK + 8 * r + (i ^ r);
+                        if (j < range.from || j >= range.to) { x[i] = 0.0f; n[i] = 255; }
+                    }
+                unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
+                unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410);
+                exchange(low, high, r & 4);
+                const unsigned turn = 0x3210u ^ (unsigned)(r & 3) * 0x1111u;
+                if (h < heads)
+                    *(uint2 *)(entries_at + other * BLOCK) = make_uint2(__byte_perm(low, 0, turn), __byte_perm(high, 0, turn));
+                m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
+            } else {
+                const float top = m < MASK_LIMIT ? 0.0f : m;
+#pragma unroll
+                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
+                unsigned y[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
+#pragma unroll
+                for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
+                if (h < heads) {
+                    *(uint4 *)(entries_at + 4 * other * BLOCK) = make_uint4(y[0], y[1], y[2], y[3]);
+                    *(uint4 *)(entries_at + 4 * other * BLOCK + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                sum += x[i];
+                spread += x[i] * (gain[i] * gain[i]);
+            }
+            /* both over the rows: the upper ones take the spreads, the lower ones the sums */
+            {
+                const float y = __shfl_xor_sync(FULL, r & 4 ? sum : spread, 16);
+                sum = (r & 4 ? spread : sum) + y;
+            }
+            sum += __shfl_xor_sync(FULL, sum, 4);
+            sum += __shfl_xor_sync(FULL, sum, 8);
+            if (h < heads && (r & 3) == 0) {
+                if (r == 0) sums_at[other] = make_float2(m, sum);
+                else spreads_at[other] = sum;
+            }
+        }
+        entries_at += SCORE_WARPS * BLOCK * (log_stash ? 1 : 4);
+        sums_at += SCORE_WARPS;
+        spreads_at += SCORE_WARPS;
+        __syncwarp();                               /* all lanes are through with the slot */
+        if (ahead < last) fill(ahead, slot);
+        ahead += SCORE_WARPS;
+        if (++slot == p.ring_slots) { slot = 0; phase ^= 1u; }
+    }
+}
+
+/* ------------------------------------------------------------------- >>proxy-gather-kernel */
+
+/* What lies in the copy's stash, as a mass. */
+__device__ __forceinline__ float stash_mass(const entries<unsigned char> &x, int i) {
+    const float code = x[i];
+    return code == 255.0f ? 0.0f : pow2(code * -0.0625f);
+}
+__device__ __forceinline__ float stash_mass(const entries<float> &x, int i) { return x[i]; }
+
+/* Where a tooth fell: the key's entry in its block, -1 if none; the mass before it there in two
+   parts, and its own; what a mass of the block is multiplied with, since what is rounded adds up
+   to something else. */
+struct drawn_key { int entry; float begin, below, mass, stretch; };
+
+/* As find_keys: four lanes to a tooth. `want`: this lane's tooth, as mass of its block. */
+template <typename U>
+__device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int block, float want, float sum) {
+    enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES };
+    const int lane = threadIdx.x & 31, quarter = lane % LANES;
+    drawn_key found = { -1, 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+    for (int base0 = 0; __any_sync(FULL, base0 < count); base0 += 2 * DRAWS) {
+        entries<U> x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            x[i].load(stash + (i64)__shfl_sync(FULL, block, base0 + DRAWS * i + lane / LANES) * BLOCK + EACH * quarter);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int base = base0 + DRAWS * i, of = base + lane / LANES;
+            float mass[EACH], u[EACH], end = 0.0f, t = __shfl_sync(FULL, want, of);
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                mass[k] = stash_mass(x[i], k);
+                u[k] = end += mass[k];
+            }
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1) {
+                const float y = __shfl_up_sync(FULL, end, o, LANES);
+                if (quarter >= o) end += y;
+            }
+            const float stretch = __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES), __shfl_sync(FULL, sum, of));
+            t = __fmul_rn(t, stretch);
+            float begin = __shfl_up_sync(FULL, end, 1, LANES);
+            if (quarter == 0) begin = 0.0f;
+            const float local = __fsub_rn(t, begin);
+            int entry = 0;
+            float below = 0.0f, own = 0.0f;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                const bool past = u[k] <= local;
+                entry += past;
+                below = past ? u[k] : below;
+            }
+#pragma unroll
+            for (int k = 0; k < EACH; k++) own = k == entry ? mass[k] : own;
+            const bool here = begin <= t && t < end && entry < EACH;
+            const unsigned who = __ballot_sync(FULL, here);
+            /* the lane of this tooth's four that has it, if any */
+            const unsigned of_mine = who >> (lane % DRAWS * LANES) & 15u;
+            const int from = lane % DRAWS * LANES + (of_mine ? __ffs((int)of_mine) - 1 : 0);
+            const int e = __shfl_sync(FULL, entry + EACH * quarter, from);
+            const float a = __shfl_sync(FULL, begin, from), c = __shfl_sync(FULL, below, from),
+                        z = __shfl_sync(FULL, own, from), f = __shfl_sync(FULL, stretch, from);
+            if (lane / DRAWS == base / DRAWS && of_mine) found = { e, a, c, z, f };
+        }
+    }
+    return found;
+}
+
+/* q . k of 16 rows of K at p.k + at[i], 4 lanes to a row, 8 features of a lane at a time: of lane i
+   the product of row i. */
+template <typename T>
+__device__ __forceinline__ float dot_rows(const params &p, const float *q, const i64 *at) {
+    const int lane = threadIdx.x & 31, c = lane & 3;
+    float sum[2] = { 0.0f, 0.0f };
+    enum { WORDS = sizeof(T) * 8 / 4 };
+    const char *row[2] = { p.k + at[lane >> 2], p.k + at[8 + (lane >> 2)] };
+#pragma unroll 1
+    for (int f = 8 * c; f < p.d; f += 64) {         /* two pieces of two rows on their way */
+        unsigned w[2][2][WORDS];
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const char *from = row[u] + min(f + 32 * k, p.d - 8) * (int)sizeof(T);
+                if constexpr (WORDS == 2) *(uint2 *)w[u][k] = __ldg((const uint2 *)from);
+                else {
+                    *(uint4 *)w[u][k] = __ldg((const uint4 *)from);
+                    if constexpr (WORDS == 8) *(uint4 *)(w[u][k] + 4) = __ldg((const uint4 *)from + 1);
+                }
+            }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (f + 32 * k >= p.d) break;
+            const float4 a = *(const float4 *)&q[f + 32 * k], b = *(const float4 *)&q[f + 32 * k + 4];
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                float x[8];
+                if constexpr (WORDS == 8)
+                    for (int e = 0; e < 8; e++) x[e] = __uint_as_float(w[u][k][e]);
+                else if constexpr (WORDS == 4) unpack16<T>(*(const uint4 *)w[u][k], x);
+                else unpack16<T>(make_uint4(w[u][k][0], w[u][k][1], 0, 0), x);
+                sum[u] += ((a.x * x[0] + a.y * x[1]) + (a.z * x[2] + a.w * x[3]))
+                        + ((b.x * x[4] + b.y * x[5]) + (b.z * x[6] + b.w * x[7]));
+            }
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        sum[u] += __shfl_xor_sync(FULL, sum[u], 1);
+        sum[u] += __shfl_xor_sync(FULL, sum[u], 2);
+    }
+    const float low = __shfl_sync(FULL, sum[0], 4 * (lane & 7)), high = __shfl_sync(FULL, sum[1], 4 * (lane & 7));
+    return lane & 8 ? high : low;
+}
+
+/* The same for any K, a number at a time. */
+__device__ __noinline__ float dot_numbers(const params &p, const float *q, const i64 *at) {
+    const int lane = threadIdx.x & 31;
+    float mine = 0.0f;
+    for (int i = 0; i < 16; i++) {
+        float sum = 0.0f;
+        for (int f = lane; f < p.d; f += 32) sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        if ((lane & 15) == i) mine = sum;
+    }
+    return mine;
+}
+
+/* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
+   guard: out and lse.
+   Grid: (query head, batch, portion of the draws). A CTA of 8 warps:
+     scan     as k_gather; the keys read exactly join the total
+     draw     a lane per tooth of the comb, up to 32 a warp; a key is its first tooth's
+     weigh    the drawn rows of K against q: e^s against e^s^
+     gather   their rows of V, 16 at a time; then the 8 warps' sums in order
+     merge    with more than one portion: the CTA that finishes last
+   and there, where the log weights vary too much by what is expected (nothing is drawn then) or
+   found, or with a NaN among the scores, exact attention of the head: attend.
+   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
+   all that does not depend on the scores stands before the wait, and rows are sent for as soon as
+   they are known.
+   Barriers: as k_gather. */
+__global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
+    __shared__ alignas(16) proxy_gather_memory memory;
+    scan_memory<comb> &s = memory.scan;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
+    const i64 row = (i64)b * p.heads + head;
+    const proxy_range range = copied_range(p, b);
+    const int first = range.from / BLOCK,
+              blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
+    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
+    const bool fits = per <= KEPT;
+    const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
+    const float2 *own = sum.all + tid * per;
+    const float *own_spreads = p.spreads + row * p.blocks + first + tid * per;
+    const int have = min(per, blocks - tid * per);
+    gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
+    float squares = 0.0f;
+    {
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
+        if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
+    }
+    s.ends[tid] = uniform(row_key(p, b), 0, (unsigned)head, (unsigned)p.q_index, 0);
+    __syncthreads();
+    for (int f = lane; f < p.d; f += 32) squares += memory.q[f] * memory.q[f];
+#pragma unroll
+    for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
+    wait_for_previous();                            /* from here on the scores are complete */
+
+    const double u = s.ends[tid];
+    /* the keys that were read exactly: the parts' sums join */
+    const float *const fixed = p.fixed + row * (p.dv + 2);
+    const i64 fixed_pitch = (i64)p.batch * p.heads * (p.dv + 2);
+    float tops[FIXED_PARTS], fixed_top = MASKED, fixed_sum = 0.0f, fixed_f = 0.0f;
+#pragma unroll
+    for (int i = 0; i < FIXED_PARTS; i++) fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
+#pragma unroll
+    for (int i = 0; i < FIXED_PARTS; i++) {
+        const float y = fixed[i * fixed_pitch + p.dv + 1], z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
+                    keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
+        fixed_sum += y == y ? keep * y : y;
+        fixed_f += keep * z;
+    }
+    float2 sums[KEPT];
+    float spreads[KEPT], m = MASKED;
+    auto load_sums = [&](int k) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
+            spreads[i] = k + i < have ? own_spreads[k + i] : 0.0f;
+        }
+    };
+    load_sums(0);
+#pragma unroll 1
+    for (int k = 0;;) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+        if ((k += KEPT) >= per) break;
+        load_sums(k);
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) s.tops[warp] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    double mass = 0.0;
+    float spread = 0.0f;
+#pragma unroll 1
+    for (int k = 0; k < per; k += KEPT) {
+        if (!fits) load_sums(k);
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            if (k + i >= per) break;
+            mass += block_mass(sums[i], m);
+            if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
+            if (fits) s.pick.prefix[(k + i) * PORTION + tid] = mass;
+        }
+    }
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const double y = __shfl_up_sync(FULL, mass, o);
+        if (lane >= o) mass += y;
+        spread += __shfl_xor_sync(FULL, spread, o);
+    }
+    s.ends[tid] = mass;
+    if (lane == 31) {
+        s.totals[warp] = mass;
+        memory.spreads[warp] = spread;
+    }
+    __syncthreads();
+    double total = 0.0;
+    spread = 0.0f;
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) {
+        total += s.totals[i];
+        spread += memory.spreads[i];
+    }
+    x.m = m;
+    x.total = total;
+    /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
+    const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
+    const bool light = !no_fixed && fixed_top - m > 100.0f;           /* the copy's keys are nothing beside the others */
+    const float lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
+    const double all = total + (double)fixed_sum * (double)lift_fixed;
+    const double step = all * p.per_sample;         /* from tooth to tooth */
+    const float per_step = 1.0f / (float)step;
+    const float scaled = p.scale * p.scale * squares;
+    /* as santa__expected_variance: where the others hide the copy's keys, these may have grown */
+    const float own_variance = p.noise * scaled * (spread / (float)total);
+    const double grown = total * (double)expf(fminf(0.5f * own_variance, 80.0f));
+    const float expected = blocks ? own_variance * (float)(grown / (grown + (all - total))) : 0.0f;
+    const bool redo = blocks && (!(total <= DBL_MAX) || (!light && !(expected <= p.rescue_above)));
+    const bool draws = blocks && !redo && !light && total > 0.0;
+    const int each_portion = (p.samples + p.portions - 1) / p.portions;
+    const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
+
+    float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
+#pragma unroll
+    for (int k = 0; k < 4; k++) acc[0][k] = acc[1][k] = 0.0f;
+    for (int base = index * each_portion; base < last_draw; base += PROXY_DRAWS) {
+        const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+        const int count = max(min(each, n - warp * each), 0);
+        if (!__any_sync(FULL, count > 0)) continue;
+        /* lane `count` has the tooth before the warp's first */
+        const int draw = base + warp * each + (lane < count ? lane : -1);
+        const double t = ((double)draw + u) * step;
+        bool taken = lane <= count && draw >= 0 && t < total;
+        place at = { -1, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
+        if (taken) at = place_at(s, x, t);
+        taken &= !(at.sum.x < MASK_LIMIT);
+        const i64 stash = (row * p.blocks + first) * BLOCK;
+        const float want = taken ? at.entries_before() : 0.0f;
+        const int last_block = __shfl_sync(FULL, at.block, lane ? lane - 1 : count);
+        const float last_want = __shfl_sync(FULL, want, lane ? lane - 1 : count);
+        const int place_of = max(at.block, 0);
+        const drawn_key key = p.stash_type == SANTA_STASH_F32
+            ? find_drawn((const float *)p.stash + stash, count, place_of, want, at.sum.y)
+            : find_drawn((const unsigned char *)p.stash + stash, count, place_of, want, at.sum.y);
+        taken &= lane < count && key.entry >= 0;
+        const float to_m = pow2(at.sum.x - m);      /* what a u of 1 is, relative to 2^m */
+        /* the tooth before fell on the same key */
+        const float before = __fmul_rn(last_want, key.stretch);
+        const bool again = taken && last_block == at.block && before >= key.begin
+                        && __fsub_rn(before, key.begin) >= key.below;
+        taken &= !again;
+        const int j = (first + place_of) * BLOCK + max(key.entry, 0);
+        i64 at_k = 0, at_v = 0;
+        bool broken = false;
+        const unsigned all_taken = __ballot_sync(FULL, taken);
+        if (!all_taken) {
+            if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = again ? -2 : -1;
+            continue;
+        }
+        if (taken) {
+            at_k = row_offset(p, p.k_stride, b, j);
+            at_v = row_offset(p, p.v_stride, b, j);
+            broken = at_k == NO_ROW;
+            at_k = broken ? 0 : at_k + kv * p.k_stride[2];
+            at_v = broken ? 0 : at_v + kv * p.v_stride[2];
+            if (p.any_vector_k) send_for(p.k + at_k, p.d * p.k_size);
+            if (p.vector_v) send_for(p.v + at_v, p.dv * p.v_size);
+        }
+        if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = taken ? j : again ? -2 : -1;
+        /* lanes without a key repeat another one's row, without weight */
+        at_k = __shfl_sync(FULL, at_k, taken ? lane : __ffs((int)all_taken) - 1);
+        at_v = __shfl_sync(FULL, at_v, taken ? lane : __ffs((int)all_taken) - 1);
+        memory.warps[warp].at[lane] = at_k;
+        __syncwarp();
+        float dot = 0.0f;
+#pragma unroll 1
+        for (int i = 0; __any_sync(FULL, i < count); i += 16) {
+            const i64 *rows = memory.warps[warp].at + i;
+            float y;
+            if (!p.any_vector_k) y = dot_numbers(p, memory.q, rows);
+            else if (p.k_type == SANTA_BF16) y = dot_rows<__nv_bfloat16>(p, memory.q, rows);
+            else if (p.k_type == SANTA_F16) y = dot_rows<__half>(p, memory.q, rows);
+            else if (p.k_type == SANTA_F32) y = dot_rows<float>(p, memory.q, rows);
+            else y = dot_rows<__nv_fp8_e4m3>(p, memory.q, rows);
+            if (lane >> 4 == i >> 4) dot = y;
+        }
+        const float exact = broken ? __int_as_float(0x7fc00000)
+                                   : finished_score(p, head, dot, j - range.position);
+        const float guess = log2f(key.mass) + at.sum.x;
+        const float mu = key.mass * to_m * per_step;
+        const float share = taken ? fmaxf(mu, 1.0f) * (float)p.per_sample : 0.0f;
+        const float ratio = taken ? pow2(exact - guess) : 0.0f, w = share * ratio;
+        weights[0] += w;
+        weights[1] += share;
+        weights[2] += w * ratio;
+        __syncwarp();
+        memory.warps[warp].at[lane] = at_v;
+        memory.warps[warp].weight[lane] = w;
+        __syncwarp();
+        const int rows = 32 - __clz((int)all_taken);
+        for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
+            float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
+            if (p.v_type == SANTA_F32)
+                gather_rows<float, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
+            else
+                gather_rows<narrow, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (ch == 0) acc[0][k] += part[0][k]; else acc[1][k] += part[0][k];
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+#pragma unroll
+        for (int o = 16; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
+    __syncwarp();
+#pragma unroll
+    for (int ch = 0; ch < 2; ch++)
+        *(float4 *)&memory.warps[warp].sum[128 * ch + 4 * lane]
+            = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+    if (lane < 3) memory.weights[warp][lane] = lane == 0 ? weights[0] : lane == 1 ? weights[1] : weights[2];
+    __syncthreads();
+    float f = 0.0f;
+    if (tid < p.dv)
+#pragma unroll
+        for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        weights[k] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) weights[k] += memory.weights[i][k];
+    }
+    if (p.portions > 1) {
+        float *const part = p.partial + (row * p.portions + index) * (p.dv + 4);
+        if (tid < p.dv) part[tid] = f;
+        if (tid < 3) part[p.dv + tid] = tid == 0 ? weights[0] : tid == 1 ? weights[1] : weights[2];
+        __threadfence();
+        __syncthreads();
+        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[row], 1) == p.portions - 1;
+        __syncthreads();
+        if (!memory.last_one) return;
+        __threadfence();
+        f = weights[0] = weights[1] = weights[2] = 0.0f;
+        const float *const parts = p.partial + row * p.portions * (p.dv + 4);
+#pragma unroll 4
+        for (int k = 0; k < p.portions; k++) {
+            if (tid < p.dv) f += __ldcg(parts + k * (p.dv + 4) + tid);
+#pragma unroll
+            for (int i = 0; i < 3; i++) weights[i] += __ldcg(parts + k * (p.dv + 4) + p.dv + i);
+        }
+    }
+    /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that hold
+       far less than the copy says let expect */
+    float found = 0.0f;
+    if (weights[1] > 0.0f) {
+        const float ratio = weights[0] > 0.0f ? weights[2] / weights[0] * (weights[1] / weights[0]) : 1.0f,
+                    over = logf(weights[1]) - logf(fmaxf(weights[0], 1e-37f));
+        found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
+        if (over > 2.0f && weights[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
+        if (!(weights[0] <= FLT_MAX)) found = INFINITY;
+    }
+    const bool again = redo || found > p.exact_above || found == INFINITY;
+    /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
+       estimate * 2^top */
+    float part_f = f, part_w = weights[0], lift = 1.0f, top = fixed_top;
+    double estimate = (double)fixed_sum;
+    if (again) {
+        attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end, 0, 1,
+               nullptr, 0, memory.state, 0);
+        __syncthreads();
+        part_f = part_w = 0.0f;
+        fixed_f = tid < p.dv ? memory.state[tid] : 0.0f;
+        fixed_sum = memory.state[p.dv + 1];
+        top = memory.state[p.dv];
+        estimate = (double)fixed_sum;
+    } else if (draws) {
+        lift = lift_fixed / (float)all;
+        top = m;
+        estimate = all * (1.0 + ((double)weights[0] - (double)weights[1]));
+    }
+    const float denominator = lift * fixed_sum + part_w;
+    const bool bad = !(denominator == denominator) || isinf(denominator);
+    if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
+    if (tid == 0) {
+        if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
+        if (p.found) p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f, range.begin < range.end ? 1.0f : 0.0f);
+        if (p.lse)
+            p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head]
+                = bad ? __int_as_float(0x7fc00000)
+                      : head_lse(p, head, top, estimate);
+    }
+    if (tid < p.dv) {
+        const double share = sink_share(p, head, top, estimate);
+        f = bad ? __int_as_float(0x7fc00000)
+          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share) * p.v_scale
+                               : 0.0f;
+        store_any(p.out_type,
+                  p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                      + tid * p.out_stride[3],
+                  f);
+    }
+}
+
+/* The same for a row with a copy of K. Keys that are read exactly count once for a group; a head
+   that was done again has read all of its keys.
+   Grid: as k_stats. The means of variances are one thread's. */
+__global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ params p) {
+    const int kv = blockIdx.x, b = blockIdx.y;
+    const proxy_range range = copied_range(p, b);
+    const i64 keys = range.end - range.begin, copied = range.to - range.from, fixed = keys - copied;
+    i64 by_head = 0, by_group = 0, draws = 0, redone = 0;
+    for (int g = 0; g < p.group; g++) {
+        const i64 row = (i64)b * p.heads + kv * p.group + g;
+        const int n = p.draws[row];
+        for (int i = threadIdx.x; i < n; i += 256) {
+            const int j = p.keys[row * p.max_draws + i];
+            bool before = false;
+            draws += j != -1;
+            if (j < 0) continue;
+            by_head++;
+            for (int h = 0; h < g && !before; h++) {
+                const i64 other = row - g + h;
+                for (int k = 0; k < p.draws[other] && !before; k++)
+                    before = p.keys[other * p.max_draws + k] == j;
+            }
+            by_group += !before;
+        }
+        redone += p.found[row].z > 0.0f;
+    }
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->v_rows_head, by_head);
+    add(&p.stats->draws, draws);
+    if (!redone) {
+        add(&p.stats->v_rows_read, by_group);
+        add(&p.stats->k_rows_read, by_group);
+        add(&p.stats->k_features_read, by_group * p.d);
+    }
+    add(&p.stats->k_features_head, by_head * p.d);
+    if (threadIdx.x) return;
+    const i64 once = redone ? keys : fixed, each = fixed * (p.group - redone) + keys * redone;
+    add(&p.stats->rows, p.group);
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, once);
+    add(&p.stats->v_rows_read, once);
+    add(&p.stats->k_features_read, once * p.d);
+    add(&p.stats->v_rows_head, each);
+    add(&p.stats->k_features_head, each * p.d);
+    add(&p.stats->proxy_rows_read, copied);
+    add(&p.stats->redone_rows, redone);
+    if (kv || b || p.q_index < p.q_len - 1) return;
+    /* of all rows that have keys, in whole millionths, as the CPU has it */
+    i64 expected = 0, found = 0, count = 0;
+    const i64 heads = (i64)p.batch * p.heads;
+    for (i64 row = -p.q_index * heads; row < heads; row++) {
+        const float4 x = p.found[row];
+        if (!(x.w > 0.0f)) continue;
+        count++;
+        expected += (i64)(fmin((double)x.x, 1e6) * 1e6);
+        found += (i64)(fmin((double)x.y, 1e6) * 1e6);
+        p.stats->expected_variance_max = fmax(p.stats->expected_variance_max, (double)x.x);
+        p.stats->found_variance_max = fmax(p.stats->found_variance_max, (double)x.y);
+    }
+    if (count == 0) return;
+    p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
+    p.stats->found_variance = 1e-6 * (double)found / (double)count;
+}
+
 #endif  /* SANTA_CUDA_STANDIN */
 
 /* --------------------------------------------------------------------------------- >>launch */
@@ -2049,17 +3620,19 @@ dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z
    numbers. Nothing is narrower than 64 bits until a pipeline's `measure` has said that it may
    be. */
 struct geometry {
-    i64 batch, heads, kv_heads, group, d, dv, keys; /* keys: what a sequence can hold */
+    i64 batch, q_len, heads, kv_heads, group, d, dv, keys;            /* keys: what a sequence can hold */
     i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
+    i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
+    copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
 };
 
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t block_sums, stash, keys, draws, partial, arrived, total; };
+struct layout { size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total; };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -2092,12 +3665,14 @@ struct call {
    `pipelines`. */
 struct pipeline {
     unsigned methods;                               /* bit m: the method of that number */
+    santa_scores_method scores;
     /* its own sizes, or which limit they pass */
     santa_status (*measure)(const santa_problem *problem, geometry *g);
     /* its parts of a workspace */
     void (*arrange)(const geometry &g, santa_stash stash, layout *l);
     /* query row c.p.q_index */
     cudaError_t (*launch)(call &c);
+    cudaError_t (*count)(const call &c);            /* its stats */
 };
 
 i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_STASH_F16 ? 2 : 1; }
@@ -2351,16 +3926,139 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
 }
 
+/* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
+
+/* As santa__format_make has it. */
+copy_shape copy_shape_of(const santa_attention *a) {
+    copy_shape x = {};
+    const i64 d = a->k.shape[3];
+    while (x.shift < 6 && (!a->block_table || a->k.shape[1] % (2 << x.shift) == 0)) x.shift++;
+    x.keys = 1 << x.shift;
+    x.bits = a->proxy_bits ? a->proxy_bits : 4;
+    x.chunks = (int)((d * x.bits + 127) / 128);
+    x.features = x.chunks * 128 / x.bits;
+    x.gains = 16 * x.chunks * x.keys;
+    x.centre = x.gains + 2 * x.keys;
+    x.scale = x.centre + x.features;
+    x.bytes = (x.scale + 4 + 63) / 64 * 64;
+    x.blocks = a->k.shape[1] / x.keys;
+    return x;
+}
+
+/* What turns keys and queries. */
+void fill_rotation(i64 d, params *p) {
+    const uint32_t key[2] = { 0x5eedu, 0x70726f78u };
+    for (uint32_t i = 0; i < COPY_DIM / 128; i++) {
+        const uint32_t counter[4] = { i, 0, 0, 0 };
+        santa_philox(counter, key, p->signs + 4 * i);
+    }
+    p->piece = (int)(d & -d);
+    p->norm = (float)(1.0 / sqrt((double)p->piece));
+}
+
+santa_status measure_proxy(const santa_problem *problem, geometry *g) {
+    if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    g->copy = copy_shape_of(&problem->a);
+    g->samples = g->draws = problem->o.num_samples;
+    g->portions = ceil_div(g->draws, 128);
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->items = g->batch * g->kv_heads * g->slices;
+    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS) * FIXED_PARTS;
+    g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
+    g->gather = { g->heads, g->batch, g->portions };
+    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+i64 proxy_stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : 1; }
+
+void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
+    l->spreads = add_part(l, blocks, sizeof(float));
+    l->fixed = add_part(l, saturating(rows, FIXED_PARTS), ((size_t)g.dv + 2) * sizeof(float));
+    l->keys = add_part(l, saturating(rows, (size_t)g.draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+    l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
+    const size_t portions = g.portions > 1 ? saturating(rows, (size_t)g.portions) : 0;
+    l->partial = add_part(l, portions, ((size_t)g.dv + 4) * sizeof(float));
+    l->arrived = add_part(l, g.portions > 1 ? rows : 0, sizeof(int));
+}
+
+template <int G> cudaError_t launch_proxy_scores(call &c) {
+    params &p = c.p;
+    p.slot_bytes = (BLOCK >> p.copy.shift) * p.copy.bytes;
+    /* as many CTAs of a multiprocessor as it has registers for, unless their rings would be too
+       short */
+    const int warps = SCORE_WARPS * p.slot_bytes, least = (int)sizeof(attend_memory<FIXED_HEADS>),
+              own = (int)sizeof(proxy_scores_memory) + 1024 + 128;
+    int ctas_at_once = PROXY_CTAS;
+    const auto slots = [&] { return ((c.card.shared + 1024) / ctas_at_once - own) / warps; };
+    while (ctas_at_once > 1 && slots() < 2) ctas_at_once--;
+    p.ring_slots = slots();
+    if (p.ring_slots > RING_SLOTS) p.ring_slots = RING_SLOTS;
+    if (p.ring_slots < 1) p.ring_slots = 1;
+    const int ring = p.ring_slots * warps + 128, bytes = ring > least ? ring : least;
+    /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a warp */
+    const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
+              room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
+    const i64 least_blocks = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room),
+              most = c.g.items * c.g.blocks >= 6 * resident * least_blocks ? 2 * least_blocks : least_blocks;
+    p.chunk_blocks = (int)(each < most ? each : most);
+    p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
+    p.fixed_ctas = (unsigned)c.g.fixed;
+    /* in the first half of the grid, apart from each other */
+    const i64 apart = c.g.items * p.proxy_chunks / (2 * c.g.fixed);
+    p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
+    p.stage_bytes = bytes - least;
+    p.slices = (int)c.g.slices;
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_kv = divide_by((unsigned)p.kv_heads);
+    p.by_chunks = divide_by((unsigned)p.proxy_chunks);
+    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)), bytes);
+}
+
+cudaError_t launch_proxy(call &c) {
+    params &p = c.p;
+    p.spreads = (float *)(c.workspace + c.l.spreads);
+    p.fixed = (float *)(c.workspace + c.l.fixed);
+    p.found = p.draws ? (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads : nullptr;
+    p.arrivals = p.portions > 1 ? c.g.batch * c.g.heads : 0;
+    const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
+    const cudaError_t e = usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    if (e != cudaSuccess) return e;
+    const dim3 grid = grid_of(c.g.gather);
+    const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
+    const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 c.card.shared / 2);
+    return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true) : set;
+}
+
+cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
+cudaError_t count_proxy_rows(const call &c) {
+    return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
+}
+
 const pipeline pipelines[] = {
-    { bit(SANTA_DENSE), measure_exact, arrange_exact, launch_exact },
-    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), measure_sampled<measure_comb>,
-      arrange_sampled, launch_sampled<comb> },
-    { bit(SANTA_FLASH), measure_sampled<measure_flash>, arrange_sampled, launch_sampled<flash> },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, measure_exact, arrange_exact, launch_exact, count_rows },
+    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT,
+      measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
+    { bit(SANTA_FLASH), SANTA_SCORES_EXACT, measure_sampled<measure_flash>, arrange_sampled,
+      launch_sampled<flash>, count_rows },
+    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, measure_proxy, arrange_proxy, launch_proxy,
+      count_proxy_rows },
 };
 
-const pipeline *pipeline_of(santa_method m) {
-    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return &row;
+const pipeline *pipeline_of(const santa_options &o) {
+    for (const pipeline &row : pipelines)
+        if (row.methods & bit(o.method) && row.scores == o.scores) return &row;
     return nullptr;
+}
+
+bool has_method(santa_method m) {
+    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return true;
+    return false;
 }
 
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
@@ -2368,6 +4066,7 @@ const pipeline *pipeline_of(santa_method m) {
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
     memset(g, 0, sizeof *g);
     g->batch = problem->batch;
+    g->q_len = problem->q_len;
     g->heads = problem->heads;
     g->kv_heads = problem->kv_heads;
     g->group = problem->group;
@@ -2396,9 +4095,9 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(o->method);
-    if (!row) return SANTA_ERR_BACKEND_METHOD;
-    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    const pipeline *row = pipeline_of(*o);
+    if (!has_method(o->method)) return SANTA_ERR_BACKEND_METHOD;
+    if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
@@ -2406,6 +4105,7 @@ santa_status check(const santa_problem *problem) {
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
+    if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
@@ -2414,7 +4114,7 @@ santa_status check(const santa_problem *problem) {
 
 size_t workspace_size(const santa_problem *problem) {
     geometry g;
-    const pipeline *row = pipeline_of(problem->o.method);
+    const pipeline *row = pipeline_of(problem->o);
     if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
     return layout_of(*row, g, problem->o.stash).total + 255;
 }
@@ -2439,6 +4139,21 @@ santa_status read_device(device *card) {
     return cuda_status(e);
 }
 
+/* What is needed beside it with a copy of K; counts of SANTA_NONE are 0. */
+void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const copy_shape &copy, params *p) {
+    const auto tokens = [](i64 n) { return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n; };
+    fill_rotation(a->k.shape[3], p);
+    const float never = INFINITY, step = copy.bits == 4 ? 0.3352f : 0.9957f;
+    p->proxy = (char *)a->proxy;
+    p->copy = copy;
+    p->proxy_lens = (const int *)a->proxy_lens;
+    p->sink_tokens = tokens(o->sink_tokens);
+    p->local_tokens = tokens(o->local_tokens);
+    p->noise = (float)((copy.bits == 4 ? 0.0115 : 0.119) / ((double)step * (double)step));
+    p->rescue_above = o->rescue_above < 0.0 ? never : (float)o->rescue_above;
+    p->exact_above = o->exact_above < 0.0 ? never : (float)o->exact_above;
+}
+
 /* What the kernels need to know of a problem. */
 void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     const santa_attention *a = &problem->a;
@@ -2459,7 +4174,10 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
     p->vector_k = vectors(&a->k) && a->k.dtype == SANTA_F32 && g.d % 4 == 0;
     p->vector_v = vectors(&a->v);
+    p->any_vector_k = vectors(&a->k) && g.d % 8 == 0;
+    p->k_size = (int)size_of(a->k.dtype); p->v_size = (int)size_of(a->v.dtype);
 
+    p->kv_heads = g.kv_heads;
     p->batch = (int)g.batch; p->q_len = (int)problem->q_len;
     p->heads = (int)g.heads; p->group = (int)g.group;
     p->d = (int)g.d; p->dv = (int)g.dv;
@@ -2487,13 +4205,14 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->max_draws = g.draws;
     p->portions = (int)g.portions;
     p->rows = 1;
+    if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                     santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(o->method);   /* santa_decode has run check */
+    const pipeline *row = pipeline_of(*o);          /* santa_decode has run check */
     santa_status s;
     call c;
     memset((void *)&c, 0, sizeof c);
@@ -2502,9 +4221,11 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
     c.l = layout_of(*row, c.g, o->stash);
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    const bool proxied = o->scores == SANTA_SCORES_PROXY;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
-                                   a->context_lens, o->seeds, o->offsets, o->request_ids };
+                                   a->context_lens, o->seeds, o->offsets, o->request_ids,
+                                   proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
@@ -2528,13 +4249,58 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         return s;
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e = row->launch(c);
-        if (e == cudaSuccess && stats) e = launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
+        if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }
     return SANTA_OK;
 }
 
-const santa_backend backend = { "cuda", check, workspace_size, decode, nullptr };
+/* santa_proxy_encode and santa_proxy_append; santa.h has checked the shapes. */
+santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
+    const copy_shape copy = copy_shape_of(a);
+    const bool paged = a->block_table != nullptr;
+    const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
+              capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    if (a->k.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    if ((uintptr_t)a->k.data % (uintptr_t)size_of(a->k.dtype) || (uintptr_t)a->proxy % 16)
+        return SANTA_ERR_BACKEND_ALIGNMENT;
+    santa_status s;
+    for (const void *at : { (const void *)a->k.data, (const void *)a->proxy, (const void *)a->seq_lens,
+                            (const void *)a->block_table })
+        if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    /* blocks that may end in the range; which ones do, the device sees */
+    const i64 all = capacity / copy.keys, last = to < capacity ? to / copy.keys : all,
+              count = from < 0 ? ceil_div(from < -capacity ? capacity : -from, copy.keys) : last - from / copy.keys;
+    const i64 grid = count < all ? count : all;
+    if (grid <= 0) return SANTA_OK;
+    call c;
+    memset((void *)&c, 0, sizeof c);
+    params &p = c.p;
+    p.k = (const char *)a->k.data;
+    p.k_type = a->k.dtype;
+    byte_strides(&a->k, p.k_stride);
+    p.any_vector_k = vectors(&a->k);
+    p.d = (int)a->k.shape[3];
+    p.capacity = (int)capacity;
+    p.seq_lens = (const int *)a->seq_lens;
+    p.table = (const int *)a->block_table;
+    p.table_stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
+    p.pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
+    if (paged) p.by_page = divide_by((unsigned)a->k.shape[1]);
+    p.kv_heads = kv_heads;
+    fill_rotation(p.d, &p);
+    p.proxy = (char *)a->proxy;
+    p.copy = copy;
+    p.from = from;
+    p.to = to;
+    c.stream = (cudaStream_t)stream;
+    const size_t words = (size_t)copy.keys * (size_t)(p.d / 8 + 1) * sizeof(unsigned);
+    return cuda_status(launch<k_encode>(c, grid_of({ grid, kv_heads, batch }), 256, words, false));
+}
+
+const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;

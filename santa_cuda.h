@@ -10,15 +10,16 @@
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
                        seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
-                       request_ids, and the workspace. stats, if not NULL, must be writable by
+                       request_ids, proxy, proxy_lens, and the workspace. stats, if not NULL, must be writable by
                        the GPU (device, managed or pinned memory) and is complete when the
                        stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys. Exact scores. The others, std_error, num_combs,
-                       q8_0, dense_below and item ranges have a status of their own.
+                       multiple of 64 keys. Exact scores; for sys and prop also those from a
+                       copy of K. The others, std_error, num_combs, q8_0, dense_below and item
+                       ranges have a status of their own.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
@@ -39,6 +40,18 @@
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
                        rows, which share a pass over K.
+   COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
+                       on the stream and without waiting; its bytes are the CPU's but for about
+                       one in a million, whose number lay on the border of two codes;
+                       head_dim up to 512. With
+                       SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
+                       on 16 bytes. What differs from the CPU: a head whose log weights vary too
+                       much, expected (rescue_above) or found (exact_above), or that has a NaN,
+                       is done again by exact attention, of all its keys and by one CTA;
+                       rescue_keys is not looked at. With a stash of 8 or 16 bits masses are kept
+                       in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
+                       largest of 64 keys: other draws, as good, since each is weighed with the
+                       chance that it had. Take it: it is the fastest.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
    DATA                What the CPU checks before it starts is checked here where the host can

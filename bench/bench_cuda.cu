@@ -45,13 +45,16 @@ __global__ void thrash(float *p, size_t n) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) p[i] += 1.0f;
 }
 
-/* The floor: every CTA reads one contiguous 64 KB block. */
-__global__ void __launch_bounds__(256) read_all(const uint4 *p, unsigned *out) {
+/* The floor: every CTA reads one contiguous 64 KB block of n times 16 bytes. */
+__global__ void __launch_bounds__(256) read_all(const uint4 *p, size_t n, unsigned *out) {
     unsigned a = 0;
     uint4 v[16];
     const size_t base = (size_t)blockIdx.x * 4096;
 #pragma unroll
-    for (int j = 0; j < 16; j++) v[j] = __ldcs(p + base + j * 256 + threadIdx.x);
+    for (int j = 0; j < 16; j++) {
+        const size_t at = base + j * 256 + threadIdx.x;
+        v[j] = __ldcs(p + (at < n ? at : n - 1));
+    }
 #pragma unroll
     for (int j = 0; j < 16; j++) a ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
     if (a == 0x12345) *out = a;
@@ -95,7 +98,7 @@ struct timer {
     }
 };
 
-struct method { const char *name; santa_method method; int samples; santa_stash stash; };
+struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };  /* bits: of a copy of K, or 0 */
 
 static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
 static const char *const stash_name[] = { "         ", "stash f32", "stash f16", "stash u8 " };               /* none: dense */
@@ -146,16 +149,34 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
 
     char layout[32];
     snprintf(layout, sizeof layout, page ? "page %d" : hnd ? "HND" : "NHD", page);
-    const double floor = t.median([&] { read_all<<<(unsigned)(bytes / 65536), 256, 0, t.stream>>>((const uint4 *)k, sink); }, runs);
+    const auto read = [&](const void *p, size_t n) {
+        return t.median([&] { read_all<<<(unsigned)((n + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)p, n / 16, sink); }, runs);
+    };
+    const double floor = read(k, bytes);
     printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6,
            floor, bytes / floor * 1e-6);
     double dense = 0.0;
+    int bits = 0;
     for (const method &m : methods) {
+        if (m.bits && m.bits != bits) {             /* the copy, as the last row of K is written and all at once */
+            if (a.proxy) CUDA(cudaFree(a.proxy));
+            a.proxy = nullptr;
+            a.proxy_bits = bits = m.bits;
+            const size_t size = santa_proxy_size(&a);
+            if (!size) { printf("  no copy of such pages\n"); break; }
+            CUDA(cudaMalloc(&a.proxy, size));
+            const auto encode = [&] { if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1); };
+            const auto append = [&] { if (santa_proxy_append(&a, 1, t.stream) != SANTA_OK) exit(1); };
+            const double made = t.median(encode, runs), added = t.median(append, runs), once = read(a.proxy, size);
+            printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s; made in %.1f us, %.2f x reading K; append %.1f us\n", bits,
+                   size / 1e6, once, size / once * 1e-6, made, made / floor, added);
+        }
         santa_options o;
         memset(&o, 0, sizeof o);
         o.method = m.method;
         o.num_samples = m.samples;
         o.stash = m.stash;
+        if (m.bits) o.scores = SANTA_SCORES_PROXY;
         o.seed = 7;
         o.stream = t.stream;
         const size_t need = santa_workspace_size(&a, &o);
@@ -172,7 +193,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         CUDA(cudaStreamSynchronize(t.stream));
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
         if (m.method == SANTA_DENSE) dense = us;
-        const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
+        double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
+        if (m.bits) moved += (double)santa_proxy_size(&a);
         printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x floor  %5.2f x dense\n", m.name, m.samples,
                stash_name[m.stash],
                us, moved / 1e6, moved / us * 1e-6, us / floor, dense / us);
@@ -184,6 +206,7 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     }
     CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
     if (table) CUDA(cudaFree(table));
+    if (a.proxy) CUDA(cudaFree(a.proxy));
 }
 
 int main(int argc, char **argv) {
@@ -205,27 +228,33 @@ int main(int argc, char **argv) {
     if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
                           "dense_over_method\n");
     timer t;
-    const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT },
-                                           { "prop", SANTA_PROP, 128, SANTA_STASH_U8 },
-                                           { "prop", SANTA_PROP, 128, SANTA_STASH_F32 },
-                                           { "flash", SANTA_FLASH, 2048, SANTA_STASH_U8 } };
-    std::vector<method> full = main_set;
-    full.push_back({ "prop", SANTA_PROP, 128, SANTA_STASH_F16 });
-    full.push_back({ "iid", SANTA_IID, 128, SANTA_STASH_U8 });
-    full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8 });
-    full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8 });
+    const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT, 0 },
+                                           { "prop", SANTA_PROP, 128, SANTA_STASH_U8, 0 },
+                                           { "prop", SANTA_PROP, 128, SANTA_STASH_F32, 0 },
+                                           { "flash", SANTA_FLASH, 2048, SANTA_STASH_U8, 0 } };
+    std::vector<method> copies = main_set;
+    copies.push_back({ "prop u4", SANTA_PROP, 128, SANTA_STASH_U8, 4 });
+    copies.push_back({ "prop u4", SANTA_PROP, 128, SANTA_STASH_F32, 4 });
+    copies.push_back({ "prop u4", SANTA_PROP, 512, SANTA_STASH_U8, 4 });
+    copies.push_back({ "prop u2", SANTA_PROP, 128, SANTA_STASH_U8, 2 });
+    std::vector<method> full = copies;
+    full.push_back({ "prop", SANTA_PROP, 128, SANTA_STASH_F16, 0 });
+    full.push_back({ "iid", SANTA_IID, 128, SANTA_STASH_U8, 0 });
+    full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8, 0 });
+    full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8, 0 });
     const int runs = quick ? 20 : 40;
-    bench(t, 2, 1, 32768, false, 0, quick ? main_set : full, runs, csv);
-    bench(t, 2, 1, 131072, false, 0, main_set, runs, csv);
-    bench(t, 2, 8, 32768, false, 0, quick ? main_set : full, runs, csv);
-    bench(t, 2, 32, 32768, false, 0, main_set, runs, csv);
+    bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
+    bench(t, 2, 1, 131072, false, 0, copies, runs, csv);
+    bench(t, 2, 8, 32768, false, 0, quick ? copies : full, runs, csv);
+    bench(t, 2, 32, 32768, false, 0, copies, runs, csv);
+    bench(t, 2, 8, 131072, false, 0, copies, runs, csv);
     if (!quick) {
-        bench(t, 2, 1, 8192, false, 0, main_set, runs, csv);
-        bench(t, 2, 8, 8192, false, 0, main_set, runs, csv);
+        bench(t, 2, 1, 8192, false, 0, copies, runs, csv);
+        bench(t, 2, 8, 8192, false, 0, copies, runs, csv);
         bench(t, 2, 1, 1048576, false, 0, main_set, runs, csv);
         bench(t, 2, 8, 32768, true, 0, main_set, runs, csv);
-        bench(t, 2, 8, 32768, false, 16, main_set, runs, csv);
-        bench(t, 2, 8, 32768, false, 64, main_set, runs, csv);
+        bench(t, 2, 8, 32768, false, 16, copies, runs, csv);
+        bench(t, 2, 8, 32768, false, 64, copies, runs, csv);
         bench(t, 1, 8, 32768, false, 0, main_set, runs, csv);
     }
     bench(t, 3, 8, 32768, false, 0, main_set, runs, csv);

@@ -127,6 +127,13 @@ public:
         array(&a.block_table, batch * (size_t)(a.block_table_stride ? a.block_table_stride : a.max_pages));
         array(&a.sinks, heads);
         array(&a.alibi_slopes, heads);
+        array(&a.proxy_lens, batch);
+        if (a.proxy) {
+            const size_t bytes = santa_proxy_size(&a);
+            proxy_ = new_block(std::max<size_t>(bytes, 16));
+            proxy_->put(a.proxy, bytes);
+            a.proxy = proxy_->data();
+        }
         array(&o.seeds, batch);
         array(&o.offsets, batch);
         array(&o.request_ids, batch);
@@ -164,12 +171,17 @@ public:
         stats_->get(&r.stats, sizeof r.stats);
         return r;
     }
+    std::vector<char> copy_of_k() const {
+        std::vector<char> bytes(santa_proxy_size(&a));
+        proxy_->get(bytes.data(), bytes.size());
+        return bytes;
+    }
     char  *workspace() const { return workspace_->data(); }
     size_t workspace_bytes() const { return bytes_; }
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *proxy_ = nullptr, *workspace_, *stats_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
@@ -596,6 +608,17 @@ static void every_kernel(void) {
                             }
                         }
     check_totals(t, "every_kernel");
+    for (int64_t d : {64, 128}) {
+        ref_spec s = spec16(4, 1, 300, d);
+        problem p(s);
+        santa_options o = options(SANTA_PROP, 64, SANTA_STASH_U8);
+        o.scores = SANTA_SCORES_PROXY;
+        std::vector<char> copy(santa_proxy_size(&p.a), 1);
+        p.a.proxy = copy.data();
+        on_gpu g(p.a, o);
+        CHECK_STATUS(santa_proxy_encode(&g.a, 0, 300, NULL), SANTA_OK);
+        CHECK(g.run());
+    }
     for (const launched *k = all_launched; k; k = k->next, count++) {
         /* dense's tuned kernels ask for more shared memory than some cards have */
         const bool too_large = shared < 113 * 1024 && k->name.compare(0, 8, "k_dense<") == 0;
@@ -1446,6 +1469,460 @@ static void second_device(void) {
     }
 }
 
+/* ------------------------------------------------------------------------------------------------- copies of K */
+
+static ref_spec proxy_spec(int64_t len, int64_t d, santa_dtype type, int64_t page) {
+    ref_spec s = spec16(8, 2, len, d, type);
+    s.q_type    = type == SANTA_E4M3 ? SANTA_BF16 : type;
+    s.page_size = page;
+    s.batch     = 2;
+    return s;
+}
+
+/* The copy of a problem's K, made on the CPU. */
+struct with_copy : problem {
+    std::vector<char> copy;
+
+    explicit with_copy(const ref_spec &s, int bits = 4) : problem(s) {
+        a.proxy_bits = bits;
+        copy.assign(santa_proxy_size(&a) + 64, 0);            /* fewer keys than a block: nothing in it */
+        a.proxy = copy.data();
+        encode();
+    }
+    void encode() { CHECK_STATUS(santa_proxy_encode(&a, 0, INT32_MAX, NULL), SANTA_OK); }
+};
+
+static santa_options proxy_options(int64_t samples, santa_stash stash = SANTA_STASH_F32) {
+    santa_options o = options(SANTA_PROP, samples, stash);
+    o.scores = SANTA_SCORES_PROXY;
+    return o;
+}
+
+static santa_options unguarded(int64_t samples, santa_stash stash = SANTA_STASH_F32) {
+    santa_options o = proxy_options(samples, stash);
+    o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+    return o;
+}
+
+/* Bytes of a copy that the GPU made against the CPU's: sums are taken in another precision, so that a
+   number on the border of two codes may fall on either side. */
+static void proxy_encode(void) {
+    NEED_DEVICE();
+    int64_t all = 0, off = 0, far = 0;
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {8, 24, 40, 64, 80, 96, 128, 192, 256, 320, 512})
+            for (int64_t page : {0, 16, 96, 64})
+                for (int bits : {4, 2}) {
+                    if (test_quick && (d % 64 || d > 256)) continue;
+                    ref_spec s = proxy_spec(d > 256 ? 150 : 390, d, type, page);
+                    s.ragged = 1;
+                    s.layout = (ref_layout)((d / 8 + page) % REF_LAYOUTS);
+                    with_copy p(s, bits);
+                    std::vector<char> from(santa_proxy_size(&p.a), (char)0x5a), want = from;
+                    p.a.proxy = from.data();
+                    on_gpu g(p.a, options(SANTA_DENSE, 0));
+                    p.a.proxy = want.data();
+                    p.encode();
+                    /* ranges in any order; then what is there already, once more */
+                    CHECK_STATUS(santa_proxy_encode(&g.a, 100, 1000, NULL), SANTA_OK);
+                    CHECK_STATUS(santa_proxy_encode(&g.a, 0, 37, NULL), SANTA_OK);
+                    CHECK_STATUS(santa_proxy_encode(&g.a, 37, 100, NULL), SANTA_OK);
+                    CHECK_STATUS(santa_proxy_append(&g.a, 70, NULL), SANTA_OK);
+                    if (!CUDA(cudaDeviceSynchronize())) return;
+                    const std::vector<char> got = g.copy_of_k();
+                    for (size_t i = 0; i < got.size(); i++) {
+                        const int x = (unsigned char)got[i], y = (unsigned char)want[i];
+                        all++;
+                        off += x != y;
+                        const int step = abs(x - y);
+                        far += step > 1 && step != 4 && step != 16 && step != 64 && step != 255;
+                    }
+                }
+    printf("        %lld of %lld bytes differ, %lld by more than a step\n", (long long)off, (long long)all, (long long)far);
+    CHECK(off * 10000 <= all && far * 100000 <= all);
+}
+
+/* The GPU's result from the CPU's copy against the CPU's: the same rows, but for draws that rounding moves. */
+static void compare_copies(problem &p, const santa_options &o, totals *t, const char *name) {
+    const ref_spec &s = p.spec;
+    const double v_max = largest_row_of_v(p), eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type);
+    char what[160];
+    snprintf(what, sizeof what, "%s: S %lld, types %d%d%d, %lld x %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, page %lld, "
+             "bits %d", name, (long long)o.num_samples, (int)p.a.q.dtype, (int)p.a.k.dtype, (int)p.a.v.dtype,
+             (long long)s.batch, (long long)s.q_len, (long long)s.len, (long long)s.heads, (long long)s.kv_heads,
+             (long long)s.head_dim, (long long)s.head_dim_v, (long long)s.page_size, p.a.proxy_bits);
+    on_gpu g(p.a, o);
+    const result before = g.get();
+    if (!g.run()) { CHECK_MSG(0, "in %s", what); return; }
+    const result r = g.get();
+    check_gaps(r, before.bytes, what);
+    santa_stats cpu;
+    if (!ref_run(&p, &o, &cpu)) return;
+    int64_t off = 0, too_far = 0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                double difference = 0.0, norm = 0.0;
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
+                    difference += d * d;
+                    norm += x * x;
+                }
+                const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
+                const double x = (double)p.lse[row], y = (double)r.lse[row];
+                const bool lse = x == y || fabs(x - y) <= 3e-4;
+                off += !(sqrt(difference) <= (3e-4 + eps) * sqrt(norm) + 1e-5 * v_max) || !lse;
+                too_far += !(sqrt(difference) <= 4.0 * v_max);
+            }
+    CHECK_MSG(too_far == 0, "%s: %lld heads are NaN or far off", what, (long long)too_far);
+    CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys && r.stats.proxy_rows_read == cpu.proxy_rows_read
+                  && r.stats.redone_rows == cpu.redone_rows,
+              "%s: stats: keys %lld, %lld; copied %lld, %lld; redone %lld, %lld", what, (long long)r.stats.keys,
+              (long long)cpu.keys, (long long)r.stats.proxy_rows_read, (long long)cpu.proxy_rows_read,
+              (long long)r.stats.redone_rows, (long long)cpu.redone_rows);
+    CHECK_MSG(fabs(r.stats.expected_variance - cpu.expected_variance) <= 1e-3 * cpu.expected_variance + 2e-6,
+              "%s: expected variance %g, %g", what, r.stats.expected_variance, cpu.expected_variance);
+    if (off == 0)
+        CHECK_MSG(r.stats.v_rows_read == cpu.v_rows_read && r.stats.v_rows_head == cpu.v_rows_head
+                      && r.stats.k_rows_read == cpu.k_rows_read && r.stats.draws == cpu.draws,
+                  "%s: stats: V %lld, %lld; of heads %lld, %lld; K %lld, %lld; draws %lld, %lld", what,
+                  (long long)r.stats.v_rows_read, (long long)cpu.v_rows_read, (long long)r.stats.v_rows_head,
+                  (long long)cpu.v_rows_head, (long long)r.stats.k_rows_read, (long long)cpu.k_rows_read,
+                  (long long)r.stats.draws, (long long)cpu.draws);
+    t->rows += s.batch * s.q_len * s.heads;
+    t->draws += cpu.draws;
+    t->off += off;
+}
+
+static void check_copies(const totals &t, const char *what) {
+    printf("        %s: %lld of %lld heads differ, %lld draws\n", what, (long long)t.off, (long long)t.rows,
+           (long long)t.draws);
+    check_totals(t, what);
+}
+
+static void proxy_same_rows(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0};
+    const auto run = [&](const ref_spec &s, int bits, int64_t samples, const char *name) {
+        with_copy p(s, bits);
+        compare_copies(p, unguarded(samples), &t, name);
+    };
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {64, 128, 256})
+            for (int bits : {4, 2})
+                for (int64_t page : {0, 16, 96, 128}) {
+                    if (test_quick && (page || d != 128)) continue;
+                    ref_spec s = proxy_spec(900, d, type, page);
+                    s.ragged = (int)(d / 64 & 1);
+                    run(s, bits, 64, "types");
+                }
+    check_copies(t, "types");
+    t = {0, 0, 0};
+    for (int64_t d : {8, 24, 40, 80, 96, 192}) {
+        ref_spec s = proxy_spec(500, d, SANTA_BF16, 0);
+        s.head_dim_v = d + 8;
+        run(s, 4, 32, "head_dim");
+        run(s, 2, 32, "head_dim");
+    }
+    for (int64_t dv : {8, 17, 136, 250}) {
+        ref_spec s = proxy_spec(500, 128, SANTA_BF16, 0);
+        s.head_dim_v = dv;
+        s.v_type = dv == 17 ? SANTA_F32 : SANTA_BF16;
+        run(s, 4, 32, "head_dim_v");
+    }
+    for (int64_t group : {1, 2, 3, 5, 8, 9, 20}) {
+        ref_spec s = proxy_spec(500, 128, SANTA_BF16, 0);
+        s.heads = 2 * group;
+        run(s, 4, 32, "groups");
+    }
+    for (int layout = 0; layout < REF_LAYOUTS; layout++)
+        for (santa_dtype type : {SANTA_BF16, SANTA_F32}) {
+            ref_spec s = proxy_spec(500, 64, type, 0);
+            s.layout = (ref_layout)layout;
+            run(s, 4, 32, "layouts");
+        }
+    check_copies(t, "shapes");
+    t = {0, 0, 0};
+    for (int64_t n : {1, 3, 4, 5, 63, 64, 65, 127, 128, 129, 131, 132, 133, 191, 192, 193, 1000}) run(proxy_spec(n, 128, SANTA_BF16, 0), 4, 16, "lengths");
+    for (int64_t samples : {1, 2, 31, 33, 255, 256, 257, 600, 5000}) run(proxy_spec(test_quick ? 400 : 3000, 128, SANTA_BF16, 0), 4, samples, "samples");
+    check_copies(t, "lengths");
+    t = {0, 0, 0};
+    for (int extra = 0; extra < 7; extra++)
+        for (int64_t page : {0, 16}) {
+            ref_spec s = proxy_spec(700, 128, SANTA_BF16, page);
+            if (extra == 0 || extra == 6) s.soft_cap = 2.0f;
+            if (extra == 1 || extra == 6) s.window = 500;
+            if (extra == 2 || extra == 6) s.sinks = 1;
+            if (extra == 3 || extra == 6) s.alibi = 1;
+            if (extra == 4 || extra == 6) s.sm_scale = 0.05f;
+            if (extra == 5 || extra == 6) { s.q_len = 3; s.causal = 1; s.ragged = 1; }
+            with_copy p(s);
+            p.a.k_scale = extra == 4 ? 0.37f : 0.0f;
+            p.a.v_scale = extra == 4 ? 5.5f : 0.0f;
+            compare_copies(p, unguarded(64), &t, "extras");
+            const int32_t lens[2] = {300, 100};
+            p.a.proxy_lens = lens;
+            santa_options o = unguarded(64);
+            o.proxy.sink_tokens  = extra & 1 ? SANTA_NONE : 70;
+            o.proxy.local_tokens = extra & 1 ? SANTA_NONE : 130;
+            compare_copies(p, o, &t, "fixed keys");
+        }
+    check_copies(t, "extras");
+    if (test_quick) return;
+    t = {0, 0, 0};
+    ref_spec s = proxy_spec(200000, 64, SANTA_BF16, 0);
+    s.heads = 4;
+    s.kv_heads = 1;
+    s.batch = 1;
+    run(s, 4, 300, "long");
+    check_copies(t, "long");
+}
+
+/* Whatever the copy holds: random codes, gains and centres. With so many draws that all keys are there surely,
+   the result is exact attention. */
+static void proxy_any_copy(void) {
+    NEED_DEVICE();
+    for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
+        for (int64_t page : {0, 32})
+            for (int bits : {4, 2}) {
+                ref_spec s = proxy_spec(test_quick ? 300 : 700, 128, SANTA_BF16, page);
+                with_copy p(s, bits);
+                test_rng rng = test_rng_make(3);
+                for (char &x : p.copy) x = (char)test_next(&rng);
+                const int64_t keys = page ? page : 64, chunks = bits, gains = 16 * chunks * keys, centre = gains + 2 * keys,
+                              scale = centre + chunks * 128 / bits, bytes = (scale + 4 + 63) / 64 * 64;
+                for (size_t at = 0; at + (size_t)bytes <= p.copy.size(); at += (size_t)bytes) {
+                    for (int64_t i = 0; i < keys; i++) {
+                        const uint16_t gain = santa_f32_to_f16((float)test_uniform(&rng) * (bits == 4 ? 0.05f : 0.2f));
+                        memcpy(&p.copy[at + (size_t)(gains + 2 * i)], &gain, 2);
+                    }
+                    const float f = 0.002f;
+                    memcpy(&p.copy[at + (size_t)scale], &f, 4);
+                }
+                result r;
+                if (!run_on_gpu(p, unguarded(SANTA_MAX_SAMPLES, stash), &r)) return;
+                std::vector<double> want((size_t)s.head_dim_v);
+                const double v_max = largest_row_of_v(p);
+                double worst = 0.0, worst_lse = 0.0;
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t h = 0; h < s.heads; h++) {
+                        const double lse = ref_dense(&p, b, 0, h, want.data(), NULL);
+                        for (int64_t c = 0; c < s.head_dim_v; c++)
+                            worst = std::max<double>(worst, fabs(ref_get(&r.out, b, 0, h, c) - want[(size_t)c]) / v_max);
+                        worst_lse = std::max<double>(worst_lse, fabs((double)r.lse[(size_t)(b * s.heads + h)] - lse));
+                    }
+                printf("        stash %d, page %lld, %d bits: off by %.1e, lse %.1e\n", (int)stash, (long long)page, bits, worst,
+                       worst_lse);
+                CHECK(worst <= 2e-5 && worst_lse <= 2e-4);
+
+                /* fewer draws: right on average */
+                ref_spec one = s;
+                one.batch = 1;
+                if (page) continue;
+                with_copy x(one, bits);
+                std::copy_n(p.copy.begin(), x.copy.size() - 64, x.copy.begin());
+                const int64_t requests = test_quick ? 300 : 8000;
+                std::vector<char> many;
+                for (int64_t i = 0; i < requests; i++) many.insert(many.end(), x.copy.begin(), x.copy.end() - 64);
+                std::vector<std::vector<double>> exact((size_t)s.heads, std::vector<double>((size_t)s.head_dim_v));
+                for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact[(size_t)h].data(), NULL);
+                x.replicate(requests);
+                x.a.k.shape[0] = x.a.v.shape[0] = requests;
+                x.a.proxy = many.data();
+                result y;
+                if (!run_on_gpu(x, unguarded(128, stash), &y)) return;
+                double worst_z = 0.0, bias = 0.0;
+                for (int64_t h = 0; h < s.heads; h++)
+                    for (int64_t c = 0; c < s.head_dim_v; c += 7) {
+                        double sum = 0.0, squares = 0.0;
+                        for (int64_t i = 0; i < requests; i++) {
+                            const double z = ref_get(&y.out, i, 0, h, c) - exact[(size_t)h][(size_t)c];
+                            sum += z;
+                            squares += z * z;
+                        }
+                        const double mean = sum / (double)requests, sd = sqrt(squares / (double)requests);
+                        /* a ratio: a bias of a small part of its spread is its own */
+                        const double beyond = std::max<double>(fabs(mean) - 0.1 * sd, 0.0);
+                        worst_z = std::max<double>(worst_z, beyond / (sd / sqrt((double)requests) + 1e-30));
+                        bias = std::max<double>(bias, fabs(mean) / (sd + 1e-30));
+                    }
+                printf("        128 draws: z %.1f beyond a tenth, bias %.3f of the spread\n", worst_z, bias);
+                CHECK(worst_z < 5.0);
+            }
+}
+
+/* Rows that are not drawn are not read: all of the copied keys but 64 likely ones are NaN. And a NaN that the
+   copy knows makes its heads NaN, and no others. */
+static void proxy_poison(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
+            for (int64_t page : {0, 16}) {
+                ref_spec s = proxy_spec(600, 64, type, page);
+                with_copy p(s);
+                const santa_options o = unguarded(32, stash);
+                with_copy bad(s);
+                int64_t i0, i1;
+                for (int64_t c = 0; c < s.head_dim; c++) {
+                    ref_place(&bad, 1, 70, &i0, &i1);
+                    ref_set(&bad.a.k, i0, i1, 1, c, (double)test_nan());
+                }
+                bad.encode();
+                for (int guards = 0; guards < 2; guards++) {
+                    result x, y;
+                    const santa_options with = guards ? proxy_options(32, stash) : o;
+                    if (!run_on_gpu(p, with, &x) || !run_on_gpu(bad, with, &y)) return;
+                    int64_t wrong = 0;
+                    for (int64_t b = 0; b < s.batch; b++)
+                        for (int64_t h = 0; h < s.heads; h++)
+                            wrong += b == 1 && h >= 4 ? y.nans(b, 0, h) != s.head_dim_v + 1 : !y.same_row(b, 0, h, x, b);
+                    CHECK_MSG(wrong == 0, "type %d, stash %d, page %lld: %lld rows are wrong", (int)type, (int)stash,
+                              (long long)page, (long long)wrong);
+                }
+
+                /* a key that the copy calls likely, and NaN in K and V of all others that it stands for */
+                with_copy few(s), spoilt(s);
+                for (problem *z : {(problem *)&few, (problem *)&spoilt})
+                    for (int64_t b = 0; b < s.batch; b++)
+                        for (int64_t h = 0; h < s.kv_heads; h++)
+                            for (int64_t j = 64; j < 128; j++)
+                                for (int64_t c = 0; c < s.head_dim; c++) {
+                                    double sum = 0.0;
+                                    for (int64_t g = 0; g < 4; g++) sum += ref_get(&z->a.q, b, 0, 4 * h + g, c);
+                                    ref_place(z, b, j, &i0, &i1);
+                                    ref_set(&z->a.k, i0, i1, h, c, 40.0 * sum * (type == SANTA_E4M3 ? 0.25 : 1.0));
+                                }
+                few.encode();
+                spoilt.encode();
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t j = 4; j < 512; j++) {
+                        if (j >= 64 && j < 128) continue;
+                        ref_place(&spoilt, b, j, &i0, &i1);
+                        for (int64_t h = 0; h < s.kv_heads; h++)
+                            for (int64_t c = 0; c < s.head_dim; c++) {
+                                ref_set(&spoilt.a.k, i0, i1, h, c, (double)test_nan());
+                                ref_set(&spoilt.a.v, i0, i1, h, c, (double)test_nan());
+                            }
+                    }
+                result x, y;
+                if (!run_on_gpu(few, o, &x) || !run_on_gpu(spoilt, o, &y)) return;
+                /* heads whose own scores of these keys are low may draw others: those are NaN, the rest equal */
+                int64_t nans = 0, other = 0;
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t h = 0; h < s.heads; h++) {
+                        if (y.nans(b, 0, h)) nans++;
+                        else other += !y.same_row(b, 0, h, x, b);
+                    }
+                CHECK_MSG(other == 0 && nans <= s.heads, "type %d, stash %d, page %lld: %lld heads read NaN, %lld differ", (int)type,
+                          (int)stash, (long long)page, (long long)nans, (long long)other);
+            }
+}
+
+/* Heads that the guards send back are exact attention. */
+static void proxy_redo(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int64_t page : {0, 16})
+            for (int by = 0; by < 2; by++)
+                for (int64_t requests : {1, 5}) {
+                    ref_spec s = proxy_spec(600, 128, type, page);
+                    s.batch = requests;
+                    s.sinks = 1;
+                    s.ragged = requests > 1;
+                    s.gain = 2.0;
+                    with_copy p(s, 2);
+                    santa_options o = proxy_options(64);
+                    o.proxy.rescue_above = by ? SANTA_NONE : 1e-9;
+                    o.proxy.exact_above  = by ? 1e-9 : SANTA_NONE;
+                    result r;
+                    if (!run_on_gpu(p, o, &r)) return;
+                    std::vector<double> want((size_t)s.head_dim_v);
+                    int64_t redone = 0;
+                    double worst = 0.0;
+                    const double v_max = largest_row_of_v(p);
+                    for (int64_t b = 0; b < s.batch; b++)
+                        for (int64_t h = 0; h < s.heads; h++) {
+                            const double lse = ref_dense(&p, b, 0, h, want.data(), NULL), got = (double)r.lse[(size_t)(b * s.heads + h)];
+                            redone += ref_len(&p, b) >= 200;
+                            worst = std::max<double>(worst, got == lse ? 0.0 : fabs(got - lse));
+                            for (int64_t c = 0; c < s.head_dim_v; c++)
+                                worst = std::max<double>(worst, fabs(ref_get(&r.out, b, 0, h, c) - want[(size_t)c]) / v_max);
+                        }
+                    CHECK_MSG(worst <= 1e-4 && r.stats.redone_rows == redone, "type %d, page %lld, by %d: off by %g, %lld heads of %lld",
+                              (int)type, (long long)page, by, worst, (long long)r.stats.redone_rows, (long long)redone);
+                }
+}
+
+static void proxy_graphs(void) {
+    NEED_DEVICE();
+    cudaStream_t stream;
+    if (!CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return;
+    for (int64_t requests : {1, 9}) {
+        ref_spec s = proxy_spec(2000, 128, SANTA_BF16, 0);
+        s.batch = requests;
+        with_copy p(s);
+        on_gpu g(p.a, proxy_options(128, SANTA_STASH_U8));
+        if (!g.run()) break;
+        const result direct = g.get();
+        for (int i = 0; i < (test_quick ? 2 : 20); i++) {
+            if (!g.run()) return;
+            CHECK_MSG(direct.same(g.get()), "run %d differs", i);
+        }
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
+        const santa_status append = santa_proxy_append(&g.a, 100, stream), status = g.start(stream);
+        const cudaError_t  end = cudaStreamEndCapture(stream, &graph);
+        if (!CHECK_STATUS(append, SANTA_OK) || !CHECK_STATUS(status, SANTA_OK) || !CUDA(end)
+            || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+            break;
+        CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaGraphLaunch(exec, stream));
+        CUDA(cudaStreamSynchronize(stream));
+        const result x = g.get();
+        int64_t off = 0;
+        for (int64_t b = 0; b < requests; b++) off += !x.same_request(b, direct, b);
+        CHECK_MSG(off * 20 <= requests + 19, "%lld requests of a replay differ", (long long)off);
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+    }
+    CUDA(cudaStreamDestroy(stream));
+}
+
+static void proxy_errors(void) {
+    NEED_DEVICE();
+    with_copy p(proxy_spec(300, 64, SANTA_BF16, 0));
+    on_gpu g(p.a, proxy_options(32));
+    const auto with = [&](const char *what, santa_status want, void (*change)(santa_attention *, santa_options *)) {
+        santa_attention a = g.a;
+        santa_options   o = g.o;
+        change(&a, &o);
+        refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
+    };
+    with("pps", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_PPS; });
+    with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
+    with("vattention", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
+    with("dense", SANTA_ERR_PROXY_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
+    with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });
+    with("a copy at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
+         [](santa_attention *a, santa_options *) { a->proxy = (char *)a->proxy + 8; });
+    static char host[64];
+    with("a copy on the host", SANTA_ERR_HOST_POINTER,
+         [](santa_attention *a, santa_options *) { a->proxy = (char *)(((uintptr_t)host + 15) / 16 * 16); });
+    santa_attention a = g.a;
+    a.k.dtype = SANTA_Q8_0;
+    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
+    a = g.a;
+    a.proxy = (char *)a.proxy + 4;
+    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_ALIGNMENT);
+    CHECK_STATUS(santa_proxy_append(&g.a, -1, NULL), SANTA_ERR_PROXY_RANGE);
+    CHECK_STATUS(santa_proxy_append(&g.a, 0, NULL), SANTA_OK);
+    CHECK_STATUS(santa_proxy_encode(&g.a, 1000, 2000, NULL), SANTA_OK);
+    CHECK_STATUS(santa_proxy_append(&g.a, INT64_MAX, NULL), SANTA_OK);
+    CUDA(cudaDeviceSynchronize());
+}
+
 /* ------------------------------------------------------------------------------------------------- list */
 
 static const test_case against_cpu[] = {
@@ -1463,6 +1940,12 @@ static const test_case behaviour[] = {
     {"errors", errors}, {"cuda_errors", cuda_errors}, {"second_device", second_device},
     {0, 0}
 };
+static const test_case copies[] = {
+    {"proxy_encode", proxy_encode}, {"proxy_same_rows", proxy_same_rows}, {"proxy_any_copy", proxy_any_copy},
+    {"proxy_poison", proxy_poison}, {"proxy_redo", proxy_redo}, {"proxy_graphs", proxy_graphs},
+    {"proxy_errors", proxy_errors},
+    {0, 0}
+};
 
-#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour},
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies},
 #include "../main.c"

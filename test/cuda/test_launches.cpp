@@ -21,7 +21,7 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, REGIONS
 };
 
 static char *address(int r) { return (char *)((uintptr_t)(r + 1) << 42); }
@@ -261,6 +261,77 @@ static void check_scores(const problem &x, const standin_launch &l, const params
     }
 }
 
+static bool is_copied(const problem &x) { return x.o.scores == SANTA_SCORES_PROXY; }
+
+/* Bytes and keys of a block of the copy of K, from the definition in santa.h. */
+struct copy_of { int64_t keys, bytes, chunks, bits; };
+static copy_of copy_block(const santa_attention &a) {
+    copy_of c = {64, 0, 0, a.proxy_bits ? a.proxy_bits : 4};
+    while (a.block_table && a.k.shape[1] % c.keys) c.keys /= 2;
+    c.chunks = over(a.k.shape[3], 128 / c.bits);
+    c.bytes  = over(16 * c.chunks * c.keys + 2 * c.keys + c.chunks * 128 / c.bits + 4, 64) * 64;
+    return c;
+}
+
+static void check_copy(const problem &x, const params &p, const std::string &name) {
+    const copy_of c = copy_block(x.a);
+    CHECK_MSG(p.copy.keys == c.keys && p.copy.bytes == c.bytes && 1 << p.copy.shift == c.keys && p.copy.chunks == c.chunks
+                  && p.copy.blocks == x.a.k.shape[1] / c.keys && p.copy.bits == c.bits && p.kv_heads == x.a.k.shape[2]
+                  && p.proxy == x.a.proxy,
+              "%s: the copy is another", name.c_str());
+}
+
+/* Scores from a copy: each CTA has a run of blocks, and there are enough of them. */
+static void check_copied_scores(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+    const copy_of c = copy_block(x.a);
+    const int64_t items = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, 8),
+                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, FIXED_HEADS) * FIXED_PARTS;
+    check_copy(x, p, name);
+    CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"), "%s for scores", name.c_str());
+    CHECK_MSG(p.chunk_blocks > 0 && (int64_t)p.chunk_blocks * p.proxy_chunks >= p.blocks
+                  && (int64_t)p.chunk_blocks * (p.proxy_chunks - 1) < p.blocks,
+              "%s: %d x %d blocks of %d", name.c_str(), p.proxy_chunks, p.chunk_blocks, p.blocks);
+    CHECK_INT(p.fixed_ctas, fixed);
+    CHECK_MSG(p.fixed_every >= 1 && (p.fixed_every == 1 || (fixed - 1) * (int64_t)p.fixed_every < (int64_t)l.grid.x),
+              "%s: keys read exactly", name.c_str());
+    check_grid(l, fixed + items * p.proxy_chunks, 1, 1, name);
+    CHECK_MSG(divides_by(p.by_slices, over(p.group, 8)) && divides_by(p.by_kv, x.a.k.shape[2])
+                  && divides_by(p.by_chunks, p.proxy_chunks),
+              "%s: divisors", name.c_str());
+    CHECK_MSG(p.ring_slots >= 1 && p.ring_slots <= RING_SLOTS && p.slot_bytes == 64 / c.keys * c.bytes
+                  && l.dynamic >= (uint64_t)(8 * p.ring_slots * p.slot_bytes),
+              "%s: ring", name.c_str());
+    CHECK_INT(p.arrivals, p.portions > 1 ? x.a.q.shape[0] * p.heads : 0);
+}
+
+static void check_copied_gather(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+    const int64_t samples = x.o.num_samples ? x.o.num_samples : 128;
+    check_copy(x, p, name);
+    CHECK_MSG(name == "k_proxy_gather", "%s", name.c_str());
+    CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128), "%s: draws", name.c_str());
+    check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
+}
+
+static std::vector<part> copied_parts(const problem &x, const params &p) {
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
+    const bool full = x.o.stash == SANTA_STASH_DEFAULT || x.o.stash == SANTA_STASH_F32;
+    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8}, {"stash", p.stash, blocks * 64 * (full ? 4 : 1), 16},
+                               {"spreads", p.spreads, blocks * 4, 4},
+                               {"fixed", p.fixed, FIXED_PARTS * rows * (dv + 2) * 4, 4}};
+    if (x.stats) {
+        parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4});
+        parts.push_back({"draws", p.draws, rows * 4, 4});
+        parts.push_back({"found", p.found, rows * 16, 16});
+    } else {
+        CHECK(!p.keys && !p.draws && !p.found);
+    }
+    if (p.portions > 1) {
+        parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * (dv + 4) * 4, 4});
+        parts.push_back({"arrivals", p.arrived, rows * 4, 4});
+    }
+    return parts;
+}
+
 static int64_t most_draws(const problem &x, const params &p) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
                   tile = x.o.tile_size ? x.o.tile_size : 256;
@@ -291,6 +362,7 @@ static void check_gather(const problem &x, const standin_launch &l, const params
 static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
     const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
+    if (is_copied(x)) return copied_parts(x, p);
     if (x.o.method == SANTA_DENSE)
         return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
@@ -357,7 +429,7 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
             CHECK_INT(p.rows, which > 0 ? 1 : pass < rows - row ? pass : rows - row);
             if (which == 0) first = p;
             const uint64_t heads = (uint64_t)(row % pass) * (uint64_t)(x.a.q.shape[0] * x.a.q.shape[2]);
-            if (which == 1 && !dense) {
+            if (which == 1 && !dense && !is_copied(x)) {
                 const uint64_t blocks = heads * (uint64_t)p.blocks;
                 const uint64_t entry = x.o.stash == SANTA_STASH_F16 ? 2 : x.o.stash == SANTA_STASH_U8 ? 1 : 4;
                 CHECK_MSG((const char *)p.block_sums == (const char *)first.block_sums + blocks * 8
@@ -366,14 +438,17 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
                           "%s: another row's scores", name.c_str());
             }
             if (which == 2) {
-                CHECK(name == "k_stats");
+                CHECK(name == (is_copied(x) ? "k_proxy_stats" : "k_stats"));
                 check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
             } else if (which == 0) {
                 if (dense) check_dense(x, l, p, name);
+                else if (is_copied(x)) check_copied_scores(x, l, p, name);
                 else check_scores(x, l, p, name);
             } else if (dense) {
                 CHECK(name == "k_combine");
                 check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
+            } else if (is_copied(x)) {
+                check_copied_gather(x, l, p, name);
             } else {
                 check_gather(x, l, p, name);
             }
@@ -391,7 +466,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
     map_memory(bytes, shift);
     standin.start();
     if (s != SANTA_OK) {
-        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA, "\"%s\", but a workspace of %llu",
+        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA || s == SANTA_ERR_PROXY_NULL, "\"%s\", but a workspace of %llu",
                   santa_status_string(s), (unsigned long long)bytes);
         CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), s);
         CHECK_MSG(standin.calls == 0, "\"%s\", but %lld CUDA calls", santa_status_string(s),
@@ -656,6 +731,36 @@ static void every_kernel(void) {
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
+    for (const standin_card &card : standin_cards)
+        for (int64_t d : {64, 128, 256, 1024})
+            for (int64_t page : {0, 16, 96})
+                for (int bits : {2, 4}) {
+                    const sizes s = {3, 2, 20, 2, 3000, d, d, page, SANTA_BF16, NHD};
+                    problem x = make(s, SANTA_PROP);
+                    x.o.scores     = SANTA_SCORES_PROXY;
+                    x.a.proxy      = address(R_COPY);
+                    x.a.proxy_bits = bits;
+                    x.a.proxy_lens = (const int32_t *)address(R_COPY_LENS);
+                    x.o.num_samples = 300;
+                    x.stats = (santa_stats *)address(R_STATS);
+                    standin.card = &card;
+                    CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                    standin.start();
+                    CHECK_STATUS(santa_proxy_encode(&x.a, 100, 1000, (void *)0x5000), d <= 512 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                    if (d > 512) continue;
+                    CHECK_STATUS(santa_proxy_append(&x.a, 1, NULL), SANTA_OK);
+                    if (!CHECK_INT(standin.launches.size(), 2)) continue;
+                    const int64_t keys = copy_block(x.a).keys;
+                    for (int i = 0; i < 2; i++) {
+                        const standin_launch &l = standin.launches[(size_t)i];
+                        params p;
+                        memcpy((void *)&p, l.parameters.data(), sizeof p);
+                        check_copy(x, p, name_of(l));
+                        check_grid(l, i ? 1 : 1000 / keys - 100 / keys, 2, 3, name_of(l));
+                        CHECK(name_of(l) == "k_encode");
+                    }
+                    CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+                }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
@@ -730,6 +835,12 @@ static problem random_problem(test_rng *r) {
     if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
     if (one_in(r, 20)) x.o.num_combs = 2;
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
+    if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP) && one_in(r, 2)) {
+        x.o.scores     = SANTA_SCORES_PROXY;
+        x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
+        x.a.proxy_bits = (int)pick(r, {0, 2, 4});
+        if (one_in(r, 3)) x.a.proxy_lens = (const int32_t *)address(R_COPY_LENS);
+    }
     x.o.stash  = (santa_stash)test_below(r, 4);
     x.o.seed   = test_next(r);
     x.o.stream = one_in(r, 2) ? NULL : (void *)0x5000;

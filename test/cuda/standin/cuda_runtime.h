@@ -18,6 +18,7 @@
 #define __forceinline__ inline
 
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 struct dim3 {
     unsigned x, y, z;
     dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) { }
