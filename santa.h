@@ -297,9 +297,9 @@
    the capacity (of a page). With F = 32 features a chunk at 4 bits, 64 at 2 bits, and C =
    head_dim / F rounded up, a block holds
        codes   [C][N][16]  byte i of chunk c: features F c + i (lowest bits), F c + 16 + i, ..
-       gains   [N]         f16, little-endian
+       gains   [N]         f16, bytes in the machine's order
        centre  [C * F]     int8
-       scale   f32, little-endian; then zeros up to a multiple of 64 bytes
+       scale   f32, likewise; then zeros up to a multiple of 64 bytes
    and stands for keys x = H D k: D signs, feature f the bit f % 32 of word f / 32 % 4 of
    philox(counter = {f / 128, 0, 0, 0}, key = {0x5eed, 0x70726f78}), H the orthonormal
    Walsh-Hadamard transform of each piece of features as long as the largest power of two in
