@@ -268,6 +268,8 @@
                      right on average, but for the normalisation within the block. Adds a little
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
+   From a copy of K either rounded stash has a byte for a key, 1/16 of an octave a step, down to
+   2^-16 of its block's largest: each key is weighed with the chance that it had.
 
    >>proxy
 
@@ -4984,6 +4986,19 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     santa__finish_copied(j, x0, h, heads, mass, &l, head);
 }
 
+/* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a key
+   that cannot be drawn is missing, but any other chance is made up for by its weight. */
+static void santa__round_octaves(float *u, int64_t n) {
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        const double octave = 0.6931471805599453;
+        double code;
+        if (!(u[i] > 0.0f)) continue;
+        code = floor(log((double)u[i]) * (-16.0 / octave) + 0.5);
+        u[i] = (float)exp(SANTA__MIN(code, 254.0) * (-octave / 16.0));
+    }
+}
+
 static void santa__copied_row(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
@@ -5018,9 +5033,7 @@ static void santa__copied_row(santa__job *j, int64_t row) {
             santa__copied_shares(j, m, &head[h].state, 0);
         }
         if (j->o->stash > SANTA_STASH_F32) {
-            santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, x0 + h);
-            santa__round_stash(j->o->stash, &dither, m->first * SANTA_BLOCK, m->blocks * SANTA_BLOCK,
-                               santa__weights_of(j, x0 + h));
+            santa__round_octaves(santa__weights_of(j, x0 + h), m->blocks * SANTA_BLOCK);
             santa__copied_shares(j, m, &head[h].state, 1);
         }
     }
