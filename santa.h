@@ -287,7 +287,9 @@
    then show more than exact_above, or the copy has a NaN, the head is done again with exact
    scores. stats counts both. A key that the copy underrates by x is drawn exp(-x) times as
    often and weighs exp(x) times as much where it is drawn: rare large errors that no guard
-   sees, which is what 4 bits, the rotation and the rescue are for. Take 2 bits only with rescue.
+   sees, which is what 4 bits, the rotation and the rescue are for. One that it puts 87 below the
+   best is never drawn. Take 2 bits only with rescue, of 4 * num_samples keys where scores spread
+   by 4 and more.
    pps: one comb for the heads of a group. sys, prop: one for each head; a key with S p^ >= 1 is
    there surely and counts once. num_combs must be 1.
    top-k: the num_samples keys of largest s^ with their exact scores, beside those always read.
@@ -7121,7 +7123,9 @@ static const santa__kernels SANTA__ISA(kernels) = {
 /* >>history
    0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
                     sampled (the ones left out are drawn). All others are those of 0.1.0. New:
-                    SANTA_PPS; num_combs; first_key and context_lens; santa_problem, which backends now get;
+                    SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
+                    (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); num_combs;
+                    first_key and context_lens; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
