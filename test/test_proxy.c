@@ -790,7 +790,7 @@ static double mean_square(ref_problem *p, santa_options o, int64_t draws, const 
    draws; the mass is right on average. */
 static void any_copy(void) {
     for (int how = 0; how < WRONGS; how++)
-        for (int bits = 2; bits <= 4; bits += 2) {
+        for (int bits = test_quick ? 4 : 2; bits <= 4; bits += 2) {
             ref_problem p;
             group_make(&p, 3, 400, 32, 12, 0.6, (uint64_t)how);
             unsigned char *memory = copy_make(&p, bits);
@@ -1017,8 +1017,8 @@ static void rescue(void) {
     const int64_t draws = test_quick ? 20 : 60;
     const double  all = test_quick ? 1.4 : 1.15, head = test_quick ? 2.0 : 1.4;
     double without = 0.0;
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int i = 0; i < 6; i++) {
+    for (int kind = 0; kind < KINDS; kind += 1 + test_quick)
+        for (int i = test_quick; i < 6; i += 1 + test_quick) {
             santa_proxy_options guards;
             santa_stats x;
             double worst = 0.0;
@@ -1050,8 +1050,8 @@ static void rescue(void) {
 static void useless_copies(void) {
     static const int ways[] = {RANDOM_CODES, OTHER_KEYS, RANDOM_BYTES, TRIPLE};
     const int64_t draws = test_quick ? 30 : 100;
-    for (int m = 0; m < 3; m++)
-        for (int i = 0; i < 4; i++) {
+    for (int m = 0; m < 3; m += 1 + test_quick)
+        for (int i = 0; i < 4; i += 1 + test_quick) {
             const santa_method method = m == 0 ? SANTA_PPS : m == 1 ? SANTA_SYS : SANTA_PROP;
             ref_problem p;
             double redone = 0.0, error = 0.0;
