@@ -2752,6 +2752,20 @@ k_proxy_scores(const __grid_constant__ params p) {
     const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
     if (range.from >= range.to || first >= last) { launch_dependents(); return; }
 
+    /* q of head `warp` of the slice, feature lane + 32 i: asked for first, or it would wait behind
+       the ring's bytes */
+    unsigned raw[8];
+    {
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                      + (head + min(warp, heads - 1)) * p.q_stride[2];
+        const auto load = [&](auto type) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                raw[i] = *(const decltype(type) *)(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
+        };
+        if (p.q_type == SANTA_F32) load(0u); else load((unsigned short)0);
+    }
+
     /* the ring */
     const int parts = BLOCK >> p.copy.shift, useful = (p.copy.scale + 4 + 15) & ~15;
     const unsigned mine = (unsigned)__cvta_generic_to_shared(slots)
@@ -2805,24 +2819,16 @@ k_proxy_scores(const __grid_constant__ params p) {
     for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
     launch_dependents();
 
-    /* q of head `warp` of the slice: feature lane + 32 i */
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     {
         float x[8], top = 0.0f;
-        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                      + (head + min(warp, heads - 1)) * p.q_stride[2];
         const int piece = p.piece;
         bool good = true;
-        const auto load = [&](auto convert) {       /* all on their way at once, each time for one type */
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                x[i] = convert(q + min(lane + 32 * i, p.d - 1) * p.q_stride[3]);
-        };
-        if (p.q_type == SANTA_F32) load([](const char *at) { return *(const float *)at; });
-        else if (p.q_type == SANTA_F16) load([](const char *at) { return __half2float(*(const __half *)at); });
-        else load([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
 #pragma unroll
         for (int i = 0; i < 8; i++) {
+            x[i] = p.q_type == SANTA_F32 ? __uint_as_float(raw[i])
+                 : p.q_type == SANTA_F16 ? __half2float(__ushort_as_half((unsigned short)raw[i]))
+                                         : __uint_as_float(raw[i] << 16);
             x[i] = lane + 32 * i < p.d && warp < heads ? __fmul_rn(x[i], p.scale) : 0.0f;
             x[i] = __uint_as_float(__float_as_uint(x[i]) ^ (p.signs[i] >> lane & 1u) << 31);
         }
