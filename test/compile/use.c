@@ -121,13 +121,14 @@ static void attend(void) {
 
 static void measure(void) {
     float  p[8];
-    double iid = 0.0, strat = 0.0, sys = 0.0, rows = 0.0;
+    double iid = 0.0, strat = 0.0, sys = 0.0, pps = 0.0, rows = 0.0;
     for (int j = 0; j < 8; j++) p[j] = 0.125f;
     EXPECT(santa_variance_workspace_size(8, DIM_V) <= SCRATCH);
     EXPECT(santa_variance_iid  (p, 8, v, DIM_V, DIM_V, 4, &iid,   workspace.bytes, SCRATCH) == SANTA_OK);
     EXPECT(santa_variance_strat(p, 8, v, DIM_V, DIM_V, 4, &strat, workspace.bytes, SCRATCH) == SANTA_OK);
     EXPECT(santa_variance_sys  (p, 8, v, DIM_V, DIM_V, 4, &sys,   workspace.bytes, SCRATCH) == SANTA_OK);
-    EXPECT(iid > 0.0 && strat <= iid && sys >= 0.0);
+    EXPECT(santa_variance_pps(p, NULL, 8, v, DIM_V, DIM_V, 4, &pps, workspace.bytes, SCRATCH) == SANTA_OK);
+    EXPECT(iid > 0.0 && strat <= iid && sys >= 0.0 && pps >= 0.0);
     EXPECT(santa_expected_distinct(SANTA_SYS, p, 8, 4, &rows) == SANTA_OK && near_to(rows, 4.0, 1e-6));
     EXPECT(near_to(santa_effective_keys(p, 8), 8.0, 1e-6));
     EXPECT(near_to(santa_relative_l2(v, v, 8), 0.0, 0.0));
@@ -165,8 +166,38 @@ static void convert_and_draw(void) {
     EXPECT(*santa_status_string(SANTA_ERR_NO_BACKEND) != 0);
 }
 
+/* Draws from a copy of K: with as many draws as there are, all keys, as exact attention. */
+static void copy(void) {
+    static union { double align; unsigned char bytes[1 << 14]; } proxy;
+    santa_attention a;
+    santa_options   o;
+    santa_stats     stats;
+    double          off = 0.0;
+    int             i;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    a.q = santa_view(q, SANTA_F32, 1, 1, HEADS, 8);
+    a.k = santa_view(k, SANTA_F32, 1, N, KV_HEADS, 8);
+    a.v = santa_view(v, SANTA_F32, 1, N, KV_HEADS, DIM_V);
+    a.out = santa_view(dense, SANTA_F32, 1, 1, HEADS, DIM_V);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+    EXPECT(santa_proxy_size(&a) > 0 && santa_proxy_size(&a) <= sizeof proxy.bytes);
+    a.proxy = proxy.bytes;
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM_V);
+    EXPECT(santa_proxy_encode(&a, 0, N - 10, NULL) == SANTA_OK);
+    EXPECT(santa_proxy_append(&a, 10, NULL) == SANTA_OK);
+    o.method = SANTA_PPS;
+    o.scores = SANTA_SCORES_PROXY;
+    o.num_samples = SANTA_MAX_SAMPLES;
+    EXPECT(santa_workspace_size(&a, &o) <= SCRATCH);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, &stats) == SANTA_OK);
+    for (i = 0; i < HEADS * DIM_V; i++) off += fabs((double)out[i] - (double)dense[i]);
+    EXPECT(off < 1e-3 && stats.proxy_rows_read > 0);
+}
+
 int main(void) {
     attend();
+    copy();
     measure();
     convert_and_draw();
     EXPECT(santa_isa_supported(SANTA_ISA_SCALAR) && santa_isa_supported(santa_best_isa()));
