@@ -2702,7 +2702,6 @@ static int64_t santa__capacity_tiles(const santa_options *o, int64_t n) {
 static int64_t santa__capacity_sizes(const santa_options *o, int64_t n) {
     return SANTA__MIN(o->num_samples + 1, n);
 }
-#define santa__capacity_copied santa__capacity_sizes
 
 static int64_t santa__items(const santa_options *o) { return o->item_end - o->item_begin; }
 
@@ -2853,6 +2852,23 @@ static char *santa__proxy_block(const santa_attention *a, const santa__format *f
     return (char *)a->proxy + ((at * a->k.shape[2] + kv_head) * f->blocks + j / f->keys) * f->bytes;
 }
 
+/* x as int8 times what is returned; NaN, and zeros, if a number is not finite. */
+static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
+    float top = 0.0f, unit;
+    int64_t c;
+    int bad = 0;
+    for (c = 0; c < n; c++) {
+        bad |= santa__not_finite(x[c]);
+        top = SANTA__MAX(top, (float)fabs((double)x[c]));
+    }
+    unit = bad ? santa__nan() : top / 127.0f;
+    for (c = 0; c < n; c++) {
+        const double level = unit > 0.0f ? floor((double)x[c] / (double)unit + 0.5) : 0.0;
+        code[c] = (char)(signed char)(level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level);
+    }
+    return unit;
+}
+
 /* What features are multiplied with before the butterflies: random signs, and what makes these
    orthonormal. 0 where there are no features. */
 static void santa__turn(const santa__format *f, float *turn) {
@@ -2999,26 +3015,16 @@ static int santa__form(const santa__job *j) {
 /* A scaled query for the copy of K: rotated, and in 8 bits. */
 static void santa__copy_query(const santa__job *j, const float *turn, int64_t x) {
     const int64_t features = j->plan->format.features, d = j->k.dim;
-    float *q = j->copy_q + x * features, top = 0.0f, unit;
+    float *q = j->copy_q + x * features;
     char *code = j->copy_codes + x * features;
     int64_t c;
-    int sum = 0, bad = 0;
+    int sum = 0;
     memset(q, 0, (size_t)features * sizeof *q);
     memcpy(q, j->q + x * j->plan->d_pad, (size_t)d * sizeof *q);
     j->kernel->rotate(q, turn, &j->plan->format);
-    for (c = 0; c < d; c++) {
-        bad |= santa__not_finite(q[c]);
-        top = SANTA__MAX(top, (float)fabs((double)q[c]));
-    }
-    unit = bad ? santa__nan() : top / 127.0f;
     memset(code, 0, (size_t)features);
-    for (c = 0; c < d && unit > 0.0f; c++) {
-        int level = (int)floor((double)q[c] / (double)unit + 0.5);
-        level = level > 127 ? 127 : level < -127 ? -127 : level;
-        code[c] = (char)(signed char)level;
-        sum += level;
-    }
-    j->copy_unit[x] = unit;
+    j->copy_unit[x] = santa__round_to_bytes(q, d, code);
+    for (c = 0; c < d; c++) sum += (signed char)code[c];
     j->copy_less[x] = j->plan->format.middle * (float)sum;
 }
 
@@ -3973,6 +3979,29 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
+/* So many keys, index[0 ..] or those from first on, join the states of all heads of the row that
+   begins with query x0: head g's lies g * stride bytes behind state. */
+static void santa__attend_keys(const santa__job *j, int64_t x0, const int32_t *index, int64_t first,
+                               int64_t count, santa__state *state, size_t stride, int moments) {
+    float u[SANTA__SLICE * SANTA_BLOCK];
+    santa__state *s[SANTA__SLICE];
+    int64_t at, g;
+    int h, i;
+    for (at = 0; at < count; at += SANTA_BLOCK) {
+        const santa__keys keys = santa__keys_from(index ? index + at : NULL, first + at, count - at);
+        const int n = (int)SANTA__MIN(count - at, (int64_t)SANTA_BLOCK);
+        for (g = 0; g < j->group; g += SANTA__SLICE) {
+            const int heads = (int)SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+            santa__score(j, keys, n, x0 + g, heads, u, SANTA_BLOCK);
+            for (h = 0; h < heads; h++) {
+                s[h] = (santa__state *)(void *)((char *)state + (size_t)(g + h) * stride);
+                for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
+            }
+            santa__attend(j, keys, n, heads, u, 0, s, moments);
+        }
+    }
+}
+
 /* What turns sums into attention: 1 / d times the keys' share beside the sink. *lse: natural
    log of the whole. */
 static double santa__normalise(const santa__job *j, int64_t x, float m, double d, float *lse) {
@@ -4022,20 +4051,12 @@ static void santa__mean_key(santa__encoder *x, int64_t j) {
 /* The centre in 8 bits, as those who read the block will see it. */
 static void santa__encode_centre(santa__encoder *x, char *block) {
     const santa__format *f = x->f;
-    float top = 0.0f, scale;
+    float scale;
     int64_t c;
-    for (c = 0; c < f->dim; c++) {
-        if (santa__not_finite(x->centre[c])) x->centre[c] = 0.0f;
-        top = SANTA__MAX(top, (float)fabs((double)x->centre[c]));
-    }
-    scale = top / 127.0f;
+    for (c = 0; c < f->dim; c++) if (santa__not_finite(x->centre[c])) x->centre[c] = 0.0f;
+    scale = santa__round_to_bytes(x->centre, f->dim, block + f->centre);
     memcpy(block + f->scale, &scale, sizeof scale);
-    for (c = 0; c < f->dim; c++) {
-        const double level = scale > 0.0f ? floor((double)x->centre[c] / (double)scale + 0.5) : 0.0;
-        const int code = level > 127.0 ? 127 : level < -127.0 ? -127 : (int)level;
-        block[f->centre + c] = (char)(signed char)code;
-        x->centre[c] = scale * (float)code;
-    }
+    for (c = 0; c < f->dim; c++) x->centre[c] = scale * (float)(signed char)block[f->centre + c];
 }
 
 /* The block that begins with key j of a sequence. */
@@ -4590,13 +4611,24 @@ static void santa__copied_range(const santa__job *j, int64_t x0, int64_t from, i
     }
 }
 
-/* Blocks from the job's first key to the last one that some row has in the copy. */
-static int64_t santa__num_copied(const santa__job *j) {
-    int64_t r, last = 0;
+/* The keys that some row of the job scores by the copy; none: to is 0. */
+static santa__part_of santa__copied_by_some(const santa__job *j) {
+    santa__part_of all;
+    int64_t r;
+    all.from = j->end;
+    all.to = 0;
     for (r = 0; r < j->rows; r++) {
         const santa__part_of part = santa__copied_keys(j, &j->range[r]);
-        if (part.from < part.to) last = SANTA__MAX(last, part.to);
+        if (part.from >= part.to) continue;
+        all.from = SANTA__MIN(all.from, part.from);
+        all.to = SANTA__MAX(all.to, part.to);
     }
+    return all;
+}
+
+/* Blocks from the job's first key to the last one of these. */
+static int64_t santa__num_copied(const santa__job *j) {
+    const int64_t last = santa__copied_by_some(j).to;
     return last ? (last - 1) / SANTA_BLOCK + 1 - j->begin / SANTA_BLOCK : 0;
 }
 
@@ -4605,17 +4637,13 @@ static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int6
     const santa__plan *p = j->plan;
     const int is_top = santa__has_traits(j->o, SANTA_BIASED);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
-    int64_t i, x, r, first = j->end, last = 0;
+    const santa__part_of all = santa__copied_by_some(j);
+    int64_t i, x;
     (void)span;
-    for (r = 0; r < j->rows; r++) {
-        const santa__part_of part = santa__copied_keys(j, &j->range[r]);
-        first = SANTA__MIN(first, part.from);
-        last = SANTA__MAX(last, part.to);
-    }
     for (i = from; i < to; i++) {
         const int64_t b = j->begin / SANTA_BLOCK + i;
-        santa__copied_scores(j, b, first, last, 0, j->queries, j->scores + i * SANTA_BLOCK, p->score_stride,
-                             squares);
+        santa__copied_scores(j, b, all.from, all.to, 0, j->queries, j->scores + i * SANTA_BLOCK,
+                             p->score_stride, squares);
         for (x = 0; x < j->queries && j->rows > 1; x++) {
             const santa__part_of part = santa__copied_keys(j, santa__range_of(j, x));
             float *s = j->scores + x * p->score_stride + i * SANTA_BLOCK;
@@ -4646,26 +4674,10 @@ static void santa__count_guards(santa__tally *tally, const santa__copied_head *x
 static int64_t santa__attend_fixed(const santa__job *j, int64_t x0, santa__part_of part,
                                    santa__copied_head *head) {
     const santa__range *r = santa__range_of(j, x0);
-    float u[SANTA__SLICE * SANTA_BLOCK];
-    santa__state *s[SANTA__SLICE];
-    int64_t at, n, g;
-    int h, i;
-    for (at = r->begin; at < r->end; at += n) {
-        const int64_t last = at < part.from ? part.from : r->end;
-        if (at >= part.from && at < part.to) { n = part.to - at; continue; }
-        n = SANTA__MIN(last - at, (int64_t)SANTA_BLOCK);
-        for (g = 0; g < j->group; g += SANTA__SLICE) {
-            const santa__keys keys = santa__keys_from(NULL, at, last - at);
-            const int heads = (int)SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-            santa__score(j, keys, (int)n, x0 + g, heads, u, SANTA_BLOCK);
-            for (h = 0; h < heads; h++) {
-                s[h] = &head[g + h].state;
-                for (i = (int)n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
-            }
-            santa__attend(j, keys, (int)n, heads, u, 0, s, SANTA__NO_MOMENTS);
-        }
-    }
-    return r->end - r->begin - (part.to - part.from);
+    const int64_t before = part.from - r->begin, behind = r->end - part.to;
+    santa__attend_keys(j, x0, NULL, r->begin, before, &head->state, sizeof *head, SANTA__NO_MOMENTS);
+    santa__attend_keys(j, x0, NULL, part.to, behind, &head->state, sizeof *head, SANTA__NO_MOMENTS);
+    return before + behind;
 }
 
 /* A head's blocks of the copy, without a sum yet. */
@@ -4690,7 +4702,7 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, const sant
    |q| gain)^2 over the copy's keys, by their masses, times their share beside the keys read
    exactly. Where these hide the copy's, its mass may well be exp(v / 2) times what it seems. */
 static double santa__expected_variance(const santa__job *j, int64_t x, const santa__mass *m) {
-    const int64_t skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
+    const int64_t skip = m->first - j->begin / SANTA_BLOCK;
     const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
     double sum = 0.0, grown;
     int64_t b;
@@ -4750,7 +4762,7 @@ static int64_t santa__likeliest(const santa__mass *m, const float *u, int64_t wa
 
 /* The head's likeliest keys get exact scores. Returns how many. */
 static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m) {
-    const int64_t skip = m->max - (SANTA__PART(float, j, block_max) + x * j->plan->blocks);
+    const int64_t skip = m->first - j->begin / SANTA_BLOCK;
     float *s = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
     float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
@@ -5217,25 +5229,8 @@ static santa__va santa__va_make(const santa__job *j) {
 
 /* The list's keys join a set of all heads. */
 static void santa__va_add_list(santa__va *x, int set, int64_t count) {
-    const santa__job *j = x->j;
-    float u[SANTA__SLICE * SANTA_BLOCK];
-    santa__state *s[SANTA__SLICE];
-    int64_t at, g;
-    int h, i;
-    for (at = 0; at < count; at += SANTA_BLOCK) {
-        const santa__keys keys = santa__keys_from(x->list + at, 0, count - at);
-        const int n = (int)SANTA__MIN(count - at, (int64_t)SANTA_BLOCK);
-        for (g = 0; g < j->group; g += SANTA__SLICE) {
-            const int heads = (int)SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
-            santa__score(j, keys, n, g, heads, u, SANTA_BLOCK);
-            for (h = 0; h < heads; h++) {
-                s[h] = &x->head[g + h].sums[set];
-                for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
-            }
-            santa__attend(j, keys, n, heads, u, 0, s,
-                          set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
-        }
-    }
+    santa__attend_keys(x->j, 0, x->list, 0, count, &x->head->sums[set], sizeof *x->head,
+                       set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
 }
 
 static int64_t santa__list_range(int32_t *list, int64_t count, int64_t from, int64_t to) {
@@ -5555,7 +5550,7 @@ static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
 
 /* Of the methods that draw from a copy of K. vAttention only predicts by it. */
 static const santa__method santa__method_copied = {
-    santa__capacity_copied, santa__needs_copied, NULL, santa__phases_copied
+    santa__capacity_sizes, santa__needs_copied, NULL, santa__phases_copied
 };
 
 static const santa__method *santa__method_of(const santa_options *o) {

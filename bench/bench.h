@@ -87,6 +87,19 @@ static const layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
+/* Of names that are there. */
+static inline const element *element_named(const char *name) {
+    const element *e = elements;
+    while (strcmp(e->name, name)) e++;
+    return e;
+}
+
+static inline const layout *layout_named(const char *name) {
+    const layout *l = layouts;
+    while (strcmp(l->name, name)) l++;
+    return l;
+}
+
 /* ------------------------------------------------------------ the floor */
 
 /* What a pass over K costs at best: sum part i of parts in the memory's order. 16-byte vectors

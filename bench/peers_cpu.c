@@ -21,18 +21,6 @@ typedef struct peer_case {
     size_t      workspace_bytes;
 } peer_case;
 
-static const element *element_named(const char *name) {
-    const element *e = elements;
-    while (strcmp(e->name, name)) e++;
-    return e;
-}
-
-static const layout *layout_named(const char *name) {
-    const layout *l = layouts;
-    while (strcmp(l->name, name)) l++;
-    return l;
-}
-
 static santa_attention attention(const peer_case *c) {
     const santa_dtype type = element_named(c->type)->dtype;
     const layout *l = layout_named(c->layout);
