@@ -139,12 +139,15 @@ struct params {
     int ring_slots, slot_bytes;                     /* of a warp; each holds 64 keys */
     int chunk_blocks, proxy_chunks;                 /* blocks of a CTA; such CTAs of an item */
     divisor by_chunks, by_kv;
-    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores, for p.fixed: each so many'th, first */
+    /* of k_proxy_scores, for p.fixed: each so many'th, first */
+    unsigned fixed_ctas, fixed_every;
     int stage_bytes;                                /* beside their attend_memory */
     float *spreads;                                 /* [batch, heads, blocks]: sum of u * gain^2 */
-    float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2]: sums, maximum, denominator */
-    float4 *found;                                  /* [batch, heads] of row q_index, behind those of earlier
-                                                       ones: expected and found variance, redone, has keys */
+    /* [FIXED_PARTS, batch, heads, dv + 2]: sums, maximum, denominator */
+    float *fixed;
+    /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
+       redone, has keys */
+    float4 *found;
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -267,7 +270,8 @@ struct combine_memory {
 };
 
 /* k_encode: rotated mean of a block, signs of the rotation, keys that are not finite. */
-enum { COPY_DIM = 512 };                            /* head_dim of a copy at most: 32 lanes, 16 features each */
+/* head_dim of a copy at most: 32 lanes, 16 features each */
+enum { COPY_DIM = 512 };
 struct copy_memory {
     float centre[COPY_DIM];
     unsigned signs[COPY_DIM / 32];
@@ -292,7 +296,8 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
    beside it, or attend's memory. */
-enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };               /* blocks of a warp in a long stream's CTA */
+/* blocks of a warp in a long stream's CTA */
+enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };
 struct proxy_scores_memory {
     u64 full[SCORE_WARPS][RING_SLOTS];
     signed char q[2][PASS_HEADS][PROXY_DIM];
@@ -339,7 +344,8 @@ void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
 template <int G> void k_proxy_scores(const params p) {
-    const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes), other = sizeof(attend_memory<FIXED_HEADS>);
+    const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
+          other = sizeof(attend_memory<FIXED_HEADS>);
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
@@ -2207,7 +2213,8 @@ __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, 
     float sum = 0.0f;
     if (bad) {
 #pragma unroll 1
-        for (int i = 0; i < keys; i++) if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(load(at + i * row), part));
+        for (int i = 0; i < keys; i++)
+            if (!bad[i]) sum = __fadd_rn(sum, __fmul_rn(load(at + i * row), part));
         return sum;
     }
 #pragma unroll 1
@@ -2225,9 +2232,11 @@ __device__ __forceinline__ float column_mean(const params &p, const char *at, co
     const i64 row = p.k_stride[1];
     const int n = p.copy.keys;
     switch (p.k_type) {
-        case SANTA_F32: return column_mean(at, row, n, bad, [](const char *x) { return *(const float *)x; });
+        case SANTA_F32: return column_mean(at, row, n, bad,
+                                           [](const char *x) { return *(const float *)x; });
         case SANTA_F16:
-            return column_mean(at, row, n, bad, [](const char *x) { return __half2float(*(const __half *)x); });
+            return column_mean(at, row, n, bad,
+                               [](const char *x) { return __half2float(*(const __half *)x); });
         case SANTA_BF16:
             return column_mean(at, row, n, bad,
                                [](const char *x) { return __bfloat162float(*(const __nv_bfloat16 *)x); });
@@ -2264,7 +2273,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     const float norm = p.norm;
     unsigned *words = (unsigned *)slots;
     const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
-    const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from, to = p.from < 0 ? len : min(p.to, len);
+    const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from,
+          to = p.from < 0 ? len : min(p.to, len);
     const i64 first = ((from >> p.copy.shift) + blockIdx.x) << p.copy.shift;
     if (first + n > to) return;
     const i64 at = row_offset(p, p.k_stride, b, (int)first);
@@ -2281,7 +2291,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
         const char *at_piece[PER];
 #pragma unroll
         for (int i = 0; i < PER; i++)
-            at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + 8 * min(l + lanes * i, pieces - 1) * p.k_stride[3];
+            at_piece[i] = k + min(key, n - 1) * p.k_stride[1] + 8 * min(l + lanes * i, pieces - 1)
+                * p.k_stride[3];
         load_rows<8, PER>(p.k_type, p.any_vector_k, at_piece, p.k_stride[3], 8, x);
     };
     load(tid / lanes);                              /* all of the block on its way, before its columns */
@@ -2304,7 +2315,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     }
     if (tid < 32) {
         for (int f = lane; f < d; f += 32)
-            s.centre[f] = __uint_as_float(__float_as_uint(s.centre[f]) ^ (s.signs[f / 32] >> lane & 1u) << 31);
+            s.centre[f] = __uint_as_float(__float_as_uint(s.centre[f])
+                                          ^ (s.signs[f / 32] >> lane & 1u) << 31);
         __syncwarp();
         for (int step = 1; step < piece; step *= 2) {
             for (int i = lane; i < d / 2; i += 32) {
@@ -2323,7 +2335,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
         for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
         const float scale = top / 127.0f;
         for (int f = lane; f < p.copy.features; f += 32) {
-            const double level = scale > 0.0f && f < d ? floor((double)s.centre[f] / (double)scale + 0.5) : 0.0;
+            const double level =
+                scale > 0.0f && f < d ? floor((double)s.centre[f] / (double)scale + 0.5) : 0.0;
             const int code = (int)fmin(fmax(level, -127.0), 127.0);
             block[p.copy.centre + f] = (char)code;
             if (f < d) s.centre[f] = __fmul_rn(scale, (float)code);
@@ -2362,7 +2375,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
 #pragma unroll
             for (int i = 0; i < PER; i++)
 #pragma unroll
-                for (int e = 0; e < 8; e++) x[i][e] = fmaf(x[i][e], side, __shfl_xor_sync(FULL, x[i][e], o));
+                for (int e = 0; e < 8; e++)
+                    x[i][e] = fmaf(x[i][e], side, __shfl_xor_sync(FULL, x[i][e], o));
         }
 #pragma unroll
         for (int o = 1; o < PER; o *= 2, stride *= 2)
@@ -2437,7 +2451,8 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             const int q = chunk * per_chunk + i;
             const unsigned w = q < pieces ? words[key * pitch + q] : 0, even = w & 0x0f0f0f0fu,
                            odd = w >> 4 & 0x0f0f0f0fu, up = (unsigned)(p.copy.bits * (i / 2));
-            const unsigned low = __byte_perm(even, odd, 0x5140) << up, high = __byte_perm(even, odd, 0x7362) << up;
+            const unsigned low = __byte_perm(even, odd, 0x5140) << up,
+                  high = __byte_perm(even, odd, 0x7362) << up;
             if (i & 1) { out[2] |= low; out[3] |= high; } else { out[0] |= low; out[1] |= high; }
         }
         ((uint4 *)block)[unit] = make_uint4(out[0], out[1], out[2], out[3]);
@@ -2482,17 +2497,20 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
    Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
-                                    int position, int begin, int middle, int from, int end, int part, int parts,
+                                    int position, int begin, int middle, int from, int end, int part,
+                                    int parts,
                                     char *stage, int room, float *out, i64 pitch) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
-              skip = min(part * each, all), count = min(each, all - skip), vector_v = p.vector_v && p.dv % 4 == 0;
+              skip = min(part * each, all), count = min(each, all - skip),
+              vector_v = p.vector_v && p.dv % 4 == 0;
     float acc[2][HEADS][4];
 #pragma unroll
     for (int h = 0; h < HEADS; h++)
 #pragma unroll
         for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
-    const auto load_query = [&](auto convert) {     /* all heads' on their way at once, each time for one type */
+    /* all heads' on their way at once, each time for one type */
+    const auto load_query = [&](auto convert) {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
                       + min(tid, p.d - 1) * p.q_stride[3];
         float x[HEADS];
@@ -2503,11 +2521,14 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     };
     static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
     if (p.q_type == SANTA_F32) load_query([](const char *at) { return *(const float *)at; });
-    else if (p.q_type == SANTA_F16) load_query([](const char *at) { return __half2float(*(const __half *)at); });
+    else if (p.q_type == SANTA_F16)
+        load_query([](const char *at) { return __half2float(*(const __half *)at); });
     else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
     if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = 0.0f; }
-    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;     /* no bank conflicts */
-    const bool staged = p.any_vector_k && vector_v && room >= row_bytes && k_bytes % 16 == 0 && v_bytes % 16 == 0;
+    /* no bank conflicts */
+    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;
+    const bool staged = p.any_vector_k && vector_v && room >= row_bytes && k_bytes % 16 == 0
+          && v_bytes % 16 == 0;
     const int at_once = staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
                                : (int)attend_memory<HEADS>::KEYS;
     for (int base = 0; base < count; base += at_once) {
@@ -2536,7 +2557,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
             const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
             const i64 at = row_offset(p, p.k_stride, b, j);
-            const char *row = staged ? stage + i * row_bytes : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
+            const char *row = staged ? stage + i * row_bytes
+                  : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
             const i64 step = staged ? p.k_size : p.k_stride[3];
             float dot[HEADS];
 #pragma unroll
@@ -2599,7 +2621,8 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                 for (int u = 0; u < 4; u++) {
                     const i64 at = row_offset(p, p.v_stride, b, key_at(min(i0 + 8 * u, n - 1)));
                     none[u] = at == NO_ROW || i0 + 8 * u >= n || col >= p.dv;
-                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes + (col < p.dv ? col : 0) * p.v_size
+                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes
+                        + (col < p.dv ? col : 0) * p.v_size
                                      : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
                                            + (col < p.dv ? col : 0) * p.v_stride[3];
                 }
@@ -2689,10 +2712,12 @@ __device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
     unsigned done = 0;
     while (!done) {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], %2; selp.u32 %0, 1, 0, q; }"
+        asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], %2; "
+                     "selp.u32 %0, 1, 0, q; }"
                      : "=r"(done) : "r"(at), "r"(phase) : "memory");
 #else
-        asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; selp.u32 %0, 1, 0, q; }"
+        asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; "
+                     "selp.u32 %0, 1, 0, q; }"
                      : "=r"(done) : "r"(at), "r"(phase) : "memory");
 #endif
     }
@@ -2730,10 +2755,12 @@ k_proxy_scores(const __grid_constant__ params p) {
         const int part = (int)(id % FIXED_PARTS), slices = (p.group + FIXED_HEADS - 1) / FIXED_HEADS;
         id /= FIXED_PARTS;
         const int of = (int)(id / (unsigned)slices), slice = (int)id - of * slices,
-                  b = (int)p.by_kv.quotient((unsigned)of), head = (of - b * (int)p.kv_heads) * p.group + slice * FIXED_HEADS;
+                  b = (int)p.by_kv.quotient((unsigned)of),
+                  head = (of - b * (int)p.kv_heads) * p.group + slice * FIXED_HEADS;
         const proxy_range range = copied_range(p, b);
         launch_dependents();
-        attend(p, *(attend_memory<FIXED_HEADS> *)slots, b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS),
+        attend(p, *(attend_memory<FIXED_HEADS> *)slots, b, head,
+               min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS),
                range.position, range.begin, range.from, range.to, range.end, part, FIXED_PARTS,
                (char *)slots + sizeof(attend_memory<FIXED_HEADS>), p.stage_bytes,
                p.fixed + (((i64)part * p.batch + b) * p.heads + head) * (p.dv + 2), p.dv + 2);
@@ -2746,7 +2773,8 @@ k_proxy_scores(const __grid_constant__ params p) {
     const unsigned rest = p.by_slices.quotient(id);
     const int slice = (int)(id - rest * p.by_slices.d), b = (int)p.by_kv.quotient(rest),
               kv = (int)(rest - (unsigned)b * p.by_kv.d);
-    const int head = kv * p.group + slice * PASS_HEADS, heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
+    const int head = kv * p.group + slice * PASS_HEADS,
+          heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
     const proxy_range range = copied_range(p, b);
     const int first = max(range.from / BLOCK, (int)chunk * p.chunk_blocks);
     const int last = min((range.to + BLOCK - 1) / BLOCK, (int)(chunk + 1) * p.chunk_blocks);
@@ -2781,9 +2809,11 @@ k_proxy_scores(const __grid_constant__ params p) {
 #if __CUDA_ARCH__ >= 900
         if (simple) {
             if (lane == 0) {
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(bar), "r"(useful) : "memory");
+                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                             :: "r"(bar), "r"(useful) : "memory");
                 asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                             "[%0], [%1], %2, [%3];" :: "r"(at), "l"(next), "r"(useful), "r"(bar) : "memory");
+                             "[%0], [%1], %2, [%3];"
+                             :: "r"(at), "l"(next), "r"(useful), "r"(bar) : "memory");
             }
             next += SCORE_WARPS * p.copy.bytes;
             return;
@@ -2802,14 +2832,16 @@ k_proxy_scores(const __grid_constant__ params p) {
                          :: "r"(bar), "r"(__popc(good) * useful) : "memory");
         __syncwarp();
         if (from)
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                         "[%0], [%1], %2, [%3];"
                          :: "r"(to), "l"(from), "r"(useful), "r"(bar) : "memory");
 #else
         for (int part = 0; part < parts; part++) {
             const char *row = (const char *)__shfl_sync(FULL, (u64)from, part);
             const unsigned dst = __shfl_sync(FULL, to, part);
             for (int i = 16 * lane; row && i < useful; i += 512)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst + i), "l"(row + i) : "memory");
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                             :: "r"(dst + i), "l"(row + i) : "memory");
         }
         asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(bar) : "memory");
 #endif
@@ -2858,7 +2890,8 @@ k_proxy_scores(const __grid_constant__ params p) {
         for (int i = 0; i < 8; i++) {
             if (32 * i > p.copy.features) break;    /* a group more: zeros */
             const float coarse = t > 0.0f ? fminf(floorf(x[i] / t + 0.5f), 127.0f) : 0.0f;
-            const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f), 127.0f);
+            const float fine = fminf(fmaxf(rintf((x[i] - t * coarse) * (254.0f * inverse)), -127.0f),
+                                     127.0f);
             sum += (int)coarse;
             s.q[0][warp][lane + 32 * i] = (signed char)(int)coarse;
             s.q[1][warp][lane + 32 * i] = (signed char)(int)(t > 0.0f ? fine : 0.0f);
@@ -2879,7 +2912,8 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
             for (int g = 0; g < STATIC; g++)
 #pragma unroll
-                for (int e = 0; e < 2; e++) q[k][g][e] = *(const unsigned *)&s.q[k][r][32 * g + 16 * e + 4 * c];
+                for (int e = 0; e < 2; e++)
+                    q[k][g][e] = *(const unsigned *)&s.q[k][r][32 * g + 16 * e + 4 * c];
     /* heads of this lane: 2 c and 2 c + 1, or one of them, the other at the lane beside */
     const bool few = heads <= 4;
     const int own = few ? 2 * (c & 1) + (c >> 1) : 2 * c;
@@ -2895,7 +2929,8 @@ k_proxy_scores(const __grid_constant__ params p) {
         const int key = 8 * (lane & 7) + ((4 * k + (lane >> 3)) ^ (lane & 7));
         row_at[k] = (unsigned)((key >> p.copy.shift) * p.copy.bytes + 16 * (key & (p.copy.keys - 1)));
     }
-    const unsigned part_at = (unsigned)(8 * r >> p.copy.shift) * (unsigned)p.copy.bytes;      /* of this lane's keys */
+    /* of this lane's keys */
+    const unsigned part_at = (unsigned)(8 * r >> p.copy.shift) * (unsigned)p.copy.bytes;
     const unsigned centre_at = (unsigned)((8 * (lane & 7) >> p.copy.shift) * p.copy.bytes + p.copy.centre
                                           + 16 * (lane >> 3));
     const bool log_stash = p.stash_type != SANTA_STASH_F32;
@@ -2923,7 +2958,8 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     mma_codes(sums[i], w[2 * i] & 0x0f0f0f0fu, w[2 * i + 1] & 0x0f0f0f0fu,
-                              w[2 * i] >> 4 & 0x0f0f0f0fu, w[2 * i + 1] >> 4 & 0x0f0f0f0fu, q[0][g][0], q[0][g][1]);
+                              w[2 * i] >> 4 & 0x0f0f0f0fu, w[2 * i + 1] >> 4 & 0x0f0f0f0fu, q[0][g][0],
+                              q[0][g][1]);
             }
 #pragma unroll
             for (int g = 0; g < STATIC; g += 2) {
@@ -2932,7 +2968,8 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
                     mma_centre(centre[k], w[0], w[1], q[k][g][0], q[k][g][1]);
-                    if (g + 1 < STATIC) mma_centre(centre[k], w[2], w[3], q[k][g + 1 < STATIC ? g + 1 : g][0],
+                    if (g + 1 < STATIC)
+                        mma_centre(centre[k], w[2], w[3], q[k][g + 1 < STATIC ? g + 1 : g][0],
                                                    q[k][g + 1 < STATIC ? g + 1 : g][1]);
                 }
             }
@@ -2940,7 +2977,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             const unsigned mask = p.copy.bits == 4 ? 0x0f0f0f0fu : 0x03030303u;
 #pragma unroll 1
             for (int g = 0; g < groups; g++) {
-                const int chunk_of = p.copy.bits == 4 ? g : g / 2, down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
+                const int chunk_of = p.copy.bits == 4 ? g : g / 2,
+                      down = p.copy.bits == 4 ? 0 : 4 * (g & 1);
                 const unsigned b0 = *(const unsigned *)&s.q[0][r][32 * g + 4 * c],
                                b1 = *(const unsigned *)&s.q[0][r][32 * g + 16 + 4 * c];
                 unsigned w[8];
@@ -2949,7 +2987,8 @@ k_proxy_scores(const __grid_constant__ params p) {
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     mma_codes(sums[i], w[2 * i] >> down & mask, w[2 * i + 1] >> down & mask,
-                              w[2 * i] >> (down + p.copy.bits) & mask, w[2 * i + 1] >> (down + p.copy.bits) & mask,
+                              w[2 * i] >> (down + p.copy.bits) & mask,
+                              w[2 * i + 1] >> (down + p.copy.bits) & mask,
                               b0, b1);
                 if (g & 1) continue;                /* the centre: two groups at a time */
                 load_matrices(at + centre_at + 32 * g, w);
@@ -2970,7 +3009,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             exchange(y.x, y.y, r & 2);
             exchange(y.z, y.w, r & 2);
             const unsigned turn = r & 1 ? 0x1032 : 0x3210;
-            const unsigned z[4] = { __byte_perm(y.x, 0, turn), __byte_perm(y.y, 0, turn), __byte_perm(y.z, 0, turn),
+            const unsigned z[4] = { __byte_perm(y.x, 0, turn), __byte_perm(y.y, 0, turn),
+                  __byte_perm(y.z, 0, turn),
                                     __byte_perm(y.w, 0, turn) };
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -3054,12 +3094,15 @@ k_proxy_scores(const __grid_constant__ params p) {
                         const int j = block * BLOCK + 8 * r + (i ^ r);
                         if (j < range.from || j >= range.to) { x[i] = 0.0f; n[i] = 255; }
                     }
-                unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040), __byte_perm(n[2], n[3], 0x0040), 0x5410);
-                unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040), __byte_perm(n[6], n[7], 0x0040), 0x5410);
+                unsigned low = __byte_perm(__byte_perm(n[0], n[1], 0x0040),
+                                           __byte_perm(n[2], n[3], 0x0040), 0x5410);
+                unsigned high = __byte_perm(__byte_perm(n[4], n[5], 0x0040),
+                                            __byte_perm(n[6], n[7], 0x0040), 0x5410);
                 exchange(low, high, r & 4);
                 const unsigned turn = 0x3210u ^ (unsigned)(r & 3) * 0x1111u;
                 if (h < heads)
-                    *(uint2 *)(entries_at + other * BLOCK) = make_uint2(__byte_perm(low, 0, turn), __byte_perm(high, 0, turn));
+                    *(uint2 *)(entries_at + other * BLOCK) =
+                        make_uint2(__byte_perm(low, 0, turn), __byte_perm(high, 0, turn));
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
@@ -3120,7 +3163,8 @@ struct drawn_key { int entry; float begin, below, mass, stretch; };
 
 /* As find_keys: four lanes to a tooth. `want`: this lane's tooth, as mass of its block. */
 template <typename U>
-__device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int block, float want, float sum) {
+__device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int block, float want,
+                                                float sum) {
     enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES };
     const int lane = threadIdx.x & 31, quarter = lane % LANES;
     drawn_key found = { -1, 0.0f, 0.0f, 0.0f, 0.0f };
@@ -3129,7 +3173,8 @@ __device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int b
         entries<U> x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            x[i].load(stash + (i64)__shfl_sync(FULL, block, base0 + DRAWS * i + lane / LANES) * BLOCK + EACH * quarter);
+            x[i].load(stash + (i64)__shfl_sync(FULL, block, base0 + DRAWS * i + lane / LANES) * BLOCK
+                      + EACH * quarter);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int base = base0 + DRAWS * i, of = base + lane / LANES;
@@ -3144,7 +3189,8 @@ __device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int b
                 const float y = __shfl_up_sync(FULL, end, o, LANES);
                 if (quarter >= o) end += y;
             }
-            const float stretch = __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES), __shfl_sync(FULL, sum, of));
+            const float stretch = __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES),
+                                             __shfl_sync(FULL, sum, of));
             t = __fmul_rn(t, stretch);
             float begin = __shfl_up_sync(FULL, end, 1, LANES);
             if (quarter == 0) begin = 0.0f;
@@ -3216,7 +3262,8 @@ __device__ __forceinline__ float dot_rows(const params &p, const float *q, const
         sum[u] += __shfl_xor_sync(FULL, sum[u], 1);
         sum[u] += __shfl_xor_sync(FULL, sum[u], 2);
     }
-    const float low = __shfl_sync(FULL, sum[0], 4 * (lane & 7)), high = __shfl_sync(FULL, sum[1], 4 * (lane & 7));
+    const float low = __shfl_sync(FULL, sum[0], 4 * (lane & 7)),
+          high = __shfl_sync(FULL, sum[1], 4 * (lane & 7));
     return lane & 8 ? high : low;
 }
 
@@ -3226,7 +3273,8 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
     float mine = 0.0f;
     for (int i = 0; i < 16; i++) {
         float sum = 0.0f;
-        for (int f = lane; f < p.d; f += 32) sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+        for (int f = lane; f < p.d; f += 32)
+            sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
 #pragma unroll
         for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if ((lane & 15) == i) mine = sum;
@@ -3282,10 +3330,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     const i64 fixed_pitch = (i64)p.batch * p.heads * (p.dv + 2);
     float tops[FIXED_PARTS], fixed_top = MASKED, fixed_sum = 0.0f, fixed_f = 0.0f;
 #pragma unroll
-    for (int i = 0; i < FIXED_PARTS; i++) fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
+    for (int i = 0; i < FIXED_PARTS; i++)
+        fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
 #pragma unroll
     for (int i = 0; i < FIXED_PARTS; i++) {
-        const float y = fixed[i * fixed_pitch + p.dv + 1], z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
+        const float y = fixed[i * fixed_pitch + p.dv + 1],
+              z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
                     keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
         fixed_sum += y == y ? keep * y : y;
         fixed_f += keep * z;
@@ -3349,7 +3399,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     x.total = total;
     /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
     const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
-    const bool light = !no_fixed && fixed_top - m > 100.0f;           /* the copy's keys are nothing beside the others */
+    /* the copy's keys are nothing beside the others */
+    const bool light = !no_fixed && fixed_top - m > 100.0f;
     const float lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
     const double all = total + (double)fixed_sum * (double)lift_fixed;
     const double step = all * p.per_sample;         /* from tooth to tooth */
@@ -3445,9 +3496,11 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
             float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
             if (p.v_type == SANTA_F32)
-                gather_rows<float, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
+                gather_rows<float, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight,
+                                      part);
             else
-                gather_rows<narrow, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
+                gather_rows<narrow, 1>(p, 128 * ch, rows, memory.warps[warp].at,
+                                       memory.warps[warp].weight, part);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (ch == 0) acc[0][k] += part[0][k]; else acc[1][k] += part[0][k];
@@ -3510,7 +3563,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     float part_f = f, part_w = weights[0], lift = 1.0f, top = fixed_top;
     double estimate = (double)fixed_sum;
     if (again) {
-        attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end, 0, 1,
+        attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
+               0, 1,
                nullptr, 0, memory.state, 0);
         __syncthreads();
         part_f = part_w = 0.0f;
@@ -3528,7 +3582,9 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
     if (tid == 0) {
         if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
-        if (p.found) p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f, range.begin < range.end ? 1.0f : 0.0f);
+        if (p.found)
+            p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
+                                       range.begin < range.end ? 1.0f : 0.0f);
         if (p.lse)
             p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head]
                 = bad ? __int_as_float(0x7fc00000)
@@ -3537,7 +3593,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (tid < p.dv) {
         const double share = sink_share(p, head, top, estimate);
         f = bad ? __int_as_float(0x7fc00000)
-          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share) * p.v_scale
+          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share)
+              * p.v_scale
                                : 0.0f;
         store_any(p.out_type,
                   p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
@@ -4009,7 +4066,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
               room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
     const i64 least_blocks = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room),
-              most = c.g.items * c.g.blocks >= 6 * resident * least_blocks ? 2 * least_blocks : least_blocks;
+              most = c.g.items * c.g.blocks >= 6 * resident * least_blocks
+              ? 2 * least_blocks : least_blocks;
     p.chunk_blocks = (int)(each < most ? each : most);
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
     p.fixed_ctas = (unsigned)c.g.fixed;
@@ -4021,7 +4079,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
     p.by_chunks = divide_by((unsigned)p.proxy_chunks);
-    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)), bytes);
+    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)),
+                                          bytes);
 }
 
 cudaError_t launch_proxy(call &c) {
@@ -4036,9 +4095,11 @@ cudaError_t launch_proxy(call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
-    const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather,
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  c.card.shared / 2);
-    return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true) : set;
+    return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true)
+        : set;
 }
 
 cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
@@ -4278,7 +4339,8 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
         if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     /* blocks that may end in the range; which ones do, the device sees */
     const i64 all = capacity / copy.keys, last = to < capacity ? to / copy.keys : all,
-              count = from < 0 ? ceil_div(from < -capacity ? capacity : -from, copy.keys) : last - from / copy.keys;
+              count = from < 0 ? ceil_div(from < -capacity ? capacity : -from, copy.keys)
+              : last - from / copy.keys;
     const i64 grid = count < all ? count : all;
     if (grid <= 0) return SANTA_OK;
     call c;

@@ -98,7 +98,8 @@ struct timer {
     }
 };
 
-struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };  /* bits: of a copy of K, or 0 */
+/* bits: of a copy of K, or 0 */
+struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };
 
 static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
 static const char *const stash_name[] = { "         ", "stash f32", "stash f16", "stash u8 " };               /* none: dense */
@@ -150,7 +151,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     char layout[32];
     snprintf(layout, sizeof layout, page ? "page %d" : hnd ? "HND" : "NHD", page);
     const auto read = [&](const void *p, size_t n) {
-        return t.median([&] { read_all<<<(unsigned)((n + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)p, n / 16, sink); }, runs);
+        return t.median([&] { read_all<<<(unsigned)((n + 65535) / 65536), 256, 0,
+            t.stream>>>((const uint4 *)p, n / 16, sink); }, runs);
     };
     const double floor = read(k, bytes);
     printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6,
@@ -158,7 +160,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     double dense = 0.0;
     int bits = 0;
     for (const method &m : methods) {
-        if (m.bits && m.bits != bits) {             /* the copy, as the last row of K is written and all at once */
+        /* the copy, as the last row of K is written and all at once */
+        if (m.bits && m.bits != bits) {
             if (a.proxy) CUDA(cudaFree(a.proxy));
             a.proxy = nullptr;
             a.proxy_bits = bits = m.bits;
@@ -167,7 +170,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
             CUDA(cudaMalloc(&a.proxy, size));
             const auto encode = [&] { if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1); };
             const auto append = [&] { if (santa_proxy_append(&a, 1, t.stream) != SANTA_OK) exit(1); };
-            const double made = t.median(encode, runs), added = t.median(append, runs), once = read(a.proxy, size);
+            const double made = t.median(encode, runs), added = t.median(append, runs),
+                  once = read(a.proxy, size);
             printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s; made in %.1f us, %.2f x reading K; append %.1f us\n", bits,
                    size / 1e6, once, size / once * 1e-6, made, made / floor, added);
         }

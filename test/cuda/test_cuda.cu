@@ -1538,18 +1538,22 @@ static void proxy_encode(void) {
                         far += step > 1 && step != 4 && step != 16 && step != 64 && step != 255;
                     }
                 }
-    printf("        %lld of %lld bytes differ, %lld by more than a step\n", (long long)off, (long long)all, (long long)far);
+    printf("        %lld of %lld bytes differ, %lld by more than a step\n", (long long)off,
+           (long long)all, (long long)far);
     CHECK(off * 10000 <= all && far * 100000 <= all);
 }
 
 /* The GPU's result from the CPU's copy against the CPU's: the same rows, but for draws that rounding moves. */
 static void compare_copies(problem &p, const santa_options &o, totals *t, const char *name) {
     const ref_spec &s = p.spec;
-    const double v_max = largest_row_of_v(p), eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type);
+    const double v_max = largest_row_of_v(p),
+          eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type);
     char what[160];
     snprintf(what, sizeof what, "%s: S %lld, types %d%d%d, %lld x %lld x %lld keys, heads %lld/%lld, dim %lld/%lld, page %lld, "
-             "bits %d", name, (long long)o.num_samples, (int)p.a.q.dtype, (int)p.a.k.dtype, (int)p.a.v.dtype,
-             (long long)s.batch, (long long)s.q_len, (long long)s.len, (long long)s.heads, (long long)s.kv_heads,
+             "bits %d", name, (long long)o.num_samples, (int)p.a.q.dtype, (int)p.a.k.dtype,
+                 (int)p.a.v.dtype,
+             (long long)s.batch, (long long)s.q_len, (long long)s.len, (long long)s.heads,
+             (long long)s.kv_heads,
              (long long)s.head_dim, (long long)s.head_dim_v, (long long)s.page_size, p.a.proxy_bits);
     on_gpu g(p.a, o);
     const result before = g.get();
@@ -1575,18 +1579,22 @@ static void compare_copies(problem &p, const santa_options &o, totals *t, const 
                 too_far += !(sqrt(difference) <= 4.0 * v_max);
             }
     CHECK_MSG(too_far == 0, "%s: %lld heads are NaN or far off", what, (long long)too_far);
-    CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys && r.stats.proxy_rows_read == cpu.proxy_rows_read
+    CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys
+              && r.stats.proxy_rows_read == cpu.proxy_rows_read
                   && r.stats.redone_rows == cpu.redone_rows,
-              "%s: stats: keys %lld, %lld; copied %lld, %lld; redone %lld, %lld", what, (long long)r.stats.keys,
+              "%s: stats: keys %lld, %lld; copied %lld, %lld; redone %lld, %lld", what,
+              (long long)r.stats.keys,
               (long long)cpu.keys, (long long)r.stats.proxy_rows_read, (long long)cpu.proxy_rows_read,
               (long long)r.stats.redone_rows, (long long)cpu.redone_rows);
-    CHECK_MSG(fabs(r.stats.expected_variance - cpu.expected_variance) <= 1e-3 * cpu.expected_variance + 2e-6,
+    CHECK_MSG(fabs(r.stats.expected_variance - cpu.expected_variance) <= 1e-3 * cpu.expected_variance
+              + 2e-6,
               "%s: expected variance %g, %g", what, r.stats.expected_variance, cpu.expected_variance);
     if (off == 0)
         CHECK_MSG(r.stats.v_rows_read == cpu.v_rows_read && r.stats.v_rows_head == cpu.v_rows_head
                       && r.stats.k_rows_read == cpu.k_rows_read && r.stats.draws == cpu.draws,
                   "%s: stats: V %lld, %lld; of heads %lld, %lld; K %lld, %lld; draws %lld, %lld", what,
-                  (long long)r.stats.v_rows_read, (long long)cpu.v_rows_read, (long long)r.stats.v_rows_head,
+                  (long long)r.stats.v_rows_read, (long long)cpu.v_rows_read,
+                  (long long)r.stats.v_rows_head,
                   (long long)cpu.v_rows_head, (long long)r.stats.k_rows_read, (long long)cpu.k_rows_read,
                   (long long)r.stats.draws, (long long)cpu.draws);
     t->rows += s.batch * s.q_len * s.heads;
@@ -1643,8 +1651,10 @@ static void proxy_same_rows(void) {
         }
     check_copies(t, "shapes");
     t = {0, 0, 0};
-    for (int64_t n : {1, 3, 4, 5, 63, 64, 65, 127, 128, 129, 131, 132, 133, 191, 192, 193, 1000}) run(proxy_spec(n, 128, SANTA_BF16, 0), 4, 16, "lengths");
-    for (int64_t samples : {1, 2, 31, 33, 255, 256, 257, 600, 5000}) run(proxy_spec(test_quick ? 400 : 3000, 128, SANTA_BF16, 0), 4, samples, "samples");
+    for (int64_t n : {1, 3, 4, 5, 63, 64, 65, 127, 128, 129, 131, 132, 133, 191, 192, 193, 1000})
+        run(proxy_spec(n, 128, SANTA_BF16, 0), 4, 16, "lengths");
+    for (int64_t samples : {1, 2, 31, 33, 255, 256, 257, 600, 5000})
+        run(proxy_spec(test_quick ? 400 : 3000, 128, SANTA_BF16, 0), 4, samples, "samples");
     check_copies(t, "lengths");
     t = {0, 0, 0};
     for (int extra = 0; extra < 7; extra++)
@@ -1689,11 +1699,13 @@ static void proxy_any_copy(void) {
                 with_copy p(s, bits);
                 test_rng rng = test_rng_make(3);
                 for (char &x : p.copy) x = (char)test_next(&rng);
-                const int64_t keys = page ? page : 64, chunks = bits, gains = 16 * chunks * keys, centre = gains + 2 * keys,
+                const int64_t keys = page ? page : 64, chunks = bits, gains = 16 * chunks * keys,
+                      centre = gains + 2 * keys,
                               scale = centre + chunks * 128 / bits, bytes = (scale + 4 + 63) / 64 * 64;
                 for (size_t at = 0; at + (size_t)bytes <= p.copy.size(); at += (size_t)bytes) {
                     for (int64_t i = 0; i < keys; i++) {
-                        const uint16_t gain = santa_f32_to_f16((float)test_uniform(&rng) * (bits == 4 ? 0.05f : 0.2f));
+                        const uint16_t gain = santa_f32_to_f16((float)test_uniform(&rng)
+                                                               * (bits == 4 ? 0.05f : 0.2f));
                         memcpy(&p.copy[at + (size_t)(gains + 2 * i)], &gain, 2);
                     }
                     const float f = 0.002f;
@@ -1708,10 +1720,14 @@ static void proxy_any_copy(void) {
                     for (int64_t h = 0; h < s.heads; h++) {
                         const double lse = ref_dense(&p, b, 0, h, want.data(), NULL);
                         for (int64_t c = 0; c < s.head_dim_v; c++)
-                            worst = std::max<double>(worst, fabs(ref_get(&r.out, b, 0, h, c) - want[(size_t)c]) / v_max);
-                        worst_lse = std::max<double>(worst_lse, fabs((double)r.lse[(size_t)(b * s.heads + h)] - lse));
+                            worst = std::max<double>(worst,
+                                                     fabs(ref_get(&r.out, b, 0, h, c)
+                                                          - want[(size_t)c]) / v_max);
+                        worst_lse = std::max<double>(worst_lse,
+                                                     fabs((double)r.lse[(size_t)(b * s.heads + h)] - lse));
                     }
-                printf("        stash %d, page %lld, %d bits: off by %.1e, lse %.1e\n", (int)stash, (long long)page, bits, worst,
+                printf("        stash %d, page %lld, %d bits: off by %.1e, lse %.1e\n", (int)stash,
+                       (long long)page, bits, worst,
                        worst_lse);
                 CHECK(worst <= 2e-5 && worst_lse <= 2e-4);
 
@@ -1723,8 +1739,10 @@ static void proxy_any_copy(void) {
                 std::copy_n(p.copy.begin(), x.copy.size() - 64, x.copy.begin());
                 const int64_t requests = test_quick ? 300 : 8000;
                 std::vector<char> many;
-                for (int64_t i = 0; i < requests; i++) many.insert(many.end(), x.copy.begin(), x.copy.end() - 64);
-                std::vector<std::vector<double>> exact((size_t)s.heads, std::vector<double>((size_t)s.head_dim_v));
+                for (int64_t i = 0; i < requests; i++)
+                    many.insert(many.end(), x.copy.begin(), x.copy.end() - 64);
+                std::vector<std::vector<double>> exact((size_t)s.heads,
+                                                       std::vector<double>((size_t)s.head_dim_v));
                 for (int64_t h = 0; h < s.heads; h++) ref_dense(&x, 0, 0, h, exact[(size_t)h].data(), NULL);
                 x.replicate(requests);
                 x.a.k.shape[0] = x.a.v.shape[0] = requests;
@@ -1746,7 +1764,8 @@ static void proxy_any_copy(void) {
                         worst_z = std::max<double>(worst_z, beyond / (sd / sqrt((double)requests) + 1e-30));
                         bias = std::max<double>(bias, fabs(mean) / (sd + 1e-30));
                     }
-                printf("        128 draws: z %.1f beyond a tenth, bias %.3f of the spread\n", worst_z, bias);
+                printf("        128 draws: z %.1f beyond a tenth, bias %.3f of the spread\n", worst_z,
+                       bias);
                 CHECK(worst_z < 5.0);
             }
 }
@@ -1775,8 +1794,10 @@ static void proxy_poison(void) {
                     int64_t wrong = 0;
                     for (int64_t b = 0; b < s.batch; b++)
                         for (int64_t h = 0; h < s.heads; h++)
-                            wrong += b == 1 && h >= 4 ? y.nans(b, 0, h) != s.head_dim_v + 1 : !y.same_row(b, 0, h, x, b);
-                    CHECK_MSG(wrong == 0, "type %d, stash %d, page %lld: %lld rows are wrong", (int)type, (int)stash,
+                            wrong += b == 1 && h >= 4 ? y.nans(b, 0, h) != s.head_dim_v + 1
+                                : !y.same_row(b, 0, h, x, b);
+                    CHECK_MSG(wrong == 0, "type %d, stash %d, page %lld: %lld rows are wrong", (int)type,
+                              (int)stash,
                               (long long)page, (long long)wrong);
                 }
 
@@ -1788,9 +1809,11 @@ static void proxy_poison(void) {
                             for (int64_t j = 64; j < 128; j++)
                                 for (int64_t c = 0; c < s.head_dim; c++) {
                                     double sum = 0.0;
-                                    for (int64_t g = 0; g < 4; g++) sum += ref_get(&z->a.q, b, 0, 4 * h + g, c);
+                                    for (int64_t g = 0; g < 4; g++)
+                                        sum += ref_get(&z->a.q, b, 0, 4 * h + g, c);
                                     ref_place(z, b, j, &i0, &i1);
-                                    ref_set(&z->a.k, i0, i1, h, c, 40.0 * sum * (type == SANTA_E4M3 ? 0.25 : 1.0));
+                                    ref_set(&z->a.k, i0, i1, h, c, 40.0 * sum
+                                            * (type == SANTA_E4M3 ? 0.25 : 1.0));
                                 }
                 few.encode();
                 spoilt.encode();
@@ -1813,7 +1836,8 @@ static void proxy_poison(void) {
                         if (y.nans(b, 0, h)) nans++;
                         else other += !y.same_row(b, 0, h, x, b);
                     }
-                CHECK_MSG(other == 0 && nans <= s.heads, "type %d, stash %d, page %lld: %lld heads read NaN, %lld differ", (int)type,
+                CHECK_MSG(other == 0 && nans <= s.heads,
+                          "type %d, stash %d, page %lld: %lld heads read NaN, %lld differ", (int)type,
                           (int)stash, (long long)page, (long long)nans, (long long)other);
             }
 }
@@ -1842,14 +1866,19 @@ static void proxy_redo(void) {
                     const double v_max = largest_row_of_v(p);
                     for (int64_t b = 0; b < s.batch; b++)
                         for (int64_t h = 0; h < s.heads; h++) {
-                            const double lse = ref_dense(&p, b, 0, h, want.data(), NULL), got = (double)r.lse[(size_t)(b * s.heads + h)];
+                            const double lse = ref_dense(&p, b, 0, h, want.data(), NULL),
+                                  got = (double)r.lse[(size_t)(b * s.heads + h)];
                             redone += ref_len(&p, b) >= 200;
                             worst = std::max<double>(worst, got == lse ? 0.0 : fabs(got - lse));
                             for (int64_t c = 0; c < s.head_dim_v; c++)
-                                worst = std::max<double>(worst, fabs(ref_get(&r.out, b, 0, h, c) - want[(size_t)c]) / v_max);
+                                worst = std::max<double>(worst,
+                                                         fabs(ref_get(&r.out, b, 0, h, c)
+                                                              - want[(size_t)c]) / v_max);
                         }
-                    CHECK_MSG(worst <= 1e-4 && r.stats.redone_rows == redone, "type %d, page %lld, by %d: off by %g, %lld heads of %lld",
-                              (int)type, (long long)page, by, worst, (long long)r.stats.redone_rows, (long long)redone);
+                    CHECK_MSG(worst <= 1e-4 && r.stats.redone_rows == redone,
+                              "type %d, page %lld, by %d: off by %g, %lld heads of %lld",
+                              (int)type, (long long)page, by, worst, (long long)r.stats.redone_rows,
+                              (long long)redone);
                 }
 }
 
@@ -1894,22 +1923,28 @@ static void proxy_errors(void) {
     NEED_DEVICE();
     with_copy p(proxy_spec(300, 64, SANTA_BF16, 0));
     on_gpu g(p.a, proxy_options(32));
-    const auto with = [&](const char *what, santa_status want, void (*change)(santa_attention *, santa_options *)) {
+    const auto with = [&](const char *what, santa_status want,
+                          void (*change)(santa_attention *, santa_options *)) {
         santa_attention a = g.a;
         santa_options   o = g.o;
         change(&a, &o);
         refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
     };
-    with("pps", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_PPS; });
-    with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
-    with("dense", SANTA_ERR_PROXY_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
+    with("pps", SANTA_ERR_BACKEND_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_PPS; });
+    with("top-k", SANTA_ERR_BACKEND_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
+    with("vattention", SANTA_ERR_BACKEND_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
+    with("dense", SANTA_ERR_PROXY_METHOD,
+         [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
     with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });
     with("a copy at an odd address", SANTA_ERR_BACKEND_ALIGNMENT,
          [](santa_attention *a, santa_options *) { a->proxy = (char *)a->proxy + 8; });
     static char host[64];
     with("a copy on the host", SANTA_ERR_HOST_POINTER,
-         [](santa_attention *a, santa_options *) { a->proxy = (char *)(((uintptr_t)host + 15) / 16 * 16); });
+         [](santa_attention *a, santa_options *) { a->proxy = (char *)(((uintptr_t)host + 15) / 16 * 16);
+         });
     santa_attention a = g.a;
     a.k.dtype = SANTA_Q8_0;
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
@@ -1941,7 +1976,8 @@ static const test_case behaviour[] = {
     {0, 0}
 };
 static const test_case copies[] = {
-    {"proxy_encode", proxy_encode}, {"proxy_same_rows", proxy_same_rows}, {"proxy_any_copy", proxy_any_copy},
+    {"proxy_encode", proxy_encode}, {"proxy_same_rows", proxy_same_rows},
+        {"proxy_any_copy", proxy_any_copy},
     {"proxy_poison", proxy_poison}, {"proxy_redo", proxy_redo}, {"proxy_graphs", proxy_graphs},
     {"proxy_errors", proxy_errors},
     {0, 0}

@@ -275,24 +275,29 @@ static copy_of copy_block(const santa_attention &a) {
 
 static void check_copy(const problem &x, const params &p, const std::string &name) {
     const copy_of c = copy_block(x.a);
-    CHECK_MSG(p.copy.keys == c.keys && p.copy.bytes == c.bytes && 1 << p.copy.shift == c.keys && p.copy.chunks == c.chunks
-                  && p.copy.blocks == x.a.k.shape[1] / c.keys && p.copy.bits == c.bits && p.kv_heads == x.a.k.shape[2]
+    CHECK_MSG(p.copy.keys == c.keys && p.copy.bytes == c.bytes && 1 << p.copy.shift == c.keys
+              && p.copy.chunks == c.chunks
+                  && p.copy.blocks == x.a.k.shape[1] / c.keys && p.copy.bits == c.bits
+                      && p.kv_heads == x.a.k.shape[2]
                   && p.proxy == x.a.proxy,
               "%s: the copy is another", name.c_str());
 }
 
 /* Scores from a copy: each CTA has a run of blocks, and there are enough of them. */
-static void check_copied_scores(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+static void check_copied_scores(const problem &x, const standin_launch &l, const params &p,
+                                const std::string &name) {
     const copy_of c = copy_block(x.a);
     const int64_t items = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, 8),
                   fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, FIXED_HEADS) * FIXED_PARTS;
     check_copy(x, p, name);
-    CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"), "%s for scores", name.c_str());
+    CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"),
+              "%s for scores", name.c_str());
     CHECK_MSG(p.chunk_blocks > 0 && (int64_t)p.chunk_blocks * p.proxy_chunks >= p.blocks
                   && (int64_t)p.chunk_blocks * (p.proxy_chunks - 1) < p.blocks,
               "%s: %d x %d blocks of %d", name.c_str(), p.proxy_chunks, p.chunk_blocks, p.blocks);
     CHECK_INT(p.fixed_ctas, fixed);
-    CHECK_MSG(p.fixed_every >= 1 && (p.fixed_every == 1 || (fixed - 1) * (int64_t)p.fixed_every < (int64_t)l.grid.x),
+    CHECK_MSG(p.fixed_every >= 1 && (p.fixed_every == 1
+                                     || (fixed - 1) * (int64_t)p.fixed_every < (int64_t)l.grid.x),
               "%s: keys read exactly", name.c_str());
     check_grid(l, fixed + items * p.proxy_chunks, 1, 1, name);
     CHECK_MSG(divides_by(p.by_slices, over(p.group, 8)) && divides_by(p.by_kv, x.a.k.shape[2])
@@ -304,18 +309,22 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
     CHECK_INT(p.arrivals, p.portions > 1 ? x.a.q.shape[0] * p.heads : 0);
 }
 
-static void check_copied_gather(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+static void check_copied_gather(const problem &x, const standin_launch &l, const params &p,
+                                const std::string &name) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128;
     check_copy(x, p, name);
     CHECK_MSG(name == "k_proxy_gather", "%s", name.c_str());
-    CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128), "%s: draws", name.c_str());
+    CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
+              "%s: draws", name.c_str());
     check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
 }
 
 static std::vector<part> copied_parts(const problem &x, const params &p) {
-    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads,
+          blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
     const bool full = x.o.stash == SANTA_STASH_DEFAULT || x.o.stash == SANTA_STASH_F32;
-    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8}, {"stash", p.stash, blocks * 64 * (full ? 4 : 1), 16},
+    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
+        {"stash", p.stash, blocks * 64 * (full ? 4 : 1), 16},
                                {"spreads", p.spreads, blocks * 4, 4},
                                {"fixed", p.fixed, FIXED_PARTS * rows * (dv + 2) * 4, 4}};
     if (x.stats) {
@@ -466,7 +475,8 @@ static santa_status run(const problem &x, size_t shift = 0) {
     map_memory(bytes, shift);
     standin.start();
     if (s != SANTA_OK) {
-        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA || s == SANTA_ERR_PROXY_NULL, "\"%s\", but a workspace of %llu",
+        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA || s == SANTA_ERR_PROXY_NULL,
+                  "\"%s\", but a workspace of %llu",
                   santa_status_string(s), (unsigned long long)bytes);
         CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), s);
         CHECK_MSG(standin.calls == 0, "\"%s\", but %lld CUDA calls", santa_status_string(s),
@@ -746,7 +756,8 @@ static void every_kernel(void) {
                     standin.card = &card;
                     CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     standin.start();
-                    CHECK_STATUS(santa_proxy_encode(&x.a, 100, 1000, (void *)0x5000), d <= 512 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                    CHECK_STATUS(santa_proxy_encode(&x.a, 100, 1000, (void *)0x5000),
+                                 d <= 512 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     if (d > 512) continue;
                     CHECK_STATUS(santa_proxy_append(&x.a, 1, NULL), SANTA_OK);
                     if (!CHECK_INT(standin.launches.size(), 2)) continue;
