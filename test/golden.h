@@ -349,43 +349,43 @@
     {0, 0xa91b8373u, 0xd315a042u}, /* 347: pps */
     {0, 0xce6661c6u, 0x3f5e4ed0u}, /* 348: pps */
     {2, 0x1fa4bf74u, 0xb900d8e0u}, /* 349: pps */
-    {1, 0x5569d767u, 0x7bb70622u}, /* 350: top-k */
+    {4, 0x36f12632u, 0xaa5edbdeu}, /* 350: top-k */
     {0, 0x5c8bb4f2u, 0x672adafdu}, /* 351: vattention */
-    {0, 0x2389821au, 0xac358642u}, /* 352: pps */
+    {0, 0xa17a577bu, 0x4aa4d35eu}, /* 352: pps */
     {0, 0xf45ff5f2u, 0x89a30255u}, /* 353: sys */
-    {0, 0xcc9ef1a7u, 0x6652c457u}, /* 354: top-k */
+    {0, 0xe9481c7au, 0xdfc91d22u}, /* 354: top-k */
     {0, 0x931272bdu, 0x984014b7u}, /* 355: vattention */
-    {1, 0xe79bdcf1u, 0xfdcde530u}, /* 356: pps */
-    {0, 0x764143eeu, 0x4d87bcbcu}, /* 357: sys */
+    {0, 0xe67eb1bau, 0x39072698u}, /* 356: pps */
+    {4, 0xa8953d2fu, 0x653c9029u}, /* 357: sys */
     {0, 0x215f9657u, 0x83c54167u}, /* 358: top-k */
-    {0, 0xb9179b0eu, 0x3715924au}, /* 359: vattention */
-    {0, 0x2ec316c3u, 0x3e161d1au}, /* 360: pps */
-    {0, 0xfffdafe4u, 0x4ddb4fb8u}, /* 361: sys */
-    {2, 0x4a99d34du, 0xc3b5929du}, /* 362: top-k */
-    {0, 0xf89a4285u, 0xd31abe35u}, /* 363: vattention */
+    {0, 0xf66352ccu, 0x203e53a8u}, /* 359: vattention */
+    {0, 0x0d660f2du, 0xd8a8bddfu}, /* 360: pps */
+    {0, 0xd02f8d9bu, 0x54a364eeu}, /* 361: sys */
+    {0, 0x2dc5e18fu, 0xf36380eeu}, /* 362: top-k */
+    {1, 0xf89a4285u, 0x5ed8718fu}, /* 363: vattention */
     {0, 0xce0cd975u, 0xe7623fc6u}, /* 364: pps */
-    {0, 0xd98e6daau, 0x15f25e7bu}, /* 365: sys */
-    {0, 0x8e4a64feu, 0x4b98ec3cu}, /* 366: top-k */
-    {0, 0x8a580722u, 0x704d98afu}, /* 367: vattention */
+    {1, 0xfccaee54u, 0x591aaeb0u}, /* 365: sys */
+    {0, 0x98e17960u, 0xc1f0fd1au}, /* 366: top-k */
+    {0, 0xee94bb02u, 0x5ba20066u}, /* 367: vattention */
     {0, 0xcb495f81u, 0xf25c1d06u}, /* 368: pps */
-    {0, 0x044b9150u, 0x8b063963u}, /* 369: sys */
-    {1, 0x2515ec98u, 0x9689bc3eu}, /* 370: top-k */
+    {0, 0x375c3182u, 0x8b063963u}, /* 369: sys */
+    {1, 0x0eef556eu, 0x88bfbe79u}, /* 370: top-k */
     {0, 0x67907880u, 0x4de80c54u}, /* 371: vattention */
-    {0, 0x7bd57dccu, 0xe2dd624au}, /* 372: pps */
+    {0, 0x8ac0b96cu, 0xa124c618u}, /* 372: pps */
     {0, 0x8cbaf864u, 0xed5ef30au}, /* 373: sys */
-    {0, 0x97f9548eu, 0x1cf5577cu}, /* 374: top-k */
+    {0, 0x97f9548eu, 0xda79125cu}, /* 374: top-k */
     {0, 0xd5e82511u, 0xa06adabdu}, /* 375: vattention */
-    {0, 0xe4df482eu, 0x759d0f9du}, /* 376: pps */
-    {0, 0x9d8b049bu, 0x1adc431au}, /* 377: sys */
-    {0, 0x261c8212u, 0xaec0a71bu}, /* 378: top-k */
+    {0, 0x9cdc6164u, 0x44f462fdu}, /* 376: pps */
+    {1, 0xede15082u, 0xfb62f2bfu}, /* 377: sys */
+    {0, 0x261c8212u, 0xf168713au}, /* 378: top-k */
     {0, 0x2ef13698u, 0xfa46d3efu}, /* 379: vattention */
     {1, 0x09c4b473u, 0x8232de80u}, /* 380: pps */
-    {0, 0xa8463108u, 0x0af4715fu}, /* 381: sys */
+    {0, 0x279f58dbu, 0x23afb5f3u}, /* 381: sys */
     {0, 0x37eda71du, 0xf036b863u}, /* 382: top-k */
     {1, 0x8449e3e9u, 0x28867b06u}, /* 383: vattention */
-    {0, 0xd4ad1c76u, 0x8387ed72u}, /* 384: pps */
+    {0, 0xeb644578u, 0x155c7b53u}, /* 384: pps */
     {1, 0xfd391c43u, 0xb9670420u}, /* 385: sys */
-    {0, 0xf5af923du, 0xdc1507f2u}, /* 386: top-k */
+    {2, 0xb651e7bcu, 0x0641270du}, /* 386: top-k */
     {0, 0x088f93b1u, 0x8ccb3bbfu}, /* 387: vattention */
-    {0, 0x2272e3b8u, 0x98a32d1au}, /* 388: pps */
+    {0, 0x10d7c5d3u, 0x17550613u}, /* 388: pps */
     {0, 0x6a03e0d1u, 0x3f7a209du}, /* 389: sys */

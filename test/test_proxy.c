@@ -1,94 +1,12 @@
 /* The copy of K in 4 or 2 bits: its bytes against a model in float64, its scores, and the methods
    that draw from it. With V = identity a head's output is its list of weights, which tells the
    drawn rows and what each counts. Model and weights are written from the manual. */
-#include "reference.h"
+#include "copy.h"
 #include <float.h>
 
 enum { CANARY = 192 };
 
 /* ------------------------------------------------------------ the format */
-
-typedef struct shape {
-    int     bits;
-    int64_t keys, chunk, chunks, blocks, gains, centre, scale, bytes;
-    double  middle, step;
-} shape;
-
-static shape shape_of(const ref_problem *p) {
-    shape s;
-    s.bits = p->a.proxy_bits ? p->a.proxy_bits : 4;
-    s.keys = 64;
-    while (p->spec.page_size && p->spec.page_size % s.keys) s.keys /= 2;
-    s.chunk  = s.bits == 4 ? 32 : 64;
-    s.chunks = (p->spec.head_dim + s.chunk - 1) / s.chunk;
-    s.blocks = (p->spec.page_size ? p->spec.page_size : p->spec.len) / s.keys;
-    s.gains  = s.chunks * s.keys * 16;
-    s.centre = s.gains + 2 * s.keys;
-    s.scale  = s.centre + s.chunks * s.chunk;
-    s.bytes  = (s.scale + 4 + 63) / 64 * 64;
-    s.middle = s.bits == 4 ? 7.5 : 1.5;
-    s.step   = s.bits == 4 ? 0.3352 : 0.9957;
-    return s;
-}
-
-/* The block with key j. */
-static unsigned char *block_of(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
-    int64_t at, in;
-    ref_place(p, b, j, &at, &in);
-    return (unsigned char *)p->a.proxy +
-           ((at * p->spec.kv_heads + h) * s->blocks + in / s->keys) * s->bytes;
-}
-
-static int code_of(const shape *s, const unsigned char *block, int64_t i, int64_t c) {
-    const unsigned char byte = block[(c / s->chunk * s->keys + i) * 16 + c % 16];
-    return byte >> (c % s->chunk / 16 * s->bits) & ((1 << s->bits) - 1);
-}
-
-static double gain_of(const shape *s, const unsigned char *block, int64_t i) {
-    uint16_t half;
-    memcpy(&half, block + s->gains + 2 * i, sizeof half);
-    return ref_decode16(SANTA_F16, half);
-}
-
-static void set_gain(const shape *s, unsigned char *block, int64_t i, double gain) {
-    const uint16_t bits = test_is_nan((float)gain) ? 0x7e00 : ref_encode16(SANTA_F16, gain);
-    memcpy(block + s->gains + 2 * i, &bits, sizeof bits);
-}
-
-static double centre_of(const shape *s, const unsigned char *block, int64_t c) {
-    const unsigned char *at = block + s->scale;
-    float scale;
-    memcpy(&scale, at, sizeof scale);
-    return (double)scale * (double)(signed char)block[s->centre + c];
-}
-
-static double sign_of(int64_t f) {
-    const uint32_t key[2] = {0x5eedu, 0x70726f78u}, counter[4] = {(uint32_t)(f / 128), 0, 0, 0};
-    uint32_t word[4];
-    santa_philox(counter, key, word);
-    return word[f / 32 % 4] >> (f % 32) & 1u ? -1.0 : 1.0;
-}
-
-static double parity_sign(int64_t i, int64_t k) {
-    int odd = 0;
-    for (int64_t both = i & k; both; both &= both - 1) odd ^= 1;
-    return odd ? -1.0 : 1.0;
-}
-
-/* y = H D x by the definition: entry (i, k) of H has the sign of the parity of i & k. */
-static void rotated(const double *x, int64_t d, double *y) {
-    int64_t piece = 1;
-    double *t = ref_doubles(d);
-    while (d % (2 * piece) == 0) piece *= 2;
-    for (int64_t f = 0; f < d; f++) t[f] = sign_of(f) * x[f];
-    for (int64_t f = 0; f < d; f++) {
-        const double *part = t + f / piece * piece;
-        y[f] = 0.0;
-        for (int64_t k = 0; k < piece; k++) y[f] += parity_sign(f % piece, k) * part[k];
-        y[f] /= sqrt((double)piece);
-    }
-    free(t);
-}
 
 static int all_finite(const double *x, int64_t d) {
     for (int64_t c = 0; c < d; c++)
@@ -99,9 +17,9 @@ static int all_finite(const double *x, int64_t d) {
 /* What a block must hold, from its keys; counts its codes and those that lie on the other side of
    a border within rounding. */
 static int64_t codes_seen, codes_near;
-static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64_t h, int64_t j) {
+static int block_is_right(const ref_problem *p, const ref_copy *s, int64_t b, int64_t h, int64_t j) {
     const int64_t d = p->spec.head_dim, padded = s->chunks * s->chunk;
-    const unsigned char *block = block_of(p, s, b, h, j);
+    const unsigned char *block = ref_copy_block(p, s, b, h, j);
     double *x = ref_doubles(s->keys * d), *mean = ref_doubles(d), *centre = ref_doubles(d), top = 0.0,
            scale;
     int ok = 1;
@@ -109,7 +27,7 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
     for (int64_t i = 0; i < s->keys; i++) {
         const double *k = p->k + ((b * p->spec.len + j + i) * p->spec.kv_heads + h) * d;
         if (all_finite(k, d)) {
-            rotated(k, d, x + i * d);
+            ref_rotate(k, d, x + i * d);
             for (int64_t c = 0; c < d; c++) mean[c] += x[i * d + c] / (double)s->keys;
         } else {
             x[i * d] = REF_INF;
@@ -118,21 +36,21 @@ static int block_is_right(const ref_problem *p, const shape *s, int64_t b, int64
     for (int64_t c = 0; c < d; c++) top = fmax(top, fabs(mean[c]));
     scale = top / 127.0;
     for (int64_t c = 0; c < padded; c++) {
-        const double got = centre_of(s, block, c);
+        const double got = ref_centre(s, block, c);
         if (c >= d) { ok &= got == 0.0; continue; }
         ok &= CHECK_MSG(fabs(got - mean[c]) <= scale * 0.501 + 1e-6 * top, "centre %d: %g of %g", (int)c,
                         got, mean[c]);
         centre[c] = got;
     }
     for (int64_t i = 0; i < s->keys; i++) {
-        const double gain = gain_of(s, block, i);
+        const double gain = ref_gain(s, block, i);
         double both = 0.0, levels = 0.0, unit;
-        for (int64_t c = d; c < padded; c++) ok &= code_of(s, block, i, c) == 0;
+        for (int64_t c = d; c < padded; c++) ok &= ref_code(s, block, i, c) == 0;
         if (x[i * d] == REF_INF) { ok &= CHECK(test_is_nan((float)gain)); continue; }
         unit = s->step * sqrt(ref_distance2(x + i * d, centre, d) / (double)d);
         for (int64_t c = 0; c < d; c++) {
             const double y = unit > 0.0 ? (x[i * d + c] - centre[c]) / unit : 0.0;
-            const int code = code_of(s, block, i, c), levels_half = 1 << (s->bits - 1);
+            const int code = ref_code(s, block, i, c), levels_half = 1 << (s->bits - 1);
             const int want = (int)fmin(fmax(floor(y) + levels_half, 0.0), 2.0 * levels_half - 1.0);
             const double border = fabs(y - floor(y + 0.5)), level = (double)code - s->middle;
             codes_seen++;
@@ -177,7 +95,7 @@ static int canary_lives(const ref_problem *p) {
 
 /* All whole blocks as the model has them, all others untouched. */
 static int copy_is_right(const ref_problem *p) {
-    const shape s = shape_of(p);
+    const ref_copy s = ref_copy_shape(p);
     int ok = CHECK(canary_lives(p));
     for (int64_t b = 0; b < p->spec.batch; b++)
         for (int64_t h = 0; h < p->spec.kv_heads; h++)
@@ -271,8 +189,8 @@ static void format_edges(void) {
             for (int64_t i = 0; i < 64 * 40; i++) p.k[i] = (double)(float)ldexp(ref_bell(&r), e);
             ref_write(&p);
             memory = copy_make(&p, bits);
-            const shape x = shape_of(&p);
-            const double gain = gain_of(&x, memory, 5);
+            const ref_copy x = ref_copy_shape(&p);
+            const double gain = ref_gain(&x, memory, 5);
             CHECK_MSG(e > 18 ? test_is_nan((float)gain) : e < -26 ? gain == 0.0 : gain > 0.0 || e < -22,
                       "gain %g at 2^%d", gain, e);
             free(memory);
@@ -280,8 +198,8 @@ static void format_edges(void) {
         for (int64_t i = 0; i < 64 * 40; i++) p.k[i] = i % 3 ? 3.4e38 : -3.4e38;
         ref_write(&p);
         memory = copy_make(&p, bits);
-        const shape x = shape_of(&p);
-        for (int64_t i = 0; i < 64; i++) CHECK(test_is_nan((float)gain_of(&x, memory, i)));
+        const ref_copy x = ref_copy_shape(&p);
+        for (int64_t i = 0; i < 64; i++) CHECK(test_is_nan((float)ref_gain(&x, memory, i)));
         free(memory);
         ref_free(&p);
     }
@@ -297,12 +215,12 @@ static uint64_t hash_of(const unsigned char *x, size_t n) {
 }
 
 /* How near a number of the model is to where it is rounded otherwise: of a code, a centre, a gain. */
-static double nearest_border(const ref_problem *p, const shape *s) {
+static double nearest_border(const ref_problem *p, const ref_copy *s) {
     const int64_t d = p->spec.head_dim;
     double *x = ref_doubles(d), *mean = ref_doubles(d), least = 1.0, top = 0.0;
     for (int64_t c = 0; c < d; c++) mean[c] = 0.0;
     for (int64_t j = 0; j < p->spec.len; j++) {
-        rotated(p->k + j * d, d, x);
+        ref_rotate(p->k + j * d, d, x);
         for (int64_t c = 0; c < d; c++) mean[c] += x[c] / (double)p->spec.len;
     }
     for (int64_t c = 0; c < d; c++) top = fmax(top, fabs(mean[c]));
@@ -311,17 +229,17 @@ static double nearest_border(const ref_problem *p, const shape *s) {
         least = fmin(least, fabs(y - floor(y) - 0.5));
     }
     for (int64_t j = 0; j < p->spec.len; j++) {
-        const unsigned char *block = block_of(p, s, 0, 0, j);
+        const unsigned char *block = ref_copy_block(p, s, 0, 0, j);
         double squares = 0.0, both = 0.0, levels = 0.0, gain;
         int exponent;
-        rotated(p->k + j * d, d, x);
+        ref_rotate(p->k + j * d, d, x);
         for (int64_t c = 0; c < d; c++) {
-            x[c] -= centre_of(s, block, c);
+            x[c] -= ref_centre(s, block, c);
             squares += x[c] * x[c];
         }
         for (int64_t c = 0; c < d; c++) {
             const double y = x[c] / (s->step * sqrt(squares / (double)d));
-            const double level = (double)code_of(s, block, j, c) - s->middle;
+            const double level = (double)ref_code(s, block, j, c) - s->middle;
             least = fmin(least, fabs(y - floor(y + 0.5)));
             both += x[c] * level;
             levels += level * level;
@@ -348,7 +266,7 @@ static void golden_bytes(void) {
             for (int64_t k = 0; k < 64 * 24; k++) p.k[k] = (double)(test_below(&r, 41) - 18);
             ref_write(&p);
             unsigned char *memory = copy_make(&p, want[i].bits);
-            const shape x = shape_of(&p);
+            const ref_copy x = ref_copy_shape(&p);
             const double border = nearest_border(&p, &x);
             for (int64_t g = x.gains; g < x.centre; g += 2) {       /* in one order on every machine */
                 uint16_t half;
@@ -385,7 +303,7 @@ static void ranges(void) {
         ref_build(&p, &s);
         unsigned char *want = copy_make(&p, turn % 2 ? 2 : 4);
         const size_t bytes = santa_proxy_size(&p.a);
-        const shape x = shape_of(&p);
+        const ref_copy x = ref_copy_shape(&p);
         for (int how = 0; how < 3; how++) {
             unsigned char *memory = copy_memory(&p, p.a.proxy_bits, 0);
             if (how == 0) { /* a decode that adds a key a time */
@@ -476,7 +394,7 @@ static void pages_reused(void) {
 static void copied_part(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t *from,
                         int64_t *to) {
     const ref_spec *s = &p->spec;
-    const shape x = shape_of(p);
+    const ref_copy x = ref_copy_shape(p);
     const int64_t sinks = o->proxy.sink_tokens < 0 ? 0 : o->proxy.sink_tokens ? o->proxy.sink_tokens : 4;
     const int64_t local = o->proxy.local_tokens < 0 ? 0
                           : o->proxy.local_tokens   ? o->proxy.local_tokens
@@ -496,7 +414,7 @@ static void copied_part(const ref_problem *p, const santa_options *o, int64_t b,
 static int model_scores(const ref_problem *p, const santa_options *o, int64_t b, int64_t i, int64_t h,
                         double *scores) {
     const ref_spec *s = &p->spec;
-    const shape x = shape_of(p);
+    const ref_copy x = ref_copy_shape(p);
     const int64_t d = s->head_dim, n = ref_len(p, b), kv = h / (s->heads / s->kv_heads);
     const double scale = s->sm_scale != 0.0f ? (double)s->sm_scale : 1.0 / sqrt((double)d);
     double *q = ref_doubles(d), unit = 0.0;
@@ -504,20 +422,20 @@ static int model_scores(const ref_problem *p, const santa_options *o, int64_t b,
     int ok = 1;
     ref_scores(p, b, i, h, scores);
     copied_part(p, o, b, i, &from, &to);
-    rotated(p->q + ((b * s->q_len + i) * s->heads + h) * d, d, q);
+    ref_rotate(p->q + ((b * s->q_len + i) * s->heads + h) * d, d, q);
     for (int64_t c = 0; c < d; c++) unit = fmax(unit, fabs(q[c]) / 127.0);
     for (int64_t c = 0; c < d; c++) {
         const double y = unit > 0.0 ? q[c] / unit : 0.0;
         ok &= fabs(y - floor(y) - 0.5) > 1e-4;
     }
     for (int64_t j = from; j < to; j++) {
-        const unsigned char *block = block_of(p, &x, b, kv, j);
-        const double gain = gain_of(&x, block, j % x.keys);
+        const unsigned char *block = ref_copy_block(p, &x, b, kv, j);
+        const double gain = ref_gain(&x, block, j % x.keys);
         double sum = 0.0;
         for (int64_t c = 0; c < d; c++) {
             const double code = unit > 0.0 ? floor(q[c] / unit + 0.5) : 0.0;
-            sum += q[c] * centre_of(&x, block, c)
-                 + gain * unit * code * ((double)code_of(&x, block, j % x.keys, c) - x.middle);
+            sum += q[c] * ref_centre(&x, block, c)
+                 + gain * unit * code * ((double)ref_code(&x, block, j % x.keys, c) - x.middle);
         }
         sum *= scale;
         if (s->soft_cap > 0.0f) sum = (double)s->soft_cap * tanh(sum / (double)s->soft_cap);
@@ -617,7 +535,7 @@ static const char *const wrong_name[WRONGS] = {"right", "random codes", "of othe
                                                "half without gain",
                                                "gains x 3", "random bytes"};
 static void spoil(const ref_problem *p, int how, uint64_t stream) {
-    const shape s = shape_of(p);
+    const ref_copy s = ref_copy_shape(p);
     unsigned char *bytes = (unsigned char *)p->a.proxy;
     const int64_t blocks = (int64_t)santa_proxy_size(&p->a) / s.bytes;
     test_rng r = test_rng_make(900 + stream);
@@ -629,10 +547,10 @@ static void spoil(const ref_problem *p, int how, uint64_t stream) {
         if (how == RANDOM_BYTES)
             for (int64_t i = 0; i < s.scale; i++) block[i] = (unsigned char)test_next(&r);
         for (int64_t i = 0; i < s.keys; i++) {
-            const double gain = gain_of(&s, block, i);
-            if (how == HALF_ZERO && i % 2) set_gain(&s, block, i, 0.0);
-            if (how == TRIPLE) set_gain(&s, block, i, 3.0 * gain);
-            if (how == RANDOM_BYTES) set_gain(&s, block, i, 0.4 * test_uniform(&r));
+            const double gain = ref_gain(&s, block, i);
+            if (how == HALF_ZERO && i % 2) ref_set_gain(&s, block, i, 0.0);
+            if (how == TRIPLE) ref_set_gain(&s, block, i, 3.0 * gain);
+            if (how == RANDOM_BYTES) ref_set_gain(&s, block, i, 0.4 * test_uniform(&r));
         }
     }
 }
@@ -896,8 +814,8 @@ static void fixed_keys(void) {
             if (how == 2) o.proxy.sink_tokens = 100;
             copied_part(&p, &o, 0, 0, &from, &to);
             for (int64_t i = to; i < 300; i++) { /* blocks behind it are wrong, which must not matter */
-                const shape s = shape_of(&p);
-                if (i % 64 == 0 && i + 64 <= 300) memset(block_of(&p, &s, 0, 0, i), 0xff, (size_t)s.bytes);
+                const ref_copy s = ref_copy_shape(&p);
+                if (i % 64 == 0 && i + 64 <= 300) memset(ref_copy_block(&p, &s, 0, 0, i), 0xff, (size_t)s.bytes);
             }
             if (ref_run(&p, &o, &x)) CHECK_INT(x.proxy_rows_read, to - from);
         }
@@ -915,7 +833,7 @@ static void expected_variance(void) {
         const int64_t heads = 1 + turn % 3, n = 200 + 30 * turn, d = 32;
         group_make(&p, heads, n, d, 8, 0.5 + 0.3 * (double)turn, (uint64_t)turn);
         unsigned char *memory = copy_make(&p, turn % 2 ? 2 : 4);
-        const shape s = shape_of(&p);
+        const ref_copy s = ref_copy_shape(&p);
         santa_options o = bare_options(SANTA_SYS, 16, test_seed);
         if (turn >= 6) o.stash = turn % 2 ? SANTA_STASH_U8 : SANTA_STASH_F16;
         float *library = library_scores(&p, &o, 0, 0, 0);
@@ -928,7 +846,7 @@ static void expected_variance(void) {
             ref_softmax(scores, n, -REF_INF, prob);
             for (int64_t c = 0; c < d; c++) squares += p.q[h * d + c] * p.q[h * d + c] / (double)d;
             for (int64_t j = from; j < to; j++) {
-                const double gain = gain_of(&s, block_of(&p, &s, 0, 0, j), j % 64);
+                const double gain = ref_gain(&s, ref_copy_block(&p, &s, 0, 0, j), j % 64);
                 v += prob[j] * gain * gain;
                 share += prob[j];
             }
@@ -1088,8 +1006,8 @@ static void planted_key(void) {
         double key[D], turned[D];
         int missed = 0;
         group_make(&p, 1, N, D, 8, 1.0, 5);
-        for (int c = 0; c < D; c++) key[c] = sign_of(c) * parity_sign(AT, c) / 8.0;
-        rotated(key, D, turned);
+        for (int c = 0; c < D; c++) key[c] = ref_turn(c) * ref_parity_sign(AT, c) / 8.0;
+        ref_rotate(key, D, turned);
         CHECK_NEAR(turned[AT], 1.0, 1e-9, 0.0);
         for (int c = 0; c < D; c++) {
             for (int j = 0; j < N; j++) p.k[j * D + c] = (double)(float)(0.05 * p.k[j * D + c]);
@@ -1158,7 +1076,7 @@ static void not_finite(void) {
         p.q[16 + 5] = (double)test_nan();
         ref_write(&p);
         unsigned char *memory = copy_make(&p, 2);
-        const shape s = shape_of(&p);
+        const ref_copy s = ref_copy_shape(&p);
         santa_options o = proxy_options(methods[m], 16, test_seed);
         if (m == 4) {
             o.vattention.sink_tokens = o.vattention.local_tokens = 20;
@@ -1168,7 +1086,7 @@ static void not_finite(void) {
         for (int64_t h = 0; h < 3; h++) CHECK_INT(nan_outputs(&p, 0, 0, h), h == 1 ? 8 : 0);
         p.q[16 + 5] = 0.5;
         ref_write(&p);
-        set_gain(&s, block_of(&p, &s, 0, 0, 100), 36, (double)test_nan());
+        ref_set_gain(&s, ref_copy_block(&p, &s, 0, 0, 100), 36, (double)test_nan());
         if (!ref_run(&p, &o, &x)) return;
         for (int64_t h = 0; h < 3; h++) CHECK_INT(nan_outputs(&p, 0, 0, h), 0);
         CHECK_INT(x.redone_rows, m == 4 ? 0 : 3);
@@ -1290,10 +1208,10 @@ static void window_of_pages(void) {
         if (!ref_run(&p, &o, NULL)) return;
         for (int64_t i = 0; i < rows * 32; i++)
             before[i] = ref_get(&p.a.out, 0, i / 128, i / 32 % 4, i % 32);
-        const shape x = shape_of(&p);
+        const ref_copy x = ref_copy_shape(&p);
         for (int64_t page = 0; (page + 1) * s.page_size <= begin; page++) {
             for (int64_t h = 0; h < 2; h++)
-                memset(block_of(&p, &x, 0, h, page * s.page_size), 0x7e, (size_t)(x.blocks * x.bytes));
+                memset(ref_copy_block(&p, &x, 0, h, page * s.page_size), 0x7e, (size_t)(x.blocks * x.bytes));
             p.block_table[page] = -1;
         }
         if (!ref_run(&p, &o, NULL)) return;
