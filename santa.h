@@ -23,10 +23,12 @@
      random            the random numbers, with known answers
      stash             in how many bits exp(score) is kept until the draw
      proxy             a copy of K in 4 or 2 bits to draw from: less than half of the bytes
+     saap              keys in buckets, queries sent to buckets: a few percent of the keys
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
      proxy-api         size and encoding of the copy of K
+     buckets-api       k-means, and the index of keys by bucket
      steps             scores, sample, gather, merge
      budgets           vAttention's sample budgets, usable alone
      measures          variances, distinct rows, errors
@@ -34,7 +36,7 @@
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
                        attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
-                       methods-code, run, steps-code, measures-code)
+                       buckets, routed, methods-code, run, buckets-code, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -147,6 +149,10 @@
                      quarter of its mass, they take up what is missing, without bias. A result
                      may leave the range of V. As with sys, no theorem bounds the variance for
                      every order of V. CPU only.
+   SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
+                     the sinks, the local tokens and some of the other keys, K and V alike: what
+                     num_samples draws, weighed by the chance they had (consistent, not
+                     unbiased), or whole buckets only, as the paper does (biased). CPU only.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -312,6 +318,31 @@
    the gain of least squares. A key with a NaN or infinity has gain NaN. The query is rotated,
    too, and rounded to 8 bits where it meets codes.
 
+   >>saap
+
+   Self-attention with asymmetric partitions (SAAP, sections 4 and 5). Offline, for each layer and
+   KV head: spherical k-means puts keys into C buckets, by the largest key . centroid, and a
+   classifier learns in which buckets a query's softmax has its mass:
+       f(q) = softmax(w2 relu(w1 q + b1) + b2),
+   with batch norm folded into w1 and b1. Without one (hidden = 0) f(q) is the softmax of sm_scale
+   key_norm q . centroid: the paper's k-means baseline. Keys and queries are those before RoPE.
+   examples/saap has the trainer and the file format.
+   santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 4 a bucket.
+   Read exactly, whatever the router says: the first keys, the last ones, and those behind the last
+   64 that are whole (options.saap). The other keys are the far ones. What is done with them:
+   - num_probes = l: the l buckets of the largest sum of f over the group's heads are read whole
+     (softmax before the sum; ties go to the lower bucket; buckets without keys are passed over).
+     Real buckets are far from equal in size: compare at equal stats.visited_rows, not at equal l.
+   - num_samples = S > 0 (0 = 128): of the others S keys are drawn for the group, key j of bucket c
+     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / n_c + u / n)), by one comb; n_c
+     keys in the bucket, n in all, u = uniform_share, lambda such that S are drawn. Each counts
+     exp(s_j) / pi_j: keys to which the router gives nothing are drawn, too, and weigh more. S = n or
+     more is exact attention. lse is that of the estimate.
+   - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
+     on diffuse heads the output is far off however much mass was visited, and lse is too small.
+   Draws want no long window; without them take 512 local tokens and more.
+   Training queries must look like those that are asked later: examples/saap has the numbers.
+
    >>options
 
    SANTA_IMPLEMENTATION   emit the code here
@@ -437,6 +468,19 @@ extern "C" {
     X(ERR_PROXY_OPTIONS,                                                                                   \
       "an entry of options.proxy is below SANTA_NONE, or a limit is NaN or negative")                      \
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
+    X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the keys to assign")      \
+    X(ERR_BUCKETS_SHAPE,                                                                                   \
+      "num_buckets is not in [1, 65536], hidden not in [0, 65536], or dtype is not f32, f16 or bf16")      \
+    X(ERR_BUCKETS_NORM,        "key_norm is negative, NaN or infinite")                                    \
+    X(ERR_BUCKETS_Q,           "buckets->q differs from q in shape or device")                             \
+    X(ERR_BUCKETS_KEYS, "the keys to assign differ from k in batch, KV heads, head_dim or device")         \
+    X(ERR_BUCKETS_RANGE, "from is negative, or the index does not have all keys before it")                \
+    X(ERR_BUCKETS_SLOT,        "a slot is not in [0, num_slots), or num_slots is negative")                \
+    X(ERR_BUCKETS_INDEX, "the index was not begun by santa_buckets_assign from key 0, or for other sizes") \
+    X(ERR_SAAP_OPTIONS,                                                                                    \
+      "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
+    X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
+    X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
@@ -495,7 +539,8 @@ enum {
     SANTA_BIASED      = 64, /* its error is bias: no std_error */
     SANTA_ADAPTS      = 128, /* decides by what it has read how much more it reads */
     SANTA_SHARES_ROWS = 256, /* the heads of a group draw together and read the same rows */
-    SANTA_PROXIES     = 512  /* may take its scores from a copy of K: SANTA_SCORES_PROXY */
+    SANTA_PROXIES     = 512, /* may take its scores from a copy of K: SANTA_SCORES_PROXY */
+    SANTA_ROUTES      = 1024 /* reads keys by bucket: a.buckets */
 };
 
 /* One line for each method: the enum, names, traits and the library's own table come from here.
@@ -515,7 +560,8 @@ enum {
     X(TOP_P,      "top-p",      SANTA_BIASED,                    all,     masses,     top_p, sampled)    \
     X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
     X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
-                                | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)
+                                | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)      \
+    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES,     none,    routed,     none,  routed)
 
 typedef enum santa_method {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
@@ -554,6 +600,28 @@ SANTADEF santa_tensor santa_view    (const void *data, santa_dtype dtype,
                                      int64_t n0, int64_t n1, int64_t n2, int64_t n3);
 SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
                                      int64_t n0, int64_t n1, int64_t n2, int64_t n3);
+
+/* What sends the queries of a layer to buckets of keys, and the index of the keys, see >>saap. Zero
+   everything, then set what applies. All memory is yours, on k's device, arrays dense. */
+typedef struct santa_buckets {
+    int64_t      num_buckets;      /* C of each KV head, 1 .. 65536 */
+    int64_t      hidden;           /* units of the classifier's hidden layer; 0: no classifier,
+                                      q . centroid instead */
+    santa_dtype  dtype;            /* of centroids, w1, w2: f32, f16 or bf16 */
+    const void  *centroids;        /* [kv_heads, num_buckets, head_dim] */
+    const void  *w1;               /* [kv_heads, hidden, head_dim] */
+    const float *b1;               /* [kv_heads, hidden] */
+    const void  *w2;               /* [kv_heads, num_buckets, hidden] */
+    const float *b2;               /* [kv_heads, num_buckets] */
+    void        *index;            /* of santa_buckets_size bytes, any alignment */
+    santa_tensor q;                /* the queries before RoPE, shape of a.q; data NULL: a.q */
+    float        key_norm;         /* hidden = 0: mean |key| before RoPE, 0 = 1. Ranks of buckets for one
+                                      head do not depend on it; sums over heads and draws do */
+    /* Which of the index's num_slots sequences each row of the batch is: [batch] on the host,
+       NULL = its number in the batch. num_slots: 0 = batch */
+    const int32_t *slots;
+    int64_t      num_slots;
+} santa_buckets;
 
 /* What to attend to. Zero everything, then set q, k, v, out and whatever applies. */
 typedef struct santa_attention {
@@ -604,6 +672,7 @@ typedef struct santa_attention {
     int          proxy_bits;       /* of a feature in it: 4 or 2, 0 = 4 */
     const int32_t *proxy_lens;     /* [batch] keys from 0 on that have been encoded, or NULL: all
                                       whole blocks of seq_len. What lies behind is read exactly */
+    const santa_buckets *buckets;  /* NULL, or the router and index of SANTA_SAAP */
 } santa_attention;
 
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to
@@ -662,6 +731,16 @@ typedef struct santa_proxy_options {
                                       exact scores, 0 = 1 (2 for a copy in 2 bits) */
 } santa_proxy_options;
 
+/* SANTA_SAAP. Counts: 0 = default, SANTA_NONE = none. */
+typedef struct santa_saap_options {
+    int64_t num_probes;            /* buckets read whole, 0 = none if keys are drawn, else 32 */
+    int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
+    int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 if keys are
+                                      drawn, else 2047 */
+    double  uniform_share;         /* of draws that do not ask the router, 0 = 0.1 */
+    int     measure_mass;          /* 1: stats.covered_mass; reads all of K */
+} santa_saap_options;
+
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
    when all are done. */
 typedef void (*santa_task)(void *context, int64_t i);
@@ -669,8 +748,8 @@ typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, v
 
 /* How. Zero everything: each zero is the default written beside it. */
 typedef struct santa_options {
-    int64_t      num_samples;      /* draws (or k of top-k) per query head, 0 = 128. First, so
-                                      that {0} is C++, too */
+    int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
+                                      SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
     santa_method method;           /* 0 = dense */
     double       top_p;            /* 0 = 0.9 */
     int64_t      tile_size;        /* keys per tile of prop (multiple of 64) and flash (also 8,
@@ -691,6 +770,7 @@ typedef struct santa_options {
     const uint64_t *seeds, *offsets, *request_ids;
     santa_vattention_options vattention;
     santa_proxy_options proxy;
+    santa_saap_options saap;
     santa_isa    isa;              /* 0 = best of this machine */
     int64_t      num_threads;      /* 0 = 1 */
     santa_parallel_for parallel_for;
@@ -722,10 +802,17 @@ typedef struct santa_stats {
     int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
+    /* saap, per query row and KV head: keys that are not always read, those of them that were read
+       (their share is the selectivity), buckets read whole */
+    int64_t far_rows, visited_rows, visited_buckets;
     /* of the rows (x heads) with a proxy: variance of the log weights, as expected before a row
        was read, and as found over the rows drawn */
     double  expected_variance, expected_variance_max;
     double  found_variance, found_variance_max;
+    /* saap: num_buckets sum n_c^2 / n^2 over the far keys' buckets, and the largest of these n_c / n,
+       means over query rows and KV heads; share of the softmax in the keys that were read, mean over
+       rows x heads, with measure_mass */
+    double  imbalance, largest_bucket, covered_mass;
 } santa_stats;
 
 /* a and o, checked, with every default written out: what a backend works from. heavy_tokens and
@@ -790,6 +877,9 @@ typedef struct santa_backend {
                            santa_stats *stats);
     /* NULL, or santa_proxy_encode; from < 0: the last -from keys of each sequence, to is not used */
     santa_status (*proxy_encode)(const santa_attention *a, int64_t from, int64_t to, void *stream);
+    /* NULL, or santa_buckets_assign */
+    santa_status (*buckets_assign)(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                                   void *stream);
 } santa_backend;
 SANTADEF santa_status santa_register_backend(santa_device device, const santa_backend *backend);
 
@@ -811,6 +901,35 @@ SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from,
 /* The same for the last count keys of each sequence, seq_lens included: what a decode step, which
    has added count keys, calls. */
 SANTADEF santa_status santa_proxy_append(const santa_attention *a, int64_t count, void *stream);
+
+/* ------------------------------------------------------------ >>buckets-api */
+
+/* Bytes of buckets->index for a->k (of a paged cache: max_pages and q's batch size, too) and
+   a->buckets (num_buckets, num_slots); 0 if these are not valid. Nothing is read. */
+SANTADEF size_t santa_buckets_size(const santa_attention *a);
+
+/* Puts keys from, from + 1, .. of each sequence into the index, as many as `keys` holds and seq_len
+   says: keys [batch, count, kv_heads, head_dim] before RoPE, key from + i in keys[b, i]. from = 0
+   begins an index; from below what it holds takes the later ones out first; a gap is an error.
+   from < 0: the last count keys of each sequence, which is what a decode step calls. A key with a
+   NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or num_threads, parallel_for,
+   parallel_user, isa, item_begin and item_end, stream as in santa_decode. Work: head_dim *
+   num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. */
+SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                                           const santa_options *o);
+
+/* Bucket of key j < held of slot's sequence, or -1 if it is not in the index. CPU only. */
+SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int64_t kv_head, int64_t key);
+
+/* Spherical k-means (SAAP, appendix A): x[n] rows of d floats, stride floats apart; centroids
+   [num_buckets, d] get unit length, each the direction of the sum of the x with the largest
+   x . centroid (ties to the lower number). They start from num_buckets rows that seed picks; one
+   without rows starts anew from a row that seed picks. Same input, same bits, on any number of
+   threads of o (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
+SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d, int64_t num_buckets,
+                                   int64_t iterations, uint64_t seed, float *centroids,
+                                   const santa_options *o, void *workspace, size_t workspace_bytes);
+SANTADEF size_t       santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t num_buckets);
 
 /* ------------------------------------------------------------ >>steps */
 
