@@ -754,7 +754,8 @@ static void proxy_copies(void) {
     BAD_COPY(ERR_SHAPE, a.k.shape[1] = -1);
     BAD_COPY(ERR_OVERFLOW, a.k.stride[1] = INT64_MAX);
     BAD_COPY(ERR_OVERFLOW, a.k.shape[0] = INT64_MAX / 64; a.k.stride[0] = 0);
-    BAD_COPY(ERR_TOO_LONG, a.k.shape[1] = (int64_t)1 << 31; a.k.stride[1] = 0; a.k.shape[0] = 1);
+    if (sizeof(void *) > 4) /* else its copy does not fit in the address space */
+        BAD_COPY(ERR_TOO_LONG, a.k.shape[1] = (int64_t)1 << 31; a.k.stride[1] = 0; a.k.shape[0] = 1);
     BAD_COPY(ERR_SEQ_LEN, lens[1] = LEN + 1);
     BAD_COPY(ERR_SEQ_LEN, lens[0] = -1);
     BAD_COPY(ERR_NO_BACKEND, a.k.device = SANTA_CUDA);
