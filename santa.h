@@ -469,14 +469,16 @@ extern "C" {
       "an entry of options.proxy is below SANTA_NONE, or a limit is NaN or negative")                      \
     X(ERR_BACKEND_PROXY,       "this device makes no copy of K")                                           \
     X(ERR_BUCKETS_NULL, "buckets is NULL, or its centroids, weights or index, or the keys to assign")      \
-    X(ERR_BUCKETS_SHAPE,                                                                                   \
-      "num_buckets is not in [1, 65536], hidden not in [0, 65536], or dtype is not f32, f16 or bf16")      \
+    X(ERR_BUCKETS_SHAPE, "num_buckets is not in [1, 65536] or hidden not in [0, 65536]")                   \
+    X(ERR_BUCKETS_DTYPE,       "the dtype of buckets is not f32, f16 or bf16")                             \
+    X(ERR_BUCKETS_HEAD_DIM,    "buckets of keys want a head_dim of at most 1024")                          \
     X(ERR_BUCKETS_NORM,        "key_norm is negative, NaN or infinite")                                    \
     X(ERR_BUCKETS_Q,           "buckets->q differs from q in shape or device")                             \
     X(ERR_BUCKETS_KEYS, "the keys to assign differ from k in batch, KV heads, head_dim or device")         \
     X(ERR_BUCKETS_RANGE, "from is negative, or the index does not have all keys before it")                \
-    X(ERR_BUCKETS_SLOT,        "a slot is not in [0, num_slots), or num_slots is negative")                \
-    X(ERR_BUCKETS_INDEX, "the index was not begun by santa_buckets_assign from key 0, or for other sizes") \
+    X(ERR_BUCKETS_SLOT, "a slot is not in [0, num_slots), or num_slots is negative or below the batch")    \
+    X(ERR_BUCKETS_INDEX,                                                                                   \
+      "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
     X(ERR_SAAP_OPTIONS,                                                                                    \
       "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
@@ -613,7 +615,7 @@ typedef struct santa_buckets {
     const float *b1;               /* [kv_heads, hidden] */
     const void  *w2;               /* [kv_heads, num_buckets, hidden] */
     const float *b2;               /* [kv_heads, num_buckets] */
-    void        *index;            /* of santa_buckets_size bytes, any alignment */
+    void        *index;            /* of santa_buckets_size bytes, aligned to 4 */
     santa_tensor q;                /* the queries before RoPE, shape of a.q; data NULL: a.q */
     float        key_norm;         /* hidden = 0: mean |key| before RoPE, 0 = 1. Ranks of buckets for one
                                       head do not depend on it; sums over heads and draws do */
@@ -2373,6 +2375,85 @@ static santa_status santa__check_pages(const santa_attention *a, int64_t b, int6
     return SANTA_OK;
 }
 
+/* Sequences in a batch, whose queries may not be there. */
+static int64_t santa__batch_of(const santa_attention *a) {
+    return a->block_table ? a->q.shape[0] : a->k.shape[0];
+}
+
+static int64_t santa__num_slots(const santa_attention *a) {
+    return a->buckets->num_slots ? a->buckets->num_slots : santa__batch_of(a);
+}
+
+/* Ints of an index for one slot and KV head: a header of 16, offsets and scratch of the buckets, keys
+   by bucket, two buckets to an int by key. */
+static uint64_t santa__index_ints(uint64_t buckets, uint64_t keys) {
+    return (16 + 2 * (buckets + 1) + keys + (keys + 1) / 2 + 15) / 16 * 16;
+}
+
+/* The index of one slot and KV head: what its first keys are by bucket, ascending in each. */
+enum { SANTA__INDEX_MAGIC = 0x53414150 };
+enum { SANTA__I_MAGIC, SANTA__I_BUCKETS, SANTA__I_CAPACITY, SANTA__I_HELD, SANTA__I_SORTED };
+typedef struct santa__index {
+    int32_t *header, *offset, *next, *key;   /* header: see above; next: scratch */
+    uint16_t *bucket;                        /* of each key that it holds */
+    int64_t buckets, capacity;
+} santa__index;
+
+static int santa__has_router(const santa_buckets *r) {
+    return r->centroids && (r->hidden == 0 || (r->w1 && r->b1 && r->w2 && r->b2));
+}
+
+static santa__index santa__index_of(const santa_attention *a, int64_t slot, int64_t kv_head) {
+    santa__index x;
+    x.buckets = a->buckets->num_buckets;
+    x.capacity = santa__capacity(a);
+    x.header = (int32_t *)a->buckets->index
+               + (uint64_t)(slot * a->k.shape[2] + kv_head)
+                     * santa__index_ints((uint64_t)x.buckets, (uint64_t)x.capacity);
+    x.offset = x.header + 16;
+    x.next = x.offset + x.buckets + 1;
+    x.key = x.next + x.buckets + 1;
+    x.bucket = (uint16_t *)(void *)(x.key + x.capacity);
+    return x;
+}
+
+static int64_t santa__slot_of(const santa_attention *a, int64_t b) {
+    return a->buckets->slots ? a->buckets->slots[b] : b;
+}
+
+static int santa__is_index(const santa__index *x) {
+    const int32_t *h = x->header;
+    int64_t c;
+    if (h[SANTA__I_MAGIC] != SANTA__INDEX_MAGIC || h[SANTA__I_BUCKETS] != x->buckets
+        || h[SANTA__I_CAPACITY] != x->capacity || h[SANTA__I_HELD] < 0 || h[SANTA__I_HELD] > x->capacity
+        || h[SANTA__I_SORTED] != h[SANTA__I_HELD] / SANTA_BLOCK * SANTA_BLOCK || x->offset[0] != 0
+        || x->offset[x->buckets] != h[SANTA__I_SORTED])
+        return 0;
+    for (c = 0; c < x->buckets; c++) if (x->offset[c] > x->offset[c + 1]) return 0;
+    return 1;
+}
+
+static santa_status santa__check_slots(const santa_attention *a) {
+    const int64_t slots = santa__num_slots(a);
+    int64_t b;
+    if ((uintptr_t)a->buckets->index % 4 != 0) return SANTA_ERR_BUCKETS_INDEX;
+    for (b = 0; b < santa__batch_of(a); b++)
+        if (santa__slot_of(a, b) < 0 || santa__slot_of(a, b) >= slots) return SANTA_ERR_BUCKETS_SLOT;
+    return SANTA_OK;
+}
+
+static santa_status santa__check_indices(const santa_attention *a) {
+    const santa_status s = santa__check_slots(a);
+    int64_t b, h;
+    if (s != SANTA_OK) return s;
+    for (b = 0; b < a->q.shape[0]; b++)
+        for (h = 0; h < a->k.shape[2]; h++) {
+            const santa__index x = santa__index_of(a, santa__slot_of(a, b), h);
+            if (!santa__is_index(&x)) return SANTA_ERR_BUCKETS_INDEX;
+        }
+    return SANTA_OK;
+}
+
 static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batch) {
     int64_t b;
     for (b = 0; a->seq_lens && b < batch; b++)
@@ -2383,14 +2464,18 @@ static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batc
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
-static santa_status santa__check_contents(const santa_attention *a, santa_scores_method scores) {
+static santa_status santa__check_contents(const santa_attention *a, const santa_options *o) {
+    const santa_scores_method scores = o->scores;
+    const int is_routed = (santa_method_traits(o->method) & SANTA_ROUTES) != 0;
     int64_t b, h;
     santa_status s;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
     if (scores == SANTA_SCORES_PROXY && !a->proxy) return SANTA_ERR_PROXY_NULL;
+    if (is_routed && (!santa__has_router(a->buckets) || !a->buckets->index)) return SANTA_ERR_BUCKETS_NULL;
     if (a->q.device != SANTA_CPU) return SANTA_OK;
     for (b = 0; scores == SANTA_SCORES_PROXY && a->proxy_lens && b < a->q.shape[0]; b++)
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
+    if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
@@ -2425,7 +2510,8 @@ static santa_status santa__check_sampler(const santa_options *o) {
     const unsigned traits = santa_method_traits(o->method);
     const int64_t samples = o->num_samples ? o->num_samples : 128, combs = o->num_combs ? o->num_combs : 1;
     if (!santa__is_method(o->method)) return SANTA_ERR_METHOD;
-    if (o->num_samples < 0 || ((traits & SANTA_DRAWS) && o->num_samples > SANTA_MAX_SAMPLES))
+    if (o->num_samples < ((traits & SANTA_ROUTES) ? SANTA_NONE : 0)
+        || ((traits & (SANTA_DRAWS | SANTA_ROUTES)) && o->num_samples > SANTA_MAX_SAMPLES))
         return SANTA_ERR_NUM_SAMPLES;
     if (o->tile_size != 0) {
         const int64_t t = o->tile_size;
@@ -2480,6 +2566,16 @@ static int santa__bad_limit(double limit) {
     return santa__not_finite_d(limit) || (limit < 0.0 && limit != (double)SANTA_NONE);
 }
 
+/* Threads, and which of so many items. */
+static santa_status santa__check_work(const santa_options *o, uint64_t items) {
+    if (o->num_threads < 0 || o->num_threads > INT32_MAX) return SANTA_ERR_THREADS;
+#ifndef _OPENMP
+    if (o->num_threads > 1 && !o->parallel_for) return SANTA_ERR_THREADS;
+#endif
+    if (o->item_begin < 0 || o->item_end < o->item_begin) return SANTA_ERR_ITEMS;
+    return (uint64_t)o->item_end > items ? SANTA_ERR_ITEMS : SANTA_OK;
+}
+
 static santa_status santa__check_proxy(const santa_attention *a, const santa_options *o) {
     santa__format format;
     if (o->proxy.sink_tokens < SANTA_NONE || o->proxy.local_tokens < SANTA_NONE
@@ -2492,11 +2588,48 @@ static santa_status santa__check_proxy(const santa_attention *a, const santa_opt
     return santa__check_copy(a, &format);
 }
 
+/* Sizes of a router and of its index, whatever memory there is. */
+static santa_status santa__check_router(const santa_attention *a) {
+    const santa_buckets *r = a->buckets;
+    if (!r) return SANTA_ERR_BUCKETS_NULL;
+    if (r->num_buckets < 1 || r->num_buckets > 65536 || r->hidden < 0 || r->hidden > 65536)
+        return SANTA_ERR_BUCKETS_SHAPE;
+    if (r->dtype != SANTA_F32 && r->dtype != SANTA_F16 && r->dtype != SANTA_BF16)
+        return SANTA_ERR_BUCKETS_DTYPE;
+    if (a->k.shape[3] > SANTA__PROXY_DIM) return SANTA_ERR_BUCKETS_HEAD_DIM;
+    if (santa__not_finite(r->key_norm) || r->key_norm < 0.0f) return SANTA_ERR_BUCKETS_NORM;
+    if (r->num_slots < 0 || (!r->slots && santa__num_slots(a) < santa__batch_of(a)))
+        return SANTA_ERR_BUCKETS_SLOT;
+    return santa__mul(santa__mul((uint64_t)santa__num_slots(a), (uint64_t)a->k.shape[2]),
+                      4 * santa__index_ints((uint64_t)r->num_buckets, (uint64_t)santa__capacity(a)))
+           > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+static santa_status santa__check_saap(const santa_attention *a, const santa_options *o) {
+    const santa_saap_options *x = &o->saap;
+    santa_status s;
+    int i;
+    if (x->num_probes < SANTA_NONE || x->sink_tokens < SANTA_NONE || x->local_tokens < SANTA_NONE)
+        return SANTA_ERR_SAAP_OPTIONS;
+    if (santa__not_finite_d(x->uniform_share) || x->uniform_share < 0.0 || x->uniform_share > 1.0)
+        return SANTA_ERR_SAAP_OPTIONS;
+    if (x->measure_mass != 0 && x->measure_mass != 1) return SANTA_ERR_SAAP_OPTIONS;
+    if (!(santa_method_traits(o->method) & SANTA_ROUTES)) return SANTA_OK;
+    if ((s = santa__check_router(a)) != SANTA_OK) return s;
+    if (a->std_error && o->num_samples == SANTA_NONE) return SANTA_ERR_STD_ERROR;
+    if (!a->buckets->q.data) return SANTA_OK;
+    if ((s = santa__check_tensor(&a->buckets->q)) != SANTA_OK) return s;
+    if (santa__is_kv_only(a->buckets->q.dtype)) return SANTA_ERR_DTYPE;
+    for (i = 0; i < 4; i++) if (a->buckets->q.shape[i] != a->q.shape[i]) return SANTA_ERR_BUCKETS_Q;
+    return a->buckets->q.device != a->q.device ? SANTA_ERR_BUCKETS_Q : SANTA_OK;
+}
+
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
+    if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
@@ -2509,16 +2642,7 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
     if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (a->std_error && (santa_method_traits(o->method) & SANTA_BIASED)) return SANTA_ERR_STD_ERROR;
-    if (o->num_threads < 0 || o->num_threads > INT32_MAX) return SANTA_ERR_THREADS;
-#ifndef _OPENMP
-    if (o->num_threads > 1 && !o->parallel_for) return SANTA_ERR_THREADS;
-#endif
-    if (o->item_begin != 0 || o->item_end != 0) {
-        if (o->item_begin < 0 || o->item_end < o->item_begin) return SANTA_ERR_ITEMS;
-        if ((uint64_t)o->item_end > santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]))
-            return SANTA_ERR_ITEMS;
-    }
-    return SANTA_OK;
+    return santa__check_work(o, santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]));
 }
 
 static int64_t santa__count_of(int64_t option, int64_t by_default) {
@@ -2548,6 +2672,10 @@ static santa_options santa__resolved(const santa_options *o, int bits) {
                                           2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
     x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.25);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
+    x.saap.num_probes = santa__count_of(x.saap.num_probes, x.num_samples == SANTA_NONE ? 32 : 0);
+    x.saap.sink_tokens = santa__count_of(x.saap.sink_tokens, 4);
+    x.saap.local_tokens = santa__count_of(x.saap.local_tokens, x.num_samples == SANTA_NONE ? 2047 : 64);
+    if (!(x.saap.uniform_share > 0.0)) x.saap.uniform_share = 0.1;
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
     v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
@@ -2557,6 +2685,11 @@ static santa_options santa__resolved(const santa_options *o, int bits) {
     if (x.isa == SANTA_ISA_AUTO) x.isa = santa_best_isa();
     if (x.num_threads == 0) x.num_threads = 1;
     return x;
+}
+
+static float santa__sm_scale(const santa_attention *a) {
+    const float by_default = (float)(1.0 / sqrt((double)a->k.shape[3]));
+    return a->sm_scale > 0.0f || a->sm_scale < 0.0f ? a->sm_scale : by_default;
 }
 
 SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_options *o,
@@ -2578,8 +2711,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     p.head_dim = a->k.shape[3];
     p.head_dim_v = a->v.shape[3];
     p.capacity = santa__capacity(a);
-    p.scale = a->sm_scale;
-    if (!(p.scale > 0.0f || p.scale < 0.0f)) p.scale = (float)(1.0 / sqrt((double)p.head_dim));
+    p.scale = santa__sm_scale(a);
     if (a->k_scale > 0.0f) p.scale *= a->k_scale;
     p.v_scale = a->v_scale > 0.0f ? a->v_scale : 1.0f;
     if (a->block_table && a->block_table_stride == 0) p.a.block_table_stride = a->max_pages;
@@ -2621,6 +2753,8 @@ typedef struct santa__plan {
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
     uint64_t units, masses, chance, sums, anchor;
+    uint64_t route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
+    int64_t buckets, units_hidden;          /* of its router */
     uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
     santa__format format;                   /* of the copy of K */
     uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
@@ -2646,25 +2780,28 @@ static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa_method_traits(o->method) & traits) != 0;
 }
 
-/* Bytes of one query's packed form. */
+/* Bytes of one query's packed form, and as santa__pack makes it. */
+static int64_t santa__packed_bytes(int64_t d) { return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED; }
 static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     if (o->scores == SANTA_SCORES_Q8) return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8;
-    return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
+    return santa__packed_bytes(d);
 }
 
-/* What stats tells of the guards, as whole millionths, and how many heads. */
+/* What stats tells of the guards of a copy, and of buckets, as whole millionths, which add up to the
+   same in any order; of how many heads, and rows. */
 typedef struct santa__tally {
-    int64_t heads, expected, found;
+    int64_t heads, expected, found, covered, rows, imbalance, largest;
     double expected_max, found_max;
 } santa__tally;
 
 /* What all methods need. A method adds its own, see santa__method. */
 static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t group, int64_t rows,
                               int64_t n, int64_t d, int64_t dv, int64_t chunks,
-                              const santa__format *format) {
+                              const santa__format *format, const santa_buckets *router) {
     const int is_copied = format != NULL;
     memset(p, 0, sizeof *p);
     if (format) p->format = *format;
+    if (router) { p->buckets = router->num_buckets; p->units_hidden = router->hidden; }
     p->o = o;
     p->rows = rows;
     p->queries = rows * group;
@@ -2686,7 +2823,7 @@ static void santa__plan_begin(santa__plan *p, const santa_options *o, int64_t gr
         santa__part(p, d > 0 && !santa__is_bernoulli(o) ? p->queries * santa__pack_size(o, d) : 0, 1);
     p->coef = santa__part(p, santa__is_bernoulli(o) ? p->queries * p->d_pad : 0, 4);
     p->active = santa__part(p, p->d_pad, 4);
-    p->tally = santa__part(p, is_copied, sizeof(santa__tally));
+    p->tally = santa__part(p, is_copied || router, sizeof(santa__tally));
     p->copy_codes = santa__part(p, p->queries * p->format.features, 1);
     p->copy_q = santa__part(p, p->queries * p->format.features, 4);
     p->copy_unit = santa__part(p, 2 * p->queries * is_copied, 4);
@@ -2802,6 +2939,30 @@ static void santa__needs_vattention(santa__plan *p) {
     p->keys = santa__part(p, p->n, 4);
     p->va = santa__part(p, p->queries, sizeof(santa__va_head));
     p->va_rows = santa__part(p, 3 * p->queries * p->dv, 4);
+}
+
+/* A bucket's keys between those that are always read: where they begin in the index, how many. */
+typedef struct santa__bucket { int64_t first, count; float size; int is_read; } santa__bucket;
+
+static void santa__needs_routed(santa__plan *p) {
+    const int64_t group = p->queries;        /* one row at a time */
+    p->capacity = p->o->num_samples == SANTA_NONE ? 0 : SANTA__MIN(p->o->num_samples, p->n) + 1;
+    p->score_stride = p->o->saap.measure_mass ? SANTA_BLOCK : 0;
+    p->scores = santa__part(p, group * p->score_stride, 4);
+    p->route = santa__part(p, p->d_pad, 4);
+    p->route_packed = santa__part(p, group * santa__packed_bytes(p->d), 1);
+    p->hidden = santa__part(p, group * p->units_hidden, 4);
+    p->hidden_packed = santa__part(p, group * santa__packed_bytes(p->units_hidden), 1);
+    p->shares = santa__part(p, (group + 1) * (p->buckets + SANTA_BLOCK), 4);
+    p->spans = santa__part(p, p->buckets, sizeof(santa__bucket));
+    p->visit = santa__part(p, p->n, 4);
+    p->seen = santa__part(p, p->o->saap.measure_mass ? p->words : 0, 8);
+    p->index = santa__part(p, p->capacity, 4);
+    p->chance = santa__part(p, p->capacity, 4);
+    p->weight = santa__part(p, group * p->capacity, 4);
+    p->masses = santa__part(p, group, sizeof(santa__mass));
+    p->heads = santa__part(p, group, sizeof(santa__copied_head));
+    p->sums = santa__part(p, group * p->dv, 4);
 }
 
 /* How many different keys one query may pick of n. */
@@ -3056,8 +3217,7 @@ static int64_t santa__slot(const santa__job *j, int64_t x) {
     return (j->batch * j->p->q_len + santa__row_of(j, x)) * j->p->heads + santa__head(j, x);
 }
 
-static void santa__load_query(const santa__job *j, int64_t x, float *f) {
-    const santa_tensor *q = &j->p->a.q;
+static void santa__load_query(const santa__job *j, const santa_tensor *q, int64_t x, float *f) {
     int64_t size = santa__bytes(q->dtype, 1), c;
     const char *p = (const char *)q->data + (j->batch * q->stride[0] + santa__row_of(j, x) * q->stride[1]
                                              + santa__head(j, x) * q->stride[2]) * size;
@@ -3151,7 +3311,7 @@ static void santa__prepare_queries(santa__job *j) {
     const int64_t d = j->k.dim, pad = j->plan->d_pad;
     int64_t x, i;
     memset(j->q, 0, (size_t)(j->queries * pad) * sizeof *j->q);
-    for (x = 0; x < j->queries; x++) santa__load_query(j, x, j->q + x * pad);
+    for (x = 0; x < j->queries; x++) santa__load_query(j, &j->p->a.q, x, j->q + x * pad);
     j->form = santa__form(j);
     /* packed as they are: the scale is left to the scores */
     for (x = 0; x < j->queries && j->form == SANTA__PAIRS; x++)
@@ -5412,7 +5572,7 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     const santa_vattention_options *v = &j->o->vattention;
     float *q = SANTA__PART(float, j, row_a);
     int64_t i, count, marked = 0;
-    santa__load_query(j, g, q);
+    santa__load_query(j, &j->p->a.q, g, q);
     /* -1, no key: the predictor may return more than it writes */
     memset(x->list, 0xff, (size_t)want * sizeof *x->list);
     count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo,
@@ -5641,6 +5801,391 @@ static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->k_rows_read += SANTA__MIN(n, read + x.looked);
 }
 
+/* ------------------------------------------------------------ >>buckets */
+
+/* s[x * stride + i] = row i . query x, of n rows of d numbers that lie side by side. */
+static void santa__multiply(const santa__kernels *kernel, santa_dtype t, const char *rows, int64_t n,
+                            int64_t d, const char *packed, int64_t queries, float *s, int64_t stride) {
+    const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
+    const int64_t bytes = santa__bytes(t, d);
+    santa__queries x;
+    int64_t at, i;
+    memset(&x, 0, sizeof x);
+    x.heads = 1;
+    x.group = queries;
+    x.q = packed;
+    x.q_strip = queries * SANTA__PACKED;
+    x.s_stride = stride;
+    for (at = 0; at < n; at += SANTA_BLOCK) {
+        const int64_t few = SANTA__MIN(n - at, (int64_t)SANTA_BLOCK);
+        for (i = 0; i < few + SANTA__BEYOND_K; i++) row[i] = rows + SANTA__MIN(at + i, n - 1) * bytes;
+        x.s = s + at;
+        kernel->dot(t, row, (int)few, d, &x);
+    }
+}
+
+/* Shares of n buckets from their logits; 0 if one is no number. s holds whole blocks. */
+static int santa__softmax(const santa__kernels *kernel, float *s, int64_t n) {
+    float top = SANTA__MASKED;
+    double sum = 0.0;
+    int64_t c;
+    int bad = 0;
+    for (c = 0; c < n; c++) {
+        bad |= santa__not_finite(s[c]);
+        top = SANTA__MAX(top, s[c]);
+    }
+    if (bad) return 0;
+    for (c = 0; c < n; c++) s[c] -= top;
+    for (; c % SANTA_BLOCK != 0; c++) s[c] = 0.0f;
+    for (c = 0; c < n; c += SANTA_BLOCK) kernel->exps(s + c);
+    for (c = 0; c < n; c++) sum += (double)s[c];
+    for (c = 0; c < n; c++) s[c] = (float)((double)s[c] / sum);
+    return 1;
+}
+
+/* f(q) of each head of the row: share[g * stride + c]. 0 if a query gives NaN. */
+static int santa__route(const santa__job *j, float *share, int64_t stride) {
+    const santa_buckets *r = j->p->a.buckets;
+    const santa_tensor *from = r->q.data ? &r->q : &j->p->a.q;
+    const int64_t d = j->k.dim, buckets = r->num_buckets, units = r->hidden;
+    const char *centroids = (const char *)r->centroids + santa__bytes(r->dtype, j->kv_head * buckets * d);
+    const char *w1 = (const char *)r->w1 + santa__bytes(r->dtype, j->kv_head * units * d);
+    const char *w2 = (const char *)r->w2 + santa__bytes(r->dtype, j->kv_head * buckets * units);
+    float *q = SANTA__PART(float, j, route), *hidden = SANTA__PART(float, j, hidden);
+    char *packed = SANTA__PART(char, j, route_packed), *packed_hidden = SANTA__PART(char, j, hidden_packed);
+    int64_t g, i;
+    int ok = 1;
+    for (g = 0; g < j->group; g++) {
+        santa__load_query(j, from, g, q);
+        for (i = 0; i < d && units == 0; i++)
+            q[i] *= (r->key_norm > 0.0f ? r->key_norm : 1.0f) * santa__sm_scale(&j->p->a);
+        santa__pack(q, d, j->group, packed + g * SANTA__PACKED);
+    }
+    if (units == 0) {
+        santa__multiply(j->kernel, r->dtype, centroids, buckets, d, packed, j->group, share, stride);
+    } else {
+        const float *b1 = r->b1 + j->kv_head * units, *b2 = r->b2 + j->kv_head * buckets;
+        santa__multiply(j->kernel, r->dtype, w1, units, d, packed, j->group, hidden, units);
+        for (g = 0; g < j->group; g++) {
+            float *h = hidden + g * units;
+            for (i = 0; i < units; i++) {  /* a NaN stays one */
+                h[i] += b1[i];
+                if (h[i] < 0.0f) h[i] = 0.0f;
+            }
+            santa__pack(h, units, j->group, packed_hidden + g * SANTA__PACKED);
+        }
+        santa__multiply(j->kernel, r->dtype, w2, buckets, units, packed_hidden, j->group, share, stride);
+        for (g = 0; g < j->group; g++) for (i = 0; i < buckets; i++) share[g * stride + i] += b2[i];
+    }
+    for (g = 0; g < j->group; g++) ok &= santa__softmax(j->kernel, share + g * stride, buckets);
+    return ok;
+}
+
+/* The first of n ascending keys that is at least `key`. */
+static int64_t santa__lower_bound(const int32_t *x, int64_t n, int64_t key) {
+    int64_t from = 0;
+    while (from < n) {
+        const int64_t middle = from + (n - from) / 2;
+        if (x[middle] < key) from = middle + 1;
+        else n = middle;
+    }
+    return from;
+}
+
+/* The far keys of each bucket; how many in all. What a stale index says beyond them is not used. */
+static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, santa__bucket *bucket) {
+    int64_t c, all = 0;
+    for (c = 0; c < x->buckets; c++) {
+        int64_t first = x->offset[c], end = x->offset[c + 1];
+        if (first < end && x->key[first] < part.from)
+            first += santa__lower_bound(x->key + first, end - first, part.from);
+        if (first < end && x->key[end - 1] >= part.to)
+            end = first + santa__lower_bound(x->key + first, end - first, part.to);
+        bucket[c].first = first;
+        bucket[c].count = end - first;
+        bucket[c].size = 0.0f;
+        bucket[c].is_read = 0;
+        all += end - first;
+    }
+    return all;
+}
+
+/* ------------------------------------------------------------ >>routed */
+
+/* SANTA_SAAP: keys that a router picks by bucket, see >>saap. */
+
+/* The num_probes buckets of the largest sum of shares over the group; share[0 ..) takes the sums. */
+static void santa__probe(const santa__job *j, float *share, int64_t stride, santa__bucket *bucket) {
+    const int64_t n = j->p->a.buckets->num_buckets;
+    float *sum = share + j->group * stride;
+    uint32_t threshold;
+    int64_t c, g, ties;
+    for (c = 0; c < n; c++) {
+        sum[c] = 0.0f;
+        for (g = 0; g < j->group; g++) sum[c] += share[g * stride + c];
+        if (bucket[c].count == 0) sum[c] = SANTA__MASKED;
+    }
+    santa__select(sum, n, NULL, (double)j->o->saap.num_probes, 0, 0.0f, &threshold, &ties);
+    for (c = 0; c < n; c++)
+        if (santa__selected(sum[c], threshold, &ties)) bucket[c].is_read = 1;
+}
+
+/* Chances of the keys of buckets that are not read, which add up to num_samples: bucket[c].size, 1
+   and is_read where they would be more. */
+static void santa__chances(const santa__job *j, const float *share, int64_t stride, santa__bucket *bucket) {
+    const int64_t n = j->p->a.buckets->num_buckets;
+    const double even = j->o->saap.uniform_share;
+    double left = (double)j->o->num_samples, lambda, sum, mass = 0.0, keys = 0.0;
+    int64_t c, g;
+    int more = 1;
+    for (c = 0; c < n; c++) {
+        float top = 0.0f;
+        for (g = 0; g < j->group; g++) top = SANTA__MAX(top, share[g * stride + c]);
+        bucket[c].size = top;
+        if (bucket[c].is_read || bucket[c].count == 0) continue;
+        mass += (double)top;
+        keys += (double)bucket[c].count;
+    }
+    if (!(keys > left)) {  /* all of them */
+        for (c = 0; c < n; c++) bucket[c].is_read |= bucket[c].count > 0;
+        return;
+    }
+    for (c = 0; c < n; c++)
+        bucket[c].size = bucket[c].count == 0 ? 0.0f
+                       : (float)(even / keys + (mass > 0.0 ? (1.0 - even) * (double)bucket[c].size
+                                                                 / (mass * (double)bucket[c].count)
+                                                           : (1.0 - even) / keys));
+    while (more) {
+        for (c = 0, sum = 0.0; c < n; c++)
+            if (!bucket[c].is_read) sum += (double)bucket[c].count * (double)bucket[c].size;
+        lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
+        for (c = 0, more = 0; c < n; c++) {
+            if (bucket[c].is_read || bucket[c].count == 0) continue;
+            if (lambda * (double)bucket[c].size < 1.0) continue;
+            bucket[c].is_read = more = 1;
+            left -= (double)bucket[c].count;
+        }
+    }
+    for (c = 0; c < n; c++) bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
+}
+
+/* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as none
+   has a chance of more than the comb's step. */
+static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
+                                santa__picks *l, float *chance) {
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
+    const double u = santa__rng_uniform(&rng, 0);
+    double begin = 0.0, tooth = 0.0;             /* the next tooth is at tooth + u */
+    int64_t c, i;
+    for (c = 0; c < x->buckets; c++) {
+        const double size = (double)bucket[c].size;
+        int64_t last = -1;
+        if (bucket[c].is_read || bucket[c].count == 0) continue;
+        while (tooth + u < begin + size * (double)bucket[c].count) {
+            i = SANTA__MAX((int64_t)((tooth + u - begin) / size), last + 1);
+            tooth += 1.0;
+            if (i >= bucket[c].count || l->rows == j->plan->capacity) continue;    /* by rounding */
+            last = i;
+            l->index[l->rows] = x->key[bucket[c].first + i];
+            chance[l->rows] = bucket[c].size;
+            if (l->rows < SANTA__SEND_FOR) {
+                santa__send_for(&j->k, l->index[l->rows]);
+                santa__send_for(&j->v, l->index[l->rows]);
+            }
+            l->rows++;
+        }
+        begin += size * (double)bucket[c].count;
+    }
+    l->draws = l->rows;
+}
+
+/* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 - pi) of
+   its weight squared times its row's distance to the result. In head[g].square, relative to the
+   state's own m; scores once more, since m is known only now. */
+static void santa__routed_errors(const santa__job *j, const santa__picks *l, const float *chance,
+                                 santa__copied_head *head) {
+    float u[SANTA__SLICE * SANTA_BLOCK], *row = SANTA__PART(float, j, row_a);
+    int64_t at, g, h, c;
+    int i;
+    for (g = 0; g < j->group; g++) head[g].square = 0.0;
+    for (at = 0; at < l->rows; at += SANTA_BLOCK) {
+        const santa__keys keys = santa__keys_from(l->index + at, 0, l->rows - at);
+        const int n = (int)SANTA__MIN(l->rows - at, (int64_t)SANTA_BLOCK);
+        for (g = 0; g < j->group; g += SANTA__SLICE) {
+            const int64_t few = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+            santa__score(j, keys, n, g, few, u, SANTA_BLOCK);
+            for (i = 0; i < n; i++) {
+                santa__load_row(&j->v, keys.index[i], row);
+                for (h = 0; h < few; h++) {
+                    santa__copied_head *x = &head[g + h];
+                    const double pi = (double)chance[at + i];
+                    const double w = exp((double)u[h * SANTA_BLOCK + i] - (double)x->state.m) / pi;
+                    double dist = 0.0;
+                    for (c = 0; c < j->v.dim; c++) {
+                        const double to = (double)row[c] - (double)x->state.n[c] / x->state.d;
+                        dist += to * to;
+                    }
+                    x->square += (1.0 - pi) * w * w * dist;
+                }
+            }
+        }
+    }
+}
+
+/* Share of each head's softmax in the keys whose bits are set. */
+static void santa__measure_mass(const santa__job *j, const uint64_t *seen, santa__tally *tally) {
+    const santa__range *r = &j->range[0];
+    float *u = j->scores, max[SANTA__SLICE], sum[SANTA__SLICE];
+    int64_t at, g, h, i, n;
+    for (g = 0; g < j->group; g += SANTA__SLICE) {
+        const int64_t few = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
+        double all[SANTA__SLICE] = {0.0}, read[SANTA__SLICE] = {0.0};
+        float top[SANTA__SLICE], keep, add;
+        for (h = 0; h < few; h++) top[h] = SANTA__MASKED;
+        for (at = r->begin; at < r->end; at += n) {
+            n = SANTA__MIN(r->end - at, (int64_t)SANTA_BLOCK);
+            santa__score(j, santa__keys_from(NULL, at, r->end - at), (int)n, g, few, u, SANTA_BLOCK);
+            for (h = 0; h < few; h++)
+                for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
+            j->kernel->mass(u, SANTA_BLOCK, few, SANTA_BLOCK, max, sum, 1);
+            for (h = 0; h < few; h++) {
+                if (santa__is_nan(sum[h])) { all[h] = -1.0; continue; }
+                if (max[h] < SANTA__MASK_LIMIT || all[h] < 0.0) continue;
+                santa__join_max(&top[h], max[h], &keep, &add);
+                all[h] = all[h] * (double)keep + (double)sum[h] * (double)add;
+                read[h] *= (double)keep;
+                for (i = 0; i < n; i++)
+                    if (santa__has_bit(seen, at + i - r->begin))
+                        read[h] += (double)u[h * SANTA_BLOCK + i] * (double)add;
+            }
+        }
+        for (h = 0; h < few; h++) {
+            if (!(all[h] > 0.0)) continue;
+            tally->heads++;
+            tally->covered += (int64_t)(SANTA__MIN(read[h] / all[h], 1.0) * 1e6);
+        }
+    }
+}
+
+/* How unequal the far keys' buckets are. */
+static void santa__count_buckets(const santa__job *j, const santa__bucket *bucket, int64_t far,
+                                 santa__tally *tally) {
+    const int64_t n = j->p->a.buckets->num_buckets;
+    double squares = 0.0;
+    int64_t c, largest = 0;
+    if (far == 0) return;
+    for (c = 0; c < n; c++) {
+        squares += (double)bucket[c].count * (double)bucket[c].count;
+        largest = SANTA__MAX(largest, bucket[c].count);
+    }
+    tally->rows++;
+    tally->imbalance += (int64_t)((double)n * squares / ((double)far * (double)far) * 1e6);
+    tally->largest += (int64_t)((double)largest / (double)far * 1e6);
+}
+
+/* The keys that the row leaves to the router; those before and behind are read exactly. */
+static santa__part_of santa__far_keys(const santa__job *j, const santa__index *x) {
+    const santa_saap_options *o = &j->o->saap;
+    const santa__range *r = &j->range[0];
+    santa__part_of part;
+    int64_t to = r->end - SANTA__MIN(o->local_tokens, r->end);
+    to = SANTA__MIN(to, (int64_t)x->header[SANTA__I_SORTED]) / SANTA_BLOCK * SANTA_BLOCK;
+    part.from = r->begin + SANTA__MIN(o->sink_tokens, r->end - r->begin);
+    part.to = SANTA__MAX(to, part.from);
+    return part;
+}
+
+/* Keys of the buckets that are read whole, bucket by bucket; how many. */
+static int64_t santa__visit(const santa__index *x, const santa__bucket *bucket, int32_t *key) {
+    int64_t c, n = 0;
+    for (c = 0; c < x->buckets; c++) {
+        if (!bucket[c].is_read) continue;
+        memcpy(key + n, x->key + bucket[c].first, (size_t)bucket[c].count * sizeof *key);
+        n += bucket[c].count;
+    }
+    return n;
+}
+
+static void santa__finish_routed(const santa__job *j, const santa__picks *l, int64_t left,
+                                 santa__copied_head *head) {
+    float *acc = SANTA__PART(float, j, acc), *chance = SANTA__PART(float, j, chance);
+    const int has_error = j->p->a.std_error != NULL;
+    int64_t g, c;
+    if (has_error && l->rows >= 2) santa__routed_errors(j, l, chance, head);
+    for (g = 0; g < j->group; g++) {
+        santa__copied_head *x = &head[g];
+        float error = 0.0f;
+        if (x->state.bad) { santa__write(j, g, NULL, 0.0f, 0.0f); continue; }
+        x->scale = santa__normalise(j, g, x->state.m, x->state.d, &x->lse);
+        for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
+        if (has_error && left > 0) error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
+        santa__write(j, g, acc, x->lse, error);
+    }
+}
+
+/* All of one query row, see santa__phase. */
+static void santa__routed_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa_saap_options *o = &j->o->saap;
+    const santa__index x = santa__index_of(&j->p->a, santa__slot_of(&j->p->a, j->batch), j->kv_head);
+    const santa__part_of part = santa__far_keys(j, &x);
+    const int64_t dv = j->v.dim, stride = (x.buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+    santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__tally *tally = SANTA__PART(santa__tally, j, tally);
+    float *share = SANTA__PART(float, j, shares);
+    int32_t *visited = SANTA__PART(int32_t, j, visit);
+    santa__picks l;
+    int64_t g, c, i, far, fixed, whole = 0;
+    (void)span; (void)from; (void)to;
+    memset(&l, 0, sizeof l);
+    l.index = SANTA__PART(int32_t, j, index);
+    l.weight = SANTA__PART(float, j, weight);
+    memset(l.weight, 0, (size_t)(j->group * j->plan->capacity) * sizeof *l.weight);
+    memset(head, 0, (size_t)j->group * sizeof *head);
+    for (g = 0; g < j->group; g++)
+        santa__state_begin(&head[g].state, SANTA__PART(float, j, sums) + g * dv, NULL, dv);
+    far = santa__find_buckets(&x, part, bucket);
+    if (far > 0 && !santa__route(j, share, stride)) {
+        for (g = 0; g < j->group; g++) head[g].state.bad = 1;
+        far = 0;
+    }
+    if (far > 0 && o->num_probes > 0) santa__probe(j, share, stride, bucket);
+    if (far > 0 && j->o->num_samples != SANTA_NONE) {
+        santa__chances(j, share, stride, bucket);
+        santa__draw_buckets(j, &x, bucket, &l, SANTA__PART(float, j, chance));
+    }
+    fixed = santa__attend_fixed(j, 0, part, head);
+    if (far > 0) whole = santa__visit(&x, bucket, visited);
+    santa__attend_keys(j, 0, visited, 0, whole, &head->state, sizeof *head, SANTA__NO_MOMENTS);
+    for (g = 0; g < j->group; g++) {
+        memset(&mass[g], 0, sizeof mass[g]);
+        mass[g].m = head[g].state.m;
+        mass[g].total = 1.0;
+        mass[g].chance = SANTA__PART(float, j, chance);
+    }
+    santa__attend_drawn(j, 0, j->group, mass, &l, head);
+    santa__finish_routed(j, &l, far - whole, head);
+    santa__count_buckets(j, bucket, far, tally);
+    if (o->measure_mass) {
+        const int64_t begin = j->range[0].begin, end = j->range[0].end;
+        uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+        memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+        for (i = begin; i < part.from; i++) santa__set_bit(seen, i - begin);
+        for (i = part.to; i < end; i++) santa__set_bit(seen, i - begin);
+        for (i = 0; i < whole; i++) santa__set_bit(seen, visited[i] - begin);
+        for (i = 0; i < l.rows; i++) santa__set_bit(seen, l.index[i] - begin);
+        santa__measure_mass(j, seen, tally);
+    }
+    for (c = 0; c < x.buckets && far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
+    j->stats->far_rows += part.to - part.from;
+    j->stats->visited_rows += whole + l.rows;
+    j->stats->k_rows_read += fixed + whole + l.rows;
+    j->stats->v_rows_read += fixed + whole + l.rows;
+    j->stats->v_rows_head += (fixed + whole + l.rows) * j->group;
+    j->stats->draws += l.rows;
+}
+
 /* ------------------------------------------------------------ >>methods-code */
 
 static const santa__phase santa__phases_dense[SANTA__PHASES] = {
@@ -5657,6 +6202,9 @@ static const santa__phase santa__phases_sizes[SANTA__PHASES] = {
 };
 static const santa__phase santa__phases_copied[SANTA__PHASES] = {
     { santa__num_copied, santa__copied_blocks, 0 }, { santa__one_piece, santa__copied_rows, 0 }
+};
+static const santa__phase santa__phases_routed[SANTA__PHASES] = {
+    { santa__one_piece, santa__routed_row, 0 }, { NULL, NULL, 0 }
 };
 #define santa__draw_none NULL
 
@@ -5677,10 +6225,11 @@ static const santa__method *santa__method_of(const santa_options *o) {
                                                                       : &santa__methods[o->method];
 }
 
-/* format: NULL without a copy of K. */
+/* format: NULL without a copy of K; router: without buckets. */
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n,
-                             int64_t d, int64_t dv, int64_t chunks, const santa__format *format) {
-    santa__plan_begin(p, o, group, rows, n, d, dv, chunks, format);
+                             int64_t d, int64_t dv, int64_t chunks, const santa__format *format,
+                            const santa_buckets *router) {
+    santa__plan_begin(p, o, group, rows, n, d, dv, chunks, format, router);
     p->capacity = santa__method_of(o)->capacity(o, n);
     /* given scores, every method works as those that draw from masses do */
     if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) santa__method_of(o)->needs(p);
@@ -5709,7 +6258,8 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0)
                  + (window > 0 && rows > 1);
     santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks,
-                     is_copied ? &format : NULL);
+                     is_copied ? &format : NULL,
+                     santa__has_traits(&p->o, SANTA_ROUTES) ? p->a.buckets : NULL);
     span = santa__span(p, plan);
     *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
     *total = santa__add(*total, santa__mul(plan->thread_scores, (uint64_t)(p->o.num_threads * span)));
@@ -5719,14 +6269,16 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
 
 /* ------------------------------------------------------------ >>run */
 
+/* What threads take in pieces, see santa__take. */
+typedef struct santa__work { int64_t pieces, threads; int next; } santa__work;
+
 typedef struct santa__call {
     santa_problem p;
     santa__plan plan;
     uint64_t bytes;       /* of workspace */
     char *work;
     int64_t span, works;  /* see santa__span, santa__num_works */
-    int64_t pieces;       /* of the work that threads take, see santa__take */
-    int next_piece;
+    santa__work pieces;   /* that threads take */
 } santa__call;
 
 /* All that does not depend on data. */
@@ -5742,7 +6294,7 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
     santa__call call;
     const santa_status s = santa__call_make(&call, a, o);
-    return s != SANTA_OK ? s : santa__check_contents(a, o->scores);
+    return s != SANTA_OK ? s : santa__check_contents(a, o);
 }
 
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o) {
@@ -5859,11 +6411,11 @@ static void santa__run_alone(santa__job *j, int64_t span) {
    the end: where one's rows begin nothing is prefetched. Who had which piece changes no bit.
    Without atomic operations each has an equal share. Returns 0 when none is left; *to is -1 at
    first. */
-static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to) {
-    const int64_t pieces = call->pieces, threads = call->p.o.num_threads;
+static int santa__take(santa__work *work, int64_t t, int64_t *from, int64_t *to) {
+    const int64_t pieces = work->pieces, threads = work->threads;
 #if defined(__GNUC__) || defined(__clang__)
     const int64_t few = SANTA__MAX(pieces / (16 * threads), 1);
-    const int turn = __atomic_fetch_add(&call->next_piece, 1, __ATOMIC_RELAXED);
+    const int turn = __atomic_fetch_add(&work->next, 1, __ATOMIC_RELAXED);
     int i;
     (void)t;
     for (i = 0, *from = *to = 0; i <= turn && *to < pieces; i++) {
@@ -5880,12 +6432,13 @@ static int santa__take(santa__call *call, int64_t t, int64_t *from, int64_t *to)
 #endif
 }
 
-static void santa__run_tasks(santa__call *call, int64_t pieces, santa_task task, void *context) {
-    const santa_options *o = &call->p.o;
-    const int64_t n = o->num_threads;
+static void santa__run_tasks(const santa_options *o, santa__work *work, int64_t pieces, santa_task task,
+                             void *context) {
+    const int64_t n = SANTA__MAX(o->num_threads, 1);
     int64_t t;
-    call->pieces = pieces;
-    call->next_piece = 0;
+    work->pieces = pieces;
+    work->threads = n;
+    work->next = 0;
     if (n == 1) { task(context, 0); return; }
     if (o->parallel_for) { o->parallel_for(o->parallel_user, n, task, context); return; }
 #ifdef _OPENMP
@@ -5921,7 +6474,7 @@ static void santa__team_task(void *context, int64_t t) {
     float *scores = (float *)(void *)(call->work + (uint64_t)call->works * call->plan.total
                                       + (uint64_t)(t * call->span) * call->plan.thread_scores);
     int64_t i, n, s, to = -1;
-    while (santa__take(team->call, t, &i, &to)) {
+    while (santa__take(&team->call->pieces, t, &i, &to)) {
         for (; i < to; i += n) {
             const int64_t h = i / team->pieces * team->together, from = i % team->pieces;
             const int64_t span = SANTA__MIN(team->together, team->jobs - h);
@@ -5945,7 +6498,7 @@ static void santa__run_team(santa__team *team) {
     team->phase = NULL;
     team->together = team->pieces = 1;
     if (j->method != santa__method_of(j->o)) {  /* dense_below: there is no room for chunks */
-        santa__run_tasks(team->call, team->jobs, santa__team_task, team);
+        santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
         return;
     }
     for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
@@ -5954,7 +6507,8 @@ static void santa__run_team(santa__team *team) {
         team->pieces = team->phase->pieces(j);
         team->together = team->phase->is_joint && santa__is_token_major(&call->p)
                          && santa__is_even(team->pieces, call->p.o.num_threads) ? team->jobs : 1;
-        santa__run_tasks(team->call, (team->jobs + team->together - 1) / team->together * team->pieces,
+        santa__run_tasks(j->o, &team->call->pieces,
+                         (team->jobs + team->together - 1) / team->together * team->pieces,
                          santa__team_task, team);
     }
 }
@@ -5983,13 +6537,15 @@ static void santa__run_task(void *context, int64_t t) {
     santa__call *call = (santa__call *)context;
     const santa_options *o = &call->p.o;
     int64_t from, to = -1;
-    while (santa__take(call, t, &from, &to))                          /* pieces of a span of items each */
+    while (santa__take(&call->pieces, t, &from, &to))                          /* pieces of a span of items each */
         santa__run_items(call, call->work + (uint64_t)(t * call->span) * call->plan.total,
                          o->item_begin + from * call->span,
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
 }
 
-static void santa__add_guards(const santa__call *call, santa_stats *stats) {
+static int santa__has_tally(const santa__plan *p) { return p->format.keys > 0 || p->buckets > 0; }
+
+static void santa__add_tallies(const santa__call *call, santa_stats *stats) {
     santa__tally sum;
     int64_t t;
     memset(&sum, 0, sizeof sum);
@@ -5999,10 +6555,19 @@ static void santa__add_guards(const santa__call *call, santa_stats *stats) {
         sum.heads += x->heads;
         sum.expected += x->expected;
         sum.found += x->found;
+        sum.covered += x->covered;
+        sum.rows += x->rows;
+        sum.imbalance += x->imbalance;
+        sum.largest += x->largest;
         sum.expected_max = SANTA__MAX(sum.expected_max, x->expected_max);
         sum.found_max = SANTA__MAX(sum.found_max, x->found_max);
     }
+    if (sum.rows > 0) {
+        stats->imbalance = 1e-6 * (double)sum.imbalance / (double)sum.rows;
+        stats->largest_bucket = 1e-6 * (double)sum.largest / (double)sum.rows;
+    }
     if (sum.heads == 0) return;
+    stats->covered_mass = 1e-6 * (double)sum.covered / (double)sum.heads;
     stats->expected_variance = 1e-6 * (double)sum.expected / (double)sum.heads;
     stats->found_variance = 1e-6 * (double)sum.found / (double)sum.heads;
     stats->expected_variance_max = sum.expected_max;
@@ -6019,7 +6584,7 @@ static void santa__add_stats(const santa__call *call, santa_stats *stats) {
     }
     memset(stats, 0, sizeof *stats);
     memcpy(stats, sum, sizeof sum);
-    if (call->plan.format.keys) santa__add_guards(call, stats);
+    if (santa__has_tally(&call->plan)) santa__add_tallies(call, stats);
 }
 
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
@@ -6028,7 +6593,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     int64_t t;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_contents(a, o->scores)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, o)) != SANTA_OK) return s;
     if (a->q.device != SANTA_CPU)
         return santa__backends[a->q.device]->decode(&call.p, workspace, workspace_bytes, stats);
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
@@ -6039,7 +6604,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     for (t = 0; t < call.works; t++) {
         char *work = call.work + (uint64_t)t * call.plan.total;
         memset(work + call.plan.stats, 0, sizeof(santa_stats));
-        if (call.plan.format.keys) memset(work + call.plan.tally, 0, sizeof(santa__tally));
+        if (santa__has_tally(&call.plan)) memset(work + call.plan.tally, 0, sizeof(santa__tally));
     }
     if (call.plan.is_shared) {
         santa__team team;
@@ -6047,10 +6612,348 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         team.call = &call;
         santa__run_items(&call, call.work, call.p.o.item_begin, call.p.o.item_end, SANTA__SPAN, &team);
     } else {
-        santa__run_tasks(&call, (santa__items(&call.p.o) + call.span - 1) / call.span, santa__run_task,
-                         &call);
+        santa__run_tasks(&call.p.o, &call.pieces, (santa__items(&call.p.o) + call.span - 1) / call.span,
+                         santa__run_task, &call);
     }
     if (stats) santa__add_stats(&call, stats);
+    return SANTA_OK;
+}
+
+/* ------------------------------------------------------------ >>buckets-code */
+
+/* Keys that meet the centroids together: as many packed ones as a few kilobytes hold. */
+enum { SANTA__FEW = 16, SANTA__FEW_FLOATS = 8192 };
+static int64_t santa__few_keys(int64_t d) {
+    return SANTA__MIN(SANTA__FEW_FLOATS * (int64_t)sizeof(float) / santa__packed_bytes(d),
+                      (int64_t)SANTA__FEW);
+}
+
+/* The bucket of each of n packed keys: the largest key . centroid, the lower of equal ones. */
+static void santa__nearest(const santa__kernels *kernel, santa_dtype t, const char *centroids,
+                           int64_t buckets, int64_t d, const float *packed, int64_t n, uint16_t *bucket) {
+    float s[SANTA__FEW * SANTA_BLOCK], best[SANTA__FEW];
+    int64_t i, c, k;
+    for (i = 0; i < n; i++) {
+        bucket[i] = 0;
+        best[i] = santa__neg_inf();
+    }
+    for (c = 0; c < buckets; c += SANTA_BLOCK) {
+        const int64_t part = SANTA__MIN(buckets - c, (int64_t)SANTA_BLOCK);
+        santa__multiply(kernel, t, centroids + santa__bytes(t, c * d), part, d,
+                        (const char *)(const void *)packed, n, s, SANTA_BLOCK);
+        for (i = 0; i < n; i++)
+            for (k = 0; k < part; k++)
+                if (s[i * SANTA_BLOCK + k] > best[i]) {
+                    best[i] = s[i * SANTA_BLOCK + k];
+                    bucket[i] = (uint16_t)(c + k);
+                }
+    }
+}
+
+/* Keys from .. to - 1 join the sorted ones before them: those of each bucket move up by what joins
+   the buckets below it. */
+static void santa__index_sort(const santa__index *x, int64_t from, int64_t to) {
+    int64_t c, j, end = from, shift = to - from;
+    if (from == to) return;
+    memset(x->next, 0, (size_t)x->buckets * sizeof *x->next);
+    for (j = from; j < to; j++) x->next[x->bucket[j]]++;
+    for (c = x->buckets - 1; c >= 0; c--) {
+        const int64_t first = x->offset[c];
+        shift -= x->next[c];
+        memmove(x->key + first + shift, x->key + first, (size_t)(end - first) * sizeof *x->key);
+        x->offset[c] = (int32_t)(first + shift);
+        x->next[c] = (int32_t)(end + shift);
+        end = first;
+    }
+    x->offset[x->buckets] = (int32_t)to;
+    for (j = from; j < to; j++) x->key[x->next[x->bucket[j]]++] = (int32_t)j;
+}
+
+/* The index holds keys 0 .. held - 1 from now on, of which those from `from` on are new. */
+static void santa__index_hold(const santa__index *x, int64_t from, int64_t held) {
+    const int64_t whole = from / SANTA_BLOCK * SANTA_BLOCK;
+    int64_t sorted = from == 0 ? 0 : x->header[SANTA__I_SORTED];
+    if (from == 0 || sorted > whole) {
+        memset(x->offset, 0, (size_t)(x->buckets + 1) * sizeof *x->offset);
+        santa__index_sort(x, 0, whole);
+        sorted = whole;
+    }
+    santa__index_sort(x, sorted, held / SANTA_BLOCK * SANTA_BLOCK);
+    x->header[SANTA__I_MAGIC] = SANTA__INDEX_MAGIC;
+    x->header[SANTA__I_BUCKETS] = (int32_t)x->buckets;
+    x->header[SANTA__I_CAPACITY] = (int32_t)x->capacity;
+    x->header[SANTA__I_HELD] = (int32_t)held;
+    x->header[SANTA__I_SORTED] = (int32_t)(held / SANTA_BLOCK * SANTA_BLOCK);
+}
+
+/* One call of santa_buckets_assign. Its pieces are blocks of each item's keys, then items. */
+typedef struct santa__assign {
+    const santa_attention *a;
+    const santa_tensor *keys;
+    const santa__kernels *kernel;
+    santa__work work;
+    int64_t from, first_item, blocks;
+} santa__assign;
+
+/* The keys of a sequence that are new: from .. to - 1, key from + i in row skip + i. */
+typedef struct santa__new_keys { int64_t from, to, skip; } santa__new_keys;
+
+static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
+    const int64_t len = santa__seq_len(x->a, b), count = x->keys->shape[1];
+    santa__new_keys n;
+    n.from = x->from < 0 ? len - count : x->from;
+    n.skip = SANTA__MAX(-n.from, 0);
+    n.from += n.skip;
+    n.to = count - n.skip < len - n.from ? n.from + count - n.skip : len;
+    return n;
+}
+
+/* The buckets of block `at` of the keys of one KV head. */
+static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, int64_t at) {
+    const santa_tensor *k = x->keys;
+    const santa_buckets *r = x->a->buckets;
+    const santa__new_keys n = santa__new_keys_of(x, b);
+    const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, b), h);
+    const int64_t d = k->shape[3], few = santa__few_keys(d), from = n.from + at * SANTA_BLOCK,
+                  to = SANTA__MIN(from + SANTA_BLOCK, n.to);
+    float row[SANTA__PROXY_DIM], packed[SANTA__FEW_FLOATS];
+    int64_t j, i, c, m;
+    for (j = from; j < to; j += m) {
+        m = SANTA__MIN(to - j, few);
+        for (i = 0; i < m; i++) {
+            const char *p = (const char *)k->data
+                          + santa__bytes(k->dtype, b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
+                                                       + h * k->stride[2]);
+            for (c = 0; c < d; c++)
+                row[c] = k->stride[3] == 1 ? santa__feature(k->dtype, p, c)
+                                           : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
+            santa__pack(row, d, m, (char *)(void *)packed + i * SANTA__PACKED);
+        }
+        santa__nearest(x->kernel, r->dtype,
+                       (const char *)r->centroids + santa__bytes(r->dtype, h * r->num_buckets * d),
+                       r->num_buckets, d, packed, m, index.bucket + j);
+    }
+}
+
+static void santa__assign_task(void *context, int64_t t) {
+    santa__assign *x = (santa__assign *)context;
+    const int64_t heads = x->a->k.shape[2];
+    int64_t at, to = -1;
+    while (santa__take(&x->work, t, &at, &to))
+        for (; at < to; at++) {
+            const int64_t item = x->first_item + at / x->blocks;
+            santa__assign_block(x, item / heads, item % heads, at % x->blocks);
+        }
+}
+
+static void santa__hold_task(void *context, int64_t t) {
+    santa__assign *x = (santa__assign *)context;
+    const int64_t heads = x->a->k.shape[2];
+    int64_t at, to = -1;
+    while (santa__take(&x->work, t, &at, &to))
+        for (; at < to; at++) {
+            const int64_t b = (x->first_item + at) / heads;
+            const santa__new_keys n = santa__new_keys_of(x, b);
+            const santa__index index =
+                santa__index_of(x->a, santa__slot_of(x->a, b), (x->first_item + at) % heads);
+            if (n.from <= n.to && (n.from < n.to || x->from >= 0)) santa__index_hold(&index, n.from, n.to);
+        }
+}
+
+/* Whether each sequence's index has all keys before the new ones, and no slot is named twice. */
+static santa_status santa__check_new_keys(const santa__assign *x, int64_t items) {
+    const int64_t heads = x->a->k.shape[2];
+    santa_status s = santa__check_slots(x->a);
+    int64_t i, b, other;
+    if (s != SANTA_OK) return s;
+    for (b = 0; x->a->buckets->slots && b < santa__batch_of(x->a); b++)
+        for (other = 0; other < b; other++)
+            if (santa__slot_of(x->a, b) == santa__slot_of(x->a, other)) return SANTA_ERR_BUCKETS_SLOT;
+    for (i = x->first_item; i < x->first_item + items; i++) {
+        const santa__new_keys n = santa__new_keys_of(x, i / heads);
+        const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, i / heads), i % heads);
+        if (n.from == 0 || n.from >= n.to) continue;
+        if (!santa__is_index(&index)) return SANTA_ERR_BUCKETS_INDEX;
+        if (index.header[SANTA__I_HELD] < n.from) return SANTA_ERR_BUCKETS_RANGE;
+    }
+    return SANTA_OK;
+}
+
+SANTADEF size_t santa_buckets_size(const santa_attention *a) {
+    if (!a || santa__check_tensor(&a->k) != SANTA_OK || santa__batch_of(a) <= 0
+        || santa__check_lengths(a, santa__batch_of(a)) != SANTA_OK || santa__check_router(a) != SANTA_OK)
+        return 0;
+    return (size_t)(4 * santa__index_ints((uint64_t)a->buckets->num_buckets, (uint64_t)santa__capacity(a))
+                    * (uint64_t)(santa__num_slots(a) * a->k.shape[2]));
+}
+
+/* All but what the index holds. */
+static santa_status santa__check_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                                        const santa_options *o) {
+    santa_status s;
+    if (!a || !keys) return SANTA_ERR_NULL_ARGUMENT;
+    if ((s = santa__check_tensor(&a->k)) != SANTA_OK) return s;
+    if ((s = santa__check_tensor(keys)) != SANTA_OK) return s;
+    if (santa__batch_of(a) <= 0) return SANTA_ERR_SHAPE;
+    if ((s = santa__check_lengths(a, santa__batch_of(a))) != SANTA_OK) return s;
+    if ((s = santa__check_router(a)) != SANTA_OK) return s;
+    if (keys->shape[0] != santa__batch_of(a) || keys->shape[2] != a->k.shape[2]
+        || keys->shape[3] != a->k.shape[3] || keys->device != a->k.device)
+        return SANTA_ERR_BUCKETS_KEYS;
+    if (from < SANTA_NONE) return SANTA_ERR_BUCKETS_RANGE;
+    if (!a->buckets->index || !a->buckets->centroids || !keys->data) return SANTA_ERR_BUCKETS_NULL;
+    if (o && !santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
+    return o ? santa__check_work(o, (uint64_t)keys->shape[0] * (uint64_t)keys->shape[2]) : SANTA_OK;
+}
+
+SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                                           const santa_options *o) {
+    santa_options none;
+    santa__assign x;
+    int64_t items;
+    santa_status s = santa__check_assign(a, keys, from, o);
+    if (s != SANTA_OK) return s;
+    memset(&none, 0, sizeof none);
+    if (!o) o = &none;
+    if (a->k.device != SANTA_CPU) {
+        const santa_backend *backend = santa__backends[a->k.device];
+        if (!backend) return SANTA_ERR_NO_BACKEND;
+        return backend->buckets_assign ? backend->buckets_assign(a, keys, from, o->stream)
+                                       : SANTA_ERR_BACKEND_BUCKETS;
+    }
+    if ((s = santa__check_seq_lens(a, santa__batch_of(a))) != SANTA_OK) return s;
+    memset(&x, 0, sizeof x);
+    x.a = a;
+    x.keys = keys;
+    x.kernel = santa__kernels_of(o->isa == SANTA_ISA_AUTO ? santa_best_isa() : o->isa);
+    x.from = from;
+    x.first_item = o->item_begin;
+    x.blocks = (keys->shape[1] + SANTA_BLOCK - 1) / SANTA_BLOCK;
+    items = o->item_begin == 0 && o->item_end == 0 ? keys->shape[0] * keys->shape[2]
+                                                   : o->item_end - o->item_begin;
+    if ((s = santa__check_new_keys(&x, items)) != SANTA_OK) return s;
+    if (items == 0) return SANTA_OK;
+    santa__run_tasks(o, &x.work, items * x.blocks, santa__assign_task, &x);
+    santa__run_tasks(o, &x.work, items, santa__hold_task, &x);
+    return SANTA_OK;
+}
+
+SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int64_t kv_head, int64_t key) {
+    santa__index x;
+    if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index) return -1;
+    if (slot < 0 || slot >= santa__num_slots(a) || kv_head < 0 || kv_head >= a->k.shape[2]) return -1;
+    x = santa__index_of(a, slot, kv_head);
+    return santa__is_index(&x) && key >= 0 && key < x.header[SANTA__I_HELD] ? x.bucket[key] : -1;
+}
+
+/* One call of santa_kmeans. Its pieces are blocks of rows. */
+typedef struct santa__kmeans {
+    const float *x;
+    const santa__kernels *kernel;
+    santa__work work;
+    int64_t n, stride, d, buckets;
+    float *centroids;
+    uint16_t *bucket;
+} santa__kmeans;
+
+static void santa__kmeans_task(void *context, int64_t t) {
+    santa__kmeans *x = (santa__kmeans *)context;
+    const int64_t few = santa__few_keys(x->d);
+    float packed[SANTA__FEW_FLOATS];
+    int64_t at, to = -1, i, j, m;
+    while (santa__take(&x->work, t, &at, &to))
+        for (j = at * SANTA_BLOCK; j < SANTA__MIN(to * SANTA_BLOCK, x->n); j += m) {
+            m = SANTA__MIN(SANTA__MIN(to * SANTA_BLOCK, x->n) - j, few);
+            for (i = 0; i < m; i++)
+                santa__pack(x->x + (j + i) * x->stride, x->d, m, (char *)(void *)packed + i * SANTA__PACKED);
+            santa__nearest(x->kernel, SANTA_F32, (const char *)x->centroids, x->buckets, x->d, packed, m,
+                           x->bucket + j);
+        }
+}
+
+/* centroid = x / |x|. 0 if x has no length. */
+static int santa__to_unit(const double *x, int64_t d, float *centroid) {
+    double square = 0.0;
+    int64_t c;
+    for (c = 0; c < d; c++) square += x[c] * x[c];
+    for (c = 0; c < d; c++) centroid[c] = square > 0.0 ? (float)(x[c] / sqrt(square)) : 0.0f;
+    return square > 0.0;
+}
+
+static uint64_t santa__kmeans_bytes(int64_t n, int64_t d, int64_t buckets) {
+    const uint64_t ids = santa__mul((uint64_t)n, 2) / 64 * 64 + 64;
+    return santa__add(santa__add(ids, santa__mul(8 * (uint64_t)buckets, (uint64_t)d + 1)), 64);
+}
+
+static santa_status santa__check_kmeans(int64_t n, int64_t d, int64_t buckets) {
+    if (n <= 0 || d <= 0) return SANTA_ERR_SHAPE;
+    if (buckets < 1 || buckets > 65536) return SANTA_ERR_BUCKETS_SHAPE;
+    if (d > SANTA__PROXY_DIM) return SANTA_ERR_BUCKETS_HEAD_DIM;
+    if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    return santa__kmeans_bytes(n, d, buckets) > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+SANTADEF size_t santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t num_buckets) {
+    return santa__check_kmeans(n, d, num_buckets) == SANTA_OK
+         ? (size_t)santa__kmeans_bytes(n, d, num_buckets) : 0;
+}
+
+/* Sums of the rows of each bucket, in the order of the rows whoever found them: centroids. Those
+   without a direction begin anew with a row by chance. */
+static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t turn, double *sum,
+                                 double *row) {
+    int64_t j, c, b;
+    memset(sum, 0, (size_t)(x->buckets * x->d) * sizeof *sum);
+    for (j = 0; j < x->n; j++)
+        for (c = 0; c < x->d; c++) sum[x->bucket[j] * x->d + c] += (double)x->x[j * x->stride + c];
+    for (b = 0; b < x->buckets; b++) {
+        const uint64_t word = santa_random(seed, (uint64_t)turn + 1, 0, 0, 0, 0, (uint32_t)b);
+        const float *other = x->x + (int64_t)(word * (uint64_t)x->n >> 32) * x->stride;
+        if (santa__to_unit(sum + b * x->d, x->d, x->centroids + b * x->d)) continue;
+        for (c = 0; c < x->d; c++) row[c] = (double)other[c];
+        santa__to_unit(row, x->d, x->centroids + b * x->d);
+    }
+}
+
+SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d, int64_t num_buckets,
+                                   int64_t iterations, uint64_t seed, float *centroids,
+                                   const santa_options *o, void *workspace, size_t workspace_bytes) {
+    double row[SANTA__PROXY_DIM], *sum;
+    santa_options none;
+    santa__kmeans k;
+    char *work;
+    int64_t i, c;
+    santa_status s = santa__check_kmeans(n, d, num_buckets);
+    if (!x || !centroids) return SANTA_ERR_NULL_ARGUMENT;
+    if (s != SANTA_OK) return s;
+    if (stride < d || santa__mul(santa__mul((uint64_t)n, (uint64_t)stride), 4) > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
+    if (iterations < 0 || iterations > 1 << 20) return SANTA_ERR_KMEANS;
+    memset(&none, 0, sizeof none);
+    if (!o) o = &none;
+    if (!santa_isa_supported(o->isa)) return SANTA_ERR_ISA;
+    if ((s = santa__check_work(o, 0)) != SANTA_OK) return s;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < santa_kmeans_workspace_size(n, d, num_buckets)) return SANTA_ERR_WORKSPACE_SIZE;
+    for (i = 0; i < n; i++)
+        for (c = 0; c < d; c++) if (santa__not_finite(x[i * stride + c])) return SANTA_ERR_KMEANS;
+    work = santa__align(workspace);
+    memset(&k, 0, sizeof k);
+    k.x = x; k.n = n; k.stride = stride; k.d = d; k.buckets = num_buckets;
+    k.centroids = centroids;
+    k.kernel = santa__kernels_of(o->isa == SANTA_ISA_AUTO ? santa_best_isa() : o->isa);
+    k.bucket = (uint16_t *)(void *)work;
+    sum = (double *)(void *)(work + ((uint64_t)n * 2 / 64 * 64 + 64));
+    for (i = 0; i < num_buckets; i++) {  /* one from each of as many equal parts of the rows */
+        const double u = (double)santa_random(seed, 0, 0, 0, 0, 0, (uint32_t)i) / 4294967296.0;
+        const float *start = x + (int64_t)(((double)i + u) / (double)num_buckets * (double)n) * stride;
+        for (c = 0; c < d; c++) row[c] = (double)start[c];
+        santa__to_unit(row, d, centroids + i * d);
+    }
+    for (i = 0; i < (iterations ? iterations : 10); i++) {
+        santa__run_tasks(o, &k.work, (n + SANTA_BLOCK - 1) / SANTA_BLOCK, santa__kmeans_task, &k);
+        santa__kmeans_update(&k, seed, i, sum, row);
+    }
     return SANTA_OK;
 }
 
@@ -6073,7 +6976,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     int64_t len, g, i, b;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_contents(a, o->scores)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, o)) != SANTA_OK) return s;
     if (!scores) return SANTA_ERR_NULL_ARGUMENT;
     if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
     len = santa__seq_len(a, batch);
@@ -6110,7 +7013,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     *o = santa__resolved(given, 0);
     o->dense_below = 0;
     o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */
-    santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL);
+    santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL, NULL);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
