@@ -2465,8 +2465,8 @@ static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batc
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
 static santa_status santa__check_contents(const santa_attention *a, const santa_options *o) {
-    const santa_scores_method scores = o->scores;
-    const int is_routed = (santa_method_traits(o->method) & SANTA_ROUTES) != 0;
+    const santa_scores_method scores = o ? o->scores : SANTA_SCORES_EXACT;
+    const int is_routed = o && (santa_method_traits(o->method) & SANTA_ROUTES);
     int64_t b, h;
     santa_status s;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
@@ -6118,7 +6118,8 @@ static void santa__finish_routed(const santa__job *j, const santa__picks *l, int
         if (x->state.bad) { santa__write(j, g, NULL, 0.0f, 0.0f); continue; }
         x->scale = santa__normalise(j, g, x->state.m, x->state.d, &x->lse);
         for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
-        if (has_error && left > 0) error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
+        if (has_error && left > 0 && x->state.d > 0.0)
+            error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
         santa__write(j, g, acc, x->lse, error);
     }
 }
@@ -7099,7 +7100,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
-    if ((s = santa__check_contents(a, SANTA_SCORES_EXACT)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, NULL)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++)
         if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);

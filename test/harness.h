@@ -111,6 +111,12 @@ static inline double test_normal(test_rng *r) {
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
 
+/* A router of a few random centroids, and an index in which random keys are, for calls of any
+   method: as a.buckets. Keys and centroids depend on shapes alone. */
+typedef struct test_router { santa_buckets *r; float *centroids; } test_router;
+void test_route(test_router *t, santa_attention *a);
+void test_unroute(test_router *t);
+
 #ifdef __cplusplus
 }
 #endif
