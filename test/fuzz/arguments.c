@@ -438,8 +438,8 @@ static int check_assign(fuzz_source *s, fuzz_call *c) {
     const santa_attention *a = &c->a;
     const size_t  bytes = santa_buckets_size(a);
     const int64_t from = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_below(s, 100);
-    santa_tensor keys = santa_view(weights, (santa_dtype)fuzz_below(s, 3), a->q.shape[0], fuzz_between(s, 1, 20),
-                                   a->k.shape[2], a->k.shape[3]);
+    santa_tensor keys = santa_view(weights, (santa_dtype)fuzz_below(s, 3), a->q.shape[0],
+                                   fuzz_between(s, 1, 20), a->k.shape[2], a->k.shape[3]);
     if (fuzz_chance(s, 4)) keys.shape[fuzz_below(s, 4)] = fuzz_wild_int(s);
     if (keys.shape[0] > 3 || keys.shape[2] > 3 || keys.shape[3] > 64) keys.data = NULL;
     if (keys.shape[1] > 1) keys.stride[1] = 0;
