@@ -6726,8 +6726,9 @@ static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, in
     for (j = from; j < to; j += m) {
         m = SANTA__MIN(to - j, few);
         for (i = 0; i < m; i++) {
-            const int64_t at = b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1] + h * k->stride[2];
-            const char *p = (const char *)k->data + santa__bytes(k->dtype, at);
+            const int64_t first = b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
+                                + h * k->stride[2];
+            const char *p = (const char *)k->data + santa__bytes(k->dtype, first);
             for (c = 0; c < d; c++)
                 row[c] = k->stride[3] == 1
                              ? santa__feature(k->dtype, p, c)
