@@ -143,7 +143,8 @@ static int write_dump(dump *d, const char *path, llama_error *e) {
     const llama_model *m = &d->model;
     const uint32_t field[10] = { VERSION, (uint32_t)m->n_layers, (uint32_t)m->n_heads,
                                  (uint32_t)m->n_kv_heads, (uint32_t)m->head_dim, d->c->f32 ? 0u : 1u,
-                                 HAS_LSE, (uint32_t)d->text.length, (uint32_t)d->rows, 0 /* the usual scale */ };
+                                 HAS_LSE, (uint32_t)d->text.length, (uint32_t)d->rows,
+                                 0 /* the usual scale */ };
     unsigned char header[HEADER] = "SAAPDUMP";
     for (int i = 0; i < 10; i++) put_u32(header + 8 + 4 * i, field[i]);
     d->file = fopen(path, "wb");

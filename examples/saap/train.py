@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Learns buckets for SAAP: per layer and KV head centroids of keys and a classifier of queries. Needs torch and numpy.
+"""Learns buckets for SAAP, per layer and KV head: centroids of keys and a classifier of queries.
+Needs torch and numpy.
 
-    train.py --dumps train-*.dump --buckets 64 --out model.saap      learn; --resume goes on after an interruption
-    train.py --evaluate model.saap --dumps heldout-*.dump            far mass covered against keys visited
-    train.py --self-test                                             checks of its own, seconds
+    train.py --dumps train-*.dump --buckets 64 --out model.saap     learn; --resume goes on
+    train.py --evaluate model.saap --dumps heldout-*.dump           far mass against keys visited
+    train.py --self-test                                            checks of its own, seconds
 
-Dumps hold queries and keys of some prompts before and behind RoPE; any model can write them. Both formats, and what
-was measured, are in README.md beside this file. The method is that of SAAP (Mazare et al., 2025), sections 3 and 4:
-keys are clustered before RoPE, queries go to buckets by a classifier that predicts where their attention mass lies.
-"Far" are keys more than --window tokens before the query, and not the first one; the rest is attended to densely.
+Dumps hold queries and keys of some prompts before and behind RoPE; any model can write them. Both
+formats, and what was measured, are in README.md beside this file. The method is that of SAAP
+(Mazare et al., 2025), sections 3 and 4: keys are clustered before RoPE, queries go to buckets by a
+classifier that predicts where their attention mass lies. "Far" are keys more than --window tokens
+before the query, and not the first one; the rest is attended to densely.
 """
 import argparse, csv, json, math, os, struct, sys, tempfile, time
 import numpy as np
@@ -19,7 +21,7 @@ CONTEXT, QUESTION = 0, 1                            # kinds of query rows
 CHUNK = 512                                         # query rows times heads whose scores are held at once
 
 
-# ------------------------------------------------------------------------------------------------------- dumps
+# ---------------------------------------------------------------------------------------- dumps
 DUMP_HEADER = struct.Struct("<8s9If16x")
 DUMP_MAGIC = b"SAAPDUMP"
 assert DUMP_HEADER.size == 64
@@ -60,7 +62,8 @@ class Dump:
             at += size * dtype.itemsize
         if at != os.path.getsize(path):
             raise SystemExit(f"{path}: longer than its header says")
-        self.position, self.kind = (torch.from_numpy(np.array(self.array[n])).long() for n in ("position", "kind"))
+        self.position, self.kind = (torch.from_numpy(np.array(self.array[n])).long()
+                                    for n in ("position", "kind"))
 
     def get(self, name, layer, head, rows=None):
         """f32; head: of queries for q, of keys for k."""
@@ -69,7 +72,8 @@ class Dump:
 
 
 def write_dump(path, sizes, arrays, scale=0.0):
-    """sizes: layers, heads, kv_heads, head_dim, dtype, flags, tokens, rows; arrays by the names of dump_arrays."""
+    """sizes: layers, heads, kv_heads, head_dim, dtype, flags, tokens, rows; arrays by the names of
+    dump_arrays."""
     with open(path, "wb") as f:
         f.write(DUMP_HEADER.pack(DUMP_MAGIC, 1, *sizes, scale))
         for name, dtype, shape in dump_arrays(*sizes):
@@ -84,7 +88,7 @@ def open_dumps(paths):
     return dumps
 
 
-# ----------------------------------------------------------------------------------------------------- .saap file
+# ----------------------------------------------------------------------------------- .saap file
 FILE_HEADER = struct.Struct("<4s11IQ8x")
 FILE_HASHED = 48                                    # bytes of the header in front of the hash
 assert FILE_HEADER.size == 64
@@ -129,7 +133,8 @@ def file_arrays(kv_heads, head_dim, buckets, hidden, dtype):
 
 
 def write_saap(path, layers, group, window, dtype):
-    """layers: for each a dict of f32 arrays of file_arrays' shapes, without w1 .. b2 where there is no classifier."""
+    """layers: for each a dict of f32 arrays of file_arrays' shapes, without w1 .. b2 where there is
+    no classifier."""
     kv_heads, buckets, head_dim = layers[0]["centroids"].shape
     hidden = layers[0]["w1"].shape[1] if "w1" in layers[0] else 0
     body = bytearray()
@@ -163,14 +168,15 @@ def read_saap(path):
     s["dtype"], at, layers = list(TYPES)[s["dtype"]], 64, []
     for _ in range(s["layers"]):
         layers.append({})
-        for name, number, shape in file_arrays(s["kv_heads"], s["head_dim"], s["buckets"], s["hidden"], s["dtype"]):
+        for name, number, shape in file_arrays(s["kv_heads"], s["head_dim"], s["buckets"], s["hidden"],
+                                               s["dtype"]):
             x = np.frombuffer(data, number, int(np.prod(shape)), at).reshape(shape)
             layers[-1][name] = x if number == np.dtype("<f4") else from_type(x, s["dtype"])
             at += x.nbytes + -x.nbytes % 64
     return s, layers
 
 
-# ------------------------------------------------------------------------------------------------------- learning
+# ------------------------------------------------------------------------------------- learning
 def assign(keys, centroids):
     """Bucket of each key: the largest k.c, the lower number of equals."""
     return torch.cat([(x @ centroids.T).argmax(1) for x in keys.split(8192)])
@@ -194,8 +200,9 @@ def spherical_kmeans(keys, buckets, seed, iterations=10):
 
 
 def far_masses(dump, layer, kv_head, bucket, buckets, window, rows, device):
-    """Of the query rows and the heads of a group: far mass by bucket [rows, group, buckets], of sum 1 (or 0 where
-    nothing is far); the far mass itself, as a share of all [rows, group]; far keys by bucket [rows, buckets]."""
+    """Of the query rows and the heads of a group: far mass by bucket [rows, group, buckets], of sum 1
+    (or 0 where nothing is far); the far mass itself, as a share of all [rows, group]; far keys by
+    bucket [rows, buckets]."""
     keys = dump.get("k", layer, kv_head).to(device)
     place = torch.arange(dump.tokens, device=device)
     group, first = dump.group, kv_head * dump.group
@@ -232,7 +239,8 @@ def kl_loss(logits, mass, weight):
 
 def make_net(head_dim, hidden, buckets, seed):
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(head_dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, buckets))
+    return nn.Sequential(nn.Linear(head_dim, hidden), nn.BatchNorm1d(hidden), nn.ReLU(),
+                         nn.Linear(hidden, buckets))
 
 
 @torch.no_grad()
@@ -286,12 +294,12 @@ def wanted_rows(dump, kinds):
 
 
 def learn_head(dumps, layer, kv_head, args, device, report):
-    """f32 arrays of one KV head, numbers already rounded as the file has them, and seconds of the three parts."""
+    """f32 arrays of one KV head, and the seconds of the three parts."""
     start, number = time.time(), layer * dumps[0].kv_heads + kv_head
     seed = args.seed * 1000003 + number
     keys = [d.get("k_plain", layer, kv_head)[1:].to(device) for d in dumps]
     c = spherical_kmeans(torch.cat(keys), args.buckets, seed).cpu().numpy()
-    c = torch.from_numpy(rounded(c, args.type)).to(device)        # buckets are those of the file's centroids
+    c = torch.from_numpy(rounded(c, args.type)).to(device)        # the file's centroids make the buckets
     head, seconds = {"centroids": c}, [time.time() - start]
     if args.hidden:
         x, mass, weight = [], [], []
@@ -306,7 +314,8 @@ def learn_head(dumps, layer, kv_head, args, device, report):
         x, mass, weight = torch.cat(x), torch.cat(mass), torch.cat(weight)
         keep = weight > 0
         if int(keep.sum()) < 2:
-            raise SystemExit(f"layer {layer}, KV head {kv_head}: no query row has keys beyond --window {args.window}")
+            raise SystemExit(f"layer {layer}, KV head {kv_head}: no row has keys beyond --window "
+                             f"{args.window}")
         seconds.append(time.time() - start - sum(seconds))
         head.update(zip(("w1", "b1", "w2", "b2"),
                         train_classifier(x[keep], mass[keep], weight[keep], args, seed, report)))
@@ -321,9 +330,9 @@ def learn(args):
     if any(i >= d.layers for i in layers):
         raise SystemExit(f"--layers: the model has {d.layers}")
     # Checkpoints of another run must not get into the file unseen.
-    settings = json.dumps({k: getattr(args, k) for k in ("buckets", "hidden", "epochs", "window", "seed", "rows", "rate",
-                                                         "batch", "type")}
-                          | {"dumps": [[os.path.basename(x.path), x.sizes] for x in dumps]})
+    names = ("buckets", "hidden", "epochs", "window", "seed", "rows", "rate", "batch", "type")
+    settings = json.dumps([{k: getattr(args, k) for k in names},
+                           [[os.path.basename(x.path), x.sizes] for x in dumps]])
     folder = args.out + ".heads"
     os.makedirs(folder, exist_ok=True)
     path = lambda layer, head: f"{folder}/{layer}-{head}.npz"
@@ -343,7 +352,8 @@ def learn(args):
         def report(epoch, kl):
             loss.append(kl)
             if curves:
-                print(f"{layer},{head},{epoch + 1},{kl:.5f},{time.time() - begin:.2f}", file=curves, flush=True)
+                seconds = time.time() - begin
+                print(f"{layer},{head},{epoch + 1},{kl:.5f},{seconds:.2f}", file=curves, flush=True)
         arrays, seconds = learn_head(dumps, layer, head, args, device, report)
         np.savez(path(layer, head) + ".new.npz", settings=settings, **arrays)
         os.replace(path(layer, head) + ".new.npz", path(layer, head))
@@ -351,7 +361,8 @@ def learn(args):
         kl = f", KL {loss[0]:.3f} -> {loss[-1]:.3f}" if loss else ""
         parts = ", ".join(f"{p} {s:.1f} s" for p, s in zip(("k-means", "masses", "training"), seconds))
         left = (time.time() - start) / done * (len(heads) - n - 1)
-        print(f"layer {layer}, KV head {head}: {parts}{kl}; {n + 1} of {len(heads)}, {left:.0f} s left", flush=True)
+        print(f"layer {layer}, KV head {head}: {parts}{kl}; {n + 1} of {len(heads)}, {left:.0f} s left",
+              flush=True)
     missing = [(i, h) for i in range(d.layers) for h in range(d.kv_heads) if not os.path.exists(path(i, h))]
     if missing:
         print(f"no {args.out} yet: {len(missing)} heads are left; --resume goes on")
@@ -366,19 +377,21 @@ def learn(args):
     print(f"{args.out}: {os.path.getsize(args.out)} bytes, {time.time() - start:.0f} s")
 
 
-# ----------------------------------------------------------------------------------------------------- evaluation
+# ----------------------------------------------------------------------------------- evaluation
 SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 ROUTERS = ("random", "inner product", "classifier", "oracle", "oracle/size")
 
 
 def classify(arrays, head, x):
     """log softmax of the file's classifier."""
-    w1, b1, w2, b2 = (torch.from_numpy(np.array(arrays[n][head])).to(x.device) for n in ("w1", "b1", "w2", "b2"))
+    w1, b1, w2, b2 = (torch.from_numpy(np.array(arrays[n][head])).to(x.device)
+                      for n in ("w1", "b1", "w2", "b2"))
     return ((x @ w1.T + b1).relu() @ w2.T + b2).log_softmax(-1)
 
 
 def evaluate_head(dumps, arrays, layer, head, window, device):
-    """For each router: sums over rows of far keys visited and far mass covered with the top 1, 2, ... buckets."""
+    """For each router: shares of far keys visited and far mass covered with the top 1, 2, ... buckets,
+    over all rows; and means of the head."""
     c = torch.from_numpy(np.array(arrays[layer]["centroids"][head])).to(device)
     buckets, random = len(c), torch.Generator().manual_seed(layer * 1000 + head)
     keys_of, mass_of = ({r: torch.zeros(buckets, dtype=torch.float64) for r in ROUTERS} for _ in range(2))
@@ -388,7 +401,8 @@ def evaluate_head(dumps, arrays, layer, head, window, device):
         rows = rows if len(rows) else wanted_rows(d, None)
         bucket = assign(d.get("k_plain", layer, head).to(device), c)
         mass, share, count = far_masses(d, layer, head, bucket, buckets, window, rows, device)
-        x = torch.stack([d.get("q_plain", layer, head * d.group + g, rows) for g in range(d.group)], 1).to(device)
+        x = torch.stack([d.get("q_plain", layer, head * d.group + g, rows) for g in range(d.group)], 1)
+        x = x.to(device)
         of_group = (mass * share[:, :, None]).sum(1)
         score = {"random": torch.rand(len(rows), buckets, generator=random).to(device),
                  "inner product": (x @ c.T * d.scale).softmax(-1).sum(1),
@@ -420,7 +434,8 @@ def evaluate(args):
     dumps, device = open_dumps(args.dumps), args.device
     s, arrays = read_saap(args.evaluate)
     d = dumps[0]
-    if (s["layers"], s["kv_heads"], s["group"], s["head_dim"]) != (d.layers, d.kv_heads, d.group, d.head_dim):
+    shape = (d.layers, d.kv_heads, d.group, d.head_dim)
+    if (s["layers"], s["kv_heads"], s["group"], s["head_dim"]) != shape:
         raise SystemExit(f"{args.evaluate}: of a model of another shape than {d.path}")
     window = s["window"] if args.window is None else args.window
     print(f"{os.path.basename(args.evaluate)}: {s['buckets']} buckets, hidden {s['hidden']}, {s['dtype']}; "
@@ -440,7 +455,8 @@ def evaluate(args):
     print("layer  router         " + "".join(f"{f'1/{round(1 / x)}':>8}" for x in SHARES))
     for name, part in [(f"{i}", [i]) for i in range(d.layers)] + [("all", range(d.layers))]:
         for r in routers:
-            cells = [np.mean([covered(result[i, h][0][r], x) for i in part for h in range(d.kv_heads)]) for x in SHARES]
+            cells = [np.mean([covered(result[i, h][0][r], x) for i in part for h in range(d.kv_heads)])
+                     for x in SHARES]
             print(f"{name:5}  {r:14}" + "".join(f"{100 * c:8.1f}" for c in cells))
     print("\nmean of all heads with the top l of C buckets: far keys visited %, far mass covered %")
     top = [l for l in (1, 2, 4, 8, 16, 32, 64) if l < s["buckets"]]
@@ -449,13 +465,14 @@ def evaluate(args):
         pairs = [[np.mean([c[r][k][l - 1] for c, _ in result.values()]) for k in (0, 1)] for l in top]
         print(f"{r:14} " + "".join(f"{100 * a:7.2f}{100 * b:7.1f}" for a, b in pairs))
     print("\nlayer  KV head  far mass  KL of classifier  imbalance  empty buckets %")
+    line = lambda name, m: print(f"{name:14}  {m['far']:8.3f}  {m['KL']:16.3f}  {m['I']:9.2f}  "
+                                 f"{100 * m['empty']:15.1f}")
     for (i, h), (_, m) in result.items():
-        print(f"{i:5}  {h:7}  {m['far']:8.3f}  {m['KL']:16.3f}  {m['I']:9.2f}  {100 * m['empty']:15.1f}")
-    means = {k: np.mean([m[k] for _, m in result.values()]) for k in ("far", "KL", "I", "empty")}
-    print(f" mean           {means['far']:8.3f}  {means['KL']:16.3f}  {means['I']:9.2f}  {100 * means['empty']:15.1f}")
+        line(f"{i:5}  {h:7}", m)
+    line(" mean", {k: np.mean([m[k] for _, m in result.values()]) for k in ("far", "KL", "I", "empty")})
 
 
-# ------------------------------------------------------------------------------------------------------ self-test
+# ------------------------------------------------------------------------------------ self-test
 def self_test():
     failed = []
 
@@ -467,7 +484,8 @@ def self_test():
 
     # The gradient, through batch norm in training, in f64.
     net = make_net(6, 5, 7, 3).double()
-    x, mass, weight = normal(20, 6).double(), normal(20, 7).double().mul(2).softmax(1), normal(20).double().square()
+    x, weight = normal(20, 6).double(), normal(20).double().square()
+    mass = normal(20, 7).double().mul(2).softmax(1)
     mass[0] = 0.0
     mass[0, 3] = 1.0                                # masses of 0 are common
     loss = lambda: kl_loss(net(x), mass, weight)
@@ -488,9 +506,10 @@ def self_test():
 
     logits = mass[1:].log()
     at_truth = float(kl_loss(logits, mass[1:], weight[1:]))
-    beside = [float(kl_loss(logits + 0.01 * normal(19, 7).double(), mass[1:], weight[1:])) for _ in range(50)]
-    check("KL is 0 at the true distribution and above it elsewhere", abs(at_truth) < 1e-14 and min(beside) > 1e-7,
-          f"({at_truth:.1e}, {min(beside):.1e})")
+    beside = min(float(kl_loss(logits + 0.01 * normal(19, 7).double(), mass[1:], weight[1:]))
+                 for _ in range(50))
+    check("KL is 0 at the true distribution, more elsewhere", abs(at_truth) < 1e-14 and beside > 1e-7,
+          f"({at_truth:.1e}, {beside:.1e})")
     shifted = float(kl_loss(logits + 5.0, mass[1:], weight[1:]))
     check("logits up to a constant", abs(shifted) < 1e-13)
 
@@ -513,7 +532,7 @@ def self_test():
     check("k-means is deterministic", torch.equal(a, b) and not torch.equal(a, other))
     check("centroids have length 1", float((a.norm(dim=1) - 1).abs().max()) < 1e-5)
     near = lambda c: float((keys @ c.T).amax(1).mean())
-    check("iterations help", near(spherical_kmeans(keys, 16, 5, 10)) > near(spherical_kmeans(keys, 16, 5, 0)))
+    check("iterations help", near(a) > near(spherical_kmeans(keys, 16, 5, 0)))
     tied = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     check("ties go to the lower bucket", assign(torch.tensor([[2.0, 1.0]]), tied).item() == 0)
     twins = spherical_kmeans(torch.ones(50, 4), 8, 1)
@@ -523,8 +542,8 @@ def self_test():
         path = f"{folder}/x.saap"
         for dtype in TYPES:
             for hidden in (0, 5):
-                layers = [{n: rounded(normal(*shape).numpy(), dtype) for n, _, shape in file_arrays(2, 6, 9, hidden, dtype)}
-                          for _ in range(3)]
+                layers = [{n: rounded(normal(*shape).numpy(), dtype)
+                           for n, _, shape in file_arrays(2, 6, 9, hidden, dtype)} for _ in range(3)]
                 write_saap(path, layers, 4, 512, dtype)
                 s, back = read_saap(path)
                 equal = all(np.array_equal(x[n], y[n]) for x, y in zip(layers, back) for n in x)
@@ -541,14 +560,14 @@ def self_test():
 
         # Far masses against the plain formula, with and without lse in the dump.
         sizes, window = (1, 4, 2, 6, 0, 1, 40, 5), 8
-        arrays = {n: normal(*shape).numpy() for n, _, shape in dump_arrays(*sizes) if n not in ("position", "kind")}
+        arrays = {n: normal(*shape).numpy() for n, _, shape in dump_arrays(*sizes)}
         arrays["position"], arrays["kind"] = [3, 9, 10, 20, 39], [0, 0, 1, 1, 1]
         want, lse = torch.zeros(5, 4, 3), np.zeros((5, 4), np.float32)
         bucket = torch.arange(40) % 3
         for r, p in enumerate(arrays["position"]):
             for h in range(4):
-                score = np.array([arrays["q0"][r, h] @ arrays["k0"][j, h // 2] for j in range(p + 1)]) * 6 ** -0.5
-                e = np.exp(score)
+                score = [arrays["q0"][r, h] @ arrays["k0"][j, h // 2] for j in range(p + 1)]
+                e = np.exp(np.array(score) * 6 ** -0.5)
                 lse[r, h] = math.log(e.sum())
                 for j in range(1, max(p - window, 0)):
                     want[r, h, bucket[j]] += e[j] / e.sum()
@@ -559,7 +578,8 @@ def self_test():
             write_dump(f"{folder}/x.dump", sizes, arrays)
             d = Dump(f"{folder}/x.dump")
             check(f"dump round trip, flags {flags}",
-                  all(np.array_equal(d.array[n], np.asarray(arrays[n], t)) for n, t, _ in dump_arrays(*sizes)))
+                  all(np.array_equal(d.array[n], np.asarray(arrays[n], t))
+                      for n, t, _ in dump_arrays(*sizes)))
             parts = [far_masses(d, 0, h, bucket, 3, window, torch.arange(5), "cpu") for h in range(2)]
             got.append(torch.cat([m * w[:, :, None] for m, w, _ in parts], 1))
             worst = float((got[-1] - want).abs().max())
@@ -573,16 +593,17 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--dumps", nargs="+", default=[], metavar="FILE")
     p.add_argument("--buckets", type=int, default=64, help="per KV head [64]")
-    p.add_argument("--hidden", type=int, default=128, help="width of the classifier; 0: centroids alone [128]")
+    p.add_argument("--hidden", type=int, default=128, help="of the classifier; 0: centroids alone [128]")
     p.add_argument("--epochs", type=int, default=8)
     p.add_argument("--window", type=int, help="keys so far before the query are not far [512]")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--layers", type=int, nargs="+", help="learn these only, for the time being [all]")
-    p.add_argument("--rows", choices=("all", "context", "question"), default="all", help="kinds of query rows [all]")
+    p.add_argument("--rows", choices=("all", "context", "question"), default="all",
+                   help="kinds of query rows [all]")
     p.add_argument("--rate", type=float, default=1e-3, help="of Adam, falls to 0 by a cosine")
     p.add_argument("--batch", type=int, default=1024)
-    p.add_argument("--type", choices=TYPES, default="f16", help="of centroids and weights in the file [f16]")
-    p.add_argument("--out", default="model.saap", help="also makes a folder OUT.heads with a checkpoint a head")
+    p.add_argument("--type", choices=TYPES, default="f16", help="of the file's numbers [f16]")
+    p.add_argument("--out", default="model.saap", help="and a folder OUT.heads with a checkpoint a head")
     p.add_argument("--resume", action="store_true")
     p.add_argument("--curves", metavar="CSV", help="loss by epoch")
     p.add_argument("--evaluate", metavar="FILE")
@@ -602,7 +623,7 @@ def main():
             evaluate(args)
         return
     args.window = 512 if args.window is None else args.window
-    if args.buckets < 1 or args.hidden < 0 or args.epochs < 1 or args.batch < 2 or args.window < 0 or args.seed < 0:
+    if min(args.buckets, args.epochs, args.batch - 1) < 1 or min(args.hidden, args.window, args.seed) < 0:
         p.error("sizes must be positive")
     learn(args)
 
