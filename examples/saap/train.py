@@ -333,6 +333,10 @@ def learn(args):
     names = ("buckets", "hidden", "epochs", "window", "seed", "rows", "rate", "batch", "type")
     settings = json.dumps([{k: getattr(args, k) for k in names},
                            [[os.path.basename(x.path), x.sizes] for x in dumps]])
+    print(f"{len(dumps)} prompts, {sum(x.tokens for x in dumps)} keys and {sum(x.rows for x in dumps)} query "
+          f"rows a layer; {args.buckets} buckets, hidden {args.hidden}, {args.epochs} epochs, window "
+          f"{args.window}, rows: {args.rows}; torch {torch.__version__}, {device}, "
+          f"{torch.get_num_threads()} threads")
     folder = args.out + ".heads"
     os.makedirs(folder, exist_ok=True)
     path = lambda layer, head: f"{folder}/{layer}-{head}.npz"
@@ -423,7 +427,8 @@ def evaluate_head(dumps, arrays, layer, head, window, device):
         empty += float((n == 0).double().mean()) / len(dumps)
     curves = {r: (keys_of[r].numpy() / far_keys, mass_of[r].numpy() / far_mass) for r in score}
     rows = sum(len(wanted_rows(d, QUESTION)) or d.rows for d in dumps) * dumps[0].group
-    return curves, {"KL": kl / far_mass, "far": far_mass / rows, "I": imbalance, "empty": empty}
+    kl = kl / far_mass if "classifier" in curves else math.nan
+    return curves, {"KL": kl, "far": far_mass / rows, "I": imbalance, "empty": empty}
 
 
 def covered(curve, share):
