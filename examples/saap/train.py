@@ -333,8 +333,8 @@ def learn(args):
     names = ("buckets", "hidden", "epochs", "window", "seed", "rows", "rate", "batch", "type")
     settings = json.dumps([{k: getattr(args, k) for k in names},
                            [[os.path.basename(x.path), x.sizes] for x in dumps]])
-    print(f"{len(dumps)} prompts, {sum(x.tokens for x in dumps)} keys and {sum(x.rows for x in dumps)} query "
-          f"rows a layer; {args.buckets} buckets, hidden {args.hidden}, {args.epochs} epochs, window "
+    print(f"{len(dumps)} prompts, {sum(x.tokens for x in dumps)} keys and {sum(x.rows for x in dumps)} "
+          f"query rows a layer; {args.buckets} buckets, hidden {args.hidden}, {args.epochs} epochs, window "
           f"{args.window}, rows: {args.rows}; torch {torch.__version__}, {device}, "
           f"{torch.get_num_threads()} threads")
     folder = args.out + ".heads"
