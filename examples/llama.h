@@ -627,6 +627,12 @@ typedef struct llama_call { santa_stats stats; int32_t length; } llama_call;
 /* Called behind every attention of llama_forward, with its inputs and its output. */
 typedef void (*llama_tap)(void *user, const santa_attention *a, int32_t layer);
 
+/* Called in front of every attention, of llama_prefill too: n rows from position on lie in the
+   state's q_plain, k_plain (before RoPE), q and the layer's cache (behind it). */
+struct llama_state;
+typedef void (*llama_rows)(void *user, const struct llama_state *s, int32_t layer, int64_t position,
+                           int64_t n);
+
 static inline santa_options llama_dense(void) {
     santa_options o;
     memset(&o, 0, sizeof o);
@@ -639,6 +645,7 @@ typedef struct llama_state {
     float   *k_cache, *v_cache;          /* [n_layers, capacity, n_kv_heads, head_dim] */
     float   *x, *normed;                 /* [LLAMA_CHUNK, dim] */
     float   *q, *attended;               /* [LLAMA_CHUNK, q_dim] */
+    float   *q_plain, *k_plain;          /* [LLAMA_CHUNK, q_dim and kv_dim] before RoPE */
     float   *gate, *up;                  /* [LLAMA_CHUNK, hidden_dim] */
     float   *turn;                       /* [LLAMA_CHUNK, head_dim] cos and sin of the position, by pairs */
     float   *logits;                     /* [vocab_size] */
@@ -653,6 +660,8 @@ typedef struct llama_state {
     void    *parallel_user;
     llama_tap tap;                       /* or NULL */
     void    *tap_user;
+    llama_rows rows;                     /* or NULL */
+    void    *rows_user;
     santa_stats stats;                   /* sums over llama_forward's calls since llama_state_options */
     double   attention_seconds;          /* time in santa_decode since then */
     int      avx2;
@@ -736,7 +745,8 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
                  hidden = (size_t)m->hidden_dim;
     const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
     const size_t rest =
-        chunk * (2 * dim + 2 * q_dim + 2 * hidden + (size_t)m->head_dim) + (size_t)m->vocab_size;
+        chunk * (2 * dim + 3 * q_dim + (size_t)m->kv_dim + 2 * hidden + (size_t)m->head_dim)
+        + (size_t)m->vocab_size;
     if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
     s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
     s->options = (santa_options *)calloc((size_t)m->n_layers, sizeof *s->options);
@@ -750,6 +760,8 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
     s->normed = at;   at += chunk * dim;
     s->q = at;        at += chunk * q_dim;
     s->attended = at; at += chunk * q_dim;
+    s->q_plain = at;  at += chunk * q_dim;
+    s->k_plain = at;  at += chunk * (size_t)m->kv_dim;
     s->gate = at;     at += chunk * hidden;
     s->up = at;       at += chunk * hidden;
     s->turn = at;     at += chunk * (size_t)m->head_dim;
@@ -829,15 +841,15 @@ static inline void llama_rmsnorm(const llama_model *m, float *y, const float *x,
     }
 }
 
-/* Turns n rows of width numbers each by their positions' angles. */
-static inline void llama_rope(const llama_state *s, float *x, int64_t n, int64_t width) {
+/* y = n rows of x, width numbers each, turned by their positions' angles. */
+static inline void llama_rope(const llama_state *s, float *y, const float *x, int64_t n, int64_t width) {
     const int64_t head_dim = s->model->head_dim;
-    for (int64_t r = 0; r < n; r++, x += width) {
+    for (int64_t r = 0; r < n; r++, x += width, y += width) {
         const float *turn = s->turn + r * head_dim;
         for (int64_t i = 0; i < width; i += 2) {
             const float c = turn[i % head_dim], d = turn[i % head_dim + 1], a = x[i], b = x[i + 1];
-            x[i] = a * c - b * d;
-            x[i + 1] = a * d + b * c;
+            y[i] = a * c - b * d;
+            y[i + 1] = a * d + b * c;
         }
     }
 }
@@ -930,11 +942,12 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
         float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
         llama_rmsnorm(m, s->normed, s->x, m->att_norm + layer * dim, n);
-        llama_matmul(s, s->q, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
-        llama_matmul(s, k, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
+        llama_matmul(s, s->q_plain, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
+        llama_matmul(s, s->k_plain, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
         llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
-        llama_rope(s, s->q, n, q_dim);
-        llama_rope(s, k, n, kv_dim);
+        llama_rope(s, s->q, s->q_plain, n, q_dim);
+        llama_rope(s, k, s->k_plain, n, kv_dim);
+        if (s->rows) s->rows(s->rows_user, s, layer, position, n);
         for (int i = 0; i < 2; i++)                         /* what lies behind is another text now */
             if (s->encoded[i]) s->encoded[i][layer] = llama_min(s->encoded[i][layer], position);
         const santa_status status = prefill ? llama_attend_dense(s, layer, position, n)

@@ -38,6 +38,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"memory",      suite_memory},
     {"fuzz",        suite_fuzz},
     {"model",       suite_model},
+    {"saap-file",   suite_saap_file},
     {"tasks",       suite_tasks},
     {"budget tool", suite_budget_tool},
     {"accuracy",    suite_accuracy},
