@@ -669,6 +669,8 @@ typedef struct llama_state {
     void    *proxy[2];                   /* copies in 4 and 2 bits, of all layers; made when wanted */
     size_t   proxy_bytes[2];             /* of a layer */
     int64_t *encoded[2];                 /* [n_layers] keys from 0 on that they have */
+    santa_buckets *buckets;              /* [n_layers] or NULL, see llama_state_route */
+    void    *index;                      /* of all layers */
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
@@ -679,6 +681,8 @@ static inline void llama_state_free(llama_state *s) {
         LLAMA_FREE(s->proxy[i]);
         free(s->encoded[i]);
     }
+    LLAMA_FREE(s->index);
+    free(s->buckets);
     free(s->options);
     free(s->dense_workspace);
     memset(s, 0, sizeof *s);
@@ -707,7 +711,42 @@ static inline santa_attention llama_decode_attention(const llama_state *s, int32
     const int i = s->proxy_bits == 2;
     a.proxy_bits = s->proxy_bits;
     if (s->proxy[i]) a.proxy = (char *)s->proxy[i] + (size_t)layer * s->proxy_bytes[i];
+    if (s->buckets) a.buckets = &s->buckets[layer];
     return a;
+}
+
+/* Keys go into buckets from now on, for SANTA_SAAP: call it before the first token. router:
+   [n_layers] centroids and classifiers, whose arrays stay yours. */
+static inline int llama_state_route(llama_state *s, const santa_buckets *router, llama_error *e) {
+    const size_t layers = (size_t)s->model->n_layers;
+    s->buckets = (santa_buckets *)calloc(layers, sizeof *s->buckets);
+    if (!s->buckets) return llama_fail(e, "no memory for buckets of keys");
+    memcpy(s->buckets, router, layers * sizeof *s->buckets);
+    const santa_attention a = llama_decode_attention(s, 0);
+    const size_t bytes = santa_buckets_size(&a);
+    if (bytes == 0) return llama_fail(e, "these are no buckets for the model");
+    s->index = LLAMA_ALLOC(layers * bytes);
+    if (!s->index) return llama_fail(e, "no memory for buckets of keys");
+    for (size_t layer = 0; layer < layers; layer++) {
+        s->buckets[layer].index = (char *)s->index + layer * bytes;
+        s->buckets[layer].q = a.q;
+        s->buckets[layer].q.data = s->q_plain;
+    }
+    return 0;
+}
+
+/* The last n rows of k_plain, of positions up to length - 1, into buckets. */
+static inline santa_status llama_assign(const llama_state *s, int32_t layer, int64_t n, int32_t length) {
+    const llama_model *m = s->model;
+    santa_attention a = llama_attention(s, layer, 0, n, &length, LLAMA_DEVICE);
+    santa_tensor keys = santa_view(s->k_plain, SANTA_F32, 1, n, m->n_kv_heads, m->head_dim);
+    santa_options o = llama_dense();
+    keys.device = LLAMA_DEVICE;
+    a.buckets = &s->buckets[layer];
+    o.num_threads = s->parallel_for ? s->threads : 1;
+    o.parallel_for = s->parallel_for;
+    o.parallel_user = s->parallel_user;
+    return santa_buckets_assign(&a, &keys, length - n, &o);
 }
 
 /* The copies of K in s->proxy_bits, still empty. */
@@ -888,6 +927,8 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     s->stats.proxy_rows_read += one->proxy_rows_read;
     s->stats.rescued_rows += one->rescued_rows;
     s->stats.redone_rows += one->redone_rows;
+    s->stats.far_rows += one->far_rows;
+    s->stats.visited_rows += one->visited_rows;
     s->stats.rows += one->rows;
     return SANTA_OK;
 }
@@ -950,8 +991,11 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         if (s->rows) s->rows(s->rows_user, s, layer, position, n);
         for (int i = 0; i < 2; i++)                         /* what lies behind is another text now */
             if (s->encoded[i]) s->encoded[i][layer] = llama_min(s->encoded[i][layer], position);
-        const santa_status status = prefill ? llama_attend_dense(s, layer, position, n)
-                                            : llama_attend_sampled(s, layer, position);
+        santa_status status =
+            s->buckets ? llama_assign(s, layer, n, (int32_t)(position + n)) : SANTA_OK;
+        if (status == SANTA_OK)
+            status = prefill ? llama_attend_dense(s, layer, position, n)
+                             : llama_attend_sampled(s, layer, position);
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
         llama_matmul(s, s->normed, m->wo + layer * dim * q_dim, s->attended, n, dim, q_dim);
         for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];
