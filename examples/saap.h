@@ -3,7 +3,7 @@
 
    C99 and C++11; include santa.h first.
 
-       saap_file f;  saap_layer l;  char message[256];
+       saap_file f;  santa_buckets l;  char message[256];
        if (saap_load("model.saap", &f, message, sizeof message) != 0) puts(message);
        // 0 where the file is of a model of this shape
        saap_check_model(&f, layers, kv_heads, group, head_dim, message, sizeof message);
@@ -32,18 +32,6 @@ typedef struct saap_file {
     size_t  bytes;
     void   *memory;                         /* the allocation that data lies in */
 } saap_file;
-
-/* Of all KV heads of a layer: logits = w2 relu(w1 q + b1) + b2, q before RoPE. Each array is
-   aligned to SAAP_ALIGN, numbers are the machine's. */
-typedef struct saap_layer {
-    int64_t      num_buckets, hidden;
-    santa_dtype  dtype;
-    const void  *centroids;                 /* [kv_heads, num_buckets, head_dim] */
-    const void  *w1;                        /* [kv_heads, hidden, head_dim], or NULL as all below */
-    const float *b1;                        /* [kv_heads, hidden] */
-    const void  *w2;                        /* [kv_heads, num_buckets, hidden] */
-    const float *b2;                        /* [kv_heads, num_buckets] */
-} saap_layer;
 
 static inline int saap_fail(char *message, size_t size, const char *format, ...) {
     va_list args;
@@ -204,8 +192,9 @@ static inline int saap_check_model(const saap_file *f, int64_t layers, int64_t k
                      (int)kv_heads, (int)group, (int)head_dim);
 }
 
-/* Layer 0 .. layers - 1 of a loaded file. */
-static inline void saap_get_layer(const saap_file *f, int64_t layer, saap_layer *out) {
+/* The router of layer 0 .. layers - 1 of a loaded file, as santa.h wants it; each array is aligned to
+   SAAP_ALIGN. */
+static inline void saap_get_layer(const saap_file *f, int64_t layer, santa_buckets *out) {
     saap_array array[SAAP_ARRAYS];
     const uint64_t bytes = saap_plan(f, array);
     const unsigned char *at = f->data + (size_t)((uint64_t)layer * bytes);

@@ -134,7 +134,7 @@ static void good_files(void) {
             CHECK_INT(f.window, WINDOW);
             CHECK_INT(f.bytes, bytes.size - 64);
             for (int layer = 0; layer < LAYERS; layer++) {
-                saap_layer l;
+                santa_buckets l;
                 saap_get_layer(&f, layer, &l);
                 CHECK_INT(l.num_buckets, BUCKETS);
                 CHECK_INT(l.hidden, hidden ? HIDDEN : 0);
@@ -299,7 +299,7 @@ static void shipped_files(void) {
         CHECK_MSG(saap_check_model(&f, 4, 2, 4, 64, message, sizeof message) == 0, "%s", message);
         CHECK_INT(f.num_buckets, shipped[i].buckets);
         for (int layer = 0; layer < 4; layer++) {
-            saap_layer l;
+            santa_buckets l;
             double worst = 0.0;
             saap_get_layer(&f, layer, &l);
             for (int c = 0; c < 2 * shipped[i].buckets; c++) {

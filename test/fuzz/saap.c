@@ -34,7 +34,7 @@ static void saap_seal(uint8_t *file, size_t size) {
 static int saap_one(const uint8_t *data, size_t size) {
     static uint8_t file[FUZZ_MAX_INPUT];
     saap_file f;
-    saap_layer l;
+    santa_buckets l;
     char message[256] = "";
     if (size < 1) return 1;
     memcpy(file, data + 1, size - 1);
