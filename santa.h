@@ -4,8 +4,8 @@
    This file computes the exact scores and then *samples* a few V rows from the softmax: an
    unbiased estimate of attention that reads num_samples rows of V instead of all of them. Exact
    attention, top-k and top-p baselines, Bernoulli scores, vAttention's (epsilon, delta) budgets
-   and keys in buckets (SAAP) come under the same call. CPU only, libc and libm only; santa_cuda.cu is the
-   companion for GPUs.
+   and keys in buckets (SAAP) come under the same call. CPU only, libc and libm only;
+   santa_cuda.cu is the companion for GPUs.
 
    HOW TO USE          in exactly one C or C++ file:       #define SANTA_IMPLEMENTATION
                                                            #include "santa.h"
@@ -8159,8 +8159,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
    The methods are those of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA,
-   S2ANTA, Bernoulli; arXiv 2605.01910), "vAttention: Verified Sparse Attention" and "Inference-time
-   sparse attention with asymmetric indexing" (SAAP). The code is ours.
+   S2ANTA, Bernoulli; arXiv 2605.01910), "vAttention: Verified Sparse Attention" and SAAP
+   (Self-Attention with Asymmetric Partitions, Mazare and others, 2025). The code is ours.
 
    Licence: either of the two, whichever you prefer.
    ALTERNATIVE A - MIT License
