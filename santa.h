@@ -6708,6 +6708,11 @@ static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
     return n;
 }
 
+/* Whether the sequence's index will end with them; it may without a new key, where later ones go. */
+static int santa__is_held(const santa__assign *x, santa__new_keys n) {
+    return n.from < n.to || (n.from == n.to && x->from >= 0);
+}
+
 /* The buckets of block `at` of the keys of one KV head. */
 static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, int64_t at) {
     const santa_tensor *k = x->keys;
@@ -6756,7 +6761,7 @@ static void santa__hold_task(void *context, int64_t t) {
             const santa__new_keys n = santa__new_keys_of(x, b);
             const santa__index index =
                 santa__index_of(x->a, santa__slot_of(x->a, b), (x->first_item + at) % heads);
-            if (n.from <= n.to && (n.from < n.to || x->from >= 0)) santa__index_hold(&index, n.from, n.to);
+            if (santa__is_held(x, n)) santa__index_hold(&index, n.from, n.to);
         }
 }
 
@@ -6772,7 +6777,7 @@ static santa_status santa__check_new_keys(const santa__assign *x, int64_t items)
     for (i = x->first_item; i < x->first_item + items; i++) {
         const santa__new_keys n = santa__new_keys_of(x, i / heads);
         const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, i / heads), i % heads);
-        if (n.from == 0 || n.from >= n.to) continue;
+        if (n.from == 0 || !santa__is_held(x, n)) continue;
         if (!santa__is_index(&index)) return SANTA_ERR_BUCKETS_INDEX;
         if (index.header[SANTA__I_HELD] < n.from) return SANTA_ERR_BUCKETS_RANGE;
     }
