@@ -6845,7 +6845,9 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
 
 SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int64_t kv_head, int64_t key) {
     santa__index x;
-    if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index) return -1;
+    if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index
+        || (uintptr_t)a->buckets->index % 4 != 0)
+        return -1;
     if (slot < 0 || slot >= santa__num_slots(a) || kv_head < 0 || kv_head >= a->k.shape[2]) return -1;
     x = santa__index_of(a, slot, kv_head);
     return santa__is_index(&x) && key >= 0 && key < x.header[SANTA__I_HELD] ? x.bucket[key] : -1;
