@@ -926,8 +926,9 @@ SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int6
 /* Spherical k-means (SAAP, appendix A): x[n] rows of d floats, stride floats apart; centroids
    [num_buckets, d] get unit length, each the direction of the sum of the x with the largest
    x . centroid (ties to the lower number). They start from num_buckets rows that seed picks; one
-   without rows starts anew from a row that seed picks. Same input, same bits, on any number of
-   threads of o (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
+   without rows starts anew from a row that seed picks. Rows of zeros are passed over there; where
+   there are no others, centroids are 0. Same input, same bits, on any number of threads of o
+   (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
 SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d, int64_t num_buckets,
                                    int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes);
@@ -6905,6 +6906,15 @@ SANTADEF size_t santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t num_bu
          ? (size_t)santa__kmeans_bytes(n, d, num_buckets) : 0;
 }
 
+/* A centroid begins with row i, or with the next one that has a direction. */
+static void santa__kmeans_begin(const santa__kmeans *x, int64_t i, double *row, float *centroid) {
+    int64_t n, c;
+    for (n = 0; n < x->n; n++) {
+        for (c = 0; c < x->d; c++) row[c] = (double)x->x[(i + n) % x->n * x->stride + c];
+        if (santa__to_unit(row, x->d, centroid)) return;
+    }
+}
+
 /* Sums of the rows of each bucket, in the order of the rows whoever found them: centroids. Those
    without a direction begin anew with a row by chance. */
 static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t turn, double *sum,
@@ -6915,10 +6925,8 @@ static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t 
         for (c = 0; c < x->d; c++) sum[x->bucket[j] * x->d + c] += (double)x->x[j * x->stride + c];
     for (b = 0; b < x->buckets; b++) {
         const uint64_t word = santa_random(seed, (uint64_t)turn + 1, 0, 0, 0, 0, (uint32_t)b);
-        const float *other = x->x + (int64_t)(word * (uint64_t)x->n >> 32) * x->stride;
         if (santa__to_unit(sum + b * x->d, x->d, x->centroids + b * x->d)) continue;
-        for (c = 0; c < x->d; c++) row[c] = (double)other[c];
-        santa__to_unit(row, x->d, x->centroids + b * x->d);
+        santa__kmeans_begin(x, (int64_t)(word * (uint64_t)x->n >> 32), row, x->centroids + b * x->d);
     }
 }
 
@@ -6953,9 +6961,8 @@ SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, in
     sum = (double *)(void *)(work + ((uint64_t)n * 2 / 64 * 64 + 64));
     for (i = 0; i < num_buckets; i++) {  /* one from each of as many equal parts of the rows */
         const double u = (double)santa_random(seed, 0, 0, 0, 0, 0, (uint32_t)i) / 4294967296.0;
-        const float *start = x + (int64_t)(((double)i + u) / (double)num_buckets * (double)n) * stride;
-        for (c = 0; c < d; c++) row[c] = (double)start[c];
-        santa__to_unit(row, d, centroids + i * d);
+        santa__kmeans_begin(&k, (int64_t)(((double)i + u) / (double)num_buckets * (double)n), row,
+                            centroids + i * d);
     }
     for (i = 0; i < (iterations ? iterations : 10); i++) {
         santa__run_tasks(o, &k.work, (n + SANTA_BLOCK - 1) / SANTA_BLOCK, santa__kmeans_task, &k);
