@@ -334,10 +334,12 @@
      (softmax before the sum; ties go to the lower bucket; buckets without keys are passed over).
      Real buckets are far from equal in size: compare at equal stats.visited_rows, not at equal l.
    - num_samples = S > 0 (0 = 128): of the others S keys are drawn for the group, key j of bucket c
-     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / n_c + u / n)), by one comb; n_c
-     keys in the bucket, n in all, u = uniform_share, lambda such that S are drawn. Each counts
-     exp(s_j) / pi_j: keys to which the router gives nothing are drawn, too, and weigh more. S = n or
-     more is exact attention. lse is that of the estimate.
+     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / (F n_c) + u / n)), by one comb over
+     the buckets in turn, each one's keys in ascending order; n_c keys in the bucket, n in all of
+     those that are not read whole, F the sum of their max_h f_h[c], u = uniform_share, lambda such
+     that S are drawn. Each counts exp(s_j) / pi_j: keys to which the router gives nothing are drawn,
+     too, and weigh more. S = n or more is exact attention. lse is that of the estimate; std_error
+     is the quotient's linearisation, as if the keys had no order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
    Draws want no long window; without them take 512 local tokens and more.
@@ -634,16 +636,16 @@ typedef struct santa_attention {
     santa_tensor out;              /* [batch, q_len, heads, head_dim_v] */
     float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of
                                       exp(score), sinks included. Exact for every method but
-                                      vAttention, where it is the log of the estimate */
+                                      vattention and saap: there the log of the estimate */
     /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws. Its
        square is unbiased for iid (closed form) and for num_combs > 1 (spread of the combs). One
        comb of sys, prop, flash: successive differences, which see nothing of V that keeps step
        with the comb (0 where V alternates and the output is off by 1): ask several combs where
        V may have such an order. strat: the same, too large on average but for half of what the
        first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
-       sample. pps: as if the keys had no order, as blind as one comb where V has one. 0 for
-       dense. Not for top-k, top-p: their error is bias, not spread. Score noise
-       (Bernoulli) is not in it. Infinity when there are too few draws */
+       sample. pps, saap: as if the keys had no order, as blind as one comb where V has one. 0
+       for dense. Not for top-k, top-p, saap without draws: their error is bias, not spread.
+       Score noise (Bernoulli) is not in it. Infinity when there are too few draws */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
