@@ -5871,8 +5871,9 @@ static int santa__route(const santa__job *j, float *share, int64_t stride) {
         santa__multiply(j->kernel, r->dtype, w1, units, d, packed, j->group, hidden, units);
         for (g = 0; g < j->group; g++) {
             float *h = hidden + g * units;
-            for (i = 0; i < units; i++) {  /* a NaN stays one */
+            for (i = 0; i < units; i++) {
                 h[i] += b1[i];
+                ok &= !santa__not_finite(h[i]);  /* here: with -Ofast a NaN is not less than 0, nor more */
                 if (h[i] < 0.0f) h[i] = 0.0f;
             }
             santa__pack(h, units, j->group, packed_hidden + g * SANTA__PACKED);
