@@ -107,6 +107,10 @@ $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/lla
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
+$(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/llama.h santa.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
 # The GPU half, where nvcc and santa_cuda.cu are: an object to link beside santa.h.
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
 ARCH      ?= $(if $(shell nvidia-smi -L 2>/dev/null),native,sm_90)

@@ -931,8 +931,8 @@ SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int6
    without rows starts anew from a row that seed picks. Rows of zeros are passed over there; where
    there are no others, centroids are 0. Same input, same bits, on any number of threads of o
    (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
-SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d, int64_t num_buckets,
-                                   int64_t iterations, uint64_t seed, float *centroids,
+SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d,
+                                   int64_t num_buckets, int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes);
 SANTADEF size_t       santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t num_buckets);
 
@@ -2468,8 +2468,8 @@ static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batc
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
 static santa_status santa__check_contents(const santa_attention *a, const santa_options *o) {
-    const santa_scores_method scores = o->scores;
-    const int is_routed = (santa_method_traits(o->method) & SANTA_ROUTES) != 0;
+    const santa_scores_method scores = o ? o->scores : SANTA_SCORES_EXACT;
+    const int is_routed = o && (santa_method_traits(o->method) & SANTA_ROUTES);
     int64_t b, h;
     santa_status s;
     if (!a->q.data || !a->k.data || !a->v.data || !a->out.data) return SANTA_ERR_NULL_DATA;
@@ -2784,7 +2784,10 @@ static int santa__has_traits(const santa_options *o, unsigned traits) {
 }
 
 /* Bytes of one query's packed form, and as santa__pack makes it. */
-static int64_t santa__packed_bytes(int64_t d) { return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED; }
+static int64_t santa__packed_bytes(int64_t d) {
+    return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
+}
+
 static int64_t santa__pack_size(const santa_options *o, int64_t d) {
     if (o->scores == SANTA_SCORES_Q8) return (d + SANTA__PACK_Q8 - 1) / SANTA__PACK_Q8 * SANTA__PACKED_Q8;
     return santa__packed_bytes(d);
@@ -5970,7 +5973,8 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
             left -= (double)bucket[c].count;
         }
     }
-    for (c = 0; c < n; c++) bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
+    for (c = 0; c < n; c++)
+        bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
 }
 
 /* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as none
@@ -6122,7 +6126,8 @@ static void santa__finish_routed(const santa__job *j, const santa__picks *l, int
         if (x->state.bad) { santa__write(j, g, NULL, 0.0f, 0.0f); continue; }
         x->scale = santa__normalise(j, g, x->state.m, x->state.d, &x->lse);
         for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
-        if (has_error && left > 0) error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
+        if (has_error && left > 0 && x->state.d > 0.0)
+            error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);
         santa__write(j, g, acc, x->lse, error);
     }
 }
@@ -6541,7 +6546,7 @@ static void santa__run_task(void *context, int64_t t) {
     santa__call *call = (santa__call *)context;
     const santa_options *o = &call->p.o;
     int64_t from, to = -1;
-    while (santa__take(&call->pieces, t, &from, &to))                          /* pieces of a span of items each */
+    while (santa__take(&call->pieces, t, &from, &to))                 /* pieces of a span of items each */
         santa__run_items(call, call->work + (uint64_t)(t * call->span) * call->plan.total,
                          o->item_begin + from * call->span,
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
@@ -6730,12 +6735,13 @@ static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, in
     for (j = from; j < to; j += m) {
         m = SANTA__MIN(to - j, few);
         for (i = 0; i < m; i++) {
-            const char *p = (const char *)k->data
-                          + santa__bytes(k->dtype, b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
-                                                       + h * k->stride[2]);
+            const int64_t first = b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
+                                + h * k->stride[2];
+            const char *p = (const char *)k->data + santa__bytes(k->dtype, first);
             for (c = 0; c < d; c++)
-                row[c] = k->stride[3] == 1 ? santa__feature(k->dtype, p, c)
-                                           : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
+                row[c] = k->stride[3] == 1
+                             ? santa__feature(k->dtype, p, c)
+                             : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
             santa__pack(row, d, m, (char *)(void *)packed + i * SANTA__PACKED);
         }
         santa__nearest(x->kernel, r->dtype,
@@ -6876,7 +6882,8 @@ static void santa__kmeans_task(void *context, int64_t t) {
         for (j = at * SANTA_BLOCK; j < SANTA__MIN(to * SANTA_BLOCK, x->n); j += m) {
             m = SANTA__MIN(SANTA__MIN(to * SANTA_BLOCK, x->n) - j, few);
             for (i = 0; i < m; i++)
-                santa__pack(x->x + (j + i) * x->stride, x->d, m, (char *)(void *)packed + i * SANTA__PACKED);
+                santa__pack(x->x + (j + i) * x->stride, x->d, m,
+                            (char *)(void *)packed + i * SANTA__PACKED);
             santa__nearest(x->kernel, SANTA_F32, (const char *)x->centroids, x->buckets, x->d, packed, m,
                            x->bucket + j);
         }
@@ -6933,8 +6940,8 @@ static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t 
     }
 }
 
-SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d, int64_t num_buckets,
-                                   int64_t iterations, uint64_t seed, float *centroids,
+SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d,
+                                   int64_t num_buckets, int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes) {
     double row[SANTA__PROXY_DIM], *sum;
     santa_options none;
@@ -7116,7 +7123,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     if ((s = santa__check_shapes(a)) != SANTA_OK) return s;
     if ((s = santa__check_extras(a)) != SANTA_OK) return s;
     if ((s = santa__check_step(a, batch, 0, kv_head)) != SANTA_OK) return s;
-    if ((s = santa__check_contents(a, SANTA_SCORES_EXACT)) != SANTA_OK) return s;
+    if ((s = santa__check_contents(a, NULL)) != SANTA_OK) return s;
     for (i = 0; i < rows; i++)
         if (index[i] < 0 || index[i] >= santa__seq_len(a, batch)) return SANTA_ERR_INDEX;
     v = santa__rows_make(a, &a->v, batch, kv_head);

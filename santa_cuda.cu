@@ -4368,7 +4368,7 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     return cuda_status(launch<k_encode>(c, grid_of({ grid, kv_heads, batch }), 256, words, false));
 }
 
-const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode };
+const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, NULL };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;

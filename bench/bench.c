@@ -15,7 +15,7 @@
 #include "bench.h"
 #include "program.h"
 
-enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 24 };
+enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 32 };
 
 /* ------------------------------------------------------------ settings */
 
@@ -52,7 +52,7 @@ typedef struct cell {
     int repeat;                                      /* calls per timing */
 } cell;
 
-typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE } kind;
+typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN } kind;
 typedef struct method {
     const char *name;
     kind what;
@@ -90,6 +90,9 @@ static void ten_percent(santa_options *o, int64_t n) {
     o->vattention.base_samples = n * 3 / 40 > 288 ? n * 3 / 40 - 256 : 32;
 }
 
+/* Buckets that suit a context. */
+static int64_t buckets_for(int64_t n) { return n >= 65536 ? 1024 : n >= 16384 ? 256 : 64; }
+
 /* One draw per feature and group: about half of K's features are read. */
 static void one_draw(santa_options *o, int64_t n) {
     (void)n;
@@ -107,6 +110,19 @@ static void eight_bits(santa_options *o, int64_t n) {
 static void from_copy(santa_options *o, int64_t n) {
     (void)n;
     o->scores = SANTA_SCORES_PROXY;
+}
+
+/* Buckets of keys as published: a 32nd of them read whole, beside a window of 2047. */
+static void by_buckets(santa_options *o, int64_t n) {
+    (void)n;
+    o->num_samples = SANTA_NONE;
+    o->saap.num_probes = buckets_for(n) / 32;
+}
+
+/* Nothing read whole but the first 4 and the last 64, 512 of the others drawn for each group. */
+static void by_draws(santa_options *o, int64_t n) {
+    (void)n;
+    o->num_samples = 512;
 }
 
 enum { EVERY = TOKENS | FEATURES | PAGES };
@@ -129,6 +145,9 @@ static const method methods[] = {
     { "top-p",      DECODE,  SANTA_TOP_P,      TOKENS,            0, NULL        },
     { "vattention", DECODE,  SANTA_VATTENTION, TOKENS | PAGES,    1, ten_percent },
     { "vatt copy",  DECODE,  SANTA_VATTENTION, TOKENS,            0, from_copy   },
+    { "saap",       DECODE,  SANTA_SAAP,       TOKENS | PAGES,    1, by_buckets  },
+    { "saap draws", DECODE,  SANTA_SAAP,       TOKENS | PAGES,    1, by_draws    },
+    { "assign 1k",  ASSIGN,  SANTA_SAAP,       TOKENS,            1, by_buckets  },
     { "bernoulli",  DECODE,  SANTA_SYS,        FEATURES,          0, one_draw    },
     { "dense q8",   DECODE,  SANTA_DENSE,      TOKENS,            1, eight_bits  },
     { "sys q8",     DECODE,  SANTA_SYS,        TOKENS,            1, eight_bits  },
@@ -300,9 +319,88 @@ static santa_status make_copies(const cell *c) {
     return e.s;
 }
 
+/* A router of random weights with 128 hidden units, and an index of random keys: buckets of about
+   equal size. All KV heads have the same ones, since assigning 128k keys takes seconds. */
+enum { HIDDEN = 128, ASSIGNED = 1024 };
+static struct {
+    santa_buckets r;
+    uint16_t *weights;                               /* [numbers], for whatever array */
+    float *biases, *keys;                            /* keys: [ASSIGNED, kv_heads, DIM] */
+    void *small;                                     /* index of ASSIGNED keys */
+    int64_t n, kv_heads;
+    int paged;
+} router;
+
+static int has_router(const method *m) { return m->method == SANTA_SAAP; }
+
+static santa_status assign(const santa_attention *a, const santa_options *o) {
+    const santa_tensor keys = santa_view(router.keys, SANTA_F32, 1, ASSIGNED, a->k.shape[2], DIM);
+    santa_attention b;
+    santa_buckets small = router.r;
+    memset(&b, 0, sizeof b);
+    b.k = keys;
+    b.buckets = &small;
+    small.index = router.small;
+    return santa_buckets_assign(&b, &keys, 0, o);
+}
+
+static santa_attention *with_router(santa_attention *a) {
+    a->buckets = &router.r;
+    return a;
+}
+
+static santa_status make_router(const cell *c) {
+    santa_attention a = attention(c, arena.data), one;
+    const int64_t buckets = buckets_for(c->n), weights = c->kv_heads * buckets * (DIM + HIDDEN);
+    const int paged = a.block_table != NULL;
+    uint32_t x = 1;
+    if (router.n == c->n && router.kv_heads == c->kv_heads && router.paged == paged) return SANTA_OK;
+    free(router.weights); free(router.biases); free(router.keys); free(router.r.index); free(router.small);
+    memset(&router, 0, sizeof router);
+    router.n = c->n;
+    router.kv_heads = c->kv_heads;
+    router.paged = paged;
+    router.weights = (uint16_t *)allocate((size_t)weights * sizeof *router.weights);
+    router.biases = (float *)allocate((size_t)(c->kv_heads * (buckets + HIDDEN)) * sizeof(float));
+    router.keys = (float *)allocate((size_t)(ASSIGNED * c->kv_heads * DIM) * sizeof(float));
+    for (int64_t i = 0; i < weights; i++) {
+        x = x * 1664525u + 1013904223u;
+        router.weights[i] = santa_f32_to_f16((float)(x >> 8) / 16777216.0f - 0.5f);
+    }
+    memset(router.biases, 0, (size_t)(c->kv_heads * (buckets + HIDDEN)) * sizeof(float));
+    router.r.num_buckets = buckets;
+    router.r.hidden = HIDDEN;
+    router.r.dtype = SANTA_F16;
+    router.r.centroids = router.r.w1 = router.r.w2 = router.weights;
+    router.r.b1 = router.r.b2 = router.biases;
+    a.buckets = &router.r;
+    const size_t bytes = santa_buckets_size(&a) / (size_t)c->kv_heads;
+    if (!bytes) return SANTA_ERR_BUCKETS_SHAPE;
+    router.r.index = allocate(bytes * (size_t)c->kv_heads);
+    one = a;
+    one.k = santa_view(router.keys, SANTA_F32, 1, ASSIGNED, c->kv_heads, DIM);
+    one.block_table = NULL;
+    router.small = allocate(santa_buckets_size(&one));
+    one = a;
+    one.k.shape[2] = 1;
+    for (int64_t j = 0; j < c->n; j += ASSIGNED) {
+        const santa_tensor keys = santa_view(router.keys, SANTA_F32, 1, ASSIGNED, 1, DIM);
+        for (int64_t i = 0; i < ASSIGNED * DIM; i++) {
+            x = x * 1664525u + 1013904223u;
+            router.keys[i] = (float)(x >> 8) / 16777216.0f - 0.5f;
+        }
+        const santa_status s = santa_buckets_assign(&one, &keys, j, NULL);
+        if (s != SANTA_OK) return s;
+    }
+    for (int64_t h = 1; h < c->kv_heads; h++)
+        memcpy((char *)router.r.index + bytes * (size_t)h, router.r.index, bytes);
+    for (int64_t i = 0; i < ASSIGNED * c->kv_heads * DIM; i++) router.keys[i] = (float)(i * 7 % 64) - 32.0f;
+    return SANTA_OK;
+}
+
 /* Options and workspace of a row; not SANTA_OK: santa.h refuses it. */
 static santa_status prepare(const cell *c, row *r, const method *m, int64_t samples) {
-    const santa_attention a = attention(c, arena.data);
+    santa_attention a = attention(c, arena.data);
     memset(r, 0, sizeof *r);
     r->m = m;
     r->samples = samples;
@@ -310,16 +408,21 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
         const santa_status s = make_copies(c);
         if (s != SANTA_OK) return s;
     }
+    if (has_router(m)) {
+        const santa_status s = make_router(c);
+        if (s != SANTA_OK) return s;
+    }
     if (m->what == PLAIN_C) r->workspace = allocate((size_t)c->n * sizeof(float));
     if (m->what == READ_ROWS) r->workspace = tenth(c);
-    if (m->what != DECODE) return SANTA_OK;
+    if (m->what != DECODE && m->what != ASSIGN) return SANTA_OK;
     r->o.method = m->method;
     r->o.num_samples = samples;
     r->o.isa = set.isa->isa;
     r->o.num_threads = c->threads;
     r->o.parallel_for = c->threads > 1 ? run_tasks : NULL;
     if (m->more) m->more(&r->o, c->n);
-    r->workspace_bytes = santa_workspace_size(&a, &r->o);
+    if (m->what == ASSIGN) return SANTA_OK;
+    r->workspace_bytes = santa_workspace_size(has_router(m) ? with_router(&a) : &a, &r->o);
     if (!r->workspace_bytes) return santa_check(&a, &r->o);
     r->workspace = allocate(r->workspace_bytes);
     return SANTA_OK;
@@ -333,11 +436,13 @@ static double once(const cell *c, row *r) {
                                         : next_window(bytes);
     santa_attention a = attention(c, window);
     if (has_copy(r->m)) a.proxy = copies.data + copies.size * (size_t)copy;
+    if (has_router(r->m)) with_router(&a);
     const double start = now();
     for (int i = 0; i < c->repeat; i++) {
         santa_status s = SANTA_OK;
         switch (r->m->what) {
             case READ_K:  read_once(window, bytes / 2, c->threads); break;
+            case ASSIGN: s = assign(&a, &r->o); break;
             case READ_COPY: read_once((const char *)a.proxy, copies.size, c->threads); break;
             case READ_ROWS: read_tenth(c, &a, (const int32_t *)r->workspace); break;
             case PLAIN_C:
@@ -360,6 +465,7 @@ static void summarise(const cell *c, row *r) {
     switch (r->m->what) {
         case READ_K:    r->bytes = size * all; break;
         case READ_COPY: r->bytes = (double)copies.size; break;
+        case ASSIGN:    r->bytes = 4.0 * (double)(ASSIGNED * c->kv_heads * DIM); break;
         case READ_ROWS: r->bytes = size * 2.0 * (double)(tenth_of(c) * c->kv_heads * DIM); break;
         case PLAIN_C:   r->bytes = size * 2.0 * all; break;
         case DECODE:
@@ -453,7 +559,7 @@ static void print(const cell *c, const row *rows, int count) {
 
 static int has_budget(const method *m) {
     return m->what == DECODE && m->method != SANTA_DENSE && m->method != SANTA_VATTENTION
-           && m->method != SANTA_TOP_P;
+           && m->method != SANTA_TOP_P && m->method != SANTA_SAAP;
 }
 
 /* What the loop is written for; once per context will do. */

@@ -627,6 +627,12 @@ typedef struct llama_call { santa_stats stats; int32_t length; } llama_call;
 /* Called behind every attention of llama_forward, with its inputs and its output. */
 typedef void (*llama_tap)(void *user, const santa_attention *a, int32_t layer);
 
+/* Called in front of every attention, of llama_prefill too: n rows from position on lie in the
+   state's q_plain, k_plain (before RoPE), q and the layer's cache (behind it). */
+struct llama_state;
+typedef void (*llama_rows)(void *user, const struct llama_state *s, int32_t layer, int64_t position,
+                           int64_t n);
+
 static inline santa_options llama_dense(void) {
     santa_options o;
     memset(&o, 0, sizeof o);
@@ -639,6 +645,7 @@ typedef struct llama_state {
     float   *k_cache, *v_cache;          /* [n_layers, capacity, n_kv_heads, head_dim] */
     float   *x, *normed;                 /* [LLAMA_CHUNK, dim] */
     float   *q, *attended;               /* [LLAMA_CHUNK, q_dim] */
+    float   *q_plain, *k_plain;          /* [LLAMA_CHUNK, q_dim and kv_dim] before RoPE */
     float   *gate, *up;                  /* [LLAMA_CHUNK, hidden_dim] */
     float   *turn;                       /* [LLAMA_CHUNK, head_dim] cos and sin of the position, by pairs */
     float   *logits;                     /* [vocab_size] */
@@ -653,6 +660,8 @@ typedef struct llama_state {
     void    *parallel_user;
     llama_tap tap;                       /* or NULL */
     void    *tap_user;
+    llama_rows rows;                     /* or NULL */
+    void    *rows_user;
     santa_stats stats;                   /* sums over llama_forward's calls since llama_state_options */
     double   attention_seconds;          /* time in santa_decode since then */
     int      avx2;
@@ -660,6 +669,8 @@ typedef struct llama_state {
     void    *proxy[2];                   /* copies in 4 and 2 bits, of all layers; made when wanted */
     size_t   proxy_bytes[2];             /* of a layer */
     int64_t *encoded[2];                 /* [n_layers] keys from 0 on that they have */
+    santa_buckets *buckets;              /* [n_layers] or NULL, see llama_state_route */
+    void    *index;                      /* of all layers */
 } llama_state;
 
 static inline void llama_state_free(llama_state *s) {
@@ -670,6 +681,8 @@ static inline void llama_state_free(llama_state *s) {
         LLAMA_FREE(s->proxy[i]);
         free(s->encoded[i]);
     }
+    LLAMA_FREE(s->index);
+    free(s->buckets);
     free(s->options);
     free(s->dense_workspace);
     memset(s, 0, sizeof *s);
@@ -698,7 +711,42 @@ static inline santa_attention llama_decode_attention(const llama_state *s, int32
     const int i = s->proxy_bits == 2;
     a.proxy_bits = s->proxy_bits;
     if (s->proxy[i]) a.proxy = (char *)s->proxy[i] + (size_t)layer * s->proxy_bytes[i];
+    if (s->buckets) a.buckets = &s->buckets[layer];
     return a;
+}
+
+/* Keys go into buckets from now on, for SANTA_SAAP: call it before the first token. router:
+   [n_layers] centroids and classifiers, whose arrays stay yours. */
+static inline int llama_state_route(llama_state *s, const santa_buckets *router, llama_error *e) {
+    const size_t layers = (size_t)s->model->n_layers;
+    s->buckets = (santa_buckets *)calloc(layers, sizeof *s->buckets);
+    if (!s->buckets) return llama_fail(e, "no memory for buckets of keys");
+    memcpy(s->buckets, router, layers * sizeof *s->buckets);
+    const santa_attention a = llama_decode_attention(s, 0);
+    const size_t bytes = santa_buckets_size(&a);
+    if (bytes == 0) return llama_fail(e, "these are no buckets for the model");
+    s->index = LLAMA_ALLOC(layers * bytes);
+    if (!s->index) return llama_fail(e, "no memory for buckets of keys");
+    for (size_t layer = 0; layer < layers; layer++) {
+        s->buckets[layer].index = (char *)s->index + layer * bytes;
+        s->buckets[layer].q = a.q;
+        s->buckets[layer].q.data = s->q_plain;
+    }
+    return 0;
+}
+
+/* The last n rows of k_plain, of positions up to length - 1, into buckets. */
+static inline santa_status llama_assign(const llama_state *s, int32_t layer, int64_t n, int32_t length) {
+    const llama_model *m = s->model;
+    santa_attention a = llama_attention(s, layer, 0, n, &length, LLAMA_DEVICE);
+    santa_tensor keys = santa_view(s->k_plain, SANTA_F32, 1, n, m->n_kv_heads, m->head_dim);
+    santa_options o = llama_dense();
+    keys.device = LLAMA_DEVICE;
+    a.buckets = &s->buckets[layer];
+    o.num_threads = s->parallel_for ? s->threads : 1;
+    o.parallel_for = s->parallel_for;
+    o.parallel_user = s->parallel_user;
+    return santa_buckets_assign(&a, &keys, length - n, &o);
 }
 
 /* The copies of K in s->proxy_bits, still empty. */
@@ -736,7 +784,8 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
                  hidden = (size_t)m->hidden_dim;
     const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
     const size_t rest =
-        chunk * (2 * dim + 2 * q_dim + 2 * hidden + (size_t)m->head_dim) + (size_t)m->vocab_size;
+        chunk * (2 * dim + 3 * q_dim + (size_t)m->kv_dim + 2 * hidden + (size_t)m->head_dim)
+        + (size_t)m->vocab_size;
     if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
     s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
     s->options = (santa_options *)calloc((size_t)m->n_layers, sizeof *s->options);
@@ -750,6 +799,8 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
     s->normed = at;   at += chunk * dim;
     s->q = at;        at += chunk * q_dim;
     s->attended = at; at += chunk * q_dim;
+    s->q_plain = at;  at += chunk * q_dim;
+    s->k_plain = at;  at += chunk * (size_t)m->kv_dim;
     s->gate = at;     at += chunk * hidden;
     s->up = at;       at += chunk * hidden;
     s->turn = at;     at += chunk * (size_t)m->head_dim;
@@ -829,15 +880,15 @@ static inline void llama_rmsnorm(const llama_model *m, float *y, const float *x,
     }
 }
 
-/* Turns n rows of width numbers each by their positions' angles. */
-static inline void llama_rope(const llama_state *s, float *x, int64_t n, int64_t width) {
+/* y = n rows of x, width numbers each, turned by their positions' angles. */
+static inline void llama_rope(const llama_state *s, float *y, const float *x, int64_t n, int64_t width) {
     const int64_t head_dim = s->model->head_dim;
-    for (int64_t r = 0; r < n; r++, x += width) {
+    for (int64_t r = 0; r < n; r++, x += width, y += width) {
         const float *turn = s->turn + r * head_dim;
         for (int64_t i = 0; i < width; i += 2) {
             const float c = turn[i % head_dim], d = turn[i % head_dim + 1], a = x[i], b = x[i + 1];
-            x[i] = a * c - b * d;
-            x[i + 1] = a * d + b * c;
+            y[i] = a * c - b * d;
+            y[i + 1] = a * d + b * c;
         }
     }
 }
@@ -876,6 +927,8 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     s->stats.proxy_rows_read += one->proxy_rows_read;
     s->stats.rescued_rows += one->rescued_rows;
     s->stats.redone_rows += one->redone_rows;
+    s->stats.far_rows += one->far_rows;
+    s->stats.visited_rows += one->visited_rows;
     s->stats.rows += one->rows;
     return SANTA_OK;
 }
@@ -930,15 +983,19 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
         float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
         llama_rmsnorm(m, s->normed, s->x, m->att_norm + layer * dim, n);
-        llama_matmul(s, s->q, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
-        llama_matmul(s, k, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
+        llama_matmul(s, s->q_plain, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
+        llama_matmul(s, s->k_plain, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
         llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
-        llama_rope(s, s->q, n, q_dim);
-        llama_rope(s, k, n, kv_dim);
+        llama_rope(s, s->q, s->q_plain, n, q_dim);
+        llama_rope(s, k, s->k_plain, n, kv_dim);
+        if (s->rows) s->rows(s->rows_user, s, layer, position, n);
         for (int i = 0; i < 2; i++)                         /* what lies behind is another text now */
             if (s->encoded[i]) s->encoded[i][layer] = llama_min(s->encoded[i][layer], position);
-        const santa_status status = prefill ? llama_attend_dense(s, layer, position, n)
-                                            : llama_attend_sampled(s, layer, position);
+        santa_status status =
+            s->buckets ? llama_assign(s, layer, n, (int32_t)(position + n)) : SANTA_OK;
+        if (status == SANTA_OK)
+            status = prefill ? llama_attend_dense(s, layer, position, n)
+                             : llama_attend_sampled(s, layer, position);
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
         llama_matmul(s, s->normed, m->wo + layer * dim * q_dim, s->attended, n, dim, q_dim);
         for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];

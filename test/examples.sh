@@ -1,5 +1,5 @@
 #!/bin/sh
-# Every example is built and run; so is the quick start that santa.h and README.md print, which
+# Every example is built and run (the trainer of buckets tests itself); so is the quick start that santa.h and README.md print, which
 # must be the program in examples/quickstart.c. They share one object with the library's code,
 # as in the Makefile; with `alone` each is built as its first lines say, with no flag but -O2.
 # Last line: the count.
@@ -30,6 +30,12 @@ decoder() {
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
         [ -s "$dir/text" ] || return 1
     done
+}
+
+trainer() {
+    need python3
+    python3 -c "import numpy, torch" 2>/dev/null || skip "no torch"
+    limited python3 -B examples/saap/train.py --self-test --threads 1
 }
 
 # Prints the program of a >>quickstart section or of the first ```c block, without its indentation.
@@ -72,6 +78,7 @@ list() {
         *)                 cell "$file" example "$file" ;;
         esac
     done
+    cell "examples/saap/train.py"          trainer
     cell "quick start of santa.h, alone"   quickstart header_quickstart santa.h plain
     cell "quick start of README.md"        quickstart readme_quickstart README.md build
     [ -z "$alone" ] || cell "quick start of santa.h as C++" quickstart_cpp

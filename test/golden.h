@@ -389,3 +389,23 @@
     {0, 0x088f93b1u, 0x8ccb3bbfu}, /* 387: vattention */
     {0, 0x10d7c5d3u, 0x17550613u}, /* 388: pps */
     {0, 0x6a03e0d1u, 0x3f7a209du}, /* 389: sys */
+    {0, 0x14b60770u, 0xb1ad1019u}, /* 390: saap */
+    {0, 0xc7f3f376u, 0xd51fec7cu}, /* 391: saap */
+    {0, 0x1eeb00b5u, 0xd88114a1u}, /* 392: saap */
+    {19, 0x59504978u, 0xd36bfda0u}, /* 393: saap */
+    {0, 0x11bae2ceu, 0x957c4642u}, /* 394: saap */
+    {0, 0xb6126c56u, 0xda12d969u}, /* 395: saap */
+    {0, 0x19072c79u, 0xb0bb2e35u}, /* 396: saap */
+    {0, 0xc14eed67u, 0xebdb089eu}, /* 397: saap */
+    {0, 0x175d3addu, 0x586d8516u}, /* 398: saap */
+    {1, 0x4732dd8du, 0xaff91efeu}, /* 399: saap */
+    {0, 0xcd2bc25au, 0x232bc532u}, /* 400: saap */
+    {0, 0x58ee74d5u, 0x84fc2993u}, /* 401: saap */
+    {0, 0xe03935e7u, 0xf5b3ba60u}, /* 402: saap */
+    {0, 0x1a42a9e0u, 0x9258d432u}, /* 403: saap */
+    {0, 0x274b6c54u, 0x9216f5e5u}, /* 404: saap */
+    {0, 0x828b06f4u, 0x70d06095u}, /* 405: saap */
+    {0, 0x0d534d15u, 0x4327b625u}, /* 406: saap */
+    {0, 0xa660fdb6u, 0xa0b72bc7u}, /* 407: saap */
+    {0, 0x48de57d3u, 0xba14d479u}, /* 408: saap */
+    {0, 0x50d13cc9u, 0x7bf5059du}, /* 409: saap */

@@ -21,7 +21,8 @@ typedef struct test_case { const char *name; void (*run)(void); } test_case;
 extern const test_case suite_convert[], suite_random[], suite_dense[], suite_sampling[], suite_statistics[],
     suite_bernoulli[], suite_vattention[], suite_measures[], suite_determinism[], suite_errors[],
     suite_memory[], suite_fuzz[], suite_model[], suite_kernels[], suite_q8_0[], suite_tasks[],
-    suite_budget_tool[], suite_accuracy[], suite_golden[], suite_big[], suite_pps[], suite_proxy[], suite_saap[], suite_kmeans[];
+    suite_budget_tool[], suite_accuracy[], suite_golden[], suite_big[], suite_pps[], suite_proxy[],
+    suite_saap_file[], suite_saap[], suite_kmeans[];
 
 extern int      test_quick;                  /* --quick: fewer seeds and shapes, for valgrind and qemu */
 extern uint64_t test_seed;                   /* --seed N                                               */
@@ -110,6 +111,12 @@ static inline double test_normal(test_rng *r) {
     const double u = 1.0 - test_uniform(r), v = test_uniform(r);
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
 }
+
+/* A router of a few random centroids, and an index in which random keys are, for calls of any
+   method: as a.buckets. Keys and centroids depend on shapes alone. */
+typedef struct test_router { santa_buckets *r; float *centroids; } test_router;
+void test_route(test_router *t, santa_attention *a);
+void test_unroute(test_router *t);
 
 #ifdef __cplusplus
 }

@@ -40,6 +40,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"memory",      suite_memory},
     {"fuzz",        suite_fuzz},
     {"model",       suite_model},
+    {"saap-file",   suite_saap_file},
     {"tasks",       suite_tasks},
     {"budget tool", suite_budget_tool},
     {"accuracy",    suite_accuracy},
@@ -131,6 +132,35 @@ void *test_alloc(size_t bytes) {
     void *p = malloc(bytes ? bytes : 1);
     if (!p) { printf("out of memory: %lu bytes\n", (unsigned long)bytes); exit(2); }
     return p;
+}
+
+void test_route(test_router *t, santa_attention *a) {
+    enum { C = 7 };
+    const int64_t d = a->k.shape[3], heads = a->k.shape[2];
+    const int64_t batch = a->block_table ? a->q.shape[0] : a->k.shape[0];
+    const int64_t len = a->block_table ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    float *keys = (float *)test_alloc((size_t)(batch * len * heads * d) * sizeof *keys);
+    test_rng r = test_rng_make(5);
+    memset(t, 0, sizeof *t);
+    t->centroids = (float *)test_alloc((size_t)(heads * C * d) * sizeof *keys);
+    for (int64_t i = 0; i < heads * C * d; i++) t->centroids[i] = (float)test_uniform(&r) - 0.5f;
+    for (int64_t i = 0; i < batch * len * heads * d; i++) keys[i] = (float)test_uniform(&r) - 0.5f;
+    t->r = (santa_buckets *)test_alloc(sizeof *t->r);
+    memset(t->r, 0, sizeof *t->r);
+    t->r->num_buckets = C;
+    t->r->centroids   = t->centroids;
+    a->buckets        = t->r;
+    t->r->index       = test_alloc(santa_buckets_size(a));
+    const santa_tensor view = santa_view(keys, SANTA_F32, batch, len, heads, d);
+    CHECK_STATUS(santa_buckets_assign(a, &view, 0, NULL), SANTA_OK);
+    free(keys);
+}
+
+void test_unroute(test_router *t) {
+    if (t->r) free(t->r->index);
+    free(t->r);
+    free(t->centroids);
+    memset(t, 0, sizeof *t);
 }
 
 /* A case that takes longer than --timeout seconds ends the program, so that one that hangs is

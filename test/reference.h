@@ -197,6 +197,9 @@ typedef struct ref_problem {
     float          *sinks, *slopes, *lse, *std_error;
     int32_t        *seq_lens, *block_table;
     void           *memory[4];     /* of q, k, v, out */
+    santa_buckets  *router;        /* what SANTA_SAAP routes by: a few centroids, all keys in buckets */
+    float          *centroids;
+    int32_t        *slots;
 } ref_problem;
 
 static inline ref_spec ref_spec_make(int64_t heads, int64_t kv_heads, int64_t len, int64_t head_dim) {
@@ -333,6 +336,32 @@ static inline double ref_bell(test_rng *r) {
     return (sum / 65535.0 - 2.0) * 1.7320508075688772;
 }
 
+/* Puts the values of k into buckets anew. */
+static inline void ref_assign(ref_problem *p) {
+    const ref_spec *s = &p->spec;
+    const int64_t n = s->batch * s->len * s->kv_heads * s->head_dim;
+    float *keys = ref_floats(n);
+    for (int64_t i = 0; i < n; i++) keys[i] = (float)p->k[i];
+    const santa_tensor view = santa_view(keys, SANTA_F32, s->batch, s->len, s->kv_heads, s->head_dim);
+    CHECK_STATUS(santa_buckets_assign(&p->a, &view, 0, NULL), SANTA_OK);
+    free(keys);
+}
+
+static inline void ref_route(ref_problem *p) {
+    const ref_spec *s = &p->spec;
+    const int64_t n = s->kv_heads * 7 * s->head_dim;
+    test_rng r = test_rng_make(s->stream + 99);
+    p->router = (santa_buckets *)test_alloc(sizeof *p->router);
+    memset(p->router, 0, sizeof *p->router);
+    p->centroids = ref_floats(n);
+    for (int64_t i = 0; i < n; i++) p->centroids[i] = (float)(test_uniform(&r) - 0.5);
+    p->router->num_buckets = 7;
+    p->router->centroids   = p->centroids;
+    p->a.buckets = p->router;
+    p->router->index = test_alloc(santa_buckets_size(&p->a));
+    ref_assign(p);
+}
+
 static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     memset(p, 0, sizeof *p);
     p->spec = *spec;
@@ -402,6 +431,7 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     p->a.causal   = s->causal;
     p->a.window   = s->window;
     ref_write(p);
+    ref_route(p);
 }
 
 static inline void ref_free(ref_problem *p) {
@@ -409,6 +439,8 @@ static inline void ref_free(ref_problem *p) {
     free(p->q); free(p->k); free(p->v);
     free(p->sinks); free(p->slopes); free(p->lse); free(p->std_error);
     free(p->seq_lens); free(p->block_table);
+    if (p->router) free(p->router->index);
+    free(p->router); free(p->centroids); free(p->slots);
 }
 
 /* Show one sequence as a batch of that many requests (batch stride 0): as many independent
@@ -417,6 +449,10 @@ static inline void ref_replicate(ref_problem *p, int64_t requests) {
     const ref_spec *s = &p->spec;
     santa_tensor *t[3] = {&p->a.q, &p->a.k, &p->a.v};
     for (int i = 0; i < 3; i++) { t[i]->shape[0] = requests; t[i]->stride[0] = 0; }
+    free(p->slots);
+    p->router->slots     = p->slots = ref_ints(requests);
+    p->router->num_slots = 1;
+    memset(p->slots, 0, (size_t)requests * sizeof *p->slots);
     free(p->memory[3]); free(p->lse); free(p->std_error);
     p->a.out = ref_tensor(s->out_type, requests, s->q_len, s->heads, s->head_dim_v, REF_NHD, &p->memory[3]);
     p->a.lse       = p->lse       = ref_floats(requests * s->q_len * s->heads);

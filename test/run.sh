@@ -6,8 +6,9 @@
 . "$root/test/total.sh"
 
 unit_tests() {
-    "${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa_test" "$BUILD/decode" "$BUILD/accuracy" || return 1
-    SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy "$BUILD/santa_test"
+    "${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa_test" "$BUILD/decode" "$BUILD/accuracy" \
+        "$BUILD/saap_dump" || return 1
+    SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy SANTA_SAAP_DUMP=$BUILD/saap_dump "$BUILD/santa_test"
 }
 
 if [ "${1:-}" = all ]; then

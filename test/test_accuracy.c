@@ -1,7 +1,8 @@
 /* The accuracy program on a model too small to know anything: it ends, its numbers do not
    depend on the threads, dense is dense, and what is wrong with files and options is said. The
    program is $SANTA_ACCURACY, else build/accuracy; where it is not built, or programs cannot be
-   started, the cases are skipped. */
+   started, the cases are skipped. So is saap_dump, $SANTA_SAAP_DUMP, whose dumps of queries and
+   keys are read again. */
 #if defined(__unix__) || defined(__APPLE__)
 #define _DEFAULT_SOURCE                                       /* popen, getpid under -std=c99 */
 #define HAVE_POPEN 1
@@ -161,14 +162,156 @@ static void refusals(void) {
     tear_down();
 }
 
+
+/* ------------------------------------------------------------ saap_dump */
+
+enum { DUMP_LENGTH = 512 - TASKS_ROOM, DUMP_CONTEXT_ROWS = 20, Q = HEADS * HEAD_DIM,
+       KV = KV_HEADS * HEAD_DIM };
+
+static const char *dump_program(void) {
+    const char *given = getenv("SANTA_SAAP_DUMP");
+    return given ? given : "build/saap_dump";
+}
+
+static uint32_t read_u32(const unsigned char *p) {
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+static float read_f32(const unsigned char *p, size_t i) {
+    const uint32_t u = read_u32(p + 4 * i);
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Largest difference of the row behind RoPE to the turned row before it. */
+static double turned_by(const unsigned char *plain, const unsigned char *turned, size_t row, size_t width,
+                        double position) {
+    double worst = 0.0;
+    for (size_t i = row * width; i < (row + 1) * width; i += 2) {
+        const double angle = position * pow(10000.0, -(double)(i % HEAD_DIM) / HEAD_DIM);
+        const double a = (double)read_f32(plain, i), b = (double)read_f32(plain, i + 1);
+        const double x = a * cos(angle) - b * sin(angle), y = a * sin(angle) + b * cos(angle);
+        const double off =
+            fabs(x - (double)read_f32(turned, i)) + fabs(y - (double)read_f32(turned, i + 1));
+        if (!(off <= worst)) worst = off;
+    }
+    return worst;
+}
+
+static double log_sum_exp(const unsigned char *q, const unsigned char *k, size_t row, size_t head,
+                          size_t keys) {
+    double sum = 0.0;
+    for (size_t j = 0; j < keys; j++) {
+        double score = 0.0;
+        for (size_t i = 0; i < HEAD_DIM; i++)
+            score += (double)read_f32(q, row * Q + head * HEAD_DIM + i)
+                     * (double)read_f32(k, j * KV + head / (HEADS / KV_HEADS) * HEAD_DIM + i);
+        sum += exp(score / sqrt((double)HEAD_DIM));
+    }
+    return log(sum);
+}
+
+/* Rows, positions and numbers of a dump in f32. */
+static void check_dump(const unsigned char *p, size_t size) {
+    static const uint32_t want[8] = {1, LAYERS, HEADS, KV_HEADS, HEAD_DIM, 0, 1, DUMP_LENGTH};
+    if (!CHECK(size > 64 && memcmp(p, "SAAPDUMP", 8) == 0)) return;
+    for (size_t i = 0; i < 8; i++) CHECK_INT(read_u32(p + 8 + 4 * i), want[i]);
+    const size_t rows = read_u32(p + 40), layer = 4 * (2 * rows * Q + 2 * DUMP_LENGTH * KV + rows * HEADS);
+    if (!CHECK_INT(size, 64 + 8 * rows + LAYERS * layer)) return;
+    size_t questions = 0;
+    double worst_turn = 0.0, worst_lse = 0.0, least_more = 1e300, most_more = 0.0;
+    for (size_t r = 0; r < rows; r++) {
+        const uint32_t position = read_u32(p + 64 + 4 * r), kind = read_u32(p + 64 + 4 * (rows + r));
+        questions += kind == 1;
+        CHECK(kind <= 1 && (kind == 0) == (r < DUMP_CONTEXT_ROWS));
+        CHECK(kind == 1 ? position > DUMP_LENGTH && position < DUMP_LENGTH + TASKS_ROOM
+                        : position >= DUMP_LENGTH / 4 && position < DUMP_LENGTH);
+        for (size_t i = 0; i < LAYERS; i++) {
+            const unsigned char *q_plain = p + 64 + 8 * rows + i * layer, *q = q_plain + 4 * rows * Q;
+            const unsigned char *k = q + 4 * (rows * Q + DUMP_LENGTH * KV), *lse = k + 4 * DUMP_LENGTH * KV;
+            const double turn = turned_by(q_plain, q, r, Q, position);
+            if (!(turn <= worst_turn)) worst_turn = turn;
+            for (size_t h = 0; h < HEADS; h++) {
+                const size_t keys = kind == 0 ? position + 1u : (size_t)DUMP_LENGTH;
+                const double more = (double)read_f32(lse, r * HEADS + h) - log_sum_exp(q, k, r, h, keys);
+                if (kind == 0 && !(fabs(more) <= worst_lse)) worst_lse = fabs(more);
+                if (kind == 1 && !(more >= least_more)) least_more = more;
+                if (kind == 1 && more > most_more) most_more = more;
+            }
+        }
+    }
+    for (size_t i = 0; i < LAYERS; i++) {
+        const unsigned char *plain = p + 64 + 8 * rows + i * layer + 8 * rows * Q;
+        for (size_t j = 0; j < DUMP_LENGTH; j++) {
+            const double turn = turned_by(plain, plain + 4 * DUMP_LENGTH * KV, j, KV, (double)j);
+            if (!(turn <= worst_turn)) worst_turn = turn;
+        }
+    }
+    CHECK(questions > 0);
+    CHECK_MSG(worst_turn < 1e-4, "rows behind RoPE are off by %g", worst_turn);
+    CHECK_MSG(worst_lse < 1e-4, "lse of a row of the text is off by %g", worst_lse);
+    /* A question's own tokens are keys, too. */
+    CHECK_MSG(least_more > -1e-4 && most_more > 1e-2,
+              "lse of a question's rows: %g to %g more than of the text's keys", least_more, most_more);
+}
+
+static int dump(const char *arguments) {
+    char command[2000];
+    snprintf(command, sizeof command, "\"%s\" --model \"%s\" --out \"%s.\" %s 2>&1", dump_program(),
+             model_path, csv_path, arguments);
+    fflush(NULL);
+    FILE *f = popen(command, "r");
+    const size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
+    said[n] = 0;
+    const int status = f ? pclose(f) : -1;
+    return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* The dump's bytes, in a buffer of MOST; the file is removed. */
+static size_t take_dump(int number, char *to) {
+    char path[500];
+    snprintf(path, sizeof path, "%s.%d.dump", csv_path, number);
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(to, 1, MOST, f) : 0;
+    if (f) fclose(f);
+    remove(path);
+    return n;
+}
+
+static void dumps(void) {
+    static char first[MOST], second[MOST];
+    if (access(dump_program(), X_OK) != 0) SKIP("saap_dump is not built");
+    if (!set_up()) return;
+    CHECK_MSG(dump("--texts 2 --seed 3 --length 512 --rows 20 --f32") == 0, "%s", said);
+    const size_t n = take_dump(0, first), m = take_dump(1, second);
+    check_dump((const unsigned char *)first, n);
+    check_dump((const unsigned char *)second, m);
+    CHECK(n != m || memcmp(first, second, n) != 0);
+    CHECK_MSG(dump("--texts 1 --seed 3 --length 512 --rows 20 --f32") == 0, "%s", said);
+    CHECK(take_dump(0, second) == n && memcmp(first, second, n) == 0);
+    CHECK_MSG(dump("--texts 1 --seed 4 --length 512 --rows 20 --f32") == 0, "%s", said);
+    CHECK(take_dump(0, second) > 64 && memcmp(first, second, n) != 0);
+    CHECK_MSG(dump("--texts 1 --seed 3 --length 512 --rows 20") == 0, "%s", said);
+    const size_t half = take_dump(0, second);
+    CHECK(half > n / 2 && half < n);
+    CHECK(dump("--texts") == 1 && strstr(said, "wants a value"));
+    CHECK(dump("--texts 0") == 1 && strstr(said, "from 1"));
+    CHECK(dump("--text 1") == 1 && strstr(said, "unknown option"));
+    CHECK(dump("--length 512 --rows 300") == 1 && strstr(said, "--rows 300"));
+    CHECK(dump("--length 1024") == 1 && strstr(said, "context"));
+    tear_down();
+}
+
 #else
 static void no_popen(void) { SKIP("needs popen"); }
 #define tables   no_popen
 #define refusals no_popen
+#define dumps    no_popen
 #endif
 
 const test_case suite_accuracy[] = {
     {"all tables, on one thread and on three", tables},
     {"wrong files and options", refusals},
+    {"dumps of queries and keys", dumps},
     {0, 0}
 };

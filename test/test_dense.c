@@ -255,6 +255,7 @@ static void low_scores(void) {
                 santa_options o = ref_options((santa_method)m, 8, 1);
                 o.isa = isa;
                 o.vattention.sink_tokens = o.vattention.local_tokens = 5;
+                if (m == SANTA_SAAP) o.num_samples = KEYS;
                 p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
                 if (!ref_run(&p, &o, NULL)) break;
                 for (int h = 0; h < 2; h++)
@@ -311,6 +312,7 @@ static void broken_scores(void) {
                 /* which does not round scores like these */
                 o.stash = turn < 3 ? SANTA_STASH_F32 : SANTA_STASH_U8;
                 o.vattention.heavy_tokens = 20;
+                if (method == SANTA_SAAP) o.num_samples = 200;  /* all keys */
                 if (method == SANTA_TOP_K || method == SANTA_TOP_P) p.a.std_error = NULL;
                 if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
                 double out[4];

@@ -453,7 +453,8 @@ static void shared_keys(void) {
                     s.layout == REF_NHD && kv > 1 &&
                     (m != SANTA_DENSE || (s.window ? s.window : length) >= 2048 * threads);
                 const int share =
-                    (2 * threads > batch * kv || token_major) && length > 1024 && m != SANTA_VATTENTION;
+                    (2 * threads > batch * kv || token_major) && length > 1024
+                    && !(santa_method_traits(o.method) & SANTA_ADAPTS);
                 CHECK_MSG(o.dense_below || (rounds > 1) == share,
                           "%s, %s: parallel_for was called %d times", santa_method_name(o.method), what,
                           rounds);

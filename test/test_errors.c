@@ -32,6 +32,7 @@ static struct outputs {
 
 static santa_attention a;
 static santa_options   o;
+static test_router     router;
 
 /* A valid call with everything switched on. */
 static void reset(void) {
@@ -57,6 +58,8 @@ static void reset(void) {
     o.method           = SANTA_IID;
     o.num_samples      = 16;
     o.vattention.audit = got.audit;
+    test_unroute(&router);
+    test_route(&router, &a);
 }
 
 /* The same call with K and V in pages; the batch's second sequence starts with the last page. */
@@ -68,6 +71,8 @@ static void reset_paged(void) {
         table[i] = i < MAX_PAGES ? i : BATCH * MAX_PAGES - 1 - (i - MAX_PAGES);
     a.block_table = table;
     a.max_pages   = MAX_PAGES;
+    test_unroute(&router);
+    test_route(&router, &a);
 }
 
 static void reset_vattention(void) {
@@ -785,6 +790,152 @@ static void proxy_copies(void) {
 #undef NO_SIZE
 }
 
+/* A call by buckets, and keys to assign. */
+static santa_tensor keys;
+static int32_t slot[BATCH];
+static void reset_saap(void) {
+    reset();
+    o.method = SANTA_SAAP;
+    keys = a.k;
+    for (int b = 0; b < BATCH; b++) slot[b] = b;
+}
+
+static void buckets(void) {
+#define BAD_SAAP(status, change)  CHANGED(reset_saap, status, change)
+#define GOOD_SAAP(change)         BAD_SAAP(OK, change)
+#define BAD_ASSIGN(status, change)                                                                         \
+    do {                                                                                                   \
+        reset_saap();                                                                                      \
+        change;                                                                                            \
+        EXPECT(status, santa_buckets_assign(&a, &keys, 0, NULL));                                          \
+    } while (0)
+    santa_buckets none;
+    memset(&none, 0, sizeof none);
+    GOOD_SAAP((void)0);
+    for (int i = 0; i < 2; i++)
+        GOOD_SAAP(o.num_samples = i ? SANTA_NONE : 0; if (i) a.std_error = NULL);
+    BAD_SAAP(ERR_NUM_SAMPLES, o.num_samples = -2);
+    BAD_SAAP(ERR_NUM_SAMPLES, o.num_samples = SANTA_MAX_SAMPLES + 1);
+    BAD(ERR_NUM_SAMPLES, o.num_samples = SANTA_NONE);                            /* of another method */
+    BAD_SAAP(ERR_STD_ERROR, o.num_samples = SANTA_NONE);
+    BAD_SAAP(ERR_PROXY_METHOD, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy);
+    BAD_SAAP(ERR_COMBS, o.num_combs = 2);
+    BAD_SAAP(ERR_BUCKETS_NULL, a.buckets = NULL);
+    BAD_SAAP(ERR_BUCKETS_NULL, router.r->centroids = NULL);
+    BAD_SAAP(ERR_BUCKETS_NULL, router.r->hidden = 5);                            /* without weights */
+    BAD_SAAP(ERR_BUCKETS_SHAPE, a.buckets = &none);
+    for (int i = 0; i < 2; i++) {
+        BAD_SAAP(ERR_BUCKETS_SHAPE, router.r->num_buckets = i ? 65537 : -1);
+        BAD_SAAP(ERR_BUCKETS_SHAPE, router.r->hidden = i ? 65537 : -1);
+        BAD_SAAP(ERR_BUCKETS_DTYPE, router.r->dtype = i ? SANTA_E4M3 : SANTA_Q8_0);
+        BAD_SAAP(ERR_BUCKETS_NORM, router.r->key_norm = i ? -1.0f : test_nan());
+        BAD_SAAP(ERR_BUCKETS_SLOT, router.r->num_slots = i ? -1 : BATCH - 1);
+        BAD_SAAP(ERR_BUCKETS_SLOT, slot[i] = i ? BATCH : -1; router.r->slots = slot);
+        BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.uniform_share = i ? -0.1 : 1.01);
+        BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.measure_mass = i ? -1 : 2);
+        BAD_SAAP(ERR_BUCKETS_Q, router.r->q = a.q; router.r->q.shape[1 + i]++);
+    }
+    BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.uniform_share = nan_d());
+    BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.num_probes = -2);
+    BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.sink_tokens = -2);
+    BAD_SAAP(ERR_SAAP_OPTIONS, o.saap.local_tokens = INT64_MIN);
+    BAD(ERR_SAAP_OPTIONS, o.saap.local_tokens = INT64_MIN);                      /* of any method */
+    GOOD_SAAP(o.saap.num_probes = o.saap.sink_tokens = o.saap.local_tokens = SANTA_NONE);
+    GOOD_SAAP(o.saap.num_probes = o.saap.sink_tokens = o.saap.local_tokens = INT64_MAX);
+    BAD_SAAP(ERR_DTYPE, router.r->q = a.q; router.r->q.dtype = SANTA_E4M3);
+    BAD_SAAP(ERR_BUCKETS_Q, router.r->q = a.q; router.r->q.device = SANTA_CUDA);
+    BAD_SAAP(ERR_BUCKETS_INDEX, router.r->num_buckets = 8);
+    BAD_SAAP(ERR_BUCKETS_INDEX, memset(router.r->index, 0, 64));
+    GOOD_SAAP(router.r->slots = slot);
+    GOOD_SAAP(router.r->q = a.q);
+
+    BAD_ASSIGN(OK, (void)0);
+    EXPECT(ERR_NULL_ARGUMENT, santa_buckets_assign(NULL, &keys, 0, NULL));
+    EXPECT(ERR_NULL_ARGUMENT, santa_buckets_assign(&a, NULL, 0, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, -2, NULL));
+    EXPECT(OK, santa_buckets_assign(&a, &keys, -1, NULL));
+    BAD_ASSIGN(ERR_BUCKETS_NULL, a.buckets = NULL);
+    BAD_ASSIGN(ERR_BUCKETS_NULL, keys.data = NULL);
+    BAD_ASSIGN(ERR_BUCKETS_NULL, none = *router.r; none.index = NULL; a.buckets = &none);
+    BAD_ASSIGN(ERR_BUCKETS_INDEX, none = *router.r; none.index = (char *)none.index + 2; a.buckets = &none);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[0]++);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[2]--);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[3]--);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.device = SANTA_CUDA);
+    BAD_ASSIGN(ERR_SHAPE, keys.shape[1] = 0);
+    BAD_ASSIGN(ERR_SHAPE, a.k.shape[1] = -5);
+    BAD_ASSIGN(ERR_SEQ_LEN, lens[0] = LEN + 1);
+    BAD_ASSIGN(ERR_BUCKETS_SLOT, slot[0] = slot[1]; router.r->slots = slot);
+    BAD_ASSIGN(ERR_BUCKETS_HEAD_DIM, a.k.shape[3] = keys.shape[3] = 1025);
+    BAD_ASSIGN(ERR_NO_BACKEND, a.k.device = keys.device = SANTA_CUDA);
+    reset_saap();
+    o.num_threads = -1;
+    EXPECT(ERR_THREADS, santa_buckets_assign(&a, &keys, 0, &o));
+    reset_saap();
+    o.item_end = BATCH * KV_HEADS + 1;
+    EXPECT(ERR_ITEMS, santa_buckets_assign(&a, &keys, 0, &o));
+    reset_saap();
+    keys.shape[1] = 4;
+    EXPECT(OK, santa_buckets_assign(&a, &keys, 0, NULL));
+    EXPECT(OK, santa_buckets_assign(&a, &keys, 4, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, 9, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, -1, NULL));
+    CHECK_INT(santa_buckets_find(&a, 0, 0, 8), -1);
+    CHECK(santa_buckets_find(&a, 0, 0, 7) >= 0);
+    CHECK_INT(santa_buckets_find(&a, -1, 0, 1), -1);
+    CHECK_INT(santa_buckets_find(&a, BATCH, 0, 1), -1);
+    CHECK_INT(santa_buckets_find(&a, 0, KV_HEADS, 1), -1);
+    CHECK_INT(santa_buckets_find(&a, 0, 0, -1), -1);
+    CHECK_INT(santa_buckets_find(NULL, 0, 0, 1), -1);
+    memset(router.r->index, 0xff, 64);
+    EXPECT(ERR_BUCKETS_INDEX, santa_buckets_assign(&a, &keys, 8, NULL));
+    CHECK_INT(santa_buckets_size(NULL), 0);
+    a.buckets = NULL;
+    CHECK_INT(santa_buckets_size(&a), 0);
+#undef BAD_ASSIGN
+#undef BAD_SAAP
+#undef GOOD_SAAP
+}
+
+static void kmeans(void) {
+    enum { N = 20, D = 6, C = 4 };
+    static float x[N * D], centroids[C * D];
+    const size_t bytes = santa_kmeans_workspace_size(N, D, C);
+    void *w = test_alloc(bytes);
+    reset();
+    memset(&o, 0, sizeof o);
+    memcpy(x, k, sizeof x);
+    CHECK(bytes > 0);
+    EXPECT(OK, santa_kmeans(x, N, D, D, C, 3, 1, centroids, &o, w, bytes));
+    EXPECT(ERR_NULL_ARGUMENT, santa_kmeans(NULL, N, D, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_NULL_ARGUMENT, santa_kmeans(x, N, D, D, C, 3, 1, NULL, NULL, w, bytes));
+    EXPECT(ERR_SHAPE, santa_kmeans(x, 0, D, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_SHAPE, santa_kmeans(x, N, D, -1, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_OVERFLOW, santa_kmeans(x, N, D - 1, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_OVERFLOW, santa_kmeans(x, N, INT64_MAX, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_TOO_LONG, santa_kmeans(x, (int64_t)1 << 31, D, D, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_BUCKETS_SHAPE, santa_kmeans(x, N, D, D, 0, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_BUCKETS_SHAPE, santa_kmeans(x, N, D, D, 65537, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_BUCKETS_HEAD_DIM, santa_kmeans(x, N, 2000, 1025, C, 3, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_KMEANS, santa_kmeans(x, N, D, D, C, -1, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_KMEANS, santa_kmeans(x, N, D, D, C, (1 << 20) + 1, 1, centroids, NULL, w, bytes));
+    EXPECT(ERR_WORKSPACE_NULL, santa_kmeans(x, N, D, D, C, 3, 1, centroids, NULL, NULL, bytes));
+    EXPECT(ERR_WORKSPACE_SIZE, santa_kmeans(x, N, D, D, C, 3, 1, centroids, NULL, w, bytes - 1));
+    set_enum(&o.isa, 77);
+    EXPECT(ERR_ISA, santa_kmeans(x, N, D, D, C, 3, 1, centroids, &o, w, bytes));
+    EXPECT(ERR_ISA, santa_buckets_assign(&a, &a.k, 0, &o));
+    memset(&o, 0, sizeof o);
+    o.num_threads = INT64_MIN;
+    EXPECT(ERR_THREADS, santa_kmeans(x, N, D, D, C, 3, 1, centroids, &o, w, bytes));
+    x[7] = test_nan();
+    EXPECT(ERR_KMEANS, santa_kmeans(x, N, D, D, C, 3, 1, centroids, NULL, w, bytes));
+    x[7] = INFINITY;
+    EXPECT(ERR_KMEANS, santa_kmeans(x, N, D, D, C, 3, 1, centroids, NULL, w, bytes));
+    CHECK_INT(santa_kmeans_workspace_size(0, D, C), 0);
+    CHECK_INT(santa_kmeans_workspace_size(N, D, 0), 0);
+    free(w);
+}
+
 /* The size query is exact in one direction: one byte less is refused. test_memory.c looks at the other. */
 static void workspaces(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
@@ -1106,7 +1257,7 @@ static santa_status fake_encode(const santa_attention *x, int64_t from, int64_t 
 static void move_to(santa_device device) { a.q.device = a.k.device = a.v.device = a.out.device = device; }
 
 static void backend(void) {
-    static const santa_backend fake = {"fake", fake_check, fake_workspace_size, fake_decode, NULL};
+    static const santa_backend fake = {"fake", fake_check, fake_workspace_size, fake_decode, NULL, NULL};
     santa_backend broken = fake;
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_CPU, &fake));
     EXPECT(ERR_BACKEND, santa_register_backend(SANTA_DEVICE_COUNT, &fake));
@@ -1169,6 +1320,8 @@ static void backend(void) {
     a.k.device = SANTA_CUDA;
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_encode(&a, 0, LEN, NULL));
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_append(&a, 1, NULL));
+    keys = a.k;
+    EXPECT(ERR_BACKEND_BUCKETS, santa_buckets_assign(&a, &keys, 0, NULL));
     santa_backend able = fake;
     able.proxy_encode = fake_encode;
     EXPECT(OK, santa_register_backend(SANTA_CUDA, &able));
@@ -1228,6 +1381,8 @@ const test_case suite_errors[] = {
     {"vattention options", vattention_options},
     {"proxy options", proxy_options},
     {"copies of K", proxy_copies},
+    {"buckets", buckets},
+    {"k-means", kmeans},
     {"workspace", workspaces},
     {"steps", steps},
     {"budgets", budgets},

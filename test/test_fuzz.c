@@ -6,6 +6,7 @@
 #include "fuzz/model.c"
 #include "fuzz/tokenizer.c"
 #include "fuzz/budgets.c"
+#include "fuzz/saap.c"
 #include "fuzz/api.c"
 #include "fuzz/arguments.c"                                   /* last: its globals have short names */
 
@@ -19,6 +20,7 @@ static void fuzz_arguments(void) { run_target(&arguments); }
 static void fuzz_model(void)     { run_target(&model); }
 static void fuzz_tokenizer(void) { run_target(&tokenizer); }
 static void fuzz_budgets(void)   { run_target(&budgets); }
+static void fuzz_saap(void)      { run_target(&saap); }
 
 const test_case suite_fuzz[] = {
     {"api",       fuzz_api},
@@ -26,5 +28,6 @@ const test_case suite_fuzz[] = {
     {"model",     fuzz_model},
     {"tokenizer", fuzz_tokenizer},
     {"budgets",   fuzz_budgets},
+    {"saap",      fuzz_saap},
     {0, 0}
 };

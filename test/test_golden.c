@@ -1,4 +1,4 @@
-/* Golden results: what some 390 calls on the scalar path drew and gave, against golden.h. The
+/* Golden results: what some 410 calls on the scalar path drew and gave, against golden.h. The
    same seed draws the same rows from version to version and on every machine; where that changes,
    the history in santa.h says so and why.
 
@@ -28,8 +28,8 @@ static const golden_line golden_table[] = {
 };
 
 /* Methods that come later have their calls at the end: those before stay what they are. */
-enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40,
-       CALLS = ATTENTIONS + SUMS + PPS + COPIES };
+enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20,
+       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -78,6 +78,7 @@ static int64_t every_third(void *user, int64_t batch, int64_t q_index, int64_t h
 }
 
 static int is_copied(int i);
+static int is_routed(int i);
 
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
@@ -107,18 +108,24 @@ static ref_spec golden_spec(int i) {
         s.heads = s.kv_heads = 2;
     }
     if (is_copied(i) && s.page_size) s.page_size = 16 << choose(i, 24, 3);
-    if (is_copied(i)) s.len += 100;
+    if (is_copied(i) || is_routed(i)) s.len += 100;
     return s;
 }
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
 /* By a copy of K. */
-static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS; }
+static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS && !is_routed(i); }
+
+/* By buckets of keys. */
+static int is_routed(int i) { return i >= ATTENTIONS + SUMS + PPS + COPIES; }
 
 static santa_method golden_method(int i) {
     static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
-    return i < ATTENTIONS ? (santa_method)(i % METHODS) : is_copied(i) ? copied[i % 4] : SANTA_PPS;
+    return i < ATTENTIONS ? (santa_method)(i % METHODS)
+         : is_copied(i)   ? copied[i % 4]
+         : is_routed(i)   ? SANTA_SAAP
+                          : SANTA_PPS;
 }
 
 static santa_options golden_options(int i, uint32_t seed) {
@@ -149,6 +156,13 @@ static santa_options golden_options(int i, uint32_t seed) {
     v->guarantee    = (santa_guarantee)choose(i, 55, 2);
     v->bound        = (santa_bound)choose(i, 56, 2);
     if (choose(i, 57, 2)) v->heavy = every_third;
+    if (is_routed(i)) {
+        o.saap.num_probes   = choose(i, 72, 3) ? 0 : 1 + choose(i, 73, 3);
+        o.saap.sink_tokens  = choose(i, 74, 8) - 1;
+        o.saap.local_tokens = choose(i, 75, 40) - 1;
+        if (choose(i, 76, 3) == 0) o.saap.uniform_share = 0.25;
+        if (choose(i, 77, 4) == 0) o.num_samples = SANTA_NONE;
+    }
     if (is_copied(i)) {
         o.scores    = SANTA_SCORES_PROXY;
         o.num_combs = 0;
@@ -184,7 +198,7 @@ static void golden_values(ref_problem *p, uint64_t stream) {
 static void golden_steps(golden *h, const ref_problem *p, const santa_options *o) {
     const int64_t b = p->spec.batch - 1, row = p->spec.q_len - 1, len = ref_len(p, b),
                   group = p->spec.heads / p->spec.kv_heads;
-    if (len == 0 || o->method == SANTA_VATTENTION) return;
+    if (len == 0 || (santa_method_traits(o->method) & SANTA_ADAPTS)) return;
     const size_t bytes = santa_workspace_size(&p->a, o);
     float *scores = ref_floats(group * len), *out = ref_floats(p->spec.head_dim_v);
     void  *work = test_alloc(bytes);
@@ -239,6 +253,25 @@ static void *golden_copy(const ref_problem *p) {
     return copy;
 }
 
+/* A router of small multiples of 1/8, so that its sums are exact, and the keys in their buckets. */
+typedef struct golden_weights { float centroids[4096], w1[4096], w2[4096], b1[64], b2[64]; } golden_weights;
+static void golden_router(ref_problem *p, int i, uint64_t stream, golden_weights *w) {
+    santa_buckets *r = p->router;
+    float *const array[] = {w->centroids, w->w1, w->w2, w->b1, w->b2};
+    const int64_t size[] = {4096, 4096, 4096, 64, 64};
+    test_rng x;
+    x.state = stream;
+    for (int a = 0; a < 5; a++)
+        for (int64_t n = 0; n < size[a]; n++) array[a][n] = 0.125f * (float)(test_below(&x, 17) - 8);
+    r->hidden    = choose(i, 78, 2) ? 5 : 0;
+    r->centroids = w->centroids;
+    r->w1 = w->w1;
+    r->w2 = w->w2;
+    r->b1 = w->b1;
+    r->b2 = w->b2;
+    ref_assign(p);
+}
+
 /* change: of all scores, relative. */
 static golden golden_attention(int i, uint32_t seed, double change, santa_isa isa) {
     golden h = {1, 1, 0};
@@ -249,6 +282,8 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     ref_build(&p, &s);
     golden_values(&p, mix((uint64_t)i, seed));
     const int64_t rows = s.batch * s.q_len * s.heads;
+    golden_weights *weights = (golden_weights *)test_alloc(sizeof *weights);
+    if (is_routed(i)) golden_router(&p, i, mix((uint64_t)i, seed + 77u), weights);
     santa_audit *audit = (santa_audit *)test_alloc((size_t)rows * sizeof *audit);
     memset(audit, 0, (size_t)rows * sizeof *audit);
     memset(&x, 0, sizeof x);
@@ -257,7 +292,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     p.a.sm_scale = (float)((double)s.sm_scale * (1.0 + change));
     p.a.k_scale  = choose(i, 60, 4) ? 0.0f : 0.5f;
     p.a.v_scale  = choose(i, 61, 4) ? 0.0f : 2.0f;
-    if (o.method == SANTA_TOP_K || o.method == SANTA_TOP_P) p.a.std_error = NULL;
+    if (o.method == SANTA_TOP_K || o.method == SANTA_TOP_P || o.num_samples < 0) p.a.std_error = NULL;
     for (int64_t k = 0; k < rows; k++) p.lse[k] = p.std_error[k] = 0.0f;
     void *copy = NULL;
     if (is_copied(i)) {
@@ -272,6 +307,12 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
         add_int(&h, x.proxy_rows_read);
         add_int(&h, x.rescued_rows);
         add_int(&h, x.redone_rows);
+    }
+    if (is_routed(i)) {
+        add_int(&h, x.far_rows);
+        add_int(&h, x.visited_rows);
+        add_int(&h, x.visited_buckets);
+        add_number(&h, x.imbalance, 64.0, NOISE);
     }
     for (int64_t k = 0; k < rows; k++) {
         const int64_t b = k / (s.q_len * s.heads), row = k / s.heads % s.q_len, head = k % s.heads;
@@ -291,6 +332,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     }
     golden_steps(&h, &p, &o);
     free(copy);
+    free(weights);
     ref_free(&p);
     free(audit);
     return h;
@@ -459,7 +501,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 390 calls", golden_results},
+    {"results of 410 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };

@@ -186,7 +186,7 @@ static int decode_without_fault(guarded_call call, santa_status *status) {
 /* One call on guarded memory that holds exactly what the call may touch, against the same call
    on plain memory. */
 static void guarded_problem(const problem *p, santa_options o, int at_end) {
-    enum { Q, K, V, OUT, LSE, STD_ERROR, LENS, TABLE, WORKSPACE, BLOCKS };
+    enum { Q, K, V, OUT, LSE, STD_ERROR, LENS, TABLE, WORKSPACE, INDEX, BLOCKS };
     const int64_t rows    = p->batch * p->q_len * p->heads;
     const int64_t pages   = p->batch * ((p->capacity + p->page - 1) / p->page);
     const int64_t columns = pages / p->batch;
@@ -219,12 +219,15 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
         a.block_table = table;
         a.max_pages   = columns;
     }
-    const size_t bytes = santa_workspace_size(&a, &o);
+    test_router router;
+    test_route(&router, &a);
+    const size_t bytes = santa_workspace_size(&a, &o), index_bytes = santa_buckets_size(&a);
+    santa_buckets routed = *router.r;
 
     const size_t sizes[BLOCKS] = {(size_t)(rows * p->dim) * q_size,
                                   bytes_of(p->dtype, k_elements), bytes_of(p->dtype, v_elements),
                                   (size_t)(rows * p->dim_v) * q_size, (size_t)rows * 4, (size_t)rows * 4,
-                                  (size_t)p->batch * 4, (size_t)entries * 4, bytes};
+                                  (size_t)p->batch * 4, (size_t)entries * 4, bytes, index_bytes};
     int mapped = 1;
     for (int i = 0; i < BLOCKS; i++) {
         g[i] = guard(sizes[i], at_end);
@@ -238,6 +241,9 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
         fill(g[V].data, p->dtype, v_elements, 3);
         memcpy(g[LENS].data, lens, sizes[LENS]);
         memcpy(g[TABLE].data, table, sizes[TABLE]);
+        memcpy(g[INDEX].data, router.r->index, index_bytes);
+        routed.index = g[INDEX].data;
+        a.buckets    = &routed;
         a.q.data   = g[Q].data;
         a.k.data   = g[K].data;
         a.v.data   = g[V].data;
@@ -291,6 +297,7 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
     }
     for (int i = 0; i < BLOCKS; i++) unguard(g[i]);
     free(table);
+    test_unroute(&router);
 }
 
 static void guard_shapes(void) {
@@ -361,6 +368,8 @@ static void empty_sequence(void) {
         a.out = santa_view(out, SANTA_F32, 1, 1, p.heads, p.dim_v);
         a.lse = lse;
         a.seq_lens = &len;
+        test_router router;
+        test_route(&router, &a);
         const size_t bytes = santa_workspace_size(&a, &o);
         void *w = test_alloc(bytes);
         const guarded_call call = {&a, &o, w, bytes, NULL};
@@ -371,6 +380,7 @@ static void empty_sequence(void) {
         for (int i = 0; i < 6 * 24; i++) CHECK(out[i] == 0.0f);
         for (int i = 0; i < 6; i++) CHECK(lse[i] < 0.0f && !is_finite(lse[i]) && !test_is_nan(lse[i]));
         free(w);
+        test_unroute(&router);
         unguard(unmapped);
     }
 }
@@ -380,7 +390,7 @@ static void guard_steps(void) {
     enum { N = 133, HEADS = 6, KV = 2, GROUP = 3, DIM = 37, DIM_V = 13 };
     for (int at_end = 0; at_end < 2; at_end++)
         for (int m = 0; m < METHODS; m++) {
-            if ((santa_method)m == SANTA_VATTENTION) continue;
+            if (santa_method_traits((santa_method)m) & SANTA_ADAPTS) continue;
             santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
             const int64_t capacity = santa_sample_capacity(N, &o);
             const size_t  need     = santa_sample_workspace_size(N, &o);
@@ -454,6 +464,8 @@ static void wide_strides(void) {
             a.k   = santa_view(k, SANTA_F32, 1, N, 1, DIM);
             a.v   = santa_view(v, SANTA_F32, 1, N, 1, DIM);
             a.out = santa_view(want, SANTA_F32, 1, 1, HEADS, DIM);
+            test_router router;
+            test_route(&router, &a);
             const size_t bytes = santa_workspace_size(&a, &o);
             void *w = test_alloc(bytes);
             CHECK_STATUS(santa_decode(&a, &o, w, bytes, NULL), SANTA_OK);
@@ -473,6 +485,7 @@ static void wide_strides(void) {
             const size_t row = DIM * sizeof(float);
             CHECK_MSG(!memcmp(out, want, row) && !memcmp(out + (N - 1) * stride, want + DIM, row), "%s %s",
                       santa_method_name(o.method), backwards ? "backwards" : "forwards");
+            test_unroute(&router);
             free(w);
         }
     munmap(map, total);
@@ -504,6 +517,7 @@ typedef struct call {
     santa_options   o;
     void           *q, *k, *v, *out;
     float          *lse, *std_error;
+    test_router     router;
     size_t          bytes;
 } call;
 
@@ -529,6 +543,7 @@ static call make_call(problem p, santa_options o) {
     c.a.out = santa_view(c.out, q_type(p.dtype), p.batch, p.q_len, p.heads, p.dim_v);
     c.a.lse = c.lse;
     if (has_std_error(o.method)) c.a.std_error = c.std_error;
+    test_route(&c.router, &c.a);
     c.bytes = santa_workspace_size(&c.a, &c.o);
     return c;
 }
@@ -540,6 +555,7 @@ static void free_call(call *c) {
     free(c->out);
     free(c->lse);
     free(c->std_error);
+    test_unroute(&c->router);
 }
 
 /* out with gaps between its rows, lse, std_error and stats: only the elements of the views change. */
@@ -618,6 +634,7 @@ static void workspace_is_used_up(void) {
             p.heads    = 4 * p.kv_heads;
             santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
             o.num_samples = together ? 128 : 512;
+            o.saap.num_probes = 4;                             /* many are visited, many drawn */
             int first       = 0;
             o.num_threads   = threads;
             o.parallel_for  = rotated_for;
@@ -688,7 +705,7 @@ static void step_workspaces_to_the_byte(void) {
     for (int j = 0; j < N; j++) p[j] = 1.0f / N;
     fill(v, SANTA_F32, N * DV, 3);
     for (int m = 0; m < METHODS + 3; m++) {
-        if (m == SANTA_VATTENTION) continue;
+        if (santa_method_traits((santa_method)m) & SANTA_ADAPTS) continue;
         santa_options o = options_of(m < METHODS ? m : 0, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
         o.num_samples = N;
         int32_t index[N];
@@ -889,8 +906,10 @@ static void poison(void) {
             if (kv_layout == PAGED) {
                 c.a.block_table = table;
                 c.a.max_pages   = pages;
-                c.bytes         = santa_workspace_size(&c.a, &c.o);
+                test_unroute(&c.router);
             }
+            if (kv_layout == PAGED) test_route(&c.router, &c.a);
+            c.bytes = santa_workspace_size(&c.a, &c.o);
             for (int64_t b = 0; b < p.batch; b++)
                 for (int64_t j = p.len[b]; j < p.capacity; j++)
                     for (int64_t h = 0; h < p.kv_heads; h++) {

@@ -522,6 +522,66 @@ static void layer_options(void) {
     free(f.data);
 }
 
+/* What llama_rows saw of each position, and how often. */
+typedef struct seen_rows { int calls[LAYERS][LONG_CONTEXT]; double k[LAYERS][LONG_CONTEXT]; } seen_rows;
+
+/* Rows behind RoPE are those before it, each pair turned by its angle. */
+static double off_by(const float *plain, const float *turned, int32_t heads, int64_t head_dim,
+                     double theta, int64_t position) {
+    double worst = 0.0;
+    for (int64_t i = 0; i < heads * head_dim; i += 2) {
+        const double angle =
+            (double)position * pow(theta, -(double)(i % head_dim) / (double)head_dim);
+        const double a = (double)plain[i], b = (double)plain[i + 1], c = cos(angle), d = sin(angle);
+        const double off = fabs(a * c - b * d - (double)turned[i])
+                           + fabs(a * d + b * c - (double)turned[i + 1]);
+        if (!(off <= worst * (1.0 + fabs(a) + fabs(b)))) worst = off / (1.0 + fabs(a) + fabs(b));
+    }
+    return worst;
+}
+
+static void see_rows(void *user, const llama_state *s, int32_t layer, int64_t position, int64_t n) {
+    seen_rows *seen = (seen_rows *)user;
+    const llama_model *m = s->model;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t at = position + i;
+        const float *k = s->k_cache + (layer * s->capacity + at) * m->kv_dim;
+        const double theta = (double)m->rope_theta;
+        CHECK(off_by(s->q_plain + i * m->q_dim, s->q + i * m->q_dim, m->n_heads, m->head_dim, theta, at)
+              < 1e-5);
+        CHECK(off_by(s->k_plain + i * m->kv_dim, k, m->n_kv_heads, m->head_dim, theta, at) < 1e-5);
+        seen->k[layer][at] = (double)s->k_plain[i * m->kv_dim + 3];
+        seen->calls[layer][at]++;
+    }
+}
+
+static void rows_before_rope(void) {
+    static seen_rows chunked, single;
+    llama_model m;
+    llama_state s;
+    float dense[VOCAB], got[VOCAB];
+    file_bytes f = make_versioned(usual);
+    memset(&chunked, 0, sizeof chunked);
+    memset(&single, 0, sizeof single);
+    if (open_model(&f, &m, &s, LONG_CONTEXT)) {
+        logits_behind(&s, 150, 149, dense);
+        s.rows = see_rows;
+        s.rows_user = &chunked;
+        logits_behind(&s, 150, 149, got);
+        check_same("with a look at rows", got, dense, 0.0);
+        s.rows_user = &single;
+        logits_behind(&s, 150, 0, got);
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int i = 0; i < LONG_CONTEXT; i++) {
+                CHECK_INT(chunked.calls[layer][i], i < 150);
+                CHECK_INT(single.calls[layer][i], i < 150);
+                CHECK_NEAR(chunked.k[layer][i], single.k[layer][i], 1e-4, 1e-4);
+            }
+    }
+    close_model(&m, &s);
+    free(f.data);
+}
+
 static void missing_files(void) {
     char nowhere[320];
     if (!set_up()) return;
@@ -548,6 +608,7 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define formats          no_fork
 #define prefill_matches_forward no_fork
 #define layer_options    no_fork
+#define rows_before_rope no_fork
 #endif
 
 const test_case suite_model[] = {
@@ -561,5 +622,6 @@ const test_case suite_model[] = {
     {"formats of one model agree", formats},
     {"prefill and going back", prefill_matches_forward},
     {"options of single layers, tap", layer_options},
+    {"rows before and behind RoPE", rows_before_rope},
     {0, 0}
 };

@@ -815,7 +815,8 @@ static void fixed_keys(void) {
             copied_part(&p, &o, 0, 0, &from, &to);
             for (int64_t i = to; i < 300; i++) { /* blocks behind it are wrong, which must not matter */
                 const ref_copy s = ref_copy_shape(&p);
-                if (i % 64 == 0 && i + 64 <= 300) memset(ref_copy_block(&p, &s, 0, 0, i), 0xff, (size_t)s.bytes);
+                if (i % 64 == 0 && i + 64 <= 300)
+                    memset(ref_copy_block(&p, &s, 0, 0, i), 0xff, (size_t)s.bytes);
             }
             if (ref_run(&p, &o, &x)) CHECK_INT(x.proxy_rows_read, to - from);
         }
@@ -1211,7 +1212,8 @@ static void window_of_pages(void) {
         const ref_copy x = ref_copy_shape(&p);
         for (int64_t page = 0; (page + 1) * s.page_size <= begin; page++) {
             for (int64_t h = 0; h < 2; h++)
-                memset(ref_copy_block(&p, &x, 0, h, page * s.page_size), 0x7e, (size_t)(x.blocks * x.bytes));
+                memset(ref_copy_block(&p, &x, 0, h, page * s.page_size), 0x7e,
+                       (size_t)(x.blocks * x.bytes));
             p.block_table[page] = -1;
         }
         if (!ref_run(&p, &o, NULL)) return;

@@ -119,6 +119,7 @@ static void build(ref_problem *p, ref_spec s, int as_q8_0) {
     memcpy(p->k, numbers.k, (size_t)(s.batch * s.len * s.kv_heads * s.head_dim) * sizeof *p->k);
     memcpy(p->v, numbers.v, (size_t)(s.batch * s.len * s.kv_heads * s.head_dim_v) * sizeof *p->v);
     ref_write(p);
+    ref_assign(p);
     ref_free(&numbers);
 }
 

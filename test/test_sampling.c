@@ -1033,10 +1033,13 @@ static void e4m3_is_its_numbers(void) {
                 a.v   = e ? santa_view(v8, SANTA_E4M3, 1, N, 1, D) : santa_view(v, SANTA_F32, 1, N, 1, D);
                 a.out = santa_view(out[e], SANTA_F32, 1, 1, HEADS, D);
                 if (e) { a.k_scale = 0.25f; a.v_scale = 8.0f; }
+                test_router router;
+                test_route(&router, &a);
                 const size_t bytes = santa_workspace_size(&a, &o);
                 void *workspace = test_alloc(bytes);
                 CHECK_STATUS(santa_decode(&a, &o, workspace, bytes, NULL), SANTA_OK);
                 free(workspace);
+                test_unroute(&router);
             }
             CHECK_MSG(!memcmp(out[0], out[1], sizeof out[0]), "%s, isa %s: not the same bits",
                       santa_method_name(o.method), santa_isa_name(isa));

@@ -87,6 +87,7 @@ static void attend(void) {
         o.num_samples = 4096; /* many draws: every method is near dense, top-k equal */
         EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method &&
                santa_method_traits(o.method) != 0);
+        if (santa_method_traits(o.method) & SANTA_ROUTES) continue;   /* see buckets */
         EXPECT(decode(&a, &o, NULL) == SANTA_OK);
         EXPECT(decode(&a, &o, &stats) == SANTA_OK);
         EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
@@ -195,9 +196,48 @@ static void copy(void) {
     EXPECT(off < 1e-3 && stats.proxy_rows_read > 0);
 }
 
+/* Keys in buckets: with as many draws as there are keys, all of them, as exact attention. */
+static void buckets(void) {
+    static union { int32_t align; unsigned char bytes[1 << 13]; } index;
+    static float    centroids[KV_HEADS * 3 * DIM];
+    santa_attention a;
+    santa_options   o;
+    santa_buckets   r;
+    santa_tensor    keys;
+    santa_stats     stats;
+    double          off = 0.0;
+    int             h, i;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    memset(&r, 0, sizeof r);
+    a.q = santa_view(q, SANTA_F32, 1, 1, HEADS, DIM);
+    a.k = keys = santa_view(k, SANTA_F32, 1, N, KV_HEADS, DIM);
+    a.v = santa_view(v, SANTA_F32, 1, N, KV_HEADS, DIM_V);
+    a.out = santa_view(dense, SANTA_F32, 1, 1, HEADS, DIM_V);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, DIM_V);
+    EXPECT(santa_kmeans_workspace_size(N, DIM, 3) <= SCRATCH);
+    for (h = 0; h < KV_HEADS; h++)
+        EXPECT(santa_kmeans(k + h * DIM, N, KV_HEADS * DIM, DIM, 3, 0, 1, centroids + h * 3 * DIM, NULL,
+                            workspace.bytes, SCRATCH) == SANTA_OK);
+    r.num_buckets = 3;
+    r.centroids   = centroids;
+    r.index       = index.bytes;
+    a.buckets     = &r;
+    EXPECT(santa_buckets_size(&a) > 0 && santa_buckets_size(&a) <= sizeof index.bytes);
+    EXPECT(santa_buckets_assign(&a, &keys, 0, NULL) == SANTA_OK);
+    EXPECT(santa_buckets_find(&a, 0, 0, N - 1) >= 0);
+    o.method = SANTA_SAAP;
+    o.num_samples = SANTA_MAX_SAMPLES;
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, &stats) == SANTA_OK);
+    for (i = 0; i < HEADS * DIM_V; i++) off += fabs((double)out[i] - (double)dense[i]);
+    EXPECT(off < 1e-3 && stats.visited_rows == stats.far_rows && stats.far_rows > 0);
+}
+
 int main(void) {
     attend();
     copy();
+    buckets();
     measure();
     convert_and_draw();
     EXPECT(santa_isa_supported(SANTA_ISA_SCALAR) && santa_isa_supported(santa_best_isa()));

@@ -83,6 +83,7 @@ static int api_decode(fuzz_problem *p, santa_stats *stats) {
     for (int area = FUZZ_Q; area <= FUZZ_WORK; area++)
         if (fuzz_areas[area].memory) ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
     if (p->s.copy) ok &= CHECK(fuzz_memory_whole(FUZZ_COPY));
+    if (p->s.o.method == SANTA_SAAP) ok &= CHECK(fuzz_memory_whole(FUZZ_BUCKETS));
     return ok & CHECK_MSG(api_gaps_untouched(&p->a.out), "wrote into the gaps of out");
 }
 
@@ -110,6 +111,7 @@ static int api_run(fuzz_problem *p, const fuzz_spec *s, int half, api_result *r)
         memcpy(&r->stats, sum, sizeof sum);                    /* means and largest ones do not add up */
         r->stats.expected_variance = r->stats.expected_variance_max = 0.0;
         r->stats.found_variance = r->stats.found_variance_max = 0.0;
+        r->stats.imbalance = r->stats.largest_bucket = r->stats.covered_mass = 0.0;
         api_take(p, r);
         return ok;
     }
@@ -238,7 +240,7 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
     if (p->a.lse) {
         const double lse = (double)api_float(r->lse[slot]);
         if (x.lse == -REF_INF) ok &= CHECK_MSG(lse == x.lse, "lse = %g without keys", lse);
-        else if (exact_scores && (s->o.method != SANTA_VATTENTION || dense))
+        else if (exact_scores && (!(santa_method_traits(s->o.method) & SANTA_ADAPTS) || dense))
             ok &= CHECK_MSG(fabs(lse - x.lse) <= 4.0 * x.noise + 3e-6 * (1.0 + fabs(x.lse)),
                             "lse = %.9g, float64 %.9g", lse, x.lse);
         else ok &= CHECK_MSG(fuzz_is_finite((float)lse), "lse = %g", lse);
@@ -280,6 +282,9 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
            CHECK(x->rescued_rows >= 0 && x->rescued_rows <= (s->copy ? x->rows : 0)) &
            CHECK(x->redone_rows >= 0 && x->redone_rows <= (s->copy ? x->rows : 0)) &
            CHECK(x->expected_variance >= 0.0 && x->found_variance >= 0.0) &
+           CHECK(x->far_rows >= 0 && x->far_rows <= keys && x->visited_rows <= x->far_rows) &
+           CHECK(x->imbalance >= 0.0 && x->imbalance <= (double)s->buckets * 1.001) &
+           CHECK(x->covered_mass >= 0.0 && x->covered_mass <= 1.0) &
            CHECK(x->k_features_read <= x->k_rows_read * s->dim &&
                  x->k_features_head <= x->k_rows_read * s->dim * s->group) &
            CHECK(x->tiles_skipped >= 0 && x->tiles_skipped <= x->tiles);
@@ -338,6 +343,8 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     int64_t      b = 0;
     s.at_end  = !s.at_end;
     s.shuffle = fuzz_take(f, 2);
+    s.chunk   = fuzz_between(f, 1, 300);
+    s.spare_slots = fuzz_below(f, 3);
     switch (fuzz_below(f, 6)) {
     case 0:
         what = "layout";
@@ -430,7 +437,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         santa_options o = p->o;
         if (s->own_seeds)   o.seed   = o.seeds[b];
         if (s->own_offsets) o.offset = o.offsets[b];
-        if (o.method == SANTA_VATTENTION || s->poke || s->copy) continue;
+        if ((santa_method_traits(o.method) & SANTA_ADAPTS) || s->poke || s->copy) continue;
         santa_stream_id id;
         santa_draws     d;
         id.request_id = p->o.request_ids ? p->o.request_ids[b] : (uint64_t)b;
@@ -512,6 +519,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
+    s.o.num_samples = 0;
     s.copy = FUZZ_NO_COPY;
     s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
     s.page_size = 0;

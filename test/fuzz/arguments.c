@@ -20,6 +20,11 @@ static struct outputs {
 } got;
 
 static unsigned char copy_data[1 << 17];                      /* a copy of K with anything in it */
+enum { CENTROIDS = 5, UNITS = 6 };                            /* of the router, at most */
+static int32_t  index_data[1 << 14];
+static float    weights[4096];                                /* whichever of its arrays */
+static int32_t  slots[ENTRIES];
+static santa_buckets router;
 static int32_t  copied_lens[ENTRIES];
 static float    sinks[ENTRIES], slopes[ENTRIES];
 static int32_t  lens[ENTRIES], table[ENTRIES];
@@ -35,6 +40,8 @@ static void fill_memory(void) {
             arenas[a][i] = (half & 0x7f) == 0x7f ? half ^ 1 : half;
         }
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
+        weights[i] = (float)(test_uniform(&r) - 0.5);
     for (size_t i = 0; i < sizeof copy_data; i++) copy_data[i] = (unsigned char)test_next(&r);
 }
 
@@ -130,6 +137,31 @@ static santa_tensor arena_view(void *arena, santa_dtype dtype, int64_t n0, int64
     return hnd ? santa_view_hnd(data, dtype, n0, n1, n2, n3) : santa_view(data, dtype, n0, n1, n2, n3);
 }
 
+/* A router, and random keys in its index. */
+static void valid_router(fuzz_source *s, fuzz_call *c) {
+    const santa_attention *a = &c->a;
+    const int64_t batch = a->q.shape[0], heads = a->k.shape[2], dim = a->k.shape[3];
+    memset(&router, 0, sizeof router);
+    router.num_buckets = fuzz_between(s, 1, CENTROIDS);
+    router.hidden      = fuzz_chance(s, 2) ? fuzz_between(s, 1, UNITS) : 0;
+    router.centroids = router.w1 = router.w2 = weights;
+    router.b1 = router.b2 = weights;
+    router.index = index_data;
+    for (int i = 0; i < ENTRIES; i++) slots[i] = (int32_t)(i % batch);
+    if (fuzz_chance(s, 3)) router.slots = slots;
+    if (fuzz_chance(s, 3)) router.q = a->q;
+    c->a.buckets = &router;
+    c->o.saap.num_probes   = fuzz_between(s, -1, 6);
+    c->o.saap.sink_tokens  = fuzz_between(s, -1, 70);
+    c->o.saap.local_tokens = fuzz_between(s, -1, 70);
+    c->o.saap.measure_mass = fuzz_chance(s, 4);
+    if (fuzz_chance(s, 3)) c->o.num_samples = SANTA_NONE;
+    memset(index_data, 0xa5, sizeof index_data);
+    const santa_tensor keys = santa_view(weights, SANTA_F16, batch, 1, heads, dim);
+    const int64_t n = a->k.shape[1] * (a->block_table ? a->max_pages : 1);
+    for (int64_t j = 0; j < n; j++) CHECK_STATUS(santa_buckets_assign(a, &keys, j, NULL), SANTA_OK);
+}
+
 static fuzz_call valid_call(fuzz_source *s) {
     fuzz_call c;
     memset(&c, 0, sizeof c);
@@ -196,7 +228,8 @@ static fuzz_call valid_call(fuzz_source *s) {
         c.a.proxy = copy_data + fuzz_below(s, 2);
         c.a.proxy_bits = 2 * (int)fuzz_below(s, 3);
     }
-    if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && fuzz_chance(s, 2))
+    if (c.o.method == SANTA_SAAP) valid_router(s, &c);
+    if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && c.o.num_samples >= 0 && fuzz_chance(s, 2))
         c.a.std_error = got.std_error;
     if (fuzz_chance(s, 4)) c.o.seeds = words;
     if (fuzz_chance(s, 4)) c.o.offsets = words + 3;
@@ -230,11 +263,12 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
         &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
         &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens,
-        &o->proxy.rescue_keys
+        &o->proxy.rescue_keys, &o->saap.num_probes, &o->saap.sink_tokens, &o->saap.local_tokens,
+        &router.num_buckets, &router.hidden, &router.num_slots
     };
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
     double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta,
-                             &o->proxy.rescue_above, &o->proxy.exact_above};
+                             &o->proxy.rescue_above, &o->proxy.exact_above, &o->saap.uniform_share};
     santa_tensor *t = tensors[fuzz_below(s, 4)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
@@ -255,7 +289,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     case 5: case 6:
         *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s);
         break;
-    case 7: *reals[fuzz_below(s, 5)] = fuzz_wild_double(s); break;
+    case 7: *reals[fuzz_below(s, 6)] = fuzz_wild_double(s); break;
     case 8: *scales[fuzz_below(s, 3)] = fuzz_wild_float(s); c->tame = 0; break;
     case 9: a->soft_cap = fuzz_wild_float(s); c->tame = 0; break;
     case 10:
@@ -271,7 +305,12 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         }
         break;
     case 11:
-        switch (fuzz_below(s, 9)) {
+        switch (fuzz_below(s, 14)) {
+        case 9: a->buckets = NULL; break;
+        case 10: router.index = NULL; break;
+        case 11: fuzz_wild_enum(s, &router.dtype, 5); break;
+        case 12: slots[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
+        case 13: index_data[fuzz_below(s, 64)] = fuzz_wild_int32(s); break;
         case 6: a->proxy = NULL; break;
         case 7: fuzz_wild_enum(s, &a->proxy_bits, 5); break;
         case 8: copied_lens[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
@@ -299,6 +338,11 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
     const int64_t batch = a->q.shape[0], heads = a->q.shape[2];
     if (heads > ENTRIES) a->sinks = a->alibi_slopes = NULL;
     if (batch > ENTRIES) a->seq_lens = a->proxy_lens = NULL;
+    if (batch > ENTRIES) router.slots = NULL;
+    if (a->buckets && (router.num_buckets > CENTROIDS || router.hidden > UNITS || heads > 15
+                       || a->k.shape[2] > 3 || a->k.shape[3] > 64))
+        router.centroids = NULL;
+    if (santa_buckets_size(a) > sizeof index_data) router.index = NULL;
     if (batch > ENTRIES - 8) o->seeds = o->offsets = o->request_ids = NULL;
     if (a->block_table && a->max_pages > 0 && batch > 0) {
         const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
@@ -331,7 +375,9 @@ static int check_decode(fuzz_call *c) {
     const int contents = status == SANTA_ERR_NULL_DATA || status == SANTA_ERR_SEQ_LEN ||
                          status == SANTA_ERR_SINKS || status == SANTA_ERR_ALIBI ||
                          status == SANTA_ERR_BLOCK_TABLE || status == SANTA_ERR_PROXY_NULL ||
-                         status == SANTA_ERR_PROXY_LEN;
+                         status == SANTA_ERR_PROXY_LEN || status == SANTA_ERR_BUCKETS_INDEX ||
+                         (status == SANTA_ERR_BUCKETS_NULL && c->a.buckets) ||
+                         (status == SANTA_ERR_BUCKETS_SLOT && bytes);
     ok &= CHECK_MSG((status == SANTA_OK || contents) == (bytes != 0),
                     "\"%s\", but a workspace of %lu bytes", santa_status_string(status),
                     (unsigned long)bytes);
@@ -384,6 +430,26 @@ static int check_encode(fuzz_source *s, fuzz_call *c) {
         ok &= CHECK_MSG(mine[i] == CANARY, "byte %lu of a copy of %lu, status %d", (unsigned long)i,
                         (unsigned long)bytes, (int)status);
     return ok;
+}
+
+/* Wild starts, and keys of other shapes: nothing behind the index is written, with any status. */
+static int check_assign(fuzz_source *s, fuzz_call *c) {
+    static int32_t before[sizeof index_data / sizeof *index_data];
+    const santa_attention *a = &c->a;
+    const size_t  bytes = santa_buckets_size(a);
+    const int64_t from = fuzz_chance(s, 2) ? fuzz_wild_int(s) : fuzz_below(s, 100);
+    santa_tensor keys = santa_view(weights, (santa_dtype)fuzz_below(s, 3), a->q.shape[0],
+                                   fuzz_between(s, 1, 20), a->k.shape[2], a->k.shape[3]);
+    if (fuzz_chance(s, 4)) keys.shape[fuzz_below(s, 4)] = fuzz_wild_int(s);
+    if (keys.shape[0] > 3 || keys.shape[2] > 3 || keys.shape[3] > 64) keys.data = NULL;
+    if (keys.shape[1] > 1) keys.stride[1] = 0;
+    keys.stride[0] = keys.stride[2] = 1;
+    memcpy(before, index_data, sizeof before);
+    const santa_status status = santa_buckets_assign(a, &keys, from, NULL);
+    int ok = CHECK_MSG((int)status >= 0 && status < SANTA_STATUS_COUNT, "status %d", (int)status);
+    return ok & CHECK(!memcmp((char *)index_data + (status == SANTA_OK ? bytes : 0),
+                              (char *)before + (status == SANTA_OK ? bytes : 0),
+                              sizeof before - (status == SANTA_OK ? bytes : 0)));
 }
 
 /* One row of scores through santa_scores, with wild indices. */
@@ -547,6 +613,7 @@ static int arguments_one(const uint8_t *data, size_t size) {
     int ok = check_decode(&c);
     ok &= check_scores(&s, &c);
     ok &= check_encode(&s, &c);
+    ok &= check_assign(&s, &c);
     ok &= check_sample(&s, c.o);
     ok &= check_numbers(&s);
     if (spot) *spot = old;

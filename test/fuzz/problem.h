@@ -12,7 +12,8 @@
 
 enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
        FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES,
-       FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED };
+       FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED,
+       FUZZ_CENTROIDS, FUZZ_W1, FUZZ_B1, FUZZ_W2, FUZZ_B2, FUZZ_BUCKETS, FUZZ_SLOTS, FUZZ_ROUTE };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -53,12 +54,16 @@ typedef struct fuzz_spec {
     int      context;                              /* k and v are a part of a longer context: */
     int64_t  first_key, later_keys;                /* that begins before and ends after it */
     int      copy, bits;                           /* of K: FUZZ_NO_COPY or how right; proxy_bits */
+    int64_t  buckets, hidden;                      /* of a router: for SANTA_SAAP           */
+    santa_dtype router_type;
+    int      own_route;                            /* queries of its own to route by        */
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
     int64_t  first;                                /* number of the batch's first sequence */
     int64_t  page_size;                            /* 0 = not paged                        */
     uint64_t shuffle;                              /* of pages and of tasks                */
+    int64_t  chunk, spare_slots;                   /* keys assigned at a time; slots not used */
     int      broadcast, at_end, wide_table, no_lse, no_error, no_audit;
 } fuzz_spec;
 
@@ -66,6 +71,7 @@ typedef struct fuzz_problem {
     fuzz_spec       s;
     santa_attention a;
     santa_options   o;
+    santa_buckets   router;
     uint64_t        order;         /* of tasks                                             */
 } fuzz_problem;
 
@@ -190,6 +196,25 @@ static inline void fuzz_choose_copy(fuzz_source *s, fuzz_spec *p) {
     p->no_error |= o->method == SANTA_TOP_K;
 }
 
+static inline void fuzz_choose_router(fuzz_source *s, fuzz_spec *p) {
+    santa_saap_options *x = &p->o.saap;
+    p->buckets     = fuzz_chance(s, 4) ? fuzz_between(s, 60, 140) : fuzz_between(s, 1, 12);
+    p->hidden      = fuzz_chance(s, 2) ? fuzz_between(s, 1, 40) : 0;
+    p->router_type = (santa_dtype)fuzz_below(s, 3);
+    p->own_route   = fuzz_chance(s, 3);
+    p->chunk       = fuzz_chance(s, 2) ? p->n : fuzz_between(s, 1, 150);
+    p->spare_slots = fuzz_chance(s, 3) ? fuzz_between(s, 0, 2) : 0;
+    x->num_probes    = fuzz_chance(s, 2) ? 0 : fuzz_between(s, -1, p->buckets + 3);
+    x->sink_tokens   = fuzz_chance(s, 2) ? 0 : fuzz_between(s, -1, 80);
+    x->local_tokens  = fuzz_chance(s, 3) ? 0 : fuzz_between(s, -1, 80);
+    x->uniform_share = fuzz_chance(s, 2) ? 0.0 : (double)fuzz_between(s, 1, 100) / 100.0;
+    x->measure_mass  = fuzz_chance(s, 4);
+    if (fuzz_chance(s, 3)) {
+        p->o.num_samples = SANTA_NONE;
+        p->no_error = 1;
+    }
+}
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -232,6 +257,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_error   = p->o.method == SANTA_TOP_K || p->o.method == SANTA_TOP_P || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
     if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
+    if (p->o.method == SANTA_SAAP) fuzz_choose_router(s, p);
 }
 
 /* ------------------------------------------------------------ numbers */
@@ -491,6 +517,75 @@ static inline void fuzz_build_copy(fuzz_problem *p) {
     }
 }
 
+/* n numbers of a router, of its type. */
+static inline void *fuzz_weights(int area, const fuzz_spec *s, santa_dtype type, int64_t n) {
+    char *x = (char *)fuzz_memory(area, (size_t)fuzz_byte_count(type, n), s->at_end, 0);
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t word = fuzz_hash(s->value_seed + (uint64_t)area, (uint64_t)i);
+        const float    f = (float)((double)(word >> 40) / 16777216.0 - 0.5);
+        const uint16_t h = type == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f);
+        if (type == SANTA_F32) memcpy(x + i * 4, &f, 4);
+        else                   memcpy(x + i * 2, &h, 2);
+    }
+    return x;
+}
+
+/* The router of SANTA_SAAP and its index, into which keys come in chunks, sequence by sequence. */
+static inline void fuzz_build_router(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    santa_buckets *r = &p->router;
+    const int64_t heads = s->kv_heads, slots = s->batch + s->spare_slots;
+    float *keys = (float *)test_alloc((size_t)(s->chunk * heads * s->dim) * sizeof *keys);
+    r->num_buckets = s->buckets;
+    r->hidden      = s->hidden;
+    r->dtype       = s->router_type;
+    r->key_norm    = 2.0f;
+    r->centroids = fuzz_weights(FUZZ_CENTROIDS, s, s->router_type, heads * s->buckets * s->dim);
+    if (s->hidden) {
+        r->w1 = fuzz_weights(FUZZ_W1, s, s->router_type, heads * s->hidden * s->dim);
+        r->b1 = (const float *)fuzz_weights(FUZZ_B1, s, SANTA_F32, heads * s->hidden);
+        r->w2 = fuzz_weights(FUZZ_W2, s, s->router_type, heads * s->buckets * s->hidden);
+        r->b2 = (const float *)fuzz_weights(FUZZ_B2, s, SANTA_F32, heads * s->buckets);
+    }
+    if (s->own_route) {
+        r->q = p->a.q;
+        r->q.data = fuzz_weights(FUZZ_ROUTE, s, SANTA_F32, s->batch * s->q_len * heads * s->group * s->dim);
+        r->q = santa_view(r->q.data, SANTA_F32, s->batch, s->q_len, heads * s->group, s->dim);
+        for (int64_t i = 0; i < s->batch * s->q_len * heads * s->group; i++) {
+            const int64_t b = i / (s->q_len * heads * s->group);
+            fuzz_numbers(s, FUZZ_ROUTE, b, i / (heads * s->group) % s->q_len, i % (heads * s->group),
+                         (float *)r->q.data + i * s->dim);
+        }
+    }
+    int32_t *slot = (int32_t *)fuzz_memory(FUZZ_SLOTS, (size_t)s->batch * sizeof *slot, s->at_end, 0);
+    for (int64_t b = 0; b < s->batch; b++) slot[b] = (int32_t)(slots - 1 - b);
+    p->a.buckets = r;
+    if (s->spare_slots) { r->slots = slot; r->num_slots = slots; }
+    r->index = fuzz_memory(FUZZ_BUCKETS, santa_buckets_size(&p->a), s->at_end, 0xff);
+    for (int64_t b = 0; b < s->batch; b++) {
+        santa_attention one = p->a;
+        santa_buckets   mine = *r;
+        const int64_t len = fuzz_len(s, b);
+        const int32_t length = (int32_t)len;
+        const int32_t at = (int32_t)(s->spare_slots ? slot[b] : b);
+        one.buckets = &mine;
+        one.q.shape[0] = 1;
+        one.seq_lens = &length;
+        if (!one.block_table) one.k.shape[0] = 1;
+        mine.slots = &at;
+        mine.num_slots = slots;
+        for (int64_t j = 0; j < len || j == 0; j += s->chunk) {
+            const santa_tensor view = santa_view(keys, SANTA_F32, 1, s->chunk, heads, s->dim);
+            for (int64_t i = 0; i < s->chunk * heads; i++)
+                if (j + i / heads < len)
+                    fuzz_numbers(s, FUZZ_K, b, j + i / heads, i % heads, keys + i * s->dim);
+                else memset(keys + i * s->dim, 0xff, (size_t)s->dim * sizeof *keys);
+            CHECK_STATUS(santa_buckets_assign(&one, &view, j, NULL), SANTA_OK);
+        }
+    }
+    free(keys);
+}
+
 /* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
 static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     memset(p, 0, sizeof *p);
@@ -567,6 +662,7 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     }
     if (s->poke) fuzz_poke(p);
     if (s->copy) fuzz_build_copy(p);
+    if (s->o.method == SANTA_SAAP) fuzz_build_router(p);
 
     p->o = s->o;
     p->order = s->shuffle;
