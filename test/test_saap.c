@@ -41,7 +41,7 @@ static void nearest(void) {
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
     static const int64_t dims[] = {32, 64, 40, 1, 96, 1024, 128, 7}, counts[] = {1, 5, 64, 65, 130, 300};
     keys_seen = keys_near = 0;
-    for (int t = 0; t < 5 * REF_LAYOUTS; t++) {
+    for (int t = 0; t < 5 * REF_LAYOUTS; t += test_quick ? 3 : 1) {
         shape as = shape_make(2, 2, 150, dims[t % (t % 5 < 4 ? 8 : 2)], counts[t % 6]);
         routed x;
         as.s.batch = 2;
@@ -442,7 +442,7 @@ static void chances(void) {
             CHECK(pi > 0.2 * (double)samples * (turn == 1 ? 0.5 : 0.1) / 320.0);
         }
         CHECK_MSG(worst < 5.0, "turn %d: a key is off by %.1f standard errors", turn, worst);
-        CHECK_MSG(wrong > 8.0, "turn %d: another share is off by only %.1f standard errors", turn, wrong);
+        CHECK_MSG(wrong > 6.0, "turn %d: another share is off by only %.1f standard errors", turn, wrong);
         release(&x);
     }
     /* a router that knows nothing of where the keys are: they are drawn evenly, by the uniform part */
@@ -512,7 +512,7 @@ static void estimates(void) {
                     CHECK_MEAN_Z("numerator or denominator", top[h * 13 + c], tops[h * 13 + c], seeds,
                                  c == dv ? 1.0 : exact[c], 5.0);
                 z = test_mean_z(top[h * 13 + dv], tops[h * 13 + dv], (double)seeds, 0.5 + 0.5 * fixed);
-                CHECK_MSG(z > 8.0, "half of what is drawn is off by only %.1f standard errors", z);
+                CHECK_MSG(z > 6.0, "half of what is drawn is off by only %.1f standard errors", z);
                 for (int64_t c = 0; c < dv; c++)
                     CHECK_MEAN_Z("quotient", sum[h * dv + c], squares[h * dv + c], seeds, mean[h * dv + c],
                                  5.0);
