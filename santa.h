@@ -1384,6 +1384,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
    sizes       of the keys of block b: size[i] = max(size[i], unit[h][b] u[h][b * SANTA_BLOCK + i])
                over heads h; returns their sum
+   nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of n
+               centroids, number first and on, has a product above best[i], that and its number
    accumulate  adds rows of dv features with weights, see santa__weights
    Rows are pointers plus a common byte offset, so that pages, strides, KV heads and gathers all
    look alike; features are adjacent. SANTA__BEYOND_K or _V more pointers follow the n, for
@@ -1402,6 +1404,7 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
 #define SANTA__BEYOND_K (SANTA__AHEAD + 8)   /* pointers behind the n: rows ahead of up to 8 at a time */
 #define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
+#define SANTA__FEW 16                        /* keys that meet the centroids together */
 #define SANTA__QUERIES 16       /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32        /* parts of a row's keys with sums of their own, see santa__state */
@@ -1462,6 +1465,8 @@ typedef struct santa__kernels {
                     const santa__format *f, char *codes);
     float (*product)(const float *a, const float *b);
     float (*sizes)(const float *const *u, const float *const *unit, int64_t heads, int64_t b, float *size);
+    void (*nearest)(santa_dtype t, const char *centroids, int64_t first, int64_t n, int64_t d,
+                    const float *keys, float *best, int32_t *bucket);
 } santa__kernels;
 
 #if defined(__GNUC__) || defined(__clang__)
@@ -6630,33 +6635,16 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 
 /* ------------------------------------------------------------ >>buckets-code */
 
-/* Keys that meet the centroids together: as many packed ones as a few kilobytes hold. */
-enum { SANTA__FEW = 16, SANTA__FEW_FLOATS = 8192 };
-static int64_t santa__few_keys(int64_t d) {
-    return SANTA__MIN(SANTA__FEW_FLOATS * (int64_t)sizeof(float) / santa__packed_bytes(d),
-                      (int64_t)SANTA__FEW);
-}
-
-/* The bucket of each of n packed keys: the largest key . centroid, the lower of equal ones. */
+/* The buckets of n <= SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: the largest
+   key . centroid, the lower of equal ones, 0 for a NaN. */
 static void santa__nearest(const santa__kernels *kernel, santa_dtype t, const char *centroids,
-                           int64_t buckets, int64_t d, const float *packed, int64_t n, uint16_t *bucket) {
-    float s[SANTA__FEW * SANTA_BLOCK], best[SANTA__FEW];
-    int64_t i, c, k;
-    for (i = 0; i < n; i++) {
-        bucket[i] = 0;
-        best[i] = santa__neg_inf();
-    }
-    for (c = 0; c < buckets; c += SANTA_BLOCK) {
-        const int64_t part = SANTA__MIN(buckets - c, (int64_t)SANTA_BLOCK);
-        santa__multiply(kernel, t, centroids + santa__bytes(t, c * d), part, d,
-                        (const char *)(const void *)packed, n, s, SANTA_BLOCK);
-        for (i = 0; i < n; i++)
-            for (k = 0; k < part; k++)
-                if (s[i * SANTA_BLOCK + k] > best[i]) {
-                    best[i] = s[i * SANTA_BLOCK + k];
-                    bucket[i] = (uint16_t)(c + k);
-                }
-    }
+                           int64_t buckets, int64_t d, const float *keys, int64_t n, uint16_t *bucket) {
+    float best[SANTA__FEW];
+    int32_t found[SANTA__FEW] = {0};
+    int64_t i;
+    for (i = 0; i < SANTA__FEW; i++) best[i] = santa__neg_inf();
+    kernel->nearest(t, centroids, 0, buckets, d, keys, best, found);
+    for (i = 0; i < n; i++) bucket[i] = (uint16_t)found[i];
 }
 
 /* Keys from .. to - 1 join the sorted ones before them: those of each bucket move up by what joins
@@ -6728,25 +6716,27 @@ static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, in
     const santa_buckets *r = x->a->buckets;
     const santa__new_keys n = santa__new_keys_of(x, b);
     const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, b), h);
-    const int64_t d = k->shape[3], few = santa__few_keys(d), from = n.from + at * SANTA_BLOCK,
+    const int64_t d = k->shape[3], from = n.from + at * SANTA_BLOCK,
                   to = SANTA__MIN(from + SANTA_BLOCK, n.to);
-    float row[SANTA__PROXY_DIM], packed[SANTA__FEW_FLOATS];
-    int64_t j, i, c, m;
-    for (j = from; j < to; j += m) {
-        m = SANTA__MIN(to - j, few);
-        for (i = 0; i < m; i++) {
+    float memory[SANTA__PROXY_DIM * SANTA__FEW + 16], *keys = (float *)(void *)santa__align(memory);
+    int64_t j, i, c;
+    memset(keys, 0, (size_t)(d * SANTA__FEW) * sizeof *keys);
+    for (j = from; j < to; j += SANTA__FEW) {
+        const int64_t few = SANTA__MIN(to - j, (int64_t)SANTA__FEW);
+        for (i = 0; i < few; i++) {
             const int64_t first = b * k->stride[0] + (n.skip + j + i - n.from) * k->stride[1]
                                 + h * k->stride[2];
             const char *p = (const char *)k->data + santa__bytes(k->dtype, first);
-            for (c = 0; c < d; c++)
-                row[c] = k->stride[3] == 1
-                             ? santa__feature(k->dtype, p, c)
-                             : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
-            santa__pack(row, d, m, (char *)(void *)packed + i * SANTA__PACKED);
+            if (k->dtype == SANTA_F32 && k->stride[3] == 1)
+                for (c = 0; c < d; c++) memcpy(keys + c * SANTA__FEW + i, p + 4 * c, sizeof *keys);
+            else for (c = 0; c < d; c++)
+                keys[c * SANTA__FEW + i] =
+                    k->stride[3] == 1 ? santa__feature(k->dtype, p, c)
+                                      : santa__load(k->dtype, p + santa__bytes(k->dtype, c * k->stride[3]));
         }
         santa__nearest(x->kernel, r->dtype,
                        (const char *)r->centroids + santa__bytes(r->dtype, h * r->num_buckets * d),
-                       r->num_buckets, d, packed, m, index.bucket + j);
+                       r->num_buckets, d, keys, few, index.bucket + j);
     }
 }
 
@@ -6875,16 +6865,15 @@ typedef struct santa__kmeans {
 
 static void santa__kmeans_task(void *context, int64_t t) {
     santa__kmeans *x = (santa__kmeans *)context;
-    const int64_t few = santa__few_keys(x->d);
-    float packed[SANTA__FEW_FLOATS];
-    int64_t at, to = -1, i, j, m;
+    float memory[SANTA__PROXY_DIM * SANTA__FEW + 16], *keys = (float *)(void *)santa__align(memory);
+    int64_t at, to = -1, i, c, j;
+    memset(keys, 0, (size_t)(x->d * SANTA__FEW) * sizeof *keys);
     while (santa__take(&x->work, t, &at, &to))
-        for (j = at * SANTA_BLOCK; j < SANTA__MIN(to * SANTA_BLOCK, x->n); j += m) {
-            m = SANTA__MIN(SANTA__MIN(to * SANTA_BLOCK, x->n) - j, few);
-            for (i = 0; i < m; i++)
-                santa__pack(x->x + (j + i) * x->stride, x->d, m,
-                            (char *)(void *)packed + i * SANTA__PACKED);
-            santa__nearest(x->kernel, SANTA_F32, (const char *)x->centroids, x->buckets, x->d, packed, m,
+        for (j = at * SANTA__FEW; j < SANTA__MIN(to * SANTA__FEW, x->n); j += SANTA__FEW) {
+            const int64_t few = SANTA__MIN(x->n - j, (int64_t)SANTA__FEW);
+            for (i = 0; i < few; i++)
+                for (c = 0; c < x->d; c++) keys[c * SANTA__FEW + i] = x->x[(j + i) * x->stride + c];
+            santa__nearest(x->kernel, SANTA_F32, (const char *)x->centroids, x->buckets, x->d, keys, few,
                            x->bucket + j);
         }
 }
@@ -6975,7 +6964,7 @@ SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, in
                             centroids + i * d);
     }
     for (i = 0; i < (iterations ? iterations : 10); i++) {
-        santa__run_tasks(o, &k.work, (n + SANTA_BLOCK - 1) / SANTA_BLOCK, santa__kmeans_task, &k);
+        santa__run_tasks(o, &k.work, (n + SANTA__FEW - 1) / SANTA__FEW, santa__kmeans_task, &k);
         santa__kmeans_update(&k, seed, i, sum, row);
     }
     return SANTA_OK;
@@ -7498,6 +7487,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__DELTA_MIN
 #undef SANTA__DELTA_VECTOR
 #undef SANTA__EXP_UNDERFLOW
+#undef SANTA__FEW
 #undef SANTA__INLINE
 #undef SANTA__KEEP_ORDER
 #undef SANTA__RESTRICT
@@ -8138,6 +8128,64 @@ SANTA__TARGET static float SANTA__ISA(sizes)(const float *const *u, const float 
     return SANTA__ISA(vtotal)(sum);
 }
 
+/* A few centroids at a time: each number of theirs meets a vector of keys, so that no sum runs
+   across lanes. */
+SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroids, int64_t first,
+                                              int64_t n, int64_t d, const float *keys, float *best,
+                                              int32_t *bucket) {
+    enum { V = SANTA__FEW / SANTA__LANES, ROWS = V < 4 ? 8 / V : 4 };
+    float wide[ROWS * (SANTA__PROXY_DIM + 32)], s[ROWS][SANTA__FEW], top[SANTA__FEW];
+    const float *x[ROWS];
+    const int64_t pad = (d + 15) / 16 * 16 + 16;  /* rows a power of two apart would share few sets */
+    int64_t at, c;
+    int r, v, i;
+    for (at = 0; at < n; at += ROWS) {
+        SANTA__V sum[ROWS][V];
+        for (r = 0; r < ROWS; r++) {
+            const char *row = centroids + santa__bytes(t, SANTA__MIN(at + r, n - 1) * d);
+            float *to = wide + r * pad;
+            x[r] = to;
+            if (t == SANTA_F32 && (uintptr_t)row % 4 == 0) x[r] = (const float *)(const void *)row;
+            for (c = 0; c < d && x[r] == to; c += SANTA__LANES)
+                SANTA__ISA(vput)(to + c, c + SANTA__LANES <= d
+                                             ? SANTA__ISA(vrow)(t, row, c)
+                                             : SANTA__ISA(vrow_tail)(t, row, c, d - c));
+        }
+        SANTA__UNROLL
+        for (r = 0; r < ROWS; r++) {
+            SANTA__UNROLL
+            for (v = 0; v < V; v++) sum[r][v] = SANTA__ISA(vset)(0.0f);
+        }
+        for (c = 0; c < d; c++) {
+            SANTA__V key[V];
+            SANTA__UNROLL
+            for (v = 0; v < V; v++) key[v] = SANTA__ISA(vget)(keys + c * SANTA__FEW + v * SANTA__LANES);
+            SANTA__UNROLL
+            for (r = 0; r < ROWS; r++) {
+                const SANTA__V y = SANTA__ISA(vset)(x[r][c]);
+                SANTA__UNROLL
+                for (v = 0; v < V; v++) sum[r][v] = SANTA__ISA(vfma)(y, key[v], sum[r][v]);
+            }
+        }
+        SANTA__UNROLL
+        for (v = 0; v < V; v++) {
+            SANTA__V most = sum[0][v];
+            SANTA__UNROLL
+            for (r = 0; r < ROWS; r++) {
+                SANTA__ISA(vput)(s[r] + v * SANTA__LANES, sum[r][v]);
+                most = SANTA__ISA(vmax)(most, sum[r][v]);
+            }
+            SANTA__ISA(vput)(top + v * SANTA__LANES, most);
+        }
+        for (i = 0; i < SANTA__FEW; i++)
+            for (r = 0; r < ROWS && top[i] > best[i]; r++)
+                if (s[r][i] > best[i]) {
+                    best[i] = s[r][i];
+                    bucket[i] = (int32_t)(first + at + r);
+                }
+    }
+}
+
 static const santa__kernels SANTA__ISA(kernels) = {
     SANTA__ISA(dot), SANTA__ISA(dot_q8),
 #ifdef SANTA__DOT_BF16
@@ -8146,7 +8194,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
     NULL,
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
-    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes)
+    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(nearest)
 };
 
 #undef SANTA__ISA
