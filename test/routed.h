@@ -469,6 +469,8 @@ static inline int verify(const routed *x, const santa_options *o, const santa_st
         ok &= CHECK_INT(stats->visited_buckets, buckets) & CHECK_INT(stats->draws, draws);
         ok &= CHECK_INT(stats->k_rows_read, read) & CHECK_INT(stats->v_rows_read, read);
         ok &= CHECK_INT(stats->v_rows_head, read * group);
+        ok &= CHECK_INT(stats->k_features_read, read * s->head_dim);
+        ok &= CHECK_INT(stats->k_features_head, read * s->head_dim * group);
         ok &= CHECK_NEAR(stats->imbalance, rows ? imbalance / (double)rows : 0.0, 2e-6, 0.0);
         ok &= CHECK_NEAR(stats->largest_bucket, rows ? largest / (double)rows : 0.0, 2e-6, 0.0);
         if (o->saap.measure_mass)
