@@ -293,9 +293,9 @@ static void router(void) {
     o.saap.sink_tokens  = SANTA_NONE;
     o.saap.measure_mass = 1;
     if (ref_run(&x.p, &o, &stats)) {
-        double sum = 0.0, part = 0.0;
-        for (int64_t h = 0; h < 2; h++, part += sum > 0.0 ? 0.0 : 1.0) {
-            double e[2] = {0.0, 0.0};
+        double sum = 0.0;
+        for (int64_t h = 0; h < 2; h++) {
+            double e[2] = {0.0, 0.0};                            /* of bucket 4, of 1 and 3 */
             for (int64_t j = 0; j < 256; j++) e[j % 4 > 0] += exp(score(&x, 0, 0, h, j));
             sum += 0.5 * e[1] / (e[0] + e[1]);
         }
@@ -342,7 +342,7 @@ static void router(void) {
     }
 }
 
-/* All buckets and all draws are exact attention; a far key with a NaN shows when it is read. */
+/* All buckets and all draws are exact attention, and so is a long window. */
 static void ends(void) {
     for (int turn = 0; turn < 8; turn++) {
         shape as = shape_make(6, 2, 300, 32, turn == 5 ? 400 : 12);          /* C > keys */
@@ -751,6 +751,17 @@ static void poison(void) {
         }
         ref_write(&x.p);
         if (!near) same(&want, bits_of(&x, &o), "keys that were not visited");
+        for (int in_k = 0; in_k < 2; in_k++) {                   /* one that was, of KV head 1 */
+            int64_t j = m.from;
+            while (!(m.count[j] > 0.0)) j++;
+            (in_k ? x.p.k : x.p.v)[(j * 2 + 1) * 24 + 5] = (double)test_nan();
+            ref_write(&x.p);
+            if (near || !ref_run(&x.p, &o, NULL)) break;
+            for (int64_t g = 0; g < 6; g++) {
+                CHECK(test_is_nan((float)ref_get(&x.p.a.out, 0, 0, g, 5)) == (g >= 3));
+                CHECK(test_is_nan(x.p.lse[g]) == (g >= 3 && in_k));
+            }
+        }
         /* half of each array is KV head 1's; slot 0 of three is nobody's, and so is slot 2 */
         const int64_t size[3] = {as.buckets * 24, as.hidden * 24, as.buckets * as.hidden};
         for (int i = 0; i < 3; i++)
