@@ -3,9 +3,9 @@
    Decoding with a long context is memory-bound: each new token reads every key and every value.
    This file computes the exact scores and then *samples* a few V rows from the softmax: an
    unbiased estimate of attention that reads num_samples rows of V instead of all of them. Exact
-   attention, top-k and top-p baselines, Bernoulli scores and vAttention's (epsilon, delta)
-   budgets come under the same call. CPU only, libc and libm only; santa_cuda.cu is the
-   companion for GPUs.
+   attention, top-k and top-p baselines, Bernoulli scores, vAttention's (epsilon, delta) budgets
+   and keys in buckets (SAAP) come under the same call. CPU only, libc and libm only;
+   santa_cuda.cu is the companion for GPUs.
 
    HOW TO USE          in exactly one C or C++ file:       #define SANTA_IMPLEMENTATION
                                                            #include "santa.h"
@@ -8167,7 +8167,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
    0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
                     sampled (the ones left out are drawn). All others are those of 0.1.0. New:
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
-                    (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); num_combs;
+                    (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
+                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
                     first_key and context_lens; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
@@ -8177,8 +8178,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
    The methods are those of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA,
-   S2ANTA, Bernoulli; arXiv 2605.01910) and "vAttention: Verified Sparse Attention". The code is
-   ours.
+   S2ANTA, Bernoulli; arXiv 2605.01910), "vAttention: Verified Sparse Attention" and SAAP
+   (Self-Attention with Asymmetric Partitions, Mazare and others, 2025). The code is ours.
 
    Licence: either of the two, whichever you prefer.
    ALTERNATIVE A - MIT License
