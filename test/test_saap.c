@@ -279,6 +279,15 @@ static void router(void) {
     CHECK_INT(buckets_read(&x, 2), 3);
     CHECK_INT(buckets_read(&x, 3), 7);
     CHECK_INT(buckets_read(&x, 65536), 7);
+    santa_options o = drawn(20, 0);
+    x.r.key_norm = 0.25f;                                        /* nearly the same for all buckets */
+    CHECK(run_and_verify(&x, &o, NULL, "a small key_norm"));
+    release(&x);
+    build_by_hand(&x, 2, 64, 3, all, 7, logits);                 /* one key is far */
+    o = plain(3);
+    o.saap.local_tokens = SANTA_NONE;
+    o.saap.sink_tokens  = 63;
+    CHECK(run_and_verify(&x, &o, NULL, "one far key"));
     release(&x);
     build_by_hand(&x, 2, 192, 3, all, 7, shared);
     CHECK_INT(buckets_read(&x, 1), 2);
@@ -288,7 +297,7 @@ static void router(void) {
     CHECK_INT(buckets_read(&x, 2), 2 + 8);
     CHECK_INT(buckets_read(&x, 3), 2 + 8 + 16);
     CHECK_INT(buckets_read(&x, 6), 2 + 8 + 16);
-    santa_options o = plain(2);                                  /* numbers by hand */
+    o = plain(2);                                                /* numbers by hand */
     o.saap.local_tokens = SANTA_NONE;
     o.saap.sink_tokens  = SANTA_NONE;
     o.saap.measure_mass = 1;
