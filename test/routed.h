@@ -426,7 +426,7 @@ static inline double error_bar(const routed *x, const row *m, int64_t b, int64_t
         if (!(m->count[j] > 0.0)) continue;
         w = m->count[j] * exp(score(x, b, i, h, j) - lse);
         for (int64_t c = 0; c < s->head_dim_v; c++)
-            square += (scale_of(x->p.a.v_scale) * v[c] - out[c]) * (scale_of(x->p.a.v_scale) * v[c] - out[c]);
+            square += pow(scale_of(x->p.a.v_scale) * v[c] - out[c], 2.0);
         sum += (1.0 - m->chance[j]) * w * w * square;
     }
     return sqrt(sum);
