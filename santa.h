@@ -6013,8 +6013,8 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
 }
 
 /* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 - pi) of
-   its weight squared times its row's distance to the result. In head[g].square, relative to the
-   state's own m; scores once more, since m is known only now. */
+   its weight squared times its row's distance to the result, which a sink draws towards 0. In
+   head[g].square, relative to the state's own m; scores once more, since m is known only now. */
 static void santa__routed_errors(const santa__job *j, const santa__picks *l, const float *chance,
                                  santa__copied_head *head) {
     float u[SANTA__SLICE * SANTA_BLOCK], *row = SANTA__PART(float, j, row_a);
@@ -6033,9 +6033,10 @@ static void santa__routed_errors(const santa__job *j, const santa__picks *l, con
                     santa__copied_head *x = &head[g + h];
                     const double pi = (double)chance[at + i];
                     const double w = exp((double)u[h * SANTA_BLOCK + i] - (double)x->state.m) / pi;
+                    const double unit = x->scale / (double)j->p->v_scale;
                     double dist = 0.0;
                     for (c = 0; c < j->v.dim; c++) {
-                        const double to = (double)row[c] - (double)x->state.n[c] / x->state.d;
+                        const double to = (double)row[c] - (double)x->state.n[c] * unit;
                         dist += to * to;
                     }
                     x->square += (1.0 - pi) * w * w * dist;
@@ -6124,12 +6125,13 @@ static void santa__finish_routed(const santa__job *j, const santa__picks *l, int
     float *acc = SANTA__PART(float, j, acc), *chance = SANTA__PART(float, j, chance);
     const int has_error = j->p->a.std_error != NULL;
     int64_t g, c;
+    for (g = 0; g < j->group; g++)
+        head[g].scale = santa__normalise(j, g, head[g].state.m, head[g].state.d, &head[g].lse);
     if (has_error && l->rows >= 2) santa__routed_errors(j, l, chance, head);
     for (g = 0; g < j->group; g++) {
         santa__copied_head *x = &head[g];
         float error = 0.0f;
         if (x->state.bad) { santa__write(j, g, NULL, 0.0f, 0.0f); continue; }
-        x->scale = santa__normalise(j, g, x->state.m, x->state.d, &x->lse);
         for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
         if (has_error && left > 0 && x->state.d > 0.0)
             error = l->rows < 2 ? santa__inf() : (float)(sqrt(x->square) * x->scale);

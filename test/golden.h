@@ -396,7 +396,7 @@
     {0, 0x11bae2ceu, 0x957c4642u}, /* 394: saap */
     {0, 0xb6126c56u, 0xda12d969u}, /* 395: saap */
     {0, 0x19072c79u, 0xb0bb2e35u}, /* 396: saap */
-    {0, 0xc14eed67u, 0xebdb089eu}, /* 397: saap */
+    {1, 0x80469ba7u, 0x51e39166u}, /* 397: saap */
     {0, 0x175d3addu, 0x586d8516u}, /* 398: saap */
     {1, 0x4732dd8du, 0xaff91efeu}, /* 399: saap */
     {0, 0xcd2bc25au, 0x232bc532u}, /* 400: saap */

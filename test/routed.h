@@ -412,6 +412,26 @@ static inline double attend(const routed *x, const row *m, const double *count, 
     return top + log(sum);
 }
 
+/* std_error: the quotient's linearisation as if the drawn keys had come one by one. */
+static inline double error_bar(const routed *x, const row *m, int64_t b, int64_t i, int64_t h, double lse,
+                               const double *out) {
+    const ref_spec *s = &x->as.s;
+    const int64_t kv = h / (s->heads / s->kv_heads);
+    double sum = 0.0;
+    if (m->to - m->from == m->whole) return 0.0;
+    if (m->drawn < 2) return REF_INF;
+    for (int64_t j = m->from; j < m->to; j++) {
+        const double *v = x->p.v + ((b * s->len + j) * s->kv_heads + kv) * s->head_dim_v;
+        double w, square = 0.0;
+        if (!(m->count[j] > 0.0)) continue;
+        w = m->count[j] * exp(score(x, b, i, h, j) - lse);
+        for (int64_t c = 0; c < s->head_dim_v; c++)
+            square += pow(scale_of(x->p.a.v_scale) * v[c] - out[c], 2.0);
+        sum += (1.0 - m->chance[j]) * w * w * square;
+    }
+    return sqrt(sum);
+}
+
 /* Rows that verify has seen, and those of them that it left out, as they hang on rounding. */
 typedef struct rows_counted { int64_t seen, near; } rows_counted;
 
@@ -441,6 +461,11 @@ static inline int verify(const routed *x, const santa_options *o, const santa_st
                              + ref_epsilon(s->out_type) * fabs(want[c]);
             }
             ok &= (double)got == lse || fabs((double)got - lse) <= 2e-5 * (1.0 + fabs(lse));
+            if (x->p.a.std_error) {
+                const double bar = error_bar(x, m, b, i, h, lse, want);
+                const double said = (double)x->p.std_error[(b * s->q_len + i) * s->heads + h];
+                ok &= CHECK_NEAR(said, bar, 1e-6, 2e-3);
+            }
             if (!CHECK_MSG(ok, "%s: sequence %d, row %d, head %d: lse %.7g, model %.7g", what, (int)b,
                            (int)i, (int)h, (double)got, lse)) {
                 ref_out(&x->p, b, i, h, want + dv);
@@ -469,6 +494,8 @@ static inline int verify(const routed *x, const santa_options *o, const santa_st
         ok &= CHECK_INT(stats->visited_buckets, buckets) & CHECK_INT(stats->draws, draws);
         ok &= CHECK_INT(stats->k_rows_read, read) & CHECK_INT(stats->v_rows_read, read);
         ok &= CHECK_INT(stats->v_rows_head, read * group);
+        ok &= CHECK_INT(stats->k_features_read, read * s->head_dim);
+        ok &= CHECK_INT(stats->k_features_head, read * s->head_dim * group);
         ok &= CHECK_NEAR(stats->imbalance, rows ? imbalance / (double)rows : 0.0, 2e-6, 0.0);
         ok &= CHECK_NEAR(stats->largest_bucket, rows ? largest / (double)rows : 0.0, 2e-6, 0.0);
         if (o->saap.measure_mass)
