@@ -3,9 +3,9 @@
    Decoding with a long context is memory-bound: each new token reads every key and every value.
    This file computes the exact scores and then *samples* a few V rows from the softmax: an
    unbiased estimate of attention that reads num_samples rows of V instead of all of them. Exact
-   attention, top-k and top-p baselines, Bernoulli scores and vAttention's (epsilon, delta)
-   budgets come under the same call. CPU only, libc and libm only; santa_cuda.cu is the
-   companion for GPUs.
+   attention, top-k and top-p baselines, Bernoulli scores, vAttention's (epsilon, delta) budgets
+   and keys in buckets (SAAP) come under the same call. CPU only, libc and libm only;
+   santa_cuda.cu is the companion for GPUs.
 
    HOW TO USE          in exactly one C or C++ file:       #define SANTA_IMPLEMENTATION
                                                            #include "santa.h"
@@ -334,10 +334,12 @@
      (softmax before the sum; ties go to the lower bucket; buckets without keys are passed over).
      Real buckets are far from equal in size: compare at equal stats.visited_rows, not at equal l.
    - num_samples = S > 0 (0 = 128): of the others S keys are drawn for the group, key j of bucket c
-     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / n_c + u / n)), by one comb; n_c
-     keys in the bucket, n in all, u = uniform_share, lambda such that S are drawn. Each counts
-     exp(s_j) / pi_j: keys to which the router gives nothing are drawn, too, and weigh more. S = n or
-     more is exact attention. lse is that of the estimate.
+     with probability pi_j = min(1, lambda ((1 - u) max_h f_h[c] / (F n_c) + u / n)), by one comb over
+     the buckets in turn, each one's keys in ascending order; n_c keys in the bucket, n in all of
+     those that are not read whole, F the sum of their max_h f_h[c], u = uniform_share, lambda such
+     that S are drawn. Each counts exp(s_j) / pi_j: keys to which the router gives nothing are drawn,
+     too, and weigh more. S = n or more is exact attention. lse is that of the estimate; std_error
+     is the quotient's linearisation, as if the keys had no order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
    Draws want no long window; without them take 512 local tokens and more.
@@ -634,16 +636,16 @@ typedef struct santa_attention {
     santa_tensor out;              /* [batch, q_len, heads, head_dim_v] */
     float       *lse;              /* [batch, q_len, heads] or NULL: natural-log sum of
                                       exp(score), sinks included. Exact for every method but
-                                      vAttention, where it is the log of the estimate */
+                                      vattention and saap: there the log of the estimate */
     /* [batch, q_len, heads] or NULL: estimated sqrt(E|out - exact|^2) from the draws. Its
        square is unbiased for iid (closed form) and for num_combs > 1 (spread of the combs). One
        comb of sys, prop, flash: successive differences, which see nothing of V that keeps step
        with the comb (0 where V alternates and the output is off by 1): ask several combs where
        V may have such an order. strat: the same, too large on average but for half of what the
        first and last stratum hold. vAttention: the ratio's linearisation, as blind as its base
-       sample. pps: as if the keys had no order, as blind as one comb where V has one. 0 for
-       dense. Not for top-k, top-p: their error is bias, not spread. Score noise
-       (Bernoulli) is not in it. Infinity when there are too few draws */
+       sample. pps, saap: as if the keys had no order, as blind as one comb where V has one. 0
+       for dense. Not for top-k, top-p, saap without draws: their error is bias, not spread.
+       Score noise (Bernoulli) is not in it. Infinity when there are too few draws */
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
@@ -926,8 +928,9 @@ SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int6
 /* Spherical k-means (SAAP, appendix A): x[n] rows of d floats, stride floats apart; centroids
    [num_buckets, d] get unit length, each the direction of the sum of the x with the largest
    x . centroid (ties to the lower number). They start from num_buckets rows that seed picks; one
-   without rows starts anew from a row that seed picks. Same input, same bits, on any number of
-   threads of o (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
+   without rows starts anew from a row that seed picks. Rows of zeros are passed over there; where
+   there are no others, centroids are 0. Same input, same bits, on any number of threads of o
+   (NULL: one). iterations: 0 = 10. Workspace of santa_kmeans_workspace_size bytes. */
 SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d,
                                    int64_t num_buckets, int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes);
@@ -5871,8 +5874,9 @@ static int santa__route(const santa__job *j, float *share, int64_t stride) {
         santa__multiply(j->kernel, r->dtype, w1, units, d, packed, j->group, hidden, units);
         for (g = 0; g < j->group; g++) {
             float *h = hidden + g * units;
-            for (i = 0; i < units; i++) {  /* a NaN stays one */
+            for (i = 0; i < units; i++) {
                 h[i] += b1[i];
+                ok &= !santa__not_finite(h[i]);  /* here: with -Ofast a NaN is not less than 0, nor more */
                 if (h[i] < 0.0f) h[i] = 0.0f;
             }
             santa__pack(h, units, j->group, packed_hidden + g * SANTA__PACKED);
@@ -6713,6 +6717,11 @@ static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
     return n;
 }
 
+/* Whether the sequence's index will end with them; it may without a new key, where later ones go. */
+static int santa__is_held(const santa__assign *x, santa__new_keys n) {
+    return n.from < n.to || (n.from == n.to && x->from >= 0);
+}
+
 /* The buckets of block `at` of the keys of one KV head. */
 static void santa__assign_block(const santa__assign *x, int64_t b, int64_t h, int64_t at) {
     const santa_tensor *k = x->keys;
@@ -6762,7 +6771,7 @@ static void santa__hold_task(void *context, int64_t t) {
             const santa__new_keys n = santa__new_keys_of(x, b);
             const santa__index index =
                 santa__index_of(x->a, santa__slot_of(x->a, b), (x->first_item + at) % heads);
-            if (n.from <= n.to && (n.from < n.to || x->from >= 0)) santa__index_hold(&index, n.from, n.to);
+            if (santa__is_held(x, n)) santa__index_hold(&index, n.from, n.to);
         }
 }
 
@@ -6778,7 +6787,7 @@ static santa_status santa__check_new_keys(const santa__assign *x, int64_t items)
     for (i = x->first_item; i < x->first_item + items; i++) {
         const santa__new_keys n = santa__new_keys_of(x, i / heads);
         const santa__index index = santa__index_of(x->a, santa__slot_of(x->a, i / heads), i % heads);
-        if (n.from == 0 || n.from >= n.to) continue;
+        if (n.from == 0 || !santa__is_held(x, n)) continue;
         if (!santa__is_index(&index)) return SANTA_ERR_BUCKETS_INDEX;
         if (index.header[SANTA__I_HELD] < n.from) return SANTA_ERR_BUCKETS_RANGE;
     }
@@ -6846,7 +6855,9 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
 
 SANTADEF int64_t santa_buckets_find(const santa_attention *a, int64_t slot, int64_t kv_head, int64_t key) {
     santa__index x;
-    if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index) return -1;
+    if (santa_buckets_size(a) == 0 || a->k.device != SANTA_CPU || !a->buckets->index
+        || (uintptr_t)a->buckets->index % 4 != 0)
+        return -1;
     if (slot < 0 || slot >= santa__num_slots(a) || kv_head < 0 || kv_head >= a->k.shape[2]) return -1;
     x = santa__index_of(a, slot, kv_head);
     return santa__is_index(&x) && key >= 0 && key < x.header[SANTA__I_HELD] ? x.bucket[key] : -1;
@@ -6905,6 +6916,15 @@ SANTADEF size_t santa_kmeans_workspace_size(int64_t n, int64_t d, int64_t num_bu
          ? (size_t)santa__kmeans_bytes(n, d, num_buckets) : 0;
 }
 
+/* A centroid begins with row i, or with the next one that has a direction. */
+static void santa__kmeans_begin(const santa__kmeans *x, int64_t i, double *row, float *centroid) {
+    int64_t n, c;
+    for (n = 0; n < x->n; n++) {
+        for (c = 0; c < x->d; c++) row[c] = (double)x->x[(i + n) % x->n * x->stride + c];
+        if (santa__to_unit(row, x->d, centroid)) return;
+    }
+}
+
 /* Sums of the rows of each bucket, in the order of the rows whoever found them: centroids. Those
    without a direction begin anew with a row by chance. */
 static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t turn, double *sum,
@@ -6915,10 +6935,8 @@ static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t 
         for (c = 0; c < x->d; c++) sum[x->bucket[j] * x->d + c] += (double)x->x[j * x->stride + c];
     for (b = 0; b < x->buckets; b++) {
         const uint64_t word = santa_random(seed, (uint64_t)turn + 1, 0, 0, 0, 0, (uint32_t)b);
-        const float *other = x->x + (int64_t)(word * (uint64_t)x->n >> 32) * x->stride;
         if (santa__to_unit(sum + b * x->d, x->d, x->centroids + b * x->d)) continue;
-        for (c = 0; c < x->d; c++) row[c] = (double)other[c];
-        santa__to_unit(row, x->d, x->centroids + b * x->d);
+        santa__kmeans_begin(x, (int64_t)(word * (uint64_t)x->n >> 32), row, x->centroids + b * x->d);
     }
 }
 
@@ -6953,9 +6971,8 @@ SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, in
     sum = (double *)(void *)(work + ((uint64_t)n * 2 / 64 * 64 + 64));
     for (i = 0; i < num_buckets; i++) {  /* one from each of as many equal parts of the rows */
         const double u = (double)santa_random(seed, 0, 0, 0, 0, 0, (uint32_t)i) / 4294967296.0;
-        const float *start = x + (int64_t)(((double)i + u) / (double)num_buckets * (double)n) * stride;
-        for (c = 0; c < d; c++) row[c] = (double)start[c];
-        santa__to_unit(row, d, centroids + i * d);
+        santa__kmeans_begin(&k, (int64_t)(((double)i + u) / (double)num_buckets * (double)n), row,
+                            centroids + i * d);
     }
     for (i = 0; i < (iterations ? iterations : 10); i++) {
         santa__run_tasks(o, &k.work, (n + SANTA_BLOCK - 1) / SANTA_BLOCK, santa__kmeans_task, &k);
@@ -8148,7 +8165,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
    0.2.0 (2026-11)  Draws that changed: vAttention where more than half of the keys left are to be
                     sampled (the ones left out are drawn). All others are those of 0.1.0. New:
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
-                    (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); num_combs;
+                    (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
+                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
                     first_key and context_lens; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
@@ -8158,8 +8176,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.
 
    The methods are those of "Stochastic Sparse Attention for Memory-Bound Inference" (SANTA,
-   S2ANTA, Bernoulli; arXiv 2605.01910) and "vAttention: Verified Sparse Attention". The code is
-   ours.
+   S2ANTA, Bernoulli; arXiv 2605.01910), "vAttention: Verified Sparse Attention" and SAAP
+   (Self-Attention with Asymmetric Partitions, Mazare and others, 2025). The code is ours.
 
    Licence: either of the two, whichever you prefer.
    ALTERNATIVE A - MIT License

@@ -12,7 +12,7 @@ BUILD=${BUILD:-build}
 # For programs that are linked with an object that holds the library's code, see the Makefile.
 LINKED=-DSANTA_IMPLEMENTATION_DONE
 # For emulators and valgrind: the suites that do not run the same code very often.
-SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ pps/ proxy/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/"
+SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ pps/ proxy/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/ saap/ k-means/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {

@@ -30,6 +30,8 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"statistics",  suite_statistics},
     {"pps",         suite_pps},
     {"proxy",       suite_proxy},
+    {"saap",        suite_saap},
+    {"k-means",     suite_kmeans},
     {"bernoulli",   suite_bernoulli},
     {"vattention",  suite_vattention},
     {"measures",    suite_measures},

@@ -48,7 +48,7 @@ examples() {
 # The cases that use threads, and the example that does; no OpenMP, whose run-time library is not instrumented.
 # shellcheck disable=SC2086
 threads() {
-    sanitized "$1" -fsanitize=thread --quick determinism/ || return 1
+    sanitized "$1" -fsanitize=thread --quick determinism/ saap/threads k-means/ || return 1
     "$1" $DEBUG -fsanitize=thread $LINKED -pthread -o "$dir/example" examples/threads.c "$dir/impl.o" -lm &&
         limited "$dir/example"
 }

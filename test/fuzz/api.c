@@ -519,6 +519,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
+    s.o.num_samples = 0;
     s.copy = FUZZ_NO_COPY;
     s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
     s.page_size = 0;

@@ -63,7 +63,7 @@ def library_units():
     tests   = sorted(f for f in os.listdir(os.path.join(ROOT, "test")) if f.endswith(".c") and f != "impl.c")
     objects = [("test_" + f[:-2] + ".o", "test/" + f) for f in tests]
     with open(os.path.join(ROOT, "test", "main.c")) as f:
-        names = re.findall(r'^ *\{"([a-z0-9_ ]+)", +suite_(?!hang)', f.read(), re.M)
+        names = re.findall(r'^ *\{"([a-z0-9_ -]+)", +suite_(?!hang)', f.read(), re.M)
     suites   = [(n, ["--quick", "--fail-fast", n + "/"], {}) for n in names]
     narrower = [(n + " with AVX2", ["--quick", "--fail-fast", n + "/"], {"SANTA_TEST_ISA": "avx2"})
                 for n in ("dense", "q8_0", "bernoulli", "vattention")]
