@@ -1508,8 +1508,9 @@ static int drop_unavailable(run *r, llama_error *e) {
         if (r->variants[i].options.method == SANTA_SAAP && !s.buckets) {
             santa_buckets router[LAYER_BUDGETS_MAX_LAYERS];
             for (int32_t k = 0; k < r->model.n_layers; k++) saap_get_layer(&r->files[0], k, &router[k]);
-            const int32_t token = TASKS_BOS;                /* begins the index */
-            if (llama_state_route(&s, router, e) != 0 || llama_prefill(&s, &token, 1, 0, e) != 0)
+            const int32_t token = TASKS_BOS;                /* begins the index, which a GPU may not have */
+            if (llama_state_route(&s, router, e) != 0
+                || (LLAMA_DEVICE == SANTA_CPU && llama_prefill(&s, &token, 1, 0, e) != 0))
                 status = -1;
         }
         if (status != 0) break;
