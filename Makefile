@@ -24,7 +24,7 @@ help:
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
-	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5"
+	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5,6,7"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
 	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
@@ -103,7 +103,7 @@ $(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/program.h bench/co
                           $(BUILD)/compare/old.o $(BUILD)/compare/new.o $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $(filter %.c %.o,$^) $(LDLIBS)
 
-$(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h santa.h $(LIBRARY)
+$(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h examples/saap.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 

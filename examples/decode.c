@@ -7,6 +7,7 @@
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
 #include "llama.h"
+#include "saap.h"
 
 #ifdef _WIN32
 #include <io.h>
@@ -19,9 +20,9 @@
 /* ------------------------------------------------------------ command line */
 
 typedef struct config {
-    const char *model, *tokenizer, *prompt, *prompt_file;
+    const char *model, *tokenizer, *prompt, *prompt_file, *buckets;
     int64_t prompt_tokens, steps, compare_tokens, compare_seeds;
-    int64_t method, samples, tile_size, scores, bernoulli_draws;
+    int64_t method, samples, tile_size, scores, bernoulli_draws, probes, local;
     double  top_p, epsilon, delta, temperature;
     int64_t seed, threads;
     uint32_t given;                             /* bit i: options[i] was on the command line */
@@ -32,7 +33,7 @@ typedef struct choice { const char *name; int64_t value; } choice;
 static const choice methods[] = {
     { "dense", SANTA_DENSE }, { "iid", SANTA_IID },     { "strat", SANTA_STRAT }, { "sys", SANTA_SYS },
     { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "topk", SANTA_TOP_K },  { "topp", SANTA_TOP_P },
-    { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { NULL, 0 },
+    { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { "saap", SANTA_SAAP }, { NULL, 0 },
 };
 
 static const choice score_methods[] = {
@@ -46,7 +47,7 @@ typedef enum value_kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } value_kind;
 
 typedef enum option_id {
     MODEL, TOKENIZER, PROMPT, PROMPT_FILE, PROMPT_TOKENS, STEPS, TEMPERATURE, SEED, THREADS,
-    METHOD, SAMPLES, TILE_SIZE, TOP_P, EPSILON, DELTA, SCORES, BERNOULLI_DRAWS,
+    METHOD, SAMPLES, TILE_SIZE, TOP_P, EPSILON, DELTA, BUCKETS, PROBES, LOCAL, SCORES, BERNOULLI_DRAWS,
     COMPARE, COMPARE_TOKENS, COMPARE_SEEDS, DEMO, HELP, OPTIONS
 } option_id;
 
@@ -82,12 +83,18 @@ static const struct {
       "N  of the token sampler and of attention  [1]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
-    { "samples",         INTEGER_IN(samples, 1, SANTA_MAX_SAMPLES),
-      "S  draws a head, k of topk  [128; 64 in --demo]" },
+    { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
+      "S  draws a head, k of topk; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
     { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that topp keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
+    { "buckets",         TEXT_IN(buckets),
+      "FILE  saap: router of examples/saap/train.py for this very model" },
+    { "probes",          INTEGER_IN(probes, 0, 65536),
+      "L  saap: buckets read whole  [0; without draws 32]" },
+    { "local",           INTEGER_IN(local, 0, INT32_MAX),
+      "N  saap: last keys always read  [64; without draws 2047]" },
     { "scores",          CHOICE_IN(scores, score_methods),    "how q . k is computed" },
     { "bernoulli-draws", INTEGER_IN(bernoulli_draws, 1, 65536), "B  draws of Bernoulli scores  [4]" },
     { "compare",         FLAG_ONLY,
@@ -203,12 +210,20 @@ static int check_use(const config *c, llama_error *e) {
         { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
+        { BUCKETS,         method == SANTA_SAAP, "needs --method saap" },
+        { PROBES,          method == SANTA_SAAP, "needs --method saap" },
+        { LOCAL,           method == SANTA_SAAP, "needs --method saap" },
         { BERNOULLI_DRAWS, c->scores != SANTA_SCORES_EXACT && c->scores != SANTA_SCORES_PROXY,
           "needs --scores bernoulli-... or group-..." },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         if (given(c, rules[i].id) && !rules[i].useful)
             return llama_fail(e, "--%s %s", options[rules[i].id].name, rules[i].when);
+    if (given(c, SAMPLES) && c->samples == 0 && method != SANTA_SAAP)
+        return llama_fail(e, "--samples 0 needs --method saap: the others have nothing but draws");
+    if (method == SANTA_SAAP && !given(c, BUCKETS))
+        return llama_fail(e, "--method saap needs --buckets FILE, a router learned for the model: the "
+                             "demo's has none, see examples/saap/README.md");
     if (table && method == SANTA_DENSE && c->scores == SANTA_SCORES_EXACT)
         return llama_fail(e, "--method dense is what the others are compared with: name another one");
     if (given(c, COMPARE) && !given(c, PROMPT) && !given(c, PROMPT_FILE))
@@ -241,10 +256,17 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
     return given(c, HELP) ? 0 : check_use(c, e);
 }
 
+/* A count of the command line, where 0 is none, as santa.h has it. */
+static int64_t count_of(const config *c, option_id id, int64_t value) {
+    return given(c, id) && value == 0 ? SANTA_NONE : value;
+}
+
 static santa_options attention_options(const config *c) {
     santa_options o = { 0 };
     o.method = (santa_method)c->method;
-    o.num_samples = c->samples;
+    o.num_samples = count_of(c, SAMPLES, c->samples);
+    o.saap.num_probes = count_of(c, PROBES, c->probes);
+    o.saap.local_tokens = count_of(c, LOCAL, c->local);
     o.top_p = c->top_p;
     o.tile_size = has_tiles(c->method) ? c->tile_size : 0;     /* the table's other methods have no tiles */
     o.scores = (santa_scores_method)c->scores;
@@ -262,6 +284,7 @@ typedef struct session {
     llama_model     model;
     llama_tokenizer tokenizer;
     llama_state     state;
+    saap_file       buckets;
     FILE    *info;      /* lines that are not the model's text: stderr beside plain text */
     char    *text;      /* the text of --prompt-file, or NULL */
     int32_t *token;     /* the whole text's tokens, BOS first */
@@ -321,6 +344,27 @@ static int plan(session *s, const config *c, int64_t tokens, llama_error *e) {
     return 0;
 }
 
+/* Keys go into buckets from here on. */
+static int open_buckets(session *s, const config *c, llama_error *e) {
+    const llama_model *m = &s->model;
+    saap_file *f = &s->buckets;
+    if (saap_load(c->buckets, f, e->text, sizeof e->text) != 0) return -1;
+    if (saap_check_model(f, m->n_layers, m->n_kv_heads, m->n_heads / m->n_kv_heads, m->head_dim, e->text,
+                         sizeof e->text) != 0) {
+        const size_t used = strlen(e->text);
+        snprintf(e->text + used, sizeof e->text - used, " of %s", c->model);
+        return -1;
+    }
+    santa_buckets *router = (santa_buckets *)malloc((size_t)m->n_layers * sizeof *router);
+    if (!router) return llama_fail(e, "no memory for %s", c->buckets);
+    for (int32_t i = 0; i < m->n_layers; i++) saap_get_layer(f, i, &router[i]);
+    const int status = llama_state_route(&s->state, router, e);
+    free(router);
+    fprintf(s->info, "buckets  %s: %d for each KV head, %s\n", c->buckets, (int)f->num_buckets,
+            f->hidden ? "a classifier" : "by q . centroid");
+    return status;
+}
+
 static int open_session(session *s, const config *c, llama_error *e) {
     const char *text = c->prompt ? c->prompt : "";
     size_t length = strlen(text), tokens = 0;
@@ -347,6 +391,7 @@ static int open_session(session *s, const config *c, llama_error *e) {
     fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads, head_dim %d, context %d, "
             "vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads,
             (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
+    if (c->buckets && open_buckets(s, c, e) != 0) return -1;
     if (c->prompt_file)
         fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
     return 0;
@@ -356,6 +401,7 @@ static void close_session(session *s) {
     llama_free(&s->model);
     llama_free_tokenizer(&s->tokenizer);
     llama_state_free(&s->state);
+    saap_free(&s->buckets);
     free(s->text);
     free(s->token);
 }
@@ -408,10 +454,16 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     fflush(stdout);
     fprintf(s->info,
             "[%d tokens, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of V rows and %.1f %% of K "
-            "read]\n",
+            "read",
             (int)*count, (double)*count / seconds, percent(state->attention_seconds, seconds),
             percent((double)state->stats.v_rows_read, (double)state->stats.keys),
             percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
+    if (o->method == SANTA_SAAP)
+        fprintf(s->info, ", %.1f %% of %.0f far keys",
+                percent((double)state->stats.visited_rows, (double)state->stats.far_rows),
+                (double)state->stats.far_rows * s->model.n_heads
+                    / (double)larger(1, state->stats.rows * s->model.n_kv_heads));
+    fprintf(s->info, "]\n");
     return 0;
 }
 

@@ -11,15 +11,16 @@
 #endif
 #include "harness.h"
 #include "../bench/accuracy/tasks.h"
+#include "../examples/saap.h"
 #include <stdio.h>
 #include <stdlib.h>
 
 #ifdef HAVE_POPEN
 
 enum { DIM = 16, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 8, CONTEXT = 640,
-       MOST = 1 << 20 };
+       MOST = 1 << 20, BUCKETS = 8, BUCKETS_HIDDEN = 4 };
 
-static char model_path[400], csv_path[400];
+static char model_path[400], csv_path[400], buckets_path[400];
 static char said[MOST], other[MOST];
 
 static const char *program(void) {
@@ -74,12 +75,41 @@ static void write_model(int32_t vocab, long cut) {
     CHECK(fclose(f) == 0);
 }
 
+/* Random routers. */
+static void write_buckets(int32_t head_dim) {
+    const int32_t header[9] = {1, LAYERS, KV_HEADS, HEADS / KV_HEADS, head_dim, BUCKETS, BUCKETS_HIDDEN};
+    const int32_t sizes[5] = {BUCKETS * head_dim, BUCKETS_HIDDEN * head_dim, BUCKETS_HIDDEN,
+                              BUCKETS * BUCKETS_HIDDEN, BUCKETS};
+    static unsigned char data[1 << 16];
+    size_t size = SAAP_HEADER;
+    test_rng r = test_rng_make(10);
+    memset(data, 0, sizeof data);
+    memcpy(data, "SAAP", 4);
+    for (size_t i = 0; i < 9; i++)
+        for (int k = 0; k < 4; k++) data[4 + 4 * i + (size_t)k] = (unsigned char)(header[i] >> 8 * k & 255);
+    for (int a = 0; a < LAYERS * 5; a++) {
+        for (int32_t i = 0; i < KV_HEADS * sizes[a % 5]; i++, size += 4) {
+            const float x = (float)test_normal(&r);
+            uint32_t    u;
+            memcpy(&u, &x, 4);
+            for (size_t k = 0; k < 4; k++) data[size + k] = (unsigned char)(u >> 8 * k & 255);
+        }
+        size = (size + SAAP_ALIGN - 1) / SAAP_ALIGN * SAAP_ALIGN;
+    }
+    const uint64_t hash = saap_hash(saap_hash(UINT64_C(0xCBF29CE484222325), data, SAAP_HASHED),
+                                    data + SAAP_HEADER, size - SAAP_HEADER);
+    for (size_t k = 0; k < 8; k++) data[SAAP_HASHED + k] = (unsigned char)(hash >> 8 * k & 255);
+    FILE *f = fopen(buckets_path, "wb");
+    if (CHECK(f != NULL)) CHECK(fwrite(data, 1, size, f) == size && fclose(f) == 0);
+}
+
 static int set_up(void) {
     const char *tmp = getenv("TMPDIR");
     if (access(program(), X_OK) != 0) { test_skip("the accuracy program is not built"); return 0; }
     if (!tmp || strlen(tmp) > 300) tmp = "/tmp";
     snprintf(model_path, sizeof model_path, "%s/santa-accuracy-%ld.bin", tmp, (long)getpid());
     snprintf(csv_path, sizeof csv_path, "%s/santa-accuracy-%ld.csv", tmp, (long)getpid());
+    snprintf(buckets_path, sizeof buckets_path, "%s/santa-accuracy-%ld.saap", tmp, (long)getpid());
     write_model(TASKS_VOCAB, MOST);
     return 1;
 }
@@ -87,6 +117,7 @@ static int set_up(void) {
 static void tear_down(void) {
     remove(model_path);
     remove(csv_path);
+    remove(buckets_path);
 }
 
 static size_t read_csv(char *to) {
@@ -131,6 +162,37 @@ static void tables(void) {
     tear_down();
 }
 
+/* Table 7 on one thread and on three; each way to read all keys is exact. */
+static void routed(void) {
+    char arguments[1000];
+    if (!set_up()) return;
+    write_buckets(HEAD_DIM);
+    for (int threads = 1; threads <= 3; threads += 2) {
+        snprintf(arguments, sizeof arguments,
+                 "--tables 7 --buckets \"%s\" --bodies 3 --queries 1 --length 640 --threads %d "
+                 "--csv \"%s\"",
+                 buckets_path, threads, csv_path);
+        const int code = run(arguments);
+        if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
+        CHECK(read_csv(threads == 1 ? other : said) > 10000);
+    }
+    CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"1024\",relative_l2,")), 0.0, 1e-5, 0);
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"1024\",covered_mass_percent,")), 100.0, 1e-3,
+               0);
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, both\",\"l 8, 64\",relative_l2,")), 0.0, 1e-5, 0);
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"cl. 8, both\",\"l 8, 64\",selectivity_percent,")), 100.0, 0,
+               0);
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"window alone\",\"w 2047\",relative_l2,")), 0.0, 1e-5, 0);
+    CHECK_NEAR(atof(value_behind("7,\"all\",\"window alone\",\"w 64\",selectivity_percent,")), 0.0, 0, 0);
+    CHECK(atof(value_behind("7,\"all\",\"window alone\",\"w 64\",relative_l2,"))
+          > atof(value_behind("7,\"all\",\"uniform, drawn\",\"256\",relative_l2,")));
+    CHECK(atof(value_behind("7,\"all\",\"uniform, drawn\",\"256\",relative_l2,")) > 1e-3);
+    CHECK(atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"256\",bytes_percent,"))
+          > atof(value_behind("7,\"all\",\"cl. 8, drawn\",\"256\",v_rows_group_percent,")));
+    tear_down();
+}
+
 static void refused(const char *arguments, const char *why) {
     const int code = run(arguments);
     CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code,
@@ -148,6 +210,10 @@ static void refusals(void) {
     refused("--tables ''", "wants a list");
     refused("--methods topk", "knows no 'topk'");
     refused("--state x", "table 5");
+    refused("--buckets x", "table 7");
+    refused("--length 512 --tables 7 --buckets no-such.saap", "cannot open no-such.saap");
+    refused("--length 512 --tables 7 --buckets ''", "wants a list of files");
+    refused("--length 512 --tables 7", "buckets of another model");
     refused("--length 1024", "trained up to 640");
     refused("--model no-such-file.bin", "no-such-file.bin");
     refused("--length 512 --csv no-such-directory/x.csv", "cannot write");
@@ -306,11 +372,13 @@ static void dumps(void) {
 static void no_popen(void) { SKIP("needs popen"); }
 #define tables   no_popen
 #define refusals no_popen
+#define routed   no_popen
 #define dumps    no_popen
 #endif
 
 const test_case suite_accuracy[] = {
     {"all tables, on one thread and on three", tables},
+    {"keys in buckets, on one thread and on three", routed},
     {"wrong files and options", refusals},
     {"dumps of queries and keys", dumps},
     {0, 0}

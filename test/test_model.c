@@ -14,6 +14,7 @@
 #endif
 #include "harness.h"
 #include "../examples/llama.h"
+#include "../examples/saap.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,7 @@
 enum { DIM = 32, HIDDEN = 24, LAYERS = 2, HEADS = 4, KV_HEADS = 2, VOCAB = 260, CONTEXT = 48, HEADER = 28,
        LONG_CONTEXT = 400, TIMEOUT = 120 };
 
-static char directory[256], model_path[300], tokenizer_path[300], output_path[300];
+static char directory[256], model_path[300], tokenizer_path[300], buckets_path[300], output_path[300];
 
 typedef struct file_bytes { unsigned char *data; size_t size, capacity; } file_bytes;
 
@@ -142,9 +143,15 @@ static const char *decoder(void) {
 
 static char message[4096];                                    /* what the program printed last */
 
-/* Exit code of the decoder, or -signal. It gets TIMEOUT seconds. */
-static int run(const char *method, const char *model, const char *tokenizer) {
+/* Exit code of the decoder with these arguments, NULL behind the last, or -signal. It gets TIMEOUT
+   seconds. */
+static int run_arguments(const char *const *arguments) {
     const char *const program = decoder();
+    char *line[24];
+    int count = 0;
+    line[count++] = (char *)(uintptr_t)program;
+    while (*arguments && count < 23) line[count++] = (char *)(uintptr_t)*arguments++;
+    line[count] = NULL;
     fflush(NULL);
     const pid_t child = fork();
     if (child == 0) {
@@ -152,8 +159,7 @@ static int run(const char *method, const char *model, const char *tokenizer) {
                   in = open("/dev/null", O_RDONLY);
         if (out < 0 || in < 0 || dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0) _exit(126);
         alarm(TIMEOUT);
-        execl(program, program, "--model", model, "--tokenizer", tokenizer, "--prompt", "abc", "--steps",
-              "6", "--method", method, (char *)NULL);
+        execv(program, line);
         _exit(127);
     }
     int status = 0;
@@ -163,6 +169,12 @@ static int run(const char *method, const char *model, const char *tokenizer) {
     message[n] = 0;
     if (f) fclose(f);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+static int run(const char *method, const char *model, const char *tokenizer) {
+    const char *const arguments[] = {"--model", model, "--tokenizer", tokenizer, "--prompt", "abc",
+                                     "--steps", "6", "--method", method, NULL};
+    return run_arguments(arguments);
 }
 
 /* A refusal: exit code 1 and a message that names the file at fault. */
@@ -182,6 +194,7 @@ static int set_up(void) {
     if (!mkdtemp(directory)) { test_skip("no directory for temporary files"); return 0; }
     snprintf(model_path, sizeof model_path, "%s/model.bin", directory);
     snprintf(tokenizer_path, sizeof tokenizer_path, "%s/tokenizer.bin", directory);
+    snprintf(buckets_path, sizeof buckets_path, "%s/router.saap", directory);
     snprintf(output_path, sizeof output_path, "%s/output", directory);
     good_model     = make_model(1, 0.3f);
     good_tokenizer = make_tokenizer();
@@ -193,6 +206,7 @@ static int set_up(void) {
 static void tear_down(void) {
     remove(model_path);
     remove(tokenizer_path);
+    remove(buckets_path);
     remove(output_path);
     rmdir(directory);
     free(good_model.data);
@@ -349,6 +363,96 @@ static void versioned_files(void) {
     write_file(model_path, f.data, f.size);
     refused(model_path, tokenizer_path, "model.bin", "versioned model with 4 bytes too many");
     free(f.data);
+    tear_down();
+}
+
+/* Centroids for the model, f32; no classifier. */
+static file_bytes make_buckets(int32_t head_dim, int32_t count) {
+    const uint32_t header[8] = {1, LAYERS, KV_HEADS, HEADS / KV_HEADS, (uint32_t)head_dim,
+                                (uint32_t)count, 0, 0};
+    file_bytes f = {NULL, 0, 0};
+    test_rng   r = test_rng_make(7);
+    put(&f, "SAAP", 4);
+    for (int i = 0; i < 8; i++) put_u32(&f, header[i]);
+    while (f.size < SAAP_HEADER) put_u32(&f, 0);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        for (int32_t i = 0; i < KV_HEADS * count * head_dim; i++) put_f32(&f, (float)test_normal(&r));
+        while (f.size % SAAP_ALIGN) put_u32(&f, 0);
+    }
+    const uint64_t hash = saap_hash(saap_hash(UINT64_C(0xCBF29CE484222325), f.data, SAAP_HASHED),
+                                    f.data + SAAP_HEADER, f.size - SAAP_HEADER);
+    set_u32(f.data + SAAP_HASHED, (uint32_t)hash);
+    set_u32(f.data + SAAP_HASHED + 4, (uint32_t)(hash >> 32));
+    return f;
+}
+
+/* The decoder's greedy text behind a long prompt is in message; more: up to three options and values. */
+static int decode_long(const char *method, const char *more[6]) {
+    char prompt[301];
+    const char *arguments[19] = {"--model", model_path, "--tokenizer", tokenizer_path, "--prompt", prompt,
+                                 "--steps", "20", "--temperature", "0", "--method", method};
+    for (size_t i = 0; i + 1 < sizeof prompt; i++) prompt[i] = (char)('a' + (i * i / 3 + i) % 26);
+    prompt[300] = 0;
+    for (int i = 0; i < 6; i++) arguments[12 + i] = more[i];
+    arguments[18] = NULL;
+    return run_arguments(arguments);
+}
+
+/* What stands between the lines on the prompt and on speed. */
+static const char *text_of(char *from) {
+    char *text = strstr(from, "abd"), *end = strrchr(from, '[');
+    if (!CHECK_MSG(text && end && end > text, "no text: %.300s", from)) return "";
+    *end = 0;
+    return text;
+}
+
+/* Each call with its options behind the buckets: what the decoder says, or exit code 0 and this in it. */
+static void buckets(void) {
+    static const struct { const char *method, *more[6], *says; int code, exact; } calls[] = {
+        {"saap", {"--buckets", buckets_path, "--samples", "400"}, " 100.0 % of ", 0, 1},
+        {"saap", {"--buckets", buckets_path, "--samples", "0", "--probes", "7"}, " far keys", 0, 1},
+        {"saap", {"--buckets", buckets_path, "--samples", "0", "--local", "500"}, " of 0 far keys", 0, 1},
+        {"saap", {"--buckets", buckets_path, "--samples", "0", "--probes", "0"}, " 0.0 % of ", 0, 0},
+        {"saap", {"--buckets", buckets_path, "--samples", "40", "--local", "0"}, " far keys", 0, 0},
+        {"saap", {"--buckets", "/no/such.saap"}, "cannot open /no/such.saap", 1, 0},
+        {"saap", {"--seed", "2"}, "--method saap needs --buckets", 1, 0},
+        {"sys", {"--buckets", buckets_path}, "needs --method saap", 1, 0},
+        {"sys", {"--probes", "2"}, "needs --method saap", 1, 0},
+        {"sys", {"--local", "2"}, "needs --method saap", 1, 0},
+        {"sys", {"--samples", "0"}, "needs --method saap", 1, 0},
+        {"saap", {"--buckets", buckets_path, "--scores", "copy"}, "attention: ", 1, 0},
+    };
+    static char dense[sizeof message];
+    const char *none[6] = {NULL}, *file_only[6] = {"--buckets", buckets_path};
+    if (!set_up()) return;
+    file_bytes model = make_versioned(usual), file = make_buckets(usual.head_dim, 7),
+               other = make_buckets(usual.head_dim + 2, 7);
+    write_file(model_path, model.data, model.size);
+    write_file(buckets_path, other.data, other.size);
+    CHECK(decode_long("saap", file_only) == 1 && strstr(message, "buckets of another model"));
+    file.data[file.size - 3] ^= 1;
+    write_file(buckets_path, file.data, file.size);
+    CHECK(decode_long("saap", file_only) == 1 && strstr(message, "router.saap: damaged"));
+    file.data[file.size - 3] ^= 1;
+    write_file(buckets_path, file.data, file.size - 1);
+    CHECK(decode_long("saap", file_only) == 1 && strstr(message, "router.saap: the file is shorter"));
+    write_file(buckets_path, file.data, file.size);
+    CHECK(decode_long("dense", none) == 0);
+    memcpy(dense, message, sizeof dense);
+    const char *const want = text_of(dense);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        const char *more[6];
+        memcpy(more, calls[i].more, sizeof more);
+        const int code = decode_long(calls[i].method, more);
+        CHECK_MSG(code == calls[i].code && strstr(message, calls[i].says),
+                  "call %d: exit code %d, no '%s'; it said: %.900s", (int)i, code, calls[i].says, message);
+        if (calls[i].exact)
+            CHECK_MSG(strcmp(text_of(message), want) == 0, "call %d: %s\nis not\n%s", (int)i, message,
+                      want);
+    }
+    free(model.data);
+    free(file.data);
+    free(other.data);
     tear_down();
 }
 
@@ -605,6 +709,7 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define broken_tokenizer no_fork
 #define missing_files    no_fork
 #define versioned_files  no_fork
+#define buckets          no_fork
 #define formats          no_fork
 #define prefill_matches_forward no_fork
 #define layer_options    no_fork
@@ -618,6 +723,7 @@ const test_case suite_model[] = {
     {"absurd weights", absurd_weights},
     {"broken tokenizer", broken_tokenizer},
     {"missing files", missing_files},
+    {"keys in buckets: options and files", buckets},
     {"versioned files, whole and broken", versioned_files},
     {"formats of one model agree", formats},
     {"prefill and going back", prefill_matches_forward},

@@ -2,6 +2,7 @@
    say is compared with it. */
 #include "harness.h"
 #include "../examples/llama.h"
+#include "../examples/saap.h"
 #include "../bench/accuracy/tasks.h"
 #include <stdlib.h>
 
@@ -448,6 +449,79 @@ static void test_model(void) {
     release(&p);
 }
 
+/* Sums over the layers of a query's last token. */
+typedef struct routed { const llama_state *s; double mass, visited, far; } routed;
+
+static void add_routed(void *user, const santa_attention *a, int32_t layer) {
+    routed *r = (routed *)user;
+    const santa_stats *one = &r->s->call->stats;
+    (void)a;
+    (void)layer;
+    r->mass += one->covered_mass;
+    r->visited += (double)one->visited_rows;
+    r->far += (double)one->far_rows;
+}
+
+/* The shipped router on a text that it was not learned from: as many keys hold more of the softmax than
+   those that the inner product with the centroids picks, and far more than keys at random. */
+static void test_shipped_router(void) {
+    enum { CONTEXT = 2048, QUERIES = 10, LAYERS = 4, MOST = 12 };
+    if (test_quick) SKIP("a model of 3.8 million weights takes minutes under valgrind and qemu");
+    const tasks_config c = tasks_default(CONTEXT, TASKS_EVALUATION);
+    prompts     p = make(&c, 1001);
+    llama_model m;
+    llama_state s;
+    llama_error e = {""};
+    saap_file   f;
+    santa_buckets router[LAYERS];
+    routed sum[1 + MOST];                                     /* classifier, l 4; q . centroid, l 1 .. */
+    memset(&s, 0, sizeof s);
+    memset(&f, 0, sizeof f);
+    memset(sum, 0, sizeof sum);
+    int ok = CHECK_MSG(llama_load(&m, "bench/accuracy/longctx.bin", &e) == 0, "%s", e.text)
+          && CHECK_MSG(saap_load("bench/accuracy/longctx-c64.saap", &f, e.text, sizeof e.text) == 0, "%s",
+                       e.text)
+          && CHECK(saap_check_model(&f, LAYERS, 2, 4, 64, e.text, sizeof e.text) == 0);
+    for (int i = 0; i < LAYERS && ok; i++) saap_get_layer(&f, i, &router[i]);
+    ok = ok && CHECK(llama_state_init(&s, &m, CONTEXT, &e) == 0 && llama_state_route(&s, router, &e) == 0
+                     && llama_prefill(&s, p.body, c.length, 0, &e) == 0);
+    s.tap = add_routed;
+    for (int32_t i = 0; i < QUERIES && ok; i++) {
+        const tasks_query *q = &p.query[i * (p.count / QUERIES)];
+        const int32_t at = c.length + q->prompt_length - 1;
+        for (int k = 0; k <= MOST && ok; k++) {
+            santa_options o = llama_dense();
+            o.method = SANTA_SAAP;
+            o.num_samples = SANTA_NONE;
+            o.saap.num_probes = k == 0 ? 4 : k;
+            o.saap.local_tokens = 64;
+            o.saap.measure_mass = 1;
+            for (int layer = 0; layer < LAYERS; layer++) s.buckets[layer].hidden = k == 0 ? f.hidden : 0;
+            sum[k].s = &s;
+            s.tap_user = &sum[k];
+            s.tap = NULL;                                     /* the question but its last token */
+            ok = CHECK(llama_prefill(&s, q->prompt, q->prompt_length - 1, c.length, &e) == 0
+                       && llama_state_options(&s, &o, &e) == 0);
+            s.tap = add_routed;
+            ok = ok && CHECK(llama_forward(&s, q->prompt[q->prompt_length - 1], at, 0, &e) == 0);
+        }
+    }
+    int more = 1;                                             /* the least l that reads as many keys */
+    while (more < MOST && sum[more].visited < sum[0].visited) more++;
+    if (ok) {
+        const double all = (double)QUERIES * LAYERS, share = sum[0].visited / sum[0].far;
+        CHECK(sum[more].visited >= sum[0].visited && share > 0.02 && share < 0.2);
+        CHECK_MSG(sum[0].mass > sum[more].mass + 0.02 * all,
+                  "mass %.3f in %.2f %% of the far keys; inner product: %.3f in %.2f %%", sum[0].mass / all,
+                  100.0 * share, sum[more].mass / all, 100.0 * sum[more].visited / sum[more].far);
+        CHECK_MSG(sum[0].mass > 0.7 * all, "mass %.3f", sum[0].mass / all);
+    }
+    llama_state_free(&s);
+    llama_free(&m);
+    saap_free(&f);
+    release(&p);
+}
+
 const test_case suite_tasks[] = {
     {"token names are all different", test_names},
     {"prompts are the same bits everywhere", test_deterministic},
@@ -458,5 +532,6 @@ const test_case suite_tasks[] = {
     {"grader", test_grader},
     {"interval covers, for clustered queries too", test_interval},
     {"the model computes what PyTorch did, and answers", test_model},
+    {"its router covers more than inner products", test_shipped_router},
     {0, 0}
 };

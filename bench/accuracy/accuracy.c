@@ -14,13 +14,15 @@
 #include "../../santa.h"
 #include "../../examples/llama.h"
 #include "../../examples/layer_budgets.h"
+#include "../../examples/saap.h"
 #include "tasks.h"
 #include <assert.h>
 #include <pthread.h>
 #include <unistd.h>
 
-enum { TABLES = 6, MAX_THREADS = 256, MAX_VARIANTS = 256, SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8,
-       SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2, FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512 };
+enum { TABLES = 7, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
+       SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
+       FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512 };
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
 static const int64_t variance_budgets[] = { 16, 32, 64, 128, 256, 512, 1024 };
@@ -37,12 +39,13 @@ static const char *const table_text[TABLES + 1] = {
     "same-state fidelity: variance, distinct keys, flash by tiles, effective keys",
     "layers: one layer at one draw; per-layer budgets",
     "a copy of K in 4 or 2 bits: accuracy and error against bytes",
+    "SAAP, keys in buckets: accuracy and error against keys and bytes read",
 };
 
 /* ------------------------------------------------------------ command line */
 
 typedef struct config {
-    const char *model, *csv, *state;
+    const char *model, *csv, *state, *buckets;
     int64_t bodies, length, queries, threads, seed, steps, samples;
     unsigned tables, tasks, methods;                        /* bit sets */
     int list, help;
@@ -62,7 +65,7 @@ static const struct { const char *name; size_t field; long long low, high; const
       "S  draws per layer, on average, in that search  [4]" },
 };
 
-static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5", "6" };
+static const char *const table_names[TABLES] = { "1", "2", "3", "4", "5", "6", "7" };
 static const char *const method_names[] = { "dense", "iid", "strat", "sys", "prop", "flash", "top-k",
                                             "top-p" };
 
@@ -73,9 +76,12 @@ static void print_help(void) {
            "  --methods LIST   of table 1: iid,strat,sys,prop,flash,top-k,top-p, or dense alone  [all]\n");
     for (int i = 0; i < COUNT(numbers); i++) printf("  %-9s %s\n", numbers[i].name, numbers[i].help);
     printf("  --model FILE     [bench/accuracy/longctx.bin]\n"
+           "  --buckets LIST   of at most %d .saap files, for table 7\n"
+           "                   [bench/accuracy/longctx-c64.saap,bench/accuracy/longctx-c256.saap]\n"
            "  --csv FILE       all numbers, a line each\n"
            "  --state FILE     of the search in table 5: goes on where it was interrupted\n"
-           "  --list           the rows that the tables would have, and their tasks\n\n");
+           "  --list           the rows that the tables would have, and their tasks\n\n",
+           (int)MAX_ROUTERS);
     for (int i = 1; i <= TABLES; i++) printf("  table %d: %s\n", i, table_text[i]);
 }
 
@@ -114,7 +120,8 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (!strcmp(name, "--list")) { c->list = 1; continue; }
         if (!strcmp(name, "--help")) { c->help = 1; continue; }
         while (n < COUNT(numbers) && strcmp(name, numbers[n].name) != 0) n++;
-        const int text = !strcmp(name, "--model") || !strcmp(name, "--csv") || !strcmp(name, "--state");
+        const int text = !strcmp(name, "--model") || !strcmp(name, "--csv") || !strcmp(name, "--state")
+                      || !strcmp(name, "--buckets");
         const int list =
             !strcmp(name, "--tables") || !strcmp(name, "--tasks") || !strcmp(name, "--methods");
         if (n == COUNT(numbers) && !text && !list)
@@ -124,6 +131,7 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (!strcmp(name, "--model")) c->model = value;
         else if (!strcmp(name, "--csv")) c->csv = value;
         else if (!strcmp(name, "--state")) c->state = value;
+        else if (!strcmp(name, "--buckets")) c->buckets = value;
         else if (!strcmp(name, "--tables")) {
             if (parse_set(name, value, table_names, TABLES, &c->tables, e) != 0) return -1;
         } else if (!strcmp(name, "--tasks")) {
@@ -133,10 +141,16 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         } else if (parse_number(c, n, value, e) != 0) return -1;
     }
     if (c->state && !(c->tables & 1u << 4)) return llama_fail(e, "--state is for table 5");
+    if (c->buckets && !(c->tables & 1u << 6)) return llama_fail(e, "--buckets is for table 7");
+    if (!c->buckets) c->buckets = "bench/accuracy/longctx-c64.saap,bench/accuracy/longctx-c256.saap";
     return 0;
 }
 
 /* ------------------------------------------------------------ variants */
+
+/* What sends queries to the buckets of a .saap file in table 7: its classifier, q . centroid, or an
+   order of buckets that no query changes, a random one for each layer and KV head. */
+enum route { NO_ROUTE, CLASSIFIER, INNER_PRODUCT, RANDOM_ORDER, ROUTES };
 
 /* One row of a table: a way to attend while answering. */
 typedef struct variant {
@@ -144,13 +158,14 @@ typedef struct variant {
     char    method[32], budget[32];
     santa_options options;
     int     proxy_bits; /* of the copy of K, where the options want one */
+    int     route, file; /* of SANTA_SAAP; NO_ROUTE: it needs none */
     int     per_layer;  /* num_samples of each layer is layer_samples */
     int64_t layer_samples[LAYER_BUDGETS_MAX_LAYERS];
 } variant;
 
 /* What is summed over the queries of a body, for each variant and task. */
 enum metric { SCORE, NLL, PREDICTED, QUERIES, KEYS, K_GROUP, K_HEAD, V_GROUP, V_HEAD, COPIED, ROWS, RESCUED,
-              REDONE, HEADS, L2, SQUARE, COSINE, TOP_1, METRICS };
+              REDONE, FAR, VISITED, HEADS, L2, SQUARE, COSINE, TOP_1, MASS, MASSES, METRICS };
 typedef struct cell { double sum[METRICS]; } cell;
 
 /* Means with names, in order of appearance: the cells of the tables that are no table of variants. */
@@ -162,6 +177,9 @@ typedef struct run {
     tasks_config text;
     int32_t  queries_of[TASKS_COUNT];                       /* asked per body */
     llama_model model;
+    saap_file files[MAX_ROUTERS];                           /* of table 7 */
+    int      file_count;
+    void    *random_order;                                  /* zeros and numbers for RANDOM_ORDER */
     variant *variants;
     int      variant_count;
     cell    *cells;                                         /* [bodies, variants, TASKS_COUNT] */
@@ -292,6 +310,90 @@ static void add_table_6(run *r) {
             }
 }
 
+static santa_saap_options *add_routed(run *r, const char *name, const char *budget, int route, int file,
+                                      int64_t probes, int64_t samples, int64_t window) {
+    santa_options o = with_samples(SANTA_SAAP, samples);
+    o.saap.num_probes = probes;
+    o.saap.local_tokens = window;
+    o.saap.sink_tokens = samples == SANTA_NONE ? 1 : 0;
+    variant *v = add_variant(r, 7, name, budget, o);
+    v->route = route;
+    v->file = file;
+    return &v->options.saap;
+}
+
+/* Buckets read whole, keys drawn, both, by the routers of one file. */
+static void add_routers(run *r, int f) {
+    static const int64_t probes[] = { 4, 16, 32, 64 }, samples[] = { 64, 128, 256, 512, 1024, 2048 };
+    static const char *const names[ROUTES] = { "", "cl.", "i.p.", "random" };
+    const int buckets = (int)r->files[f].num_buckets;
+    char name[32], budget[32];
+    for (int route = CLASSIFIER; route <= (f == 0 ? RANDOM_ORDER : INNER_PRODUCT); route++)
+        for (int i = 0; i < COUNT(probes) && probes[i] < buckets; i++) {
+            snprintf(name, sizeof name, "%s %d, whole", names[route], buckets);
+            snprintf(budget, sizeof budget, "l %d", (int)probes[i]);
+            add_routed(r, name, budget, route, f, probes[i], SANTA_NONE, 512);
+        }
+    for (int route = CLASSIFIER; route <= INNER_PRODUCT; route++)
+        for (int wide = 0; wide <= (route == CLASSIFIER); wide++)
+            for (int i = 1; i < COUNT(samples); i++) {
+                snprintf(name, sizeof name, "%s %d, drawn%s", names[route], buckets, wide ? ", w 512" : "");
+                snprintf(budget, sizeof budget, "%d", (int)samples[i]);
+                add_routed(r, name, budget, route, f, 0, samples[i], wide ? 512 : 64);
+            }
+    for (int route = CLASSIFIER; route <= INNER_PRODUCT; route++)
+        for (int k = 0; k < 4; k++)                         /* 1 / 64 .. 1 / 8 of the buckets */
+            for (int i = 0; i < COUNT(samples) - 1; i++) {
+                const int l = (buckets < 64 ? 1 : buckets / 64) << k;
+                if (route == INNER_PRODUCT && i != k + 1) continue;
+                snprintf(name, sizeof name, "%s %d, both", names[route], buckets);
+                snprintf(budget, sizeof budget, "l %d, %d", l, (int)samples[i]);
+                add_routed(r, name, budget, route, f, l, samples[i], 64);
+            }
+}
+
+static void add_table_7(run *r) {
+    static const struct { santa_method method; int bits; int64_t samples; } others[] = {
+        { SANTA_SYS, 0, 128 }, { SANTA_PPS, 4, 16 }, { SANTA_PPS, 4, 128 }, { SANTA_PPS, 4, 512 },
+        { SANTA_PPS, 2, 128 }, { SANTA_SYS, 2, 16 }, { SANTA_SYS, 2, 64 },  { SANTA_SYS, 2, 128 },
+        { SANTA_SYS, 2, 512 }, { SANTA_TOP_K, 0, 512 },
+    };
+    static const int64_t windows[] = { 64, 512, 2047 };
+    static const struct { char what; double value; } settings[] = {
+        { 'u', 0.01 }, { 'u', 0.03 }, { 'u', 0.3 }, { 'w', 0 }, { 'w', 128 }, { 'w', 256 }, { 'w', 512 },
+        { 's', 0 },    { 's', 1 },    { 's', 64 },
+    };
+    char name[32], budget[32];
+    for (int i = 0; i < COUNT(others); i++) {
+        santa_options o = with_samples(others[i].method, others[i].samples);
+        snprintf(name, sizeof name, "%s%s", santa_method_name(others[i].method),
+                 others[i].bits == 0 ? "" : others[i].bits == 2 ? ", 2 bits" : ", 4 bits");
+        snprintf(budget, sizeof budget, "%d", (int)others[i].samples);
+        if (others[i].bits) o.scores = SANTA_SCORES_PROXY;
+        add_variant(r, 7, name, budget, o)->proxy_bits = others[i].bits;
+    }
+    for (int i = 0; i < COUNT(windows); i++) {
+        snprintf(budget, sizeof budget, "w %d", (int)windows[i]);
+        add_routed(r, "window alone", budget, NO_ROUTE, 0, SANTA_NONE, SANTA_NONE, windows[i]);
+    }
+    for (int64_t samples = 128; samples <= 2048; samples *= 2) {
+        snprintf(budget, sizeof budget, "%d", (int)samples);
+        add_routed(r, "uniform, drawn", budget, NO_ROUTE, 0, 0, samples, 64)->uniform_share = 1.0;
+    }
+    for (int f = 0; f < r->file_count; f++) add_routers(r, f);
+    for (int both = 0; both < 2; both++)                    /* the defaults, one by one */
+        for (int i = 0; i < COUNT(settings); i++) {
+            const int64_t count = settings[i].value > 0.0 ? (int64_t)settings[i].value : SANTA_NONE;
+            snprintf(name, sizeof name, "cl. %d, %s, %c %g", (int)r->files[0].num_buckets,
+                     both ? "both" : "drawn", settings[i].what, settings[i].value);
+            santa_saap_options *o = add_routed(r, name, both ? "l 2, 256" : "512", CLASSIFIER, 0,
+                                               both ? 2 : 0, both ? 256 : 512, 64);
+            if (settings[i].what == 'u') o->uniform_share = settings[i].value;
+            else if (settings[i].what == 'w') o->local_tokens = count;
+            else o->sink_tokens = count;
+        }
+}
+
 static variant *add_per_layer(run *r, const char *method, const char *budget, const int64_t *samples) {
     variant *v = add_variant(r, 5, method, budget, with_samples(SANTA_SYS, 1));
     v->per_layer = 1;
@@ -348,6 +450,86 @@ static void merge_measures(measures *to, const measures *from) {
     }
 }
 
+/* ------------------------------------------------------------ a body's buckets */
+
+/* A text in a cache, with its queries. */
+typedef struct body {
+    run         *r;
+    llama_state  s;
+    int32_t     *token;
+    tasks_query *query;
+    int32_t      count;
+    void        *index[MAX_ROUTERS];                        /* of its keys, by file */
+    santa_buckets *routers[MAX_ROUTERS][ROUTES];            /* [n_layers]; they share their file's index */
+    double      *norm;                                      /* [n_layers] sums of |k| before RoPE */
+} body;
+
+/* Keys go into the buckets of every file, whatever the state attends by. */
+static void assign_rows(void *user, const llama_state *s, int32_t layer, int64_t position, int64_t n) {
+    body *b = (body *)user;
+    const int64_t dim = s->model->head_dim;
+    for (int f = 0; f < b->r->file_count; f++) {
+        llama_state other = *s;
+        other.buckets = b->routers[f][CLASSIFIER];
+        const santa_status status = llama_assign(&other, layer, n, (int32_t)(position + n));
+        if (status != SANTA_OK) fail(b->r, santa_status_string(status));
+    }
+    for (int64_t i = 0; i < n * s->model->n_kv_heads; i++)
+        b->norm[layer] += sqrt((double)llama_dot(s->k_plain + i * dim, s->k_plain + i * dim, dim));
+}
+
+static int open_routers(body *b, run *r, llama_error *e) {
+    const size_t layers = (size_t)r->model.n_layers, kv = (size_t)r->model.n_kv_heads;
+    b->norm = (double *)calloc(layers, sizeof *b->norm);
+    if (!b->norm) return llama_fail(e, "no memory for routers");
+    for (int f = 0; f < r->file_count; f++) {
+        for (int k = CLASSIFIER; k < ROUTES; k++) {
+            b->routers[f][k] = (santa_buckets *)calloc(layers, sizeof *b->routers[f][k]);
+            if (!b->routers[f][k]) return llama_fail(e, "no memory for routers");
+        }
+        for (size_t i = 0; i < layers; i++)
+            saap_get_layer(&r->files[f], (int64_t)i, &b->routers[f][CLASSIFIER][i]);
+        llama_state other = b->s;
+        if (llama_state_route(&other, b->routers[f][CLASSIFIER], e) != 0) return -1;
+        b->index[f] = other.index;
+        memcpy(b->routers[f][CLASSIFIER], other.buckets, layers * sizeof *other.buckets);
+        free(other.buckets);
+        for (size_t i = 0; i < layers; i++) {
+            santa_buckets *x = &b->routers[f][INNER_PRODUCT][i], *y = &b->routers[f][RANDOM_ORDER][i];
+            *x = *y = b->routers[f][CLASSIFIER][i];
+            x->hidden = 0;
+            y->hidden = 1;                                  /* w1, w2, b1 are zeros */
+            y->w1 = y->w2 = r->random_order;
+            y->b1 = (const float *)r->random_order;
+            y->b2 = y->b1 + kv * MAX_BUCKETS + i * kv * MAX_BUCKETS;
+        }
+    }
+    b->s.rows = assign_rows;
+    b->s.rows_user = b;
+    return 0;
+}
+
+/* Behind the text: what its keys' norms are. */
+static void scale_inner_products(body *b, int64_t keys) {
+    for (int f = 0; f < b->r->file_count; f++)
+        for (int32_t i = 0; i < b->r->model.n_layers; i++)
+            b->routers[f][INNER_PRODUCT][i].key_norm =
+                (float)(b->norm[i] / (double)(keys * b->r->model.n_kv_heads));
+}
+
+static void close_routers(body *b) {
+    for (int f = 0; f < MAX_ROUTERS; f++) {
+        LLAMA_FREE(b->index[f]);
+        for (int k = 0; k < ROUTES; k++) free(b->routers[f][k]);
+    }
+    free(b->norm);
+}
+
+/* The router of a row that has one, of one that needs none any; else NULL. */
+static santa_buckets *routers_of(const body *b, const variant *v) {
+    return v->options.method == SANTA_SAAP ? b->routers[v->file][v->route ? v->route : CLASSIFIER] : NULL;
+}
+
 /* ------------------------------------------------------------ probing */
 
 /* Other attention on the very inputs that the dense step has, at the first step of a query: its
@@ -355,6 +537,7 @@ static void merge_measures(measures *to, const measures *from) {
 typedef struct probe {
     run     *r;
     llama_state *s;
+    const struct body *text;
     int      on, rows;                                      /* rows: this query is one for tables 2 and 4 */
     int64_t  body;
     uint64_t query_seed;
@@ -372,12 +555,12 @@ static uint64_t seed_of(const santa_options *o, uint64_t query_seed) {
 }
 
 /* Runs other options on the step's inputs, on the device that a names; the output is in p->out. */
-static int attend_again(probe *p, const santa_attention *a, santa_options o) {
+static int attend_again(probe *p, const santa_attention *a, santa_options o, santa_stats *stats) {
     santa_attention b = *a;
     b.out.data = p->out;
     const santa_status status = b.q.device == SANTA_CPU
-                                    ? santa_decode(&b, &o, p->workspace, p->bytes, NULL)
-                                    : LLAMA_DECODE(&b, &o, p->workspace, p->bytes, NULL);
+                                    ? santa_decode(&b, &o, p->workspace, p->bytes, stats)
+                                    : LLAMA_DECODE(&b, &o, p->workspace, p->bytes, stats);
     return status == SANTA_OK ? 0 : fail(p->r, santa_status_string(status));
 }
 
@@ -399,6 +582,8 @@ static int with_copy(probe *p, santa_attention *a, const variant *v, int32_t lay
 
 static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
     const int64_t heads = a->q.shape[2], dim = a->q.shape[3];
+    santa_stats stats;
+    char row[64], column[24];
     for (int i = 1; i < p->r->variant_count; i++) {
         const variant *v = &p->r->variants[i];
         cell *c = &p->r->cells[(p->body * p->r->variant_count + i) * TASKS_COUNT + p->task];
@@ -408,11 +593,22 @@ static void probe_variants(probe *p, const santa_attention *a, int32_t layer) {
         o.offset = santa_offset(layer, p->length - 1);
         if (v->per_layer) o.num_samples = v->layer_samples[layer];
         if (o.scores == SANTA_SCORES_PROXY && with_copy(p, &b, v, layer) != 0) return;
-        if (attend_again(p, &b, o) != 0) return;
+        santa_buckets *routers = routers_of(p->text, v);
+        if (routers) b.buckets = &routers[layer];
+        o.saap.measure_mass = routers != NULL;
+        if (attend_again(p, &b, o, &stats) != 0) return;
+        if (routers) {
+            c->sum[MASS] += stats.covered_mass;
+            c->sum[MASSES] += 1.0;
+        }
+        snprintf(row, sizeof row, "%.30s, %.30s", v->method, v->budget);
+        snprintf(column, sizeof column, "layer %d", (int)layer);
         for (int64_t h = 0; h < heads; h++) {
             const float *got = head_of(a, p->out, h), *want = head_of(a, (const float *)a->out.data, h);
             const double l2 = santa_relative_l2(got, want, dim), cosine = santa_cosine(got, want, dim);
             if (!isfinite(l2) || !isfinite(cosine)) continue;
+            if (v->table == 7)
+                add_measure(&p->r->means[p->body], 7, "relative L2 by layer", row, column, l2);
             c->sum[L2] += l2;
             c->sum[SQUARE] += l2 * l2;
             c->sum[COSINE] += cosine;
@@ -447,7 +643,7 @@ static void probe_coverage(probe *p, santa_attention a, int32_t layer, measures 
     const char *const section = "coverage of (epsilon, delta) on real rows";
     santa_options o = llama_dense();
     a.lse = p->lse;
-    if (attend_again(p, &a, o) != 0) return;
+    if (attend_again(p, &a, o, NULL) != 0) return;
     a.lse = p->lse + a.q.shape[2];
     for (int i = 0; i < 2 * 2 * 2 * 2 * 3; i++) {
         const int full = i / 24, heavy = i / 12 % 2, hoeffding = i / 6 % 2;
@@ -461,7 +657,7 @@ static void probe_coverage(probe *p, santa_attention a, int32_t layer, measures 
             o.vattention.audit = p->audit;
             o.seed = tasks_mix(p->query_seed + (uint64_t)(i * COVERAGE_DRAWS + draw));
             o.offset = santa_offset(layer, 0);
-            if (attend_again(p, &a, o) != 0) return;
+            if (attend_again(p, &a, o, NULL) != 0) return;
             add_coverage(p, &a, section, row, epsilon, delta, full, m);
         }
     }
@@ -543,7 +739,7 @@ static void probe_squares(probe *p, const santa_attention *a, int32_t layer, mea
                 santa_options o = with_samples(method[k], variance_budgets[i]);
                 o.seed = tasks_mix(p->query_seed + (uint64_t)(1000 + draw));
                 o.offset = santa_offset(layer, 1);
-                if (attend_again(p, a, o) != 0) return;
+                if (attend_again(p, a, o, NULL) != 0) return;
                 snprintf(column, sizeof column, "%d", (int)variance_budgets[i]);
                 for (int64_t h = 0; h < heads; h++) {
                     const float *got = head_of(a, p->out, h),
@@ -587,7 +783,7 @@ static void probe_tiles(probe *p, const santa_attention *a, int32_t layer, const
         o.tile_size = sizes[i];
         o.seed = p->query_seed;
         o.offset = santa_offset(layer, 2);
-        if (attend_again(p, a, o) != 0) return;
+        if (attend_again(p, a, o, NULL) != 0) return;
         snprintf(row, sizeof row, "%s, tile %d", task, (int)sizes[i]);
         for (int64_t h = 0; h < heads; h++) {
             const float *got = head_of(a, p->out, h), *want = head_of(a, (const float *)a->out.data, h);
@@ -681,7 +877,8 @@ static void tap(void *user, const santa_attention *a, int32_t layer) {
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
 /* Buffers for what the tables ask: the sizes are those of the largest user. */
-static int open_probe(probe *p, run *r, llama_state *s, int64_t body) {
+static int open_probe(probe *p, run *r, body *text, int64_t number) {
+    llama_state *s = &text->s;
     const llama_model *m = &r->model;
     const santa_attention a = llama_decode_attention(s, 0), cpu = on_cpu(a);
     const santa_options coverage = vattention(1, 1, 0.1, 0.1, SANTA_BOUND_CLT);
@@ -689,11 +886,15 @@ static int open_probe(probe *p, run *r, llama_state *s, int64_t body) {
     memset(p, 0, sizeof *p);
     p->r = r;
     p->s = s;
-    p->body = body;
+    p->text = text;
+    p->body = number;
     for (int i = 0; i < r->variant_count; i++) {
         santa_attention b = a;
+        santa_options o = r->variants[i].options;
         b.proxy_bits = r->variants[i].proxy_bits;
-        p->bytes = larger(p->bytes, santa_workspace_size(&b, &r->variants[i].options));
+        b.buckets = routers_of(text, &r->variants[i]);
+        o.saap.measure_mass = b.buckets != NULL;
+        p->bytes = larger(p->bytes, santa_workspace_size(&b, &o));
     }
     p->bytes = larger(p->bytes, santa_workspace_size(&cpu, &coverage));
     p->bytes = larger(p->bytes, santa_variance_workspace_size(s->capacity, m->head_dim));
@@ -733,10 +934,12 @@ static double log_likelihood(const float *logits, int32_t n, int32_t token) {
     return (double)logits[token] - max - log(sum);
 }
 
-static int set_options(llama_state *s, const variant *v, uint64_t query_seed, llama_error *e) {
+static int set_options(body *b, const variant *v, uint64_t query_seed, llama_error *e) {
+    llama_state *s = &b->s;
     santa_options o = v->options;
     o.seed = seed_of(&v->options, query_seed);
     s->proxy_bits = v->proxy_bits;
+    s->buckets = routers_of(b, v);
     if (llama_state_options(s, &o, e) != 0) return -1;
     for (int32_t layer = 0; v->per_layer && layer < s->model->n_layers; layer++) {
         o.num_samples = v->layer_samples[layer];
@@ -751,13 +954,23 @@ static double copy_row(const llama_state *s) {
     return (double)bytes / (double)(s->capacity / SANTA_BLOCK * SANTA_BLOCK * s->model->n_kv_heads);
 }
 
+/* Bytes of the numbers that a row's router multiplies a query of one KV head with. */
+static double router_bytes(const run *r, const variant *v) {
+    const saap_file *f = &r->files[v->file];
+    const double c = (double)f->num_buckets, n = (double)f->hidden, d = (double)f->head_dim;
+    const double size = f->dtype == SANTA_F32 ? 4.0 : 2.0;
+    return v->route == CLASSIFIER ? size * n * (d + c) + 4.0 * (n + c)
+         : v->route == INNER_PRODUCT ? size * c * d : 0.0;
+}
+
 /* Answers a query whose prompt, but for its last token, is in the cache up to position. Adds to
    the cell; *first is the first token of the answer. */
-static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_t position,
-                  uint64_t query_seed, cell *c, int32_t *first, llama_error *e) {
+static int answer(body *b, const variant *v, const tasks_query *q, int64_t position, uint64_t query_seed,
+                  cell *c, int32_t *first, llama_error *e) {
     enum { MAX_OUTPUT = TASKS_MAX_ANSWER + 8 };
+    llama_state *s = &b->s;
     int32_t output[MAX_OUTPUT], token = q->prompt[q->prompt_length - 1], length = 0;
-    if (set_options(s, v, query_seed, e) != 0) return -1;
+    if (set_options(b, v, query_seed, e) != 0) return -1;
     while (length < tasks_limit(q) && length < MAX_OUTPUT) {
         if (llama_forward(s, token, position + length, 1, e) != 0) return -1;
         output[length] = token = llama_argmax(s->logits, s->model->vocab_size);
@@ -781,6 +994,11 @@ static int answer(llama_state *s, const variant *v, const tasks_query *q, int64_
     c->sum[ROWS] += (double)s->stats.rows;
     c->sum[RESCUED] += (double)s->stats.rescued_rows;
     c->sum[REDONE] += (double)s->stats.redone_rows;
+    c->sum[FAR] += (double)s->stats.far_rows;
+    c->sum[VISITED] += (double)s->stats.visited_rows;
+    c->sum[COPIED] += 4.0 * (double)s->stats.visited_rows   /* where the index says that they are */
+                    + (double)s->stats.rows / (double)s->model->n_heads * (double)s->model->n_kv_heads
+                          * router_bytes(b->r, v);
     return 0;
 }
 
@@ -836,15 +1054,9 @@ static void parallel(run *r, int64_t count, santa_task task, void *context) {
 
 /* ------------------------------------------------------------ a body */
 
-/* A text in a cache, with its queries. */
-typedef struct body {
-    llama_state  s;
-    int32_t     *token;
-    tasks_query *query;
-    int32_t      count;
-} body;
-
 static void close_body(body *b) {
+    b->s.buckets = NULL;                                    /* one of ours */
+    close_routers(b);
     llama_state_free(&b->s);
     free(b->token);
     free(b->query);
@@ -853,6 +1065,7 @@ static void close_body(body *b) {
 static int open_body(body *b, run *r, uint64_t seed, llama_error *e) {
     tasks_error te;
     memset(b, 0, sizeof *b);
+    b->r = r;
     b->count = tasks_query_count(&r->text);
     b->token = (int32_t *)malloc((size_t)r->text.length * sizeof *b->token);
     b->query = (tasks_query *)malloc((size_t)b->count * sizeof *b->query);
@@ -860,7 +1073,10 @@ static int open_body(body *b, run *r, uint64_t seed, llama_error *e) {
         return llama_fail(e, "no memory for a text of %d tokens", (int)r->text.length);
     if (tasks_make(&r->text, seed, b->token, b->query, &te) != 0) return llama_fail(e, "%s", te.text);
     if (llama_state_init(&b->s, &r->model, r->text.length + TASKS_ROOM, e) != 0) return -1;
-    return llama_prefill(&b->s, b->token, r->text.length, 0, e);
+    if (r->file_count && open_routers(b, r, e) != 0) return -1;
+    if (llama_prefill(&b->s, b->token, r->text.length, 0, e) != 0) return -1;
+    scale_inner_products(b, r->text.length);
+    return 0;
 }
 
 /* The query's prompt but its last token; returns that one's position, or -1. */
@@ -881,7 +1097,7 @@ static int run_query(run *r, body *b, probe *p, int64_t body_index, int64_t quer
     for (int i = 0; i < r->variant_count && !r->failed; i++) {
         cell *c = &r->cells[(body_index * r->variant_count + i) * TASKS_COUNT + q->task];
         p->on = i == 0;
-        if (answer(&b->s, &r->variants[i], q, position, query_seed, c, &first, e) != 0) return -1;
+        if (answer(b, &r->variants[i], q, position, query_seed, c, &first, e) != 0) return -1;
         if (i == 0) dense_first = first;
         c->sum[TOP_1] += first == dense_first;
         progress(r, steps_of(q), 0.0);
@@ -899,7 +1115,7 @@ static void body_task(void *context, int64_t i) {
     const double start = llama_seconds();
     int status = open_body(&b, r, (uint64_t)(r->c.seed * 1000003 + i), &e);
     progress(r, steps_of_prefill(r), llama_seconds() - start);
-    if (status == 0 && open_probe(&p, r, &b.s, i) == 0)
+    if (status == 0 && open_probe(&p, r, &b, i) == 0)
         for (int32_t query = 0; query < b.count && status == 0; query++) {
             const int32_t task = b.query[query].task;
             if (asked[task] >= r->queries_of[task]) continue;
@@ -951,7 +1167,7 @@ static void search_body_task(void *context, int64_t i) {
         while (begin + count < b->count && b->query[begin + count].task == task) count++;
         const tasks_query *q = &b->query[begin + tasks_below(&random, count)];
         const int64_t position = ask(b, x->r, q, &e);
-        if (position < 0 || answer(&b->s, &x->trial, q, position, random, &c, &first, &e) != 0) {
+        if (position < 0 || answer(b, &x->trial, q, position, random, &c, &first, &e) != 0) {
             fail(x->r, e.text);
             return;
         }
@@ -1059,7 +1275,8 @@ static tasks_interval difference(const run *r, int v, unsigned tasks) {
 static double ratio(double a, double b) { return b > 0.0 ? a / b : 0.0; }
 
 typedef struct share {
-    double v_group, v_head, k_group, k_head, bytes, rescued, redone, l2, rms, cosine, top_1, nll;
+    double v_group, v_head, k_group, k_head, bytes, rescued, redone, selected, mass, l2, rms, cosine, top_1,
+        nll;
 } share;
 
 static share shares(const run *r, const cell *c, int dense) {
@@ -1073,6 +1290,8 @@ static share shares(const run *r, const cell *c, int dense) {
                               4.0 * dim * c->sum[KEYS]);    /* of K and V in 16 bits */
     s.rescued = 100.0 * ratio(c->sum[RESCUED], c->sum[ROWS]);
     s.redone  = 100.0 * ratio(c->sum[REDONE], c->sum[ROWS]);
+    s.selected = 100.0 * ratio(c->sum[VISITED], c->sum[FAR]);
+    s.mass    = 100.0 * ratio(c->sum[MASS], c->sum[MASSES]);
     s.rms     = sqrt(ratio(c->sum[SQUARE], c->sum[HEADS]));
     s.l2      = ratio(c->sum[L2], c->sum[HEADS]);
     s.cosine  = dense ? 1.0 : ratio(c->sum[COSINE], c->sum[HEADS]);
@@ -1087,9 +1306,10 @@ static void emit_shares(FILE *csv, const variant *v, int table, const char *task
         { "k_features_group_percent", s->k_group }, { "k_features_head_percent", s->k_head },
         { "bytes_percent", s->bytes }, { "rescued_percent", s->rescued }, { "redone_percent", s->redone },
         { "relative_l2", s->l2 }, { "relative_l2_rms", s->rms }, { "cosine", s->cosine },
-        { "top1_same_percent", s->top_1 },
+        { "top1_same_percent", s->top_1 }, { "selectivity_percent", s->selected },
+        { "covered_mass_percent", s->mass },
     };
-    for (int i = 0; i < COUNT(metric); i++)
+    for (int i = 0; i < COUNT(metric) - 2 * (v->options.method != SANTA_SAAP); i++)
         emit(csv, table, task, v->method, v->budget, metric[i].name, metric[i].value, metric[i].value,
              metric[i].value);
 }
@@ -1123,6 +1343,9 @@ static int print_variant(const run *r, int i, int table, FILE *csv) {
     printf("  %6.2f %6.2f", s.v_group, s.v_head);
     if (table == 3) printf(" %6.1f %6.1f", s.k_group, s.k_head);
     if (table == 6) printf(" %6.1f %6.1f %6.1f", s.bytes, s.rescued, s.redone);
+    if (table == 7) printf(" %6.2f", s.bytes);
+    if (table == 7 && v->options.method == SANTA_SAAP) printf(" %6.2f %6.1f", s.selected, s.mass);
+    else if (table == 7) printf(" %6s %6s", "-", "-");
     printf("  %7.4f %7.4f %6.1f\n", s.l2, s.cosine, s.top_1);
     emit_shares(csv, v, table, "all", &s);
     free(score);
@@ -1137,6 +1360,7 @@ static int print_variants(const run *r, int table, FILE *csv) {
     printf("   V/grp %% V/head");
     if (table == 3) printf("  K/grp K/head");
     if (table == 6) printf(" bytes %% rescue   redo");
+    if (table == 7) printf(" bytes %% select   mass");
     printf("   rel.L2  cosine  top-1\n");
     for (int i = 0; i < r->variant_count; i++)
         if ((i == 0 || r->variants[i].table == table) && print_variant(r, i, table, csv) != 0) return -1;
@@ -1235,6 +1459,16 @@ static int report(const run *r, FILE *csv) {
            "heads and per head, %% of dense; rel.L2, cosine: output of a head against dense at the same "
            "state, the first step\n"
            "of each answer, mean of heads, layers and queries; top-1: the first token is dense's, %%.\n");
+    if (r->c.tables & 1u << 6)
+        printf("Table 7: cl.: classifier, i.p.: q . centroid, with so many buckets; whole: l buckets as "
+               "published (window\n"
+               "512, 1 sink); drawn: so many keys for a group (window 64, 4 sinks); both: l buckets, and "
+               "keys of the others\n"
+               "drawn; w: window, u: uniform share, s: sinks. Bytes: K, V, a copy, 4 of the index for a "
+               "key, the router's\n"
+               "weights once a step and KV head, %% of K and V in 16 bits; select: far keys read, %%; "
+               "mass: share of\n"
+               "the softmax in the keys read, %%.\n");
     return 0;
 }
 
@@ -1267,10 +1501,21 @@ static int drop_unavailable(run *r, llama_error *e) {
     llama_state s;
     int kept = 0, status = llama_state_init(&s, &r->model, r->text.length + TASKS_ROOM, e);
     const char *last = "";
+    int routed = 0;
     for (int i = 0; i < r->variant_count && status == 0; i++) {
         s.proxy_bits = r->variants[i].proxy_bits;
         if (s.proxy_bits && llama_make_copies(&s, e) != 0) status = -1;
+        if (r->variants[i].options.method == SANTA_SAAP && !s.buckets) {
+            santa_buckets router[LAYER_BUDGETS_MAX_LAYERS];
+            for (int32_t k = 0; k < r->model.n_layers; k++) saap_get_layer(&r->files[0], k, &router[k]);
+            const int32_t token = TASKS_BOS;                /* begins the index, which a GPU may not have */
+            if (llama_state_route(&s, router, e) != 0
+                || (LLAMA_DEVICE == SANTA_CPU && llama_prefill(&s, &token, 1, 0, e) != 0))
+                status = -1;
+        }
+        if (status != 0) break;
         const santa_status why = llama_check(&s, &r->variants[i].options);
+        routed |= why == SANTA_OK && r->variants[i].options.method == SANTA_SAAP;
         if (why == SANTA_OK) r->variants[kept++] = r->variants[i];
         else if (why != SANTA_ERR_BACKEND_METHOD && why != SANTA_ERR_BACKEND_SCORES)
             status = llama_fail(e, "%s: %s", r->variants[i].method, santa_status_string(why));
@@ -1278,8 +1523,38 @@ static int drop_unavailable(run *r, llama_error *e) {
             fprintf(stderr, "left out: %s: %s\n", last = r->variants[i].method, santa_status_string(why));
     }
     r->variant_count = kept;
+    if (!routed) r->file_count = 0;                         /* no buckets on this device */
     llama_state_free(&s);
     return status;
+}
+
+/* The .saap files of the list. */
+static int load_routers(run *r, llama_error *e) {
+    const llama_model *m = &r->model;
+    const size_t row = (size_t)m->n_kv_heads * MAX_BUCKETS;
+    float *order = (float *)calloc(row * (size_t)(1 + m->n_layers), sizeof *order);
+    r->random_order = order;
+    if (!order) return llama_fail(e, "no memory for routers");
+    for (size_t i = 0; i < row * (size_t)m->n_layers; i++)
+        order[row + i] = (float)(tasks_mix((uint64_t)i + 1) >> 40) / 16777216.0f;
+    for (const char *at = r->c.buckets; *at; ) {
+        const size_t n = strcspn(at, ",");
+        char path[1024];
+        saap_file *f = &r->files[r->file_count];
+        if (r->file_count == MAX_ROUTERS || n >= sizeof path)
+            return llama_fail(e, "--buckets wants at most %d files", (int)MAX_ROUTERS);
+        memcpy(path, at, n);
+        path[n] = 0;
+        if (saap_load(path, f, e->text, sizeof e->text) != 0) return -1;
+        r->file_count++;
+        if (saap_check_model(f, m->n_layers, m->n_kv_heads, m->n_heads / m->n_kv_heads, m->head_dim,
+                             e->text, sizeof e->text) != 0) return -1;
+        if (f->hidden == 0 || f->num_buckets > MAX_BUCKETS)
+            return llama_fail(e, "%s: table 7 wants a classifier of at most %d buckets", path,
+                              (int)MAX_BUCKETS);
+        at += n + (at[n] == ',');
+    }
+    return r->file_count ? 0 : llama_fail(e, "--buckets wants a list of files");
 }
 
 static int prepare(run *r, llama_error *e) {
@@ -1305,6 +1580,10 @@ static int prepare(run *r, llama_error *e) {
     if (r->c.tables & 1u << 2) add_table_3(r);
     if (r->c.tables & 1u << 4) add_sensitivity(r);
     if (r->c.tables & 1u << 5) add_table_6(r);
+    if (r->c.tables & 1u << 6) {
+        if (load_routers(r, e) != 0) return -1;
+        add_table_7(r);
+    }
     return drop_unavailable(r, e);
 }
 
@@ -1368,6 +1647,8 @@ int main(int argc, char **argv) {
     free(r.means);
     free(r.cells);
     free(r.variants);
+    for (int i = 0; i < MAX_ROUTERS; i++) saap_free(&r.files[i]);
+    free(r.random_order);
     llama_free(&r.model);
     if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
         status = llama_fail(&e, "cannot write the output");
