@@ -342,7 +342,9 @@
      is the quotient's linearisation, as if the keys had no order: with a dozen draws .7 of the error.
    - num_samples = SANTA_NONE: nothing is drawn, as published. What is not visited is missing:
      on diffuse heads the output is far off however much mass was visited, and lse is too small.
-   Draws want no long window; without them take 512 local tokens and more.
+   Draws alone lose single keys that are far heavier than their bucket's others, buckets alone the
+   mass that is spread over all: take both. Draws want no long window; without them take 512 local
+   tokens and more.
    Training queries must look like those that are asked later: examples/saap has the numbers.
 
    >>options
@@ -737,7 +739,8 @@ typedef struct santa_proxy_options {
 
 /* SANTA_SAAP. Counts: 0 = default, SANTA_NONE = none. */
 typedef struct santa_saap_options {
-    int64_t num_probes;            /* buckets read whole, 0 = none if keys are drawn, else 32 */
+    int64_t num_probes;            /* buckets read whole, 0 = a 32nd of them, at least one, if keys
+                                      are drawn, else a 16th */
     int64_t sink_tokens;           /* first keys read exactly, 0 = 4 */
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 if keys are
                                       drawn, else 2047 */
@@ -2661,8 +2664,9 @@ static double santa__limit_of(double option, double by_default) {
     return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
 }
 
-/* The options with their defaults written out. bits: of the copy of K, if there is one. */
-static santa_options santa__resolved(const santa_options *o, int bits) {
+/* The options with their defaults written out. bits: of the copy of K, if there is one; buckets: of
+   the router. */
+static santa_options santa__resolved(const santa_options *o, int bits, int64_t buckets) {
     santa_options x = *o;
     santa_vattention_options *v = &x.vattention;
     const int draws = (santa_method_traits(x.method) & SANTA_DRAWS) != 0;
@@ -2680,7 +2684,8 @@ static santa_options santa__resolved(const santa_options *o, int bits) {
                                           2 * SANTA__MIN(x.num_samples, (int64_t)INT32_MAX));
     x.proxy.rescue_above = santa__limit_of(x.proxy.rescue_above, 0.25);
     x.proxy.exact_above = santa__limit_of(x.proxy.exact_above, bits == 2 ? 2.0 : 1.0);
-    x.saap.num_probes = santa__count_of(x.saap.num_probes, x.num_samples == SANTA_NONE ? 32 : 0);
+    x.saap.num_probes = santa__count_of(
+        x.saap.num_probes, SANTA__MAX(buckets / (x.num_samples == SANTA_NONE ? 16 : 32), 1));
     x.saap.sink_tokens = santa__count_of(x.saap.sink_tokens, 4);
     x.saap.local_tokens = santa__count_of(x.saap.local_tokens, x.num_samples == SANTA_NONE ? 2047 : 64);
     if (!(x.saap.uniform_share > 0.0)) x.saap.uniform_share = 0.1;
@@ -2710,7 +2715,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     if ((s = santa__check_options(a, o)) != SANTA_OK) return s;
     memset(&p, 0, sizeof p);
     p.a = *a;
-    p.o = santa__resolved(o, a->proxy_bits);
+    p.o = santa__resolved(o, a->proxy_bits, a->buckets ? a->buckets->num_buckets : 0);
     p.batch = a->q.shape[0];
     p.q_len = a->q.shape[1];
     p.heads = a->q.shape[2];
@@ -7025,7 +7030,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
     if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
-    *o = santa__resolved(given, 0);
+    *o = santa__resolved(given, 0, 0);
     o->dense_below = 0;
     o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */
     santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL, NULL);

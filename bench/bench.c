@@ -123,6 +123,7 @@ static void by_buckets(santa_options *o, int64_t n) {
 static void by_draws(santa_options *o, int64_t n) {
     (void)n;
     o->num_samples = 512;
+    o->saap.num_probes = SANTA_NONE;
 }
 
 enum { EVERY = TOKENS | FEATURES | PAGES };

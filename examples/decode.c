@@ -92,7 +92,7 @@ static const struct {
     { "buckets",         TEXT_IN(buckets),
       "FILE  saap: router of examples/saap/train.py for this very model" },
     { "probes",          INTEGER_IN(probes, 0, 65536),
-      "L  saap: buckets read whole  [0; without draws 32]" },
+      "L  saap: buckets read whole  [a 32nd; without draws a 16th]" },
     { "local",           INTEGER_IN(local, 0, INT32_MAX),
       "N  saap: last keys always read  [64; without draws 2047]" },
     { "scores",          CHOICE_IN(scores, score_methods),    "how q . k is computed" },

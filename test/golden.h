@@ -393,19 +393,19 @@
     {0, 0xc7f3f376u, 0xd51fec7cu}, /* 391: saap */
     {0, 0x1eeb00b5u, 0xd88114a1u}, /* 392: saap */
     {19, 0x59504978u, 0xd36bfda0u}, /* 393: saap */
-    {0, 0x11bae2ceu, 0x957c4642u}, /* 394: saap */
+    {0, 0x75aa0198u, 0x792fe97eu}, /* 394: saap */
     {0, 0xb6126c56u, 0xda12d969u}, /* 395: saap */
-    {0, 0x19072c79u, 0xb0bb2e35u}, /* 396: saap */
-    {1, 0x80469ba7u, 0x51e39166u}, /* 397: saap */
+    {0, 0xb074133du, 0xc8a20abcu}, /* 396: saap */
+    {1, 0x0969d8f9u, 0xd393cb6au}, /* 397: saap */
     {0, 0x175d3addu, 0x586d8516u}, /* 398: saap */
-    {1, 0x4732dd8du, 0xaff91efeu}, /* 399: saap */
+    {1, 0xab3da308u, 0x42d79422u}, /* 399: saap */
     {0, 0xcd2bc25au, 0x232bc532u}, /* 400: saap */
-    {0, 0x58ee74d5u, 0x84fc2993u}, /* 401: saap */
-    {0, 0xe03935e7u, 0xf5b3ba60u}, /* 402: saap */
+    {0, 0x73457772u, 0xc6c2b65eu}, /* 401: saap */
+    {0, 0xbd3471fbu, 0x2aac3fcdu}, /* 402: saap */
     {0, 0x1a42a9e0u, 0x9258d432u}, /* 403: saap */
-    {0, 0x274b6c54u, 0x9216f5e5u}, /* 404: saap */
-    {0, 0x828b06f4u, 0x70d06095u}, /* 405: saap */
-    {0, 0x0d534d15u, 0x4327b625u}, /* 406: saap */
-    {0, 0xa660fdb6u, 0xa0b72bc7u}, /* 407: saap */
-    {0, 0x48de57d3u, 0xba14d479u}, /* 408: saap */
-    {0, 0x50d13cc9u, 0x7bf5059du}, /* 409: saap */
+    {0, 0x84cb5ea2u, 0xd01a13abu}, /* 404: saap */
+    {0, 0x24f74660u, 0xeb3e5e62u}, /* 405: saap */
+    {3, 0x57aa4f2au, 0xc64d1987u}, /* 406: saap */
+    {1, 0x220490d5u, 0xbb5d79e7u}, /* 407: saap */
+    {4, 0x78c7cfd3u, 0x2b5dfdcau}, /* 408: saap */
+    {1, 0x8adb2ca0u, 0x9caf1aa6u}, /* 409: saap */

@@ -322,7 +322,7 @@ static inline void model(const routed *x, const santa_options *o, int64_t b, int
         size[c] = keys[c] ? 0.0 : -1.0;                          /* < 0: not to be drawn from */
     }
     /* the probed buckets: size 2, and 1 for each of their keys */
-    for (int64_t l = count_of(o->saap.num_probes, draws ? 0 : 32); l > 0; l--) {
+    for (int64_t l = count_of(o->saap.num_probes, ref_max(n / (draws ? 32 : 16), 1)); l > 0; l--) {
         int64_t best = -1;
         for (int64_t c = 0; c < n; c++)
             if (size[c] == 0.0 && (best < 0 || sum[c] > sum[best])) best = c;

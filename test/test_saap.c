@@ -199,7 +199,8 @@ static void growing(void) {
     as.s.head_dim_v = 200;
     build(&x, &as);
     one_hot(&x);
-    o[0] = plain(7); o[1] = plain(SANTA_NONE); o[2] = plain(1); o[3] = drawn(400, 0); o[4] = drawn(9, 2);
+    o[0] = plain(7); o[1] = plain(SANTA_NONE); o[2] = plain(1);
+    o[3] = drawn(400, SANTA_NONE); o[4] = drawn(9, 2);
     for (int i = 0; i < 5; i++) { o[i].saap.sink_tokens = 3; o[i].saap.local_tokens = 20; }
     x.p.a.seq_lens = x.p.seq_lens = ref_ints(1);
     rows_counted rows = {0, 0};
@@ -279,7 +280,7 @@ static void router(void) {
     CHECK_INT(buckets_read(&x, 2), 3);
     CHECK_INT(buckets_read(&x, 3), 7);
     CHECK_INT(buckets_read(&x, 65536), 7);
-    santa_options o = drawn(20, 0);
+    santa_options o = drawn(20, SANTA_NONE);
     x.r.key_norm = 0.25f;                                        /* nearly the same for all buckets */
     CHECK(run_and_verify(&x, &o, NULL, "a small key_norm"));
     release(&x);
@@ -319,7 +320,7 @@ static void router(void) {
     build_by_hand(&x, 1, 192, 6, one, 1, none);                  /* all keys in one bucket */
     CHECK_INT(buckets_read(&x, 1), 4);
     o.num_samples = 10;
-    o.saap.num_probes = 0;
+    o.saap.num_probes = SANTA_NONE;
     CHECK(run_and_verify(&x, &o, NULL, "drawn from one bucket"));
     release(&x);
     build_by_hand(&x, 1, 192, 1, one, 1, none);
@@ -370,7 +371,7 @@ static void ends(void) {
         double *exact = ref_doubles(rows * 33);
         for (int way = 0; way < 6; way++) {
             santa_options o = way == 0 ? ref_options(SANTA_DENSE, 0, 0) : way == 1 ? plain(as.buckets)
-                            : way == 2 ? drawn(300, 0) : way == 3 ? drawn(SANTA_MAX_SAMPLES, 3)
+                            : way == 2 ? drawn(300, SANTA_NONE) : way == 3 ? drawn(SANTA_MAX_SAMPLES, 3)
                             : way == 4 ? drawn(16, as.buckets) : plain(SANTA_NONE);
             if (way == 1 || way == 4) o.saap.local_tokens = 32;
             if (way == 5) o.saap.local_tokens = 300;
@@ -433,7 +434,8 @@ static void chances(void) {
         row right, other;
         routed x;
         build_draws(&x, 1, 10 + (uint64_t)turn);
-        santa_options o = drawn(samples, turn == 2 ? 2 : 0), off, only = plain(turn == 2 ? 2 : SANTA_NONE);
+        const int64_t probes = turn == 2 ? 2 : SANTA_NONE;
+        santa_options o = drawn(samples, probes), off, only = plain(probes);
         only.saap.local_tokens = 64;
         o.saap.uniform_share = turn == 1 ? 0.5 : 0.0;
         off = o;
@@ -472,7 +474,7 @@ static void chances(void) {
     routed x;
     row m;
     build_by_hand(&x, 1, 384, 3, home, 2, sure);
-    santa_options o = drawn(16, 0);
+    santa_options o = drawn(16, SANTA_NONE);
     double n = 0.0;
     model(&x, &o, 0, 0, 0, 0.5, &m);
     for (int64_t i = 0; i < 200; i++) {
@@ -494,7 +496,7 @@ static void estimates(void) {
         routed x;
         build_draws(&x, 0, 20 + (uint64_t)turn);
         for (int more = 0; more < 2; more++) {
-            santa_options o = drawn(more ? 96 : 12, 0);
+            santa_options o = drawn(more ? 96 : 12, SANTA_NONE);
             double exact[12], absolute[12], one[12], mean[3 * 12] = {0.0}, sum[3 * 12] = {0.0},
                    squares[3 * 12] = {0.0}, top[3 * 13] = {0.0}, tops[3 * 13] = {0.0}, bar = 0.0, z,
                    fixed = 0.0;
@@ -547,7 +549,7 @@ static void estimates(void) {
                   square[1]);
         CHECK_MSG(bias[1] < 0.25 * bias[0] && bias[0] < 0.5 * square[0], "squared bias %.3g, %.3g", bias[0],
                   bias[1]);
-        santa_options o = drawn(1, 0);                           /* too few to tell */
+        santa_options o = drawn(1, SANTA_NONE);                           /* too few to tell */
         if (ref_run(&x.p, &o, NULL)) CHECK(x.p.std_error[0] > 1e38f);
         release(&x);
     }
@@ -622,7 +624,7 @@ static void random_problems(void) {
                 x.p.seq_lens[b] -= (int32_t)test_below(&r, ref_min(ref_len(&x.p, b), 150) + 1);
         for (int way = 0; way < 3; way++) {
             santa_options o = way == 0 ? plain(1 + test_below(&r, 12))
-                            : drawn(1 + test_below(&r, 60), way == 2 ? 1 + test_below(&r, 5) : 0);
+                            : drawn(1 + test_below(&r, 60), way == 2 ? 1 + test_below(&r, 5) : SANTA_NONE);
             o.offset = (uint64_t)turn;
             o.saap.local_tokens  = way == 0 && turn % 5 == 0 ? 0 : test_below(&r, 90) - 1;
             o.saap.sink_tokens   = test_below(&r, 12) - 1;
@@ -736,7 +738,7 @@ static void same_bits(void) {
 static void poison(void) {
     for (int turn = 0; turn < 12; turn++) {
         shape as = shape_make(6, 2, 300, 24, 10);
-        santa_options o = turn % 2 ? plain(3) : drawn(20, turn % 4 / 2), how;
+        santa_options o = turn % 2 ? plain(3) : drawn(20, turn % 4 == 2 ? 1 : SANTA_NONE), how;
         int64_t near = 0;
         routed x, y;
         row    m;

@@ -339,7 +339,7 @@ static void add_routers(run *r, int f) {
             for (int i = 1; i < COUNT(samples); i++) {
                 snprintf(name, sizeof name, "%s %d, drawn%s", names[route], buckets, wide ? ", w 512" : "");
                 snprintf(budget, sizeof budget, "%d", (int)samples[i]);
-                add_routed(r, name, budget, route, f, 0, samples[i], wide ? 512 : 64);
+                add_routed(r, name, budget, route, f, SANTA_NONE, samples[i], wide ? 512 : 64);
             }
     for (int route = CLASSIFIER; route <= INNER_PRODUCT; route++)
         for (int k = 0; k < 4; k++)                         /* 1 / 64 .. 1 / 8 of the buckets */
@@ -378,7 +378,7 @@ static void add_table_7(run *r) {
     }
     for (int64_t samples = 128; samples <= 2048; samples *= 2) {
         snprintf(budget, sizeof budget, "%d", (int)samples);
-        add_routed(r, "uniform, drawn", budget, NO_ROUTE, 0, 0, samples, 64)->uniform_share = 1.0;
+        add_routed(r, "uniform, drawn", budget, NO_ROUTE, 0, SANTA_NONE, samples, 64)->uniform_share = 1.0;
     }
     for (int f = 0; f < r->file_count; f++) add_routers(r, f);
     for (int both = 0; both < 2; both++)                    /* the defaults, one by one */
@@ -387,7 +387,7 @@ static void add_table_7(run *r) {
             snprintf(name, sizeof name, "cl. %d, %s, %c %g", (int)r->files[0].num_buckets,
                      both ? "both" : "drawn", settings[i].what, settings[i].value);
             santa_saap_options *o = add_routed(r, name, both ? "l 2, 256" : "512", CLASSIFIER, 0,
-                                               both ? 2 : 0, both ? 256 : 512, 64);
+                                               both ? 2 : SANTA_NONE, both ? 256 : 512, 64);
             if (settings[i].what == 'u') o->uniform_share = settings[i].value;
             else if (settings[i].what == 'w') o->local_tokens = count;
             else o->sink_tokens = count;
