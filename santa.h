@@ -200,8 +200,8 @@
    - num_threads = t when this file is compiled with -fopenmp.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
    speed, since they take work as they get through with it. Where there are few items, or K is
-   token-major (NHD), they share the keys of a long row; parallel_for is then called more than
-   once, for a round of the threads each time.
+   token-major (NHD), they share the keys of a long row (not vattention's and saap's);
+   parallel_for is then called more than once, for a round of the threads each time.
    parallel_for must run every task exactly once before it returns. (A task that is
    dropped is made up for by the others only where the compiler has atomic operations, as
    gcc and clang do.)
@@ -217,7 +217,7 @@
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
    of 4 take 2.2 MB; with a copy of K 8 bytes per key more. vAttention with a predictor needs 4.25
-   bytes per key.
+   bytes per key, saap 4, and 4 per bucket and head of a group.
    K and V may have any alignment. Rows that start on a cache line (64 bytes) are read up to
    half faster, and caches in 2 MB pages (madvise on Linux) 10 to 25 % faster.
    All pointers stay yours. out, lse, std_error must not overlap the inputs or each other, and
@@ -745,7 +745,8 @@ typedef struct santa_saap_options {
     int64_t local_tokens;          /* last keys read exactly, at least so many, 0 = 64 if keys are
                                       drawn, else 2047 */
     double  uniform_share;         /* of draws that do not ask the router, 0 = 0.1 */
-    int     measure_mass;          /* 1: stats.covered_mass; reads all of K */
+    int     measure_mass;          /* 1: stats.covered_mass. Reads all of K once more, which no
+                                      count of rows in stats knows of */
 } santa_saap_options;
 
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
