@@ -6052,11 +6052,19 @@ static void santa__routed_errors(const santa__job *j, const santa__picks *l, con
     }
 }
 
-/* Share of each head's softmax in the keys whose bits are set. */
-static void santa__measure_mass(const santa__job *j, const uint64_t *seen, santa__tally *tally) {
+static int santa__is_far(santa__part_of part, int64_t key) { return key >= part.from && key < part.to; }
+
+/* Share of each head's softmax in the keys that were read: those that are not far, these, and the
+   drawn ones. */
+static void santa__measure_mass(const santa__job *j, santa__part_of part, const int32_t *visited,
+                                int64_t count, const santa__picks *l, santa__tally *tally) {
     const santa__range *r = &j->range[0];
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     float *u = j->scores, max[SANTA__SLICE], sum[SANTA__SLICE];
     int64_t at, g, h, i, n;
+    memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
+    for (i = 0; i < count; i++) santa__set_bit(seen, visited[i] - r->begin);
+    for (i = 0; i < l->rows; i++) santa__set_bit(seen, l->index[i] - r->begin);
     for (g = 0; g < j->group; g += SANTA__SLICE) {
         const int64_t few = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
         double all[SANTA__SLICE] = {0.0}, read[SANTA__SLICE] = {0.0};
@@ -6075,7 +6083,7 @@ static void santa__measure_mass(const santa__job *j, const uint64_t *seen, santa
                 all[h] = all[h] * (double)keep + (double)sum[h] * (double)add;
                 read[h] *= (double)keep;
                 for (i = 0; i < n; i++)
-                    if (santa__has_bit(seen, at + i - r->begin))
+                    if (!santa__is_far(part, at + i) || santa__has_bit(seen, at + i - r->begin))
                         read[h] += (double)u[h * SANTA_BLOCK + i] * (double)add;
             }
         }
@@ -6158,7 +6166,7 @@ static void santa__routed_row(santa__job *j, int64_t span, int64_t from, int64_t
     float *share = SANTA__PART(float, j, shares);
     int32_t *visited = SANTA__PART(int32_t, j, visit);
     santa__picks l;
-    int64_t g, c, i, far, fixed, whole = 0;
+    int64_t g, c, far, fixed, whole = 0;
     (void)span; (void)from; (void)to;
     memset(&l, 0, sizeof l);
     l.index = SANTA__PART(int32_t, j, index);
@@ -6189,16 +6197,7 @@ static void santa__routed_row(santa__job *j, int64_t span, int64_t from, int64_t
     santa__attend_drawn(j, 0, j->group, mass, &l, head);
     santa__finish_routed(j, &l, far - whole, head);
     santa__count_buckets(j, bucket, far, tally);
-    if (o->measure_mass) {
-        const int64_t begin = j->range[0].begin, end = j->range[0].end;
-        uint64_t *seen = SANTA__PART(uint64_t, j, seen);
-        memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
-        for (i = begin; i < part.from; i++) santa__set_bit(seen, i - begin);
-        for (i = part.to; i < end; i++) santa__set_bit(seen, i - begin);
-        for (i = 0; i < whole; i++) santa__set_bit(seen, visited[i] - begin);
-        for (i = 0; i < l.rows; i++) santa__set_bit(seen, l.index[i] - begin);
-        santa__measure_mass(j, seen, tally);
-    }
+    if (o->measure_mass) santa__measure_mass(j, part, visited, whole, &l, tally);
     for (c = 0; c < x.buckets && far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
     j->stats->far_rows += part.to - part.from;
     j->stats->visited_rows += whole + l.rows;
