@@ -791,12 +791,12 @@ static void proxy_copies(void) {
 }
 
 /* A call by buckets, and keys to assign. */
-static santa_tensor keys;
+static santa_tensor new_keys;
 static int32_t slot[BATCH];
 static void reset_saap(void) {
     reset();
     o.method = SANTA_SAAP;
-    keys = a.k;
+    new_keys = a.k;
     for (int b = 0; b < BATCH; b++) slot[b] = b;
 }
 
@@ -807,7 +807,7 @@ static void buckets(void) {
     do {                                                                                                   \
         reset_saap();                                                                                      \
         change;                                                                                            \
-        EXPECT(status, santa_buckets_assign(&a, &keys, 0, NULL));                                          \
+        EXPECT(status, santa_buckets_assign(&a, &new_keys, 0, NULL));                                          \
     } while (0)
     santa_buckets none;
     memset(&none, 0, sizeof none);
@@ -850,36 +850,36 @@ static void buckets(void) {
     GOOD_SAAP(router.r->q = a.q);
 
     BAD_ASSIGN(OK, (void)0);
-    EXPECT(ERR_NULL_ARGUMENT, santa_buckets_assign(NULL, &keys, 0, NULL));
+    EXPECT(ERR_NULL_ARGUMENT, santa_buckets_assign(NULL, &new_keys, 0, NULL));
     EXPECT(ERR_NULL_ARGUMENT, santa_buckets_assign(&a, NULL, 0, NULL));
-    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, -2, NULL));
-    EXPECT(OK, santa_buckets_assign(&a, &keys, -1, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, -2, NULL));
+    EXPECT(OK, santa_buckets_assign(&a, &new_keys, -1, NULL));
     BAD_ASSIGN(ERR_BUCKETS_NULL, a.buckets = NULL);
-    BAD_ASSIGN(ERR_BUCKETS_NULL, keys.data = NULL);
+    BAD_ASSIGN(ERR_BUCKETS_NULL, new_keys.data = NULL);
     BAD_ASSIGN(ERR_BUCKETS_NULL, none = *router.r; none.index = NULL; a.buckets = &none);
     BAD_ASSIGN(ERR_BUCKETS_INDEX, none = *router.r; none.index = (char *)none.index + 2; a.buckets = &none);
-    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[0]++);
-    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[2]--);
-    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.shape[3]--);
-    BAD_ASSIGN(ERR_BUCKETS_KEYS, keys.device = SANTA_CUDA);
-    BAD_ASSIGN(ERR_SHAPE, keys.shape[1] = 0);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, new_keys.shape[0]++);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, new_keys.shape[2]--);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, new_keys.shape[3]--);
+    BAD_ASSIGN(ERR_BUCKETS_KEYS, new_keys.device = SANTA_CUDA);
+    BAD_ASSIGN(ERR_SHAPE, new_keys.shape[1] = 0);
     BAD_ASSIGN(ERR_SHAPE, a.k.shape[1] = -5);
     BAD_ASSIGN(ERR_SEQ_LEN, lens[0] = LEN + 1);
     BAD_ASSIGN(ERR_BUCKETS_SLOT, slot[0] = slot[1]; router.r->slots = slot);
-    BAD_ASSIGN(ERR_BUCKETS_HEAD_DIM, a.k.shape[3] = keys.shape[3] = 1025);
-    BAD_ASSIGN(ERR_NO_BACKEND, a.k.device = keys.device = SANTA_CUDA);
+    BAD_ASSIGN(ERR_BUCKETS_HEAD_DIM, a.k.shape[3] = new_keys.shape[3] = 1025);
+    BAD_ASSIGN(ERR_NO_BACKEND, a.k.device = new_keys.device = SANTA_CUDA);
     reset_saap();
     o.num_threads = -1;
-    EXPECT(ERR_THREADS, santa_buckets_assign(&a, &keys, 0, &o));
+    EXPECT(ERR_THREADS, santa_buckets_assign(&a, &new_keys, 0, &o));
     reset_saap();
     o.item_end = BATCH * KV_HEADS + 1;
-    EXPECT(ERR_ITEMS, santa_buckets_assign(&a, &keys, 0, &o));
+    EXPECT(ERR_ITEMS, santa_buckets_assign(&a, &new_keys, 0, &o));
     reset_saap();
-    keys.shape[1] = 4;
-    EXPECT(OK, santa_buckets_assign(&a, &keys, 0, NULL));
-    EXPECT(OK, santa_buckets_assign(&a, &keys, 4, NULL));
-    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, 9, NULL));
-    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &keys, -1, NULL));
+    new_keys.shape[1] = 4;
+    EXPECT(OK, santa_buckets_assign(&a, &new_keys, 0, NULL));
+    EXPECT(OK, santa_buckets_assign(&a, &new_keys, 4, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, 9, NULL));
+    EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, -1, NULL));
     CHECK_INT(santa_buckets_find(&a, 0, 0, 8), -1);
     CHECK(santa_buckets_find(&a, 0, 0, 7) >= 0);
     CHECK_INT(santa_buckets_find(&a, -1, 0, 1), -1);
@@ -888,7 +888,7 @@ static void buckets(void) {
     CHECK_INT(santa_buckets_find(&a, 0, 0, -1), -1);
     CHECK_INT(santa_buckets_find(NULL, 0, 0, 1), -1);
     memset(router.r->index, 0xff, 64);
-    EXPECT(ERR_BUCKETS_INDEX, santa_buckets_assign(&a, &keys, 8, NULL));
+    EXPECT(ERR_BUCKETS_INDEX, santa_buckets_assign(&a, &new_keys, 8, NULL));
     CHECK_INT(santa_buckets_size(NULL), 0);
     a.buckets = NULL;
     CHECK_INT(santa_buckets_size(&a), 0);
@@ -1320,8 +1320,8 @@ static void backend(void) {
     a.k.device = SANTA_CUDA;
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_encode(&a, 0, LEN, NULL));
     EXPECT(ERR_BACKEND_PROXY, santa_proxy_append(&a, 1, NULL));
-    keys = a.k;
-    EXPECT(ERR_BACKEND_BUCKETS, santa_buckets_assign(&a, &keys, 0, NULL));
+    new_keys = a.k;
+    EXPECT(ERR_BACKEND_BUCKETS, santa_buckets_assign(&a, &new_keys, 0, NULL));
     santa_backend able = fake;
     able.proxy_encode = fake_encode;
     EXPECT(OK, santa_register_backend(SANTA_CUDA, &able));
