@@ -150,9 +150,10 @@
                      may leave the range of V. As with sys, no theorem bounds the variance for
                      every order of V. CPU only.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
-                     the sinks, the local tokens and some of the other keys, K and V alike: what
-                     num_samples draws, weighed by the chance they had (consistent, not
-                     unbiased), or whole buckets only, as the paper does (biased). CPU only.
+                     the sinks, the local tokens and some of the other keys, K and V alike: a few
+                     whole buckets, and num_samples of their other keys, weighed by the chance
+                     they had to be drawn (consistent, not unbiased); or buckets alone, as in the
+                     paper (biased). CPU only.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -184,7 +185,8 @@
    (NHD, HND, any row stride), page size, number of threads, item range and tile_size of prop.
    Keys are handled in blocks of SANTA_BLOCK = 64 counted from token 0; sums inside a block are
    f32 in a fixed order that follows the instruction set's lanes, sums of block masses are f64
-   from the first block to the last; sampled rows are added in ascending order.
+   from the first block to the last; sampled rows are added in ascending order (saap's bucket by
+   bucket).
    Not covered: another instruction set (options.isa) or -ffast-math may round a score
    differently, which can move a draw to a neighbouring key when its threshold lies within
    rounding of a boundary. The random numbers themselves are the same bits everywhere.
