@@ -329,7 +329,7 @@
    with batch norm folded into w1 and b1. Without one (hidden = 0) f(q) is the softmax of sm_scale
    key_norm q . centroid: the paper's k-means baseline. Keys and queries are those before RoPE.
    examples/saap has the trainer and the file format.
-   santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 4 a bucket.
+   santa_buckets_assign puts keys into an index as they come: 6 bytes a key and KV head, 8 a bucket.
    Read exactly, whatever the router says: the first keys, the last ones, and those behind the last
    64 that are whole (options.saap). The other keys are the far ones. What is done with them:
    - num_probes = l: the l buckets of the largest sum of f over the group's heads are read whole
