@@ -202,8 +202,8 @@
    - num_threads = t when this file is compiled with -fopenmp.
    Promised: no bit depends on the number of threads or on who did what. Threads may differ in
    speed, since they take work as they get through with it. Where there are few items, or K is
-   token-major (NHD), they share the keys of a long row (not vattention's and saap's);
-   parallel_for is then called more than once, for a round of the threads each time.
+   token-major (NHD), they share the keys of a long row (not vattention's, saap's only in few
+   items); parallel_for is then called more than once, for a round of the threads each time.
    parallel_for must run every task exactly once before it returns. (A task that is
    dropped is made up for by the others only where the compiler has atomic operations, as
    gcc and clang do.)
@@ -2769,7 +2769,7 @@ typedef struct santa__plan {
     uint64_t scores, block_max, block_sum, prefix, seen, index, count, weight, combs, states;
     uint64_t chosen, drawn, keys, va, va_rows;
     uint64_t units, masses, chance, sums, anchor;
-    uint64_t route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
+    uint64_t routed, route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
     int64_t buckets, units_hidden;          /* of its router */
     uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
     santa__format format;                   /* of the copy of K */
@@ -2960,6 +2960,17 @@ static void santa__needs_vattention(santa__plan *p) {
     p->va_rows = santa__part(p, 3 * p->queries * p->dv, 4);
 }
 
+/* The keys that a row leaves to a copy or to buckets, from .. to - 1; it reads all others exactly. */
+typedef struct santa__part_of { int64_t from, to; } santa__part_of;
+
+/* What a row reads: far keys are part's, of which so many in buckets; then how many that are not
+   far, in whole buckets, drawn. */
+typedef struct santa__routed {
+    santa__part_of part;
+    int64_t far, fixed, whole, drawn;
+    int is_bad;                              /* its query gives NaN */
+} santa__routed;
+
 /* A bucket's keys between those that are always read: where they begin in the index, how many. */
 typedef struct santa__bucket { int64_t first, count; float size; int is_read; } santa__bucket;
 
@@ -2981,7 +2992,8 @@ static void santa__needs_routed(santa__plan *p) {
     p->weight = santa__part(p, group * p->capacity, 4);
     p->masses = santa__part(p, group, sizeof(santa__mass));
     p->heads = santa__part(p, group, sizeof(santa__copied_head));
-    p->sums = santa__part(p, group * p->dv, 4);
+    p->routed = santa__part(p, 1, sizeof(santa__routed));
+    santa__plan_states(p, p->is_shared ? p->chunks : 1);
 }
 
 /* How many different keys one query may pick of n. */
@@ -3026,12 +3038,14 @@ static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 
    or if the cache is token-major. Such a cache is read as one stretch of memory only for all
    its heads together: if two threads take half the heads each, each core's prefetcher loads the
    other core's half. Rows must be long enough to pay for another round of the threads.
-   vAttention reads what its sums so far tell it to. */
+   vAttention reads what its sums so far tell it to; saap's rows are in no order. */
 static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
-    if (threads == 1 || santa__has_traits(&p->o, SANTA_ADAPTS) || n < SANTA__TEAM_KEYS) return 0;
+    const int is_routed = santa__has_traits(&p->o, SANTA_ROUTES);
+    if (threads == 1 || n < SANTA__TEAM_KEYS) return 0;
+    if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
-    return santa__is_token_major(p)
+    return santa__is_token_major(p) && !is_routed
            && (!santa__has_traits(&p->o, SANTA_EXACT) || santa__is_even(n / santa__chunk(n), threads));
 }
 
@@ -4130,7 +4144,7 @@ static int64_t santa__one_piece(const santa__job *j) { (void)j; return 1; }
 
 /* What makes a method, in the order of SANTA_METHOD_LIST. capacity: of one query's picks.
    needs: its parts of the workspace. draw: from masses, or NULL. */
-enum { SANTA__PHASES = 2 };
+enum { SANTA__PHASES = 3 };
 typedef struct santa__method {
     int64_t (*capacity)(const santa_options *o, int64_t n);
     void (*needs)(santa__plan *p);
@@ -4835,9 +4849,6 @@ static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, in
 /* ------------------------------------------------------------ >>proxied */
 
 /* Methods that take their scores from a copy of K, see >>proxy. */
-
-/* The keys that a row scores by the copy, from .. to - 1; it reads all its others exactly. */
-typedef struct santa__part_of { int64_t from, to; } santa__part_of;
 
 static santa__part_of santa__copied_keys(const santa__job *j, const santa__range *r) {
     const santa_proxy_options *o = &j->o->proxy;
@@ -6054,18 +6065,16 @@ static void santa__routed_errors(const santa__job *j, const santa__picks *l, con
     }
 }
 
-static int santa__is_far(santa__part_of part, int64_t key) { return key >= part.from && key < part.to; }
-
-/* Share of each head's softmax in the keys that were read: those that are not far, these, and the
-   drawn ones. */
-static void santa__measure_mass(const santa__job *j, santa__part_of part, const int32_t *visited,
-                                int64_t count, const santa__picks *l, santa__tally *tally) {
+/* Share of each head's softmax in the keys that were read. */
+static void santa__measure_mass(const santa__job *j, const santa__routed *routed, const santa__picks *l,
+                                santa__tally *tally) {
     const santa__range *r = &j->range[0];
+    const int32_t *key = SANTA__PART(int32_t, j, visit);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     float *u = j->scores, max[SANTA__SLICE], sum[SANTA__SLICE];
     int64_t at, g, h, i, n;
     memset(seen, 0, (size_t)j->plan->words * sizeof *seen);
-    for (i = 0; i < count; i++) santa__set_bit(seen, visited[i] - r->begin);
+    for (i = 0; i < routed->fixed + routed->whole; i++) santa__set_bit(seen, key[i] - r->begin);
     for (i = 0; i < l->rows; i++) santa__set_bit(seen, l->index[i] - r->begin);
     for (g = 0; g < j->group; g += SANTA__SLICE) {
         const int64_t few = SANTA__MIN(j->group - g, (int64_t)SANTA__SLICE);
@@ -6085,7 +6094,7 @@ static void santa__measure_mass(const santa__job *j, santa__part_of part, const 
                 all[h] = all[h] * (double)keep + (double)sum[h] * (double)add;
                 read[h] *= (double)keep;
                 for (i = 0; i < n; i++)
-                    if (!santa__is_far(part, at + i) || santa__has_bit(seen, at + i - r->begin))
+                    if (santa__has_bit(seen, at + i - r->begin))
                         read[h] += (double)u[h * SANTA_BLOCK + i] * (double)add;
             }
         }
@@ -6155,58 +6164,104 @@ static void santa__finish_routed(const santa__job *j, const santa__picks *l, int
     }
 }
 
-/* All of one query row, see santa__phase. */
-static void santa__routed_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    const santa_saap_options *o = &j->o->saap;
-    const santa__index x = santa__index_of(&j->p->a, santa__slot_of(&j->p->a, j->batch), j->kv_head);
-    const santa__part_of part = santa__far_keys(j, &x);
-    const int64_t dv = j->v.dim, stride = (x.buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
+static santa__index santa__index_of_job(const santa__job *j) {
+    return santa__index_of(&j->p->a, santa__slot_of(&j->p->a, j->batch), j->kv_head);
+}
+
+/* Which keys the row reads: those that are not far, those of whole buckets behind them, and the
+   drawn ones. */
+static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__index x = santa__index_of_job(j);
+    const int64_t stride = (x.buckets + SANTA_BLOCK - 1) / SANTA_BLOCK * SANTA_BLOCK;
     santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
+    santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    float *share = SANTA__PART(float, j, shares);
+    int32_t *key = SANTA__PART(int32_t, j, visit);
+    santa__picks l;
+    (void)span; (void)from; (void)to;
+    memset(&l, 0, sizeof l);
+    l.index = SANTA__PART(int32_t, j, index);
+    r->part = santa__far_keys(j, &x);
+    r->far = santa__find_buckets(&x, r->part, bucket);
+    r->is_bad = r->far > 0 && !santa__route(j, share, stride);
+    if (r->is_bad) r->far = 0;
+    if (r->far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
+    if (r->far > 0 && j->o->num_samples != SANTA_NONE) {
+        santa__chances(j, share, stride, bucket);
+        santa__draw_buckets(j, &x, bucket, &l, SANTA__PART(float, j, chance));
+    }
+    r->drawn = l.rows;
+    r->fixed = santa__list_range(key, 0, j->range[0].begin, r->part.from);
+    r->fixed = santa__list_range(key, r->fixed, r->part.to, j->range[0].end);
+    r->whole = r->far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
+    santa__states_begin(j, 0);
+}
+
+/* Threads that share a job find its chunks among as many as there may be. */
+static int64_t santa__num_visits(const santa__job *j) {
+    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    const int64_t keys = r->fixed + r->whole;
+    return j->is_shared ? j->plan->chunks : (keys + santa__chunk(keys) - 1) / santa__chunk(keys);
+}
+
+static void santa__add_chunk(const santa__job *j, int64_t state) {
+    int64_t g;
+    for (g = 0; g < j->group; g++)
+        santa__state_add(&santa__states(j, 0)[g], &santa__states(j, state)[g], j->v.dim);
+}
+
+/* The keys that are read for sure, in chunks as in >>dense. */
+static void santa__attend_visited(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    const int64_t keys = r->fixed + r->whole, chunk = santa__chunk(keys);
+    int64_t c;
+    (void)span;
+    for (c = from; c < to && c * chunk < keys; c++) {
+        const int64_t state = j->is_shared ? 1 + c : 1;
+        santa__states_begin(j, state);
+        santa__attend_keys(j, 0, SANTA__PART(int32_t, j, visit) + c * chunk, 0,
+                           SANTA__MIN(chunk, keys - c * chunk), santa__states(j, state),
+                           sizeof(santa__state), SANTA__NO_MOMENTS);
+        if (!j->is_shared) santa__add_chunk(j, 1);
+    }
+}
+
+static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__routed *r = SANTA__PART(santa__routed, j, routed);
+    const int64_t keys = r->fixed + r->whole, buckets = j->p->a.buckets->num_buckets;
+    const santa__bucket *bucket = SANTA__PART(santa__bucket, j, spans);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__tally *tally = SANTA__PART(santa__tally, j, tally);
-    float *share = SANTA__PART(float, j, shares);
-    int32_t *visited = SANTA__PART(int32_t, j, visit);
     santa__picks l;
-    int64_t g, c, far, fixed, whole = 0;
+    int64_t g, c;
     (void)span; (void)from; (void)to;
+    for (c = 0; j->is_shared && c * santa__chunk(keys) < keys; c++) santa__add_chunk(j, 1 + c);
     memset(&l, 0, sizeof l);
+    l.rows = r->drawn;
     l.index = SANTA__PART(int32_t, j, index);
     l.weight = SANTA__PART(float, j, weight);
     memset(l.weight, 0, (size_t)(j->group * j->plan->capacity) * sizeof *l.weight);
     memset(head, 0, (size_t)j->group * sizeof *head);
-    for (g = 0; g < j->group; g++)
-        santa__state_begin(&head[g].state, SANTA__PART(float, j, sums) + g * dv, NULL, dv);
-    far = santa__find_buckets(&x, part, bucket);
-    if (far > 0 && !santa__route(j, share, stride)) {
-        for (g = 0; g < j->group; g++) head[g].state.bad = 1;
-        far = 0;
-    }
-    if (far > 0 && o->num_probes > 0) santa__probe(j, share, stride, bucket);
-    if (far > 0 && j->o->num_samples != SANTA_NONE) {
-        santa__chances(j, share, stride, bucket);
-        santa__draw_buckets(j, &x, bucket, &l, SANTA__PART(float, j, chance));
-    }
-    fixed = santa__attend_fixed(j, 0, part, head);
-    if (far > 0) whole = santa__visit(&x, bucket, visited);
-    santa__attend_keys(j, 0, visited, 0, whole, &head->state, sizeof *head, SANTA__NO_MOMENTS);
     for (g = 0; g < j->group; g++) {
+        head[g].state = santa__states(j, 0)[g];
+        head[g].state.bad |= r->is_bad;
         memset(&mass[g], 0, sizeof mass[g]);
         mass[g].m = head[g].state.m;
         mass[g].total = 1.0;
         mass[g].chance = SANTA__PART(float, j, chance);
     }
     santa__attend_drawn(j, 0, j->group, mass, &l, head);
-    santa__finish_routed(j, &l, far - whole, head);
-    santa__count_buckets(j, bucket, far, tally);
-    if (o->measure_mass) santa__measure_mass(j, part, visited, whole, &l, tally);
-    for (c = 0; c < x.buckets && far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
-    j->stats->far_rows += part.to - part.from;
-    j->stats->visited_rows += whole + l.rows;
-    j->stats->k_rows_read += fixed + whole + l.rows;
-    j->stats->v_rows_read += fixed + whole + l.rows;
-    j->stats->v_rows_head += (fixed + whole + l.rows) * j->group;
-    j->stats->draws += l.rows;
+    santa__finish_routed(j, &l, r->far - r->whole, head);
+    santa__count_buckets(j, bucket, r->far, tally);
+    if (j->o->saap.measure_mass) santa__measure_mass(j, r, &l, tally);
+    for (c = 0; c < buckets && r->far > 0; c++) j->stats->visited_buckets += bucket[c].is_read;
+    j->stats->far_rows += r->part.to - r->part.from;
+    j->stats->visited_rows += r->whole + r->drawn;
+    j->stats->k_rows_read += keys + r->drawn;
+    j->stats->v_rows_read += keys + r->drawn;
+    j->stats->v_rows_head += (keys + r->drawn) * j->group;
+    j->stats->draws += r->drawn;
 }
 
 /* ------------------------------------------------------------ >>methods-code */
@@ -6227,7 +6282,8 @@ static const santa__phase santa__phases_copied[SANTA__PHASES] = {
     { santa__num_copied, santa__copied_blocks, 0 }, { santa__one_piece, santa__copied_rows, 0 }
 };
 static const santa__phase santa__phases_routed[SANTA__PHASES] = {
-    { santa__one_piece, santa__routed_row, 0 }, { NULL, NULL, 0 }
+    { santa__one_piece, santa__route_row, 0 }, { santa__num_visits, santa__attend_visited, 0 },
+    { santa__one_piece, santa__end_routed, 0 }
 };
 #define santa__draw_none NULL
 

@@ -452,9 +452,10 @@ static void shared_keys(void) {
                 const int token_major =
                     s.layout == REF_NHD && kv > 1 &&
                     (m != SANTA_DENSE || (s.window ? s.window : length) >= 2048 * threads);
+                const unsigned traits = santa_method_traits(o.method);
                 const int share =
-                    (2 * threads > batch * kv || token_major) && length > 1024
-                    && !(santa_method_traits(o.method) & SANTA_ADAPTS);
+                    (2 * threads > batch * kv || (token_major && !(traits & SANTA_ROUTES))) && length > 1024
+                    && (!(traits & SANTA_ADAPTS) || (traits & SANTA_ROUTES));
                 CHECK_MSG(o.dense_below || (rounds > 1) == share,
                           "%s, %s: parallel_for was called %d times", santa_method_name(o.method), what,
                           rounds);
