@@ -807,7 +807,7 @@ static void buckets(void) {
     do {                                                                                                   \
         reset_saap();                                                                                      \
         change;                                                                                            \
-        EXPECT(status, santa_buckets_assign(&a, &new_keys, 0, NULL));                                          \
+        EXPECT(status, santa_buckets_assign(&a, &new_keys, 0, NULL));                                      \
     } while (0)
     santa_buckets none;
     memset(&none, 0, sizeof none);
