@@ -13,6 +13,8 @@ BUILD=${BUILD:-build}
 LINKED=-DSANTA_IMPLEMENTATION_DONE
 # For emulators and valgrind: the suites that do not run the same code very often.
 SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ pps/ proxy/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/ saap/ k-means/"
+# For the slowest of them: what depends on the instruction set or the order of bytes.
+SLOWEST_MACHINE="convert/ random/ kernels/ dense/ q8_0/ pps/ proxy/ errors/ golden/ saap/ saap-file/ k-means/"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {

@@ -171,10 +171,10 @@ list() {
     # The longest first, so that the workers end together.
     # shellcheck disable=SC2086
     {
-    cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $SLOW_MACHINE
+    cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $SLOWEST_MACHINE
     cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $SLOW_MACHINE determinism/
     cell "arm64 with dotprod and bf16 under qemu"    arm_products
-    cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar $SLOW_MACHINE
+    cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar $SLOWEST_MACHINE
     cell "x86-64 without AVX-512 under qemu"         x86 max avx2 kernels/ dense/ determinism/
     }
     cell "32-bit, whole suite"                       whole_32_bit
