@@ -5879,8 +5879,6 @@ static int santa__route(const santa__job *j, float *share, int64_t stride) {
     const santa_tensor *from = r->q.data ? &r->q : &j->p->a.q;
     const int64_t d = j->k.dim, buckets = r->num_buckets, units = r->hidden;
     const char *centroids = (const char *)r->centroids + santa__bytes(r->dtype, j->kv_head * buckets * d);
-    const char *w1 = (const char *)r->w1 + santa__bytes(r->dtype, j->kv_head * units * d);
-    const char *w2 = (const char *)r->w2 + santa__bytes(r->dtype, j->kv_head * buckets * units);
     float *q = SANTA__PART(float, j, route), *hidden = SANTA__PART(float, j, hidden);
     char *packed = SANTA__PART(char, j, route_packed), *packed_hidden = SANTA__PART(char, j, hidden_packed);
     int64_t g, i;
@@ -5894,6 +5892,8 @@ static int santa__route(const santa__job *j, float *share, int64_t stride) {
     if (units == 0) {
         santa__multiply(j->kernel, r->dtype, centroids, buckets, d, packed, j->group, share, stride);
     } else {
+        const char *w1 = (const char *)r->w1 + santa__bytes(r->dtype, j->kv_head * units * d);
+        const char *w2 = (const char *)r->w2 + santa__bytes(r->dtype, j->kv_head * buckets * units);
         const float *b1 = r->b1 + j->kv_head * units, *b2 = r->b2 + j->kv_head * buckets;
         santa__multiply(j->kernel, r->dtype, w1, units, d, packed, j->group, hidden, units);
         for (g = 0; g < j->group; g++) {
