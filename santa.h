@@ -481,7 +481,7 @@ extern "C" {
     X(ERR_BUCKETS_NORM,        "key_norm is negative, NaN or infinite")                                    \
     X(ERR_BUCKETS_Q,           "buckets->q differs from q in shape or device")                             \
     X(ERR_BUCKETS_KEYS, "the keys to assign differ from k in batch, KV heads, head_dim or device")         \
-    X(ERR_BUCKETS_RANGE, "from is negative, or the index does not have all keys before it")                \
+    X(ERR_BUCKETS_RANGE, "from is below -1, or the index does not have all keys before it")                \
     X(ERR_BUCKETS_SLOT, "a slot is not in [0, num_slots), or num_slots is negative or below the batch")    \
     X(ERR_BUCKETS_INDEX,                                                                                   \
       "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
@@ -921,7 +921,7 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a);
 /* Puts keys from, from + 1, .. of each sequence into the index, as many as `keys` holds and seq_len
    says: keys [batch, count, kv_heads, head_dim] before RoPE, key from + i in keys[b, i]. from = 0
    begins an index; from below what it holds takes the later ones out first; a gap is an error.
-   from < 0: the last count keys of each sequence, which is what a decode step calls. A key with a
+   from = -1: the last count keys of each sequence, which is what a decode step calls. A key with a
    NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or num_threads, parallel_for,
    parallel_user, isa, item_begin and item_end, stream as in santa_decode. Work: head_dim *
    num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. */
@@ -5881,12 +5881,12 @@ static int santa__route(const santa__job *j, float *share, int64_t stride) {
     const char *centroids = (const char *)r->centroids + santa__bytes(r->dtype, j->kv_head * buckets * d);
     float *q = SANTA__PART(float, j, route), *hidden = SANTA__PART(float, j, hidden);
     char *packed = SANTA__PART(char, j, route_packed), *packed_hidden = SANTA__PART(char, j, hidden_packed);
+    const float scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * santa__sm_scale(&j->p->a);
     int64_t g, i;
     int ok = 1;
     for (g = 0; g < j->group; g++) {
         santa__load_query(j, from, g, q);
-        for (i = 0; i < d && units == 0; i++)
-            q[i] *= (r->key_norm > 0.0f ? r->key_norm : 1.0f) * santa__sm_scale(&j->p->a);
+        for (i = 0; i < d && units == 0; i++) q[i] *= scale;
         santa__pack(q, d, j->group, packed + g * SANTA__PACKED);
     }
     if (units == 0) {
@@ -5945,7 +5945,7 @@ static int64_t santa__find_buckets(const santa__index *x, santa__part_of part, s
 
 /* SANTA_SAAP: keys that a router picks by bucket, see >>saap. */
 
-/* The num_probes buckets of the largest sum of shares over the group; share[0 ..) takes the sums. */
+/* The num_probes buckets of the largest sum of shares over the group; the sums go behind the shares. */
 static void santa__probe(const santa__job *j, float *share, int64_t stride, santa__bucket *bucket) {
     const int64_t n = j->p->a.buckets->num_buckets;
     float *sum = share + j->group * stride;
