@@ -28,16 +28,21 @@ static const char *program(void) {
     return given ? given : "build/accuracy";
 }
 
-/* Exit code of the program with these arguments behind --model; said is what it printed. */
-static int run(const char *arguments) {
-    char command[2000];
-    snprintf(command, sizeof command, "\"%s\" --model \"%s\" %s 2>&1", program(), model_path, arguments);
+/* Exit code of a command; said is what it printed. */
+static int listen_to(const char *command) {
     fflush(NULL);
     FILE *f = popen(command, "r");
     const size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
     said[n] = 0;
     const int status = f ? pclose(f) : -1;
     return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* That of the program with these arguments behind --model. */
+static int run(const char *arguments) {
+    char command[2000];
+    snprintf(command, sizeof command, "\"%s\" --model \"%s\" %s 2>&1", program(), model_path, arguments);
+    return listen_to(command);
 }
 
 static void write_u32(FILE *f, uint32_t x) {
@@ -325,12 +330,7 @@ static int dump(const char *arguments) {
     char command[2000];
     snprintf(command, sizeof command, "\"%s\" --model \"%s\" --out \"%s.\" %s 2>&1", dump_program(),
              model_path, csv_path, arguments);
-    fflush(NULL);
-    FILE *f = popen(command, "r");
-    const size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
-    said[n] = 0;
-    const int status = f ? pclose(f) : -1;
-    return status >= 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return listen_to(command);
 }
 
 /* The dump's bytes, in a buffer of MOST; the file is removed. */
