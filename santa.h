@@ -6763,7 +6763,7 @@ typedef struct santa__new_keys { int64_t from, to, skip; } santa__new_keys;
 static santa__new_keys santa__new_keys_of(const santa__assign *x, int64_t b) {
     const int64_t len = santa__seq_len(x->a, b), count = x->keys->shape[1];
     santa__new_keys n;
-    n.from = x->from < 0 ? len - count : x->from;
+    n.from = x->from < 0 ? len - count : SANTA__MIN(x->from, len + 1);
     n.skip = SANTA__MAX(-n.from, 0);
     n.from += n.skip;
     n.to = count - n.skip < len - n.from ? n.from + count - n.skip : len;
@@ -6898,7 +6898,7 @@ SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa
     x.kernel = santa__kernels_of(o->isa == SANTA_ISA_AUTO ? santa_best_isa() : o->isa);
     x.from = from;
     x.first_item = o->item_begin;
-    x.blocks = (keys->shape[1] + SANTA_BLOCK - 1) / SANTA_BLOCK;
+    x.blocks = (SANTA__MIN(keys->shape[1], santa__capacity(a)) + SANTA_BLOCK - 1) / SANTA_BLOCK;
     items = o->item_begin == 0 && o->item_end == 0 ? keys->shape[0] * keys->shape[2]
                                                    : o->item_end - o->item_begin;
     if ((s = santa__check_new_keys(&x, items)) != SANTA_OK) return s;

@@ -880,6 +880,7 @@ static void buckets(void) {
     EXPECT(OK, santa_buckets_assign(&a, &new_keys, 4, NULL));
     EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, 9, NULL));
     EXPECT(ERR_BUCKETS_RANGE, santa_buckets_assign(&a, &new_keys, -1, NULL));
+    EXPECT(OK, santa_buckets_assign(&a, &new_keys, INT64_MAX, NULL));     /* past the end: no key */
     CHECK_INT(santa_buckets_find(&a, 0, 0, 8), -1);
     CHECK(santa_buckets_find(&a, 0, 0, 7) >= 0);
     CHECK_INT(santa_buckets_find(&a, -1, 0, 1), -1);
