@@ -30,6 +30,7 @@ help:
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
+	@echo "make install    the headers and santa.pc; PREFIX=/usr/local DESTDIR="
 	@echo "make clean      remove $(BUILD)/"
 
 test:
@@ -64,6 +65,15 @@ bench-compare: $(BUILD)/compare/compare
 
 accuracy: $(BUILD)/accuracy
 	$(BUILD)/accuracy --csv $(BUILD)/accuracy.csv $(accuracy_options)
+
+# The headers and santa.pc, below $(DESTDIR)$(PREFIX); for CMake projects see examples/packaging.
+PREFIX ?= /usr/local
+version = $(shell sed -n '1s/.* - v\([0-9.]*\) - .*/\1/p' santa.h)
+
+install:
+	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+	cp santa.h santa_cuda.h "$(DESTDIR)$(PREFIX)/include"
+	sed 's/@santa_version@/$(version)/' examples/packaging/santa.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/santa.pc"
 
 clean:
 	rm -rf $(BUILD)
@@ -151,4 +161,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: FORCE help test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help install test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
