@@ -1390,6 +1390,11 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
    product     sum of a[i] b[i] over SANTA_BLOCK numbers
    sizes       of the keys of block b: size[i] = max(size[i], unit[h][b] u[h][b * SANTA_BLOCK + i])
                over heads h; returns their sum
+   widen       n features of a row as floats, then zeros up to a multiple of 16; nonzero if one of
+               them is NaN or infinite
+   panel       products for SANTA__PANEL queries at once, see santa__panel
+   panel_mass  of each of them: m = max(m, its SANTA_BLOCK scores), keep = exp(old m - m), s[i] =
+               exp(s[i] - m), sum = sum of s; nonzero if NaN or +inf is among the scores
    nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of n
                centroids, number first and on, has a product above best[i], that and its number
    accumulate  adds rows of dv features with weights, see santa__weights
@@ -1411,6 +1416,9 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
 #define SANTA__BEYOND_V SANTA_BLOCK
 #define SANTA__SLICE 8                       /* queries at a time where their state is on the stack */
 #define SANTA__FEW 16                        /* keys that meet the centroids together */
+#define SANTA__PREFILL_ROWS 32               /* query rows of a call, from which on >>prefill is taken */
+#define SANTA__PIECE 256                     /* queries of a piece of it, at most */
+#define SANTA__PANEL 32                      /* queries side by side, see >>prefill */
 #define SANTA__QUERIES 16       /* of several query rows together, at most; also rows, see santa__job */
 #define SANTA__SPAN  8                       /* KV heads in one pass over the keys, at most */
 #define SANTA__CHUNKS 32        /* parts of a row's keys with sums of their own, see santa__state */
@@ -1458,6 +1466,16 @@ typedef struct santa__copied {
     int64_t group, s_stride;
 } santa__copied;
 
+/* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep: c[r] = c[r] keep +
+   that. Rows of b and c are SANTA__PANEL floats, one for each query. a(r, i): feature i of key r, from a +
+   r * stride + i on, or of_values: of value row i feature r, a + i * stride + r. */
+typedef struct santa__panel {
+    const float *a, *b, *keep;
+    float *c;
+    int64_t rows, n, stride;
+    int of_values;
+} santa__panel;
+
 typedef struct santa__kernels {
     void (*dot)(santa_dtype t, const char *const *row, int n, int64_t d, const santa__queries *x);
     void (*dot_q8)(const char *const *row, int n, int64_t d, const santa__queries *x);
@@ -1471,6 +1489,9 @@ typedef struct santa__kernels {
                     const santa__format *f, char *codes);
     float (*product)(const float *a, const float *b);
     float (*sizes)(const float *const *u, const float *const *unit, int64_t heads, int64_t b, float *size);
+    int (*widen)(santa_dtype t, const char *row, int64_t n, float *f);
+    void (*panel)(const santa__panel *x);
+    int (*panel_mass)(float *s, float *m, float *keep, float *sum);
     void (*nearest)(santa_dtype t, const char *centroids, int64_t first, int64_t n, int64_t d,
                     const float *keys, float *best, int32_t *bucket);
 } santa__kernels;
@@ -2772,11 +2793,17 @@ typedef struct santa__plan {
     uint64_t routed, route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
     int64_t buckets, units_hidden;          /* of its router */
     uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
+    uint64_t panel_q, panel_out, panel_scores, panel_m, panel_d, panel_x, tile_k, tile_v;   /* of prefill */
+    int64_t panels, d_tile, dv_tile;        /* panels of a piece; floats of a row in a tile */
     santa__format format;                   /* of the copy of K */
     uint64_t total, thread_scores;          /* bytes; thread_scores: of each thread and job
                                                where threads share chunks */
     int is_shared;                          /* threads share the keys of a job */
+    int is_prefill;                         /* threads share its query rows, see >>prefill */
 } santa__plan;
+
+/* A query in a panel: its number in the job or -1, the keys it sees. bad: NaN or +inf seen. */
+typedef struct santa__lane { int64_t x, begin, end, position; int bad; } santa__lane;
 
 static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
     uint64_t at = p->total;
@@ -2994,6 +3021,45 @@ static void santa__needs_routed(santa__plan *p) {
     p->heads = santa__part(p, group, sizeof(santa__copied_head));
     p->routed = santa__part(p, 1, sizeof(santa__routed));
     santa__plan_states(p, p->is_shared ? p->chunks : 1);
+}
+
+/* Query rows of a piece of prefill, a power of two: as many as fill some panels. */
+static int64_t santa__piece_rows(int64_t group) {
+    int64_t rows = SANTA__PIECE;
+    while (rows > 1 && rows * group > SANTA__PIECE) rows /= 2;
+    return rows;
+}
+
+/* Whether rows go through the keys as >>prefill has it. */
+static int santa__is_prefill(const santa_problem *p) {
+    return santa__has_traits(&p->o, SANTA_EXACT) && p->o.scores == SANTA_SCORES_EXACT
+           && p->q_len >= SANTA__PREFILL_ROWS;
+}
+
+/* All of a thread's workspace there. */
+static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
+    memset(p, 0, sizeof *p);
+    p->o = &x->o;
+    p->rows = santa__piece_rows(x->group);
+    p->queries = p->rows * x->group;
+    p->n = x->capacity;
+    p->d = x->head_dim;
+    p->dv = x->head_dim_v;
+    p->is_prefill = 1;
+    p->panels = (p->queries + SANTA__PANEL - 1) / SANTA__PANEL;
+    p->d_tile = (p->d + 15) / 16 * 16 + 16;  /* rows a power of two apart would share few sets */
+    p->dv_tile = (p->dv + 15) / 16 * 16;
+    p->stats = santa__part(p, 1, sizeof(santa_stats));
+    p->tile_k = santa__part(p, SANTA_BLOCK * p->d_tile, 4);
+    p->tile_v = santa__part(p, SANTA_BLOCK * p->dv_tile, 4);
+    p->panel_scores = santa__part(p, SANTA_BLOCK * SANTA__PANEL, 4);
+    p->panel_q = santa__part(p, p->panels * p->d * SANTA__PANEL, 4);
+    p->panel_out = santa__part(p, p->panels * p->dv_tile * SANTA__PANEL, 4);
+    p->panel_m = santa__part(p, p->panels * SANTA__PANEL, 4);
+    p->panel_d = santa__part(p, p->panels * SANTA__PANEL, 8);
+    p->panel_x = santa__part(p, p->panels * SANTA__PANEL, sizeof(santa__lane));
+    p->row_a = santa__part(p, SANTA__MAX(p->d_tile, p->dv_tile), 4);
+    p->acc = santa__part(p, p->dv, 4);
 }
 
 /* How many different keys one query may pick of n. */
@@ -3450,6 +3516,19 @@ static void santa__score_rows(const santa__job *j, int64_t span, const char *con
         if (santa__is_columns(&j->k, row, n))
             santa__dot_columns(j, row[0] + j->k.at, n, x0, queries, s, s_stride);
         else santa__dot_features(j, row, n, x0, queries, s, s_stride);
+    }
+}
+
+/* SANTA_BLOCK scores, capped: tanh by exp(-2 |x|). */
+static void santa__soft_cap(const santa__job *j, float *s) {
+    const float cap = j->p->a.soft_cap, twice = 2.0f / cap;
+    float e[SANTA_BLOCK];
+    int i;
+    for (i = 0; i < SANTA_BLOCK; i++) e[i] = s[i] > 0.0f ? -twice * s[i] : twice * s[i];
+    j->kernel->exps(e);
+    for (i = 0; i < SANTA_BLOCK; i++) {
+        const float y = cap * (1.0f - e[i]) / (1.0f + e[i]);
+        if (!santa__is_nan(s[i])) s[i] = s[i] < 0.0f ? -y : y;
     }
 }
 
@@ -6328,6 +6407,14 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         const int64_t more = p->a.causal ? rows - 1 : p->q_len - 1;
         if (window < n - more) n = window + more;
     }
+    if (santa__is_prefill(p)) {
+        if (santa__mul((uint64_t)p->group, santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v))
+            > ((uint64_t)1 << 50))
+            return SANTA_ERR_OVERFLOW;
+        santa__plan_prefill(plan, p);
+        *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), 63);
+        return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+    }
     /* the signed products of the plan stay far below 2^63 */
     if (santa__mul((uint64_t)(rows * p->group),
                    santa__add(santa__add((uint64_t)n, (uint64_t)p->head_dim), (uint64_t)p->head_dim_v))
@@ -6622,6 +6709,250 @@ static void santa__run_task(void *context, int64_t t) {
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
 }
 
+/* ------------------------------------------------------------ >>prefill */
+
+/* Exact attention of many query rows: where K and V are read once for hundreds of queries it is the
+   products that take the time. A piece of work is some query rows of one KV head and all keys that they
+   see; 32 queries at a time lie side by side in a panel, each in a lane of its own from the scores to the
+   output, so that nothing is added up across lanes and a query's bits do not depend on the others'. Keys
+   come in blocks of 64, as floats in a tile. */
+typedef struct santa__prefill {
+    santa__job j;
+    santa__lane *lane;
+    float *q, *out, *s, *m, *k, *v;
+    double *d;
+    int64_t panels;
+    const char *has_bad_value;               /* of each key in the tile: V has NaN or infinity */
+} santa__prefill;
+
+/* Pieces of an item: rows are cut where the position is a multiple of plan->rows. */
+static int64_t santa__pieces_of_item(const santa__call *call) {
+    return (call->p.q_len + 2 * call->plan.rows - 2) / call->plan.rows;
+}
+
+/* Rows [*from, *to) of piece number i. */
+static void santa__rows_of_piece(const santa__prefill *x, int64_t i, int64_t *from, int64_t *to) {
+    const int64_t rows = x->j.plan->rows, first = santa__key_range(&x->j.p->a, x->j.batch, 0).position,
+                  skip = (first % rows + rows) % rows;
+    *from = SANTA__MAX(i * rows - skip, 0);
+    *to = SANTA__MIN((i + 1) * rows - skip, x->j.p->q_len);
+}
+
+/* The queries of the rows, scaled, as panels of [feature][lane]. */
+static void santa__load_panels(santa__prefill *x) {
+    const santa__job *j = &x->j;
+    const int64_t lanes = x->panels * SANTA__PANEL, d = j->plan->d;
+    float *f = SANTA__PART(float, j, row_a);
+    int64_t i, c;
+    for (i = 0; i < lanes; i++) {
+        santa__lane *l = &x->lane[i];
+        float *q = x->q + i / SANTA__PANEL * d * SANTA__PANEL + i % SANTA__PANEL;
+        memset(l, 0, sizeof *l);
+        l->x = i < j->queries ? i : -1;
+        x->m[i] = SANTA__MASKED;
+        x->d[i] = 0.0;
+        memset(f, 0, (size_t)d * sizeof *f);
+        if (l->x >= 0) {
+            const santa__range r = santa__key_range(&j->p->a, j->batch, santa__row_of(j, l->x));
+            l->begin = r.begin;
+            l->end = r.end;
+            l->position = r.position;
+            santa__load_query(j, &j->p->a.q, l->x, f);
+        }
+        for (c = 0; c < d; c++) q[c * SANTA__PANEL] = f[c] * j->p->scale;
+    }
+    memset(x->out, 0, (size_t)(lanes * j->plan->dv_tile) * sizeof *x->out);
+}
+
+/* Keys first .. first + n - 1 as floats. Whether one has a number that is not finite; each key's in bad. */
+static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n, int64_t stride,
+                            float *tile, char *bad) {
+    const char *row[SANTA_BLOCK];
+    int i, any = 0;
+    santa__point(r, santa__keys_from(NULL, first, n), n, 0, row);
+    for (i = 0; i < n; i++, tile += stride) {
+        if (santa__is_adjacent(r)) bad[i] = (char)(j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0);
+        else {
+            int64_t c;
+            memset(tile, 0, (size_t)stride * sizeof *tile);
+            santa__load_row(r, first + i, tile);
+            for (c = 0, bad[i] = 0; c < r->dim; c++) if (santa__not_finite(tile[c])) bad[i] = 1;
+        }
+        any |= bad[i];
+    }
+    memset(tile, 0, (size_t)((SANTA_BLOCK - n) * stride) * sizeof *tile);
+    return any;
+}
+
+/* The scores of a tile's keys, first and on, for the lanes of panel p, masked where they see none. */
+static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t first, int n, float *s) {
+    const santa__job *j = &x->j;
+    const santa_attention *a = &j->p->a;
+    const santa__lane *lane = x->lane + p * SANTA__PANEL;
+    santa__panel y;
+    int i, l, whole = n == SANTA_BLOCK;
+    memset(&y, 0, sizeof y);
+    y.a = x->k;
+    y.stride = j->plan->d_tile;
+    y.rows = SANTA_BLOCK;
+    y.n = j->plan->d;
+    y.b = x->q + p * j->plan->d * SANTA__PANEL;
+    y.c = s;
+    j->kernel->panel(&y);
+    if (a->soft_cap > 0.0f)
+        for (i = 0; i < n * SANTA__PANEL; i += SANTA_BLOCK) santa__soft_cap(j, s + i);
+    for (l = 0; l < SANTA__PANEL; l++) {
+        const int64_t begin = lane[l].begin - first, end = SANTA__MIN(lane[l].end - first, (int64_t)n);
+        if (a->alibi_slopes && lane[l].x >= 0) {
+            const float slope = a->alibi_slopes[santa__head(j, lane[l].x)];
+            for (i = 0; i < n; i++) s[i * SANTA__PANEL + l] += slope * (float)(first + i - lane[l].position);
+        }
+        if (whole && begin <= 0 && end >= SANTA_BLOCK) continue;
+        for (i = 0; i < SANTA_BLOCK; i++)
+            if (i < begin || i >= end) s[i * SANTA__PANEL + l] = SANTA__MASKED;
+    }
+}
+
+/* The numerators gain the weights times V. A row with NaN or infinity would reach the lanes that do
+   not see it, as 0 times that: it goes by itself. */
+static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t first, int n, const float *keep,
+                                int any_bad) {
+    const santa__job *j = &x->j;
+    float *out = x->out + p * j->plan->dv_tile * SANTA__PANEL, *f = SANTA__PART(float, j, row_a);
+    santa__panel y;
+    int64_t c;
+    int i, l;
+    memset(&y, 0, sizeof y);
+    y.a = x->v;
+    y.stride = j->plan->dv_tile;
+    y.rows = (j->plan->dv + 7) / 8 * 8;
+    y.n = n;
+    y.b = x->s;
+    y.c = out;
+    y.keep = keep;
+    y.of_values = 1;
+    j->kernel->panel(&y);
+    for (i = 0; i < n && any_bad; i++) {
+        if (!x->has_bad_value[i]) continue;
+        santa__load_row(&j->v, first + i, f);
+        for (l = 0; l < SANTA__PANEL; l++) {
+            const santa__lane *lane = &x->lane[p * SANTA__PANEL + l];
+            if (first + i < lane->begin || first + i >= lane->end) continue;
+            for (c = 0; c < j->plan->dv; c++) out[c * SANTA__PANEL + l] += x->s[i * SANTA__PANEL + l] * f[c];
+        }
+    }
+}
+
+/* The lanes that a NaN or +inf among the scores spoils. */
+static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n, float *s) {
+    int i;
+    santa__panel_scores(x, p, first, n, s);
+    for (i = 0; i < SANTA_BLOCK * SANTA__PANEL; i++)
+        if (santa__nan_or_plus_inf(s[i])) x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad = 1;
+}
+
+/* The keys of one tile join the lanes of panel p. */
+static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t first, int n, int any_bad) {
+    float keep[SANTA__PANEL], sum[SANTA__PANEL], *m = x->m + p * SANTA__PANEL;
+    double *d = x->d + p * SANTA__PANEL;
+    int l;
+    santa__panel_scores(x, p, first, n, x->s);
+    if (x->j.kernel->panel_mass(x->s, m, keep, sum)) {
+        float again[SANTA_BLOCK * SANTA__PANEL];
+        santa__find_bad(x, p, first, n, again);
+    }
+    for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
+    santa__panel_values(x, p, first, n, keep, any_bad);
+}
+
+/* Whether some lane of panel p sees one of the n keys from first on. */
+static int santa__panel_sees(const santa__prefill *x, int64_t p, int64_t first, int n) {
+    const santa__lane *lane = x->lane + p * SANTA__PANEL;
+    int l = 0;
+    while (l < SANTA__PANEL && (lane[l].end <= first || lane[l].begin >= first + n)) l++;
+    return l < SANTA__PANEL;
+}
+
+/* Results of all lanes; counts. */
+static void santa__panels_end(santa__prefill *x) {
+    santa__job *j = &x->j;
+    float *acc = SANTA__PART(float, j, acc), lse;
+    int64_t i, c;
+    for (i = 0; i < j->queries; i++) {
+        const santa__lane *l = &x->lane[i];
+        const float *out = x->out + i / SANTA__PANEL * j->plan->dv_tile * SANTA__PANEL + i % SANTA__PANEL;
+        const double scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
+        const int64_t keys = l->end - l->begin;
+        for (c = 0; c < j->plan->dv; c++)
+            acc[c] = x->d[i] > 0.0 ? (float)((double)out[c * SANTA__PANEL] * scale) : 0.0f;
+        santa__write(j, l->x, l->bad ? NULL : acc, lse, 0.0f);
+        j->stats->rows++;
+        j->stats->v_rows_head += keys;
+        if (l->x % j->group) continue;
+        j->stats->keys += keys;
+        j->stats->k_rows_read += keys;
+        j->stats->v_rows_read += keys;
+        santa__count_features(j, keys);
+    }
+}
+
+static void santa__prefill_piece(const santa__call *call, char *work, int64_t item, int64_t piece) {
+    santa__prefill x;
+    santa__job *j = &x.j;
+    char bad[SANTA_BLOCK];
+    int64_t from, to, i, begin = INT64_MAX, end = 0, p, b;
+    memset(&x, 0, sizeof x);
+    santa__job_make(j, call, work, item / call->p.kv_heads, item % call->p.kv_heads);
+    santa__rows_of_piece(&x, piece, &from, &to);
+    if (from >= to) return;
+    j->q_index = from;
+    j->rows = to - from;
+    j->queries = j->rows * j->group;
+    j->num_active = call->plan.d;
+    x.panels = (j->queries + SANTA__PANEL - 1) / SANTA__PANEL;
+    x.lane = SANTA__PART(santa__lane, j, panel_x);
+    x.q = SANTA__PART(float, j, panel_q);
+    x.out = SANTA__PART(float, j, panel_out);
+    x.s = SANTA__PART(float, j, panel_scores);
+    x.m = SANTA__PART(float, j, panel_m);
+    x.d = SANTA__PART(double, j, panel_d);
+    x.k = SANTA__PART(float, j, tile_k);
+    x.v = SANTA__PART(float, j, tile_v);
+    x.has_bad_value = bad;
+    santa__load_panels(&x);
+    for (i = 0; i < j->queries; i++)
+        if (x.lane[i].begin < x.lane[i].end) {
+            begin = SANTA__MIN(begin, x.lane[i].begin);
+            end = SANTA__MAX(end, x.lane[i].end);
+        }
+    for (b = begin < end ? begin / SANTA_BLOCK : 0; b * SANTA_BLOCK < end; b++) {
+        const int64_t first = b * SANTA_BLOCK;
+        const int64_t at = SANTA__MAX(first, begin), last = SANTA__MIN(first + SANTA_BLOCK, end);
+        int any_bad;
+        santa__load_tile(j, &j->k, at, (int)(last - at), call->plan.d_tile, x.k, bad);
+        any_bad = santa__load_tile(j, &j->v, at, (int)(last - at), call->plan.dv_tile, x.v, bad);
+        for (i = 0; i < last - at && any_bad; i++)
+            if (bad[i]) memset(x.v + i * call->plan.dv_tile, 0, (size_t)call->plan.dv_tile * sizeof *x.v);
+        for (p = 0; p < x.panels; p++)
+            if (santa__panel_sees(&x, p, at, (int)(last - at)))
+                santa__panel_attend(&x, p, at, (int)(last - at), any_bad);
+    }
+    santa__panels_end(&x);
+}
+
+static void santa__prefill_task(void *context, int64_t t) {
+    santa__call *call = (santa__call *)context;
+    const int64_t of_item = santa__pieces_of_item(call);
+    int64_t at, to = -1;
+    while (santa__take(&call->pieces, t, &at, &to))
+        for (; at < to; at++)                                         /* the longest rows first */
+            santa__prefill_piece(call, call->work + (uint64_t)t * call->plan.total,
+                                 call->p.o.item_begin + at % santa__items(&call->p.o),
+                                 of_item - 1 - at / santa__items(&call->p.o));
+}
+
+/* ------------------------------------------------------------ >>call */
+
 static int santa__has_tally(const santa__plan *p) { return p->format.keys > 0 || p->buckets > 0; }
 
 static void santa__add_tallies(const santa__call *call, santa_stats *stats) {
@@ -6678,14 +7009,17 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
     call.work = santa__align(workspace);
-    call.span = santa__span(&call.p, &call.plan);
+    call.span = call.plan.is_prefill ? 1 : santa__span(&call.p, &call.plan);
     call.works = santa__num_works(&call.p, &call.plan, call.span);
     for (t = 0; t < call.works; t++) {
         char *work = call.work + (uint64_t)t * call.plan.total;
         memset(work + call.plan.stats, 0, sizeof(santa_stats));
         if (santa__has_tally(&call.plan)) memset(work + call.plan.tally, 0, sizeof(santa__tally));
     }
-    if (call.plan.is_shared) {
+    if (call.plan.is_prefill) {
+        santa__run_tasks(&call.p.o, &call.pieces,
+                         santa__items(&call.p.o) * santa__pieces_of_item(&call), santa__prefill_task, &call);
+    } else if (call.plan.is_shared) {
         santa__team team;
         memset(&team, 0, sizeof team);
         team.call = &call;
@@ -8251,6 +8585,90 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
     }
 }
 
+SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
+    int64_t c;
+    int bad = 0;
+    for (c = 0; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
+        SANTA__V x = zero;
+        if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
+        else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
+        x = SANTA__ISA(vmul)(x, unit);
+        bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
+        SANTA__ISA(vput)(f + c, x);
+    }
+    return bad;
+}
+
+/* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
+   of b all rows. */
+SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) {
+    enum { ROWS = SANTA__KEEP_K < 16 ? 4 : 8 };
+    const int64_t across = of_values ? 1 : x->stride, along = of_values ? x->stride : 1;
+    int64_t r, i;
+    int v, k, w;
+    for (v = 0; v < SANTA__PANEL; v += 2 * SANTA__LANES)
+        for (r = 0; r < x->rows; r += ROWS) {
+            const float *a = x->a + r * across, *b = x->b + v;
+            float *c = x->c + r * SANTA__PANEL + v;
+            SANTA__V sum[ROWS][2], f[2];
+            SANTA__UNROLL
+            for (k = 0; k < ROWS; k++) sum[k][0] = sum[k][1] = SANTA__ISA(vset)(0.0f);
+            for (i = 0; i < x->n; i++, a += along, b += SANTA__PANEL) {
+                f[0] = SANTA__ISA(vget)(b);
+                f[1] = SANTA__ISA(vget)(b + SANTA__LANES);
+                SANTA__UNROLL
+                for (k = 0; k < ROWS; k++) {
+                    const SANTA__V y = SANTA__ISA(vset)(a[k * across]);
+                    sum[k][0] = SANTA__ISA(vfma)(y, f[0], sum[k][0]);
+                    sum[k][1] = SANTA__ISA(vfma)(y, f[1], sum[k][1]);
+                }
+            }
+            if (x->keep) {
+                f[0] = SANTA__ISA(vget)(x->keep + v);
+                f[1] = SANTA__ISA(vget)(x->keep + v + SANTA__LANES);
+            }
+            SANTA__UNROLL
+            for (k = 0; k < ROWS; k++) {
+                SANTA__UNROLL
+                for (w = 0; w < 2; w++) {
+                    float *to = c + k * SANTA__PANEL + w * SANTA__LANES;
+                    if (x->keep) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), f[w], sum[k][w]);
+                    SANTA__ISA(vput)(to, sum[k][w]);
+                }
+            }
+        }
+}
+
+SANTA__TARGET static void SANTA__ISA(panel)(const santa__panel *x) {
+    if (x->of_values) SANTA__ISA(panel_rows)(x, 1);
+    else SANTA__ISA(panel_rows)(x, 0);
+}
+
+SANTA__TARGET static int SANTA__ISA(panel_mass)(float *s, float *m, float *keep, float *sum) {
+    int v, i, bad = 0;
+    for (v = 0; v < SANTA__PANEL; v += SANTA__LANES) {
+        const SANTA__V old = SANTA__ISA(vget)(m + v);
+        SANTA__V top = old, total = SANTA__ISA(vset)(0.0f);
+        for (i = 0; i < SANTA_BLOCK; i++) {
+            const SANTA__V x = SANTA__ISA(vget)(s + i * SANTA__PANEL + v);
+            bad |= SANTA__ISA(vbad)(x);
+            top = SANTA__ISA(vmax)(top, x);
+        }
+        for (i = 0; i < SANTA_BLOCK; i++) {
+            float *at = s + i * SANTA__PANEL + v;
+            SANTA__V x = SANTA__ISA(vexp)(SANTA__ISA(vsub)(SANTA__ISA(vget)(at), top));
+            x = SANTA__ISA(vfrom)(top, SANTA__MASK_LIMIT, x);         /* no key so far: 0 */
+            SANTA__ISA(vput)(at, x);
+            total = SANTA__ISA(vadd)(total, x);
+        }
+        SANTA__ISA(vput)(keep + v, SANTA__ISA(vexp)(SANTA__ISA(vsub)(old, top)));
+        SANTA__ISA(vput)(m + v, top);
+        SANTA__ISA(vput)(sum + v, total);
+    }
+    return bad;
+}
+
 static const santa__kernels SANTA__ISA(kernels) = {
     SANTA__ISA(dot), SANTA__ISA(dot_q8),
 #ifdef SANTA__DOT_BF16
@@ -8259,7 +8677,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
     NULL,
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
-    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(nearest)
+    SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(widen),
+    SANTA__ISA(panel), SANTA__ISA(panel_mass), SANTA__ISA(nearest)
 };
 
 #undef SANTA__ISA
