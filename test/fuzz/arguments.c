@@ -284,7 +284,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         break;
     }
     case 2: t->stride[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
-    case 3: { const int64_t d = fuzz_below(s, 4); t->stride[d] = -t->stride[d]; break; }
+    case 3: { const int64_t d = fuzz_below(s, 4); t->stride[d] = (int64_t)-(uint64_t)t->stride[d]; break; }
     case 4: t->stride[fuzz_below(s, 4)] = fuzz_below(s, 4); break;
     case 5: case 6:
         *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s);
