@@ -487,6 +487,10 @@ extern "C" {
       "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
     X(ERR_SAAP_OPTIONS,                                                                                    \
       "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
+    X(ERR_SAMPLE_ATTENTION,                                                                                \
+      "an alpha is not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0") \
+    X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
+    X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
@@ -548,7 +552,8 @@ enum {
     SANTA_ADAPTS      = 128, /* decides by what it has read how much more it reads */
     SANTA_SHARES_ROWS = 256, /* the heads of a group draw together and read the same rows */
     SANTA_PROXIES     = 512, /* may take its scores from a copy of K: SANTA_SCORES_PROXY */
-    SANTA_ROUTES      = 1024 /* reads keys by bucket: a.buckets */
+    SANTA_ROUTES      = 1024, /* reads keys by bucket: a.buckets */
+    SANTA_SPARSE      = 2048 /* reads the blocks of keys that a mask has: options.sample_attention */
 };
 
 /* One line for each method: the enum, names, traits and the library's own table come from here.
@@ -569,7 +574,8 @@ enum {
     X(VATTENTION, "vattention", SANTA_ADAPTS | SANTA_PROXIES,    none,    vattention, none,  vattention) \
     X(PPS,        "pps",        SANTA_DRAWS | SANTA_SHARES_ROWS                                          \
                                 | SANTA_PROXIES,                 sizes,   sizes,      sizes, sizes)      \
-    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES,     none,    routed,     none,  routed)
+    X(SAAP,       "saap",       SANTA_ADAPTS | SANTA_ROUTES,     none,    routed,     none,  routed)     \
+    X(SAMPLE_ATTENTION, "sample-attention", SANTA_BIASED | SANTA_SPARSE, all, dense,  all,   dense)
 
 typedef enum santa_method {
 #define SANTA__X(method, name, traits, capacity, needs, draw, phases) SANTA_##method,
@@ -751,6 +757,39 @@ typedef struct santa_saap_options {
                                       count of rows in stats knows of */
 } santa_saap_options;
 
+/* What SANTA_SAMPLE_ATTENTION did for one head of one sequence. Shares of blocks: of those that dense
+   attention reads. */
+typedef struct santa_sample_audit {
+    double kept_share;             /* of its blocks of keys, 1 where the head ran dense */
+    double cost;                   /* scores of the first stage, as a share of dense attention's */
+    double sampled_mass;           /* share of the softmax in the head's own columns and slashes, mean
+                                      over the sampled rows: at least alpha_columns, alpha_slashes */
+    double sampled_low;            /* the same, mean over the 1 % of them that are worst */
+    double cra, low_mass;          /* smallest row_mass of the head, and mean of the 1 % smallest;
+                                      SANTA_NONE without row_mass */
+    int64_t columns, slashes;      /* in its own sets */
+    int     is_dense;
+} santa_sample_audit;
+
+/* SANTA_SAMPLE_ATTENTION, see >>sparse. */
+typedef struct santa_sample_attention_options {
+    double  alpha_columns;         /* share of the sampled rows' mass that the kept columns hold, 0 =
+                                      0.95; 1: all columns; SANTA_NONE: no column */
+    double  alpha_slashes;         /* the same of the kept slashes */
+    int64_t num_chunks;            /* slices of query rows that are sampled, at most 64, 0 = 2 */
+    int64_t block_size;            /* 64 or 128 query rows and keys, 0 = 64 */
+    int     per_head;              /* 0: the heads of a group read what any of them wants, so that K
+                                      and V are read once; 1: each head its own blocks */
+    double  dense_above;           /* a KV head runs dense if kept_share + cost is above it, 0 =
+                                      0.85; SANTA_NONE = never */
+    const uint8_t *mask;           /* NULL, or your own [batch, heads, q_blocks, k_blocks] of
+                                      santa_mask_shape: not 0 = read. Then nothing is sampled */
+    uint8_t *mask_out;             /* NULL, or where the mask that was used goes, likewise */
+    santa_sample_audit *audit;     /* [batch, heads] or NULL */
+    float   *row_mass;             /* [batch, q_len, heads] or NULL: share of each row's softmax in
+                                      what it read. All scores are computed for it */
+} santa_sample_attention_options;
+
 /* Runs task(context, i) for every i in [0, count), in any order, on any threads, and returns
    when all are done. */
 typedef void (*santa_task)(void *context, int64_t i);
@@ -781,6 +820,7 @@ typedef struct santa_options {
     santa_vattention_options vattention;
     santa_proxy_options proxy;
     santa_saap_options saap;
+    santa_sample_attention_options sample_attention;
     santa_isa    isa;              /* 0 = best of this machine */
     int64_t      num_threads;      /* 0 = 1 */
     santa_parallel_for parallel_for;
@@ -853,6 +893,12 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
    (then santa_check says why). The data pointers may still be NULL, and what seq_lens,
    block_table and the like hold does not matter. */
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
+
+/* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query rows has
+   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0;
+   a sequence may use fewer than q_blocks. Block b of keys begins with key b * block_size. */
+SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
+                                       int64_t *k_blocks);
 
 /* All checks of santa_decode but the workspace's. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
@@ -2659,10 +2705,26 @@ static santa_status santa__check_saap(const santa_attention *a, const santa_opti
     return a->buckets->q.device != a->q.device ? SANTA_ERR_BUCKETS_Q : SANTA_OK;
 }
 
+static int santa__bad_alpha(double alpha) {
+    return santa__not_finite_d(alpha) || alpha > 1.0 || (alpha < 0.0 && alpha != (double)SANTA_NONE);
+}
+
+static santa_status santa__check_sparse(const santa_attention *a, const santa_options *o) {
+    const santa_sample_attention_options *x = &o->sample_attention;
+    if (santa__bad_alpha(x->alpha_columns) || santa__bad_alpha(x->alpha_slashes) || x->num_chunks < 0
+        || x->num_chunks > 64 || (x->block_size != 0 && x->block_size != 64 && x->block_size != 128)
+        || (x->per_head != 0 && x->per_head != 1) || santa__bad_limit(x->dense_above))
+        return SANTA_ERR_SAMPLE_ATTENTION;
+    if (!(santa_method_traits(o->method) & SANTA_SPARSE)) return SANTA_OK;
+    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
+    return !x->mask && (!a->causal || a->context_lens) ? SANTA_ERR_SAMPLE_CAUSAL : SANTA_OK;
+}
+
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
+    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
@@ -2683,6 +2745,8 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
 static int64_t santa__count_of(int64_t option, int64_t by_default) {
     return option == SANTA_NONE ? 0 : option ? option : by_default;
 }
+
+static double santa__alpha_of(double option) { return option < 0.0 ? 0.0 : option > 0.0 ? option : 0.95; }
 
 static double santa__limit_of(double option, double by_default) {
     return option < 0.0 ? 1e300 : option > 0.0 ? option : by_default;
@@ -2713,6 +2777,11 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     x.saap.sink_tokens = santa__count_of(x.saap.sink_tokens, 4);
     x.saap.local_tokens = santa__count_of(x.saap.local_tokens, x.num_samples == SANTA_NONE ? 2047 : 64);
     if (!(x.saap.uniform_share > 0.0)) x.saap.uniform_share = 0.1;
+    x.sample_attention.alpha_columns = santa__alpha_of(x.sample_attention.alpha_columns);
+    x.sample_attention.alpha_slashes = santa__alpha_of(x.sample_attention.alpha_slashes);
+    if (x.sample_attention.num_chunks == 0) x.sample_attention.num_chunks = 2;
+    if (x.sample_attention.block_size == 0) x.sample_attention.block_size = 64;
+    x.sample_attention.dense_above = santa__limit_of(x.sample_attention.dense_above, 0.85);
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
     v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
@@ -2793,6 +2862,7 @@ typedef struct santa__plan {
     uint64_t routed, route, route_packed, hidden, hidden_packed, shares, spans, visit;   /* of SANTA_SAAP */
     int64_t buckets, units_hidden;          /* of its router */
     uint64_t tally, copy_codes, copy_q, copy_unit, spread, heads, ranked, rank_index;
+    uint64_t sampled, set_mass, set_order, unit_mass, tally_m, tally_d;                     /* of sparse */
     uint64_t panel_q, panel_out, panel_scores, panel_m, panel_d, panel_x, tile_k, tile_v;   /* of prefill */
     int64_t panels, d_tile, dv_tile;        /* panels of a piece; floats of a row in a tile */
     santa__format format;                   /* of the copy of K */
@@ -2802,8 +2872,9 @@ typedef struct santa__plan {
     int is_prefill;                         /* threads share its query rows, see >>prefill */
 } santa__plan;
 
-/* A query in a panel: its number in the job or -1, the keys it sees. bad: NaN or +inf seen. */
-typedef struct santa__lane { int64_t x, begin, end, position; int bad; } santa__lane;
+/* A query in a panel: its number in the job or -1, the keys it sees, how many it read. bad: NaN or
+   +inf seen. */
+typedef struct santa__lane { int64_t x, begin, end, position, read; int bad; } santa__lane;
 
 static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
     uint64_t at = p->total;
@@ -3032,9 +3103,41 @@ static int64_t santa__piece_rows(int64_t group) {
 
 /* Whether rows go through the keys as >>prefill has it. */
 static int santa__is_prefill(const santa_problem *p) {
-    return santa__has_traits(&p->o, SANTA_EXACT) && p->o.scores == SANTA_SCORES_EXACT
-           && p->q_len >= SANTA__PREFILL_ROWS;
+    const santa_sample_attention_options *x = &p->o.sample_attention;
+    if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE) || p->o.scores != SANTA_SCORES_EXACT) return 0;
+    return p->q_len >= SANTA__PREFILL_ROWS
+           || (santa__has_traits(&p->o, SANTA_SPARSE) && (x->mask || x->mask_out || x->audit || x->row_mass));
 }
+
+/* Blocks of block_size keys that a sequence may have. */
+static int64_t santa__mask_blocks(const santa_problem *p) {
+    return (p->capacity - 1) / p->o.sample_attention.block_size + 1;
+}
+
+/* Blocks of query rows, which may begin within one. */
+static int64_t santa__q_blocks(int64_t q_len, int64_t block) { return (q_len + 2 * block - 2) / block; }
+
+/* Whether the blocks to read are found by sampling. */
+static int santa__is_sampled(const santa_problem *p) {
+    return santa__has_traits(&p->o, SANTA_SPARSE) && !p->o.sample_attention.mask;
+}
+
+/* Bytes of a call's sets of columns and slashes, and whether a head runs dense, see >>sparse. */
+static uint64_t santa__set_bytes(const santa_problem *p) {
+    const uint64_t items = (uint64_t)(p->o.item_end - p->o.item_begin), blocks = (uint64_t)santa__mask_blocks(p);
+    if (!santa__is_sampled(p)) return 0;
+    return santa__mul(santa__mul(items, (uint64_t)p->group), 2 * blocks + 8);
+}
+
+/* Query rows that its first stage may score, in units of SANTA_BLOCK rows. */
+static int64_t santa__sample_units(const santa_problem *p) {
+    const int64_t block = p->o.sample_attention.block_size;
+    return (p->o.sample_attention.num_chunks + 1) * block / SANTA_BLOCK;
+}
+
+/* A part of a block's softmax for each sampled query: its largest score, and the mass of its keys in the
+   later and the earlier of two slashes. */
+typedef struct santa__sampled { float max[SANTA_BLOCK], late[SANTA_BLOCK], early[SANTA_BLOCK]; } santa__sampled;
 
 /* All of a thread's workspace there. */
 static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
@@ -3046,7 +3149,20 @@ static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     p->d = x->head_dim;
     p->dv = x->head_dim_v;
     p->is_prefill = 1;
-    p->panels = (p->queries + SANTA__PANEL - 1) / SANTA__PANEL;
+    if (santa__has_traits(p->o, SANTA_SPARSE)) {                       /* blocks, and panels of one head */
+        const int64_t blocks = santa__mask_blocks(x), units = santa__sample_units(x);
+        p->rows = SANTA__MIN(p->rows, (int64_t)SANTA_BLOCK);
+        p->panels = SANTA__MAX((p->rows + SANTA__PANEL - 1) / SANTA__PANEL * x->group, (int64_t)2);
+        p->tally_m = santa__part(p, p->panels * SANTA__PANEL, 4);
+        p->tally_d = santa__part(p, p->panels * SANTA__PANEL, 8);
+        if (santa__is_sampled(x)) {
+            p->sampled = santa__part(p, units * (p->n / SANTA_BLOCK + 1), sizeof(santa__sampled));
+            p->set_mass = santa__part(p, 2 * blocks, sizeof(double));
+            p->set_order = santa__part(p, blocks, sizeof(int32_t));
+            p->unit_mass = santa__part(p, units * SANTA_BLOCK, sizeof(double));
+        }
+    }
+    p->panels = SANTA__MAX((p->queries + SANTA__PANEL - 1) / SANTA__PANEL, p->panels);
     p->d_tile = (p->d + 15) / 16 * 16 + 16;  /* rows a power of two apart would share few sets */
     p->dv_tile = (p->dv + 15) / 16 * 16;
     p->stats = santa__part(p, 1, sizeof(santa_stats));
@@ -3112,7 +3228,7 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
     if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
     return santa__is_token_major(p) && !is_routed
-           && (!santa__has_traits(&p->o, SANTA_EXACT) || santa__is_even(n / santa__chunk(n), threads));
+           && (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE) || santa__is_even(n / santa__chunk(n), threads));
 }
 
 /* KV heads of a sequence that a thread works on together, see santa__queries. A team that is
@@ -6412,7 +6528,8 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
             > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
         santa__plan_prefill(plan, p);
-        *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), 63);
+        *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), santa__set_bytes(p));
+        *total = santa__add(*total, 63);
         return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
     }
     /* the signed products of the plan stay far below 2^63 */
@@ -6455,6 +6572,16 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
     if (a->q.device == SANTA_CPU) return santa__plan_call(&call->plan, &call->p, &call->bytes);
     backend = santa__backends[a->q.device];
     return backend ? backend->check(&call->p) : SANTA_ERR_NO_BACKEND;
+}
+
+SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
+                                       int64_t *k_blocks) {
+    santa_problem p;
+    const santa_status s = q_blocks && k_blocks ? santa_problem_make(a, o, &p) : SANTA_ERR_NULL_ARGUMENT;
+    if (s != SANTA_OK) return s;
+    *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);
+    *k_blocks = santa__mask_blocks(&p);
+    return SANTA_OK;
 }
 
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o) {
@@ -6519,13 +6646,13 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     const santa_attention *a = &j->p->a;
     const santa__range first = santa__key_range(a, j->batch, q);
     const int64_t keys = santa__keys_of(first), most = SANTA__MIN(j->plan->rows, j->p->q_len - q);
-    const int dense = santa__has_traits(j->o, SANTA_EXACT) || keys < j->o->dense_below;
+    const int dense = santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE) || keys < j->o->dense_below;
     int64_t rows, h, x;
     j->range[0] = first;
     for (rows = 1; keys > 0 && rows < most; rows++) {
         const santa__range r = santa__key_range(a, j->batch, q + rows);
         const int64_t n = santa__keys_of(r);
-        if (n == 0 || dense != (santa__has_traits(j->o, SANTA_EXACT) || n < j->o->dense_below)) break;
+        if (n == 0 || dense != (santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE) || n < j->o->dense_below)) break;
         if (dense && santa__chunk(n) != santa__chunk(keys)) break;
         j->range[rows] = r;
     }
@@ -6723,6 +6850,13 @@ typedef struct santa__prefill {
     double *d;
     int64_t panels;
     const char *has_bad_value;               /* of each key in the tile: V has NaN or infinity */
+    /* of >>sparse: panels of one head each, from this one of the group on; where the mask begins for
+       these rows and the group's first head, bytes from head to head; or the item's sets */
+    int     is_by_head;
+    int64_t head, block, mask_step;
+    const uint8_t *mask, *sets;
+    float  *tally_m;
+    double *tally_d;
 } santa__prefill;
 
 /* Pieces of an item: rows are cut where the position is a multiple of plan->rows. */
@@ -6738,6 +6872,14 @@ static void santa__rows_of_piece(const santa__prefill *x, int64_t i, int64_t *fr
     *to = SANTA__MIN((i + 1) * rows - skip, x->j.p->q_len);
 }
 
+/* The query in lane i, or -1: row by row, or head by head, each from a panel of its own on. */
+static int64_t santa__lane_query(const santa__prefill *x, int64_t i) {
+    const santa__job *j = &x->j;
+    const int64_t lanes = (j->rows + SANTA__PANEL - 1) / SANTA__PANEL * SANTA__PANEL;
+    if (!x->is_by_head) return i < j->queries ? i : -1;
+    return i % lanes < j->rows ? i % lanes * j->group + x->head + i / lanes : -1;
+}
+
 /* The queries of the rows, scaled, as panels of [feature][lane]. */
 static void santa__load_panels(santa__prefill *x) {
     const santa__job *j = &x->j;
@@ -6748,7 +6890,7 @@ static void santa__load_panels(santa__prefill *x) {
         santa__lane *l = &x->lane[i];
         float *q = x->q + i / SANTA__PANEL * d * SANTA__PANEL + i % SANTA__PANEL;
         memset(l, 0, sizeof *l);
-        l->x = i < j->queries ? i : -1;
+        l->x = santa__lane_query(x, i);
         x->m[i] = SANTA__MASKED;
         x->d[i] = 0.0;
         memset(f, 0, (size_t)d * sizeof *f);
@@ -6851,6 +6993,12 @@ static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, i
         if (santa__nan_or_plus_inf(s[i])) x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad = 1;
 }
 
+/* How many of the n keys from first on a lane sees. */
+static int64_t santa__keys_seen(const santa__lane *l, int64_t first, int n) {
+    const int64_t begin = SANTA__MAX(l->begin, first), end = SANTA__MIN(l->end, first + n);
+    return SANTA__MAX(end - begin, 0);
+}
+
 /* The keys of one tile join the lanes of panel p. */
 static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t first, int n, int any_bad) {
     float keep[SANTA__PANEL], sum[SANTA__PANEL], *m = x->m + p * SANTA__PANEL;
@@ -6861,7 +7009,11 @@ static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t firs
         float again[SANTA_BLOCK * SANTA__PANEL];
         santa__find_bad(x, p, first, n, again);
     }
-    for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
+    for (l = 0; l < SANTA__PANEL; l++) {
+        santa__lane *lane = &x->lane[p * SANTA__PANEL + l];
+        d[l] = d[l] * (double)keep[l] + (double)sum[l];
+        lane->read += santa__keys_seen(lane, first, n);
+    }
     santa__panel_values(x, p, first, n, keep, any_bad);
 }
 
@@ -6869,86 +7021,584 @@ static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t firs
 static int santa__panel_sees(const santa__prefill *x, int64_t p, int64_t first, int n) {
     const santa__lane *lane = x->lane + p * SANTA__PANEL;
     int l = 0;
-    while (l < SANTA__PANEL && (lane[l].end <= first || lane[l].begin >= first + n)) l++;
+    while (l < SANTA__PANEL && santa__keys_seen(&lane[l], first, n) == 0) l++;
     return l < SANTA__PANEL;
 }
 
-/* Results of all lanes; counts. */
-static void santa__panels_end(santa__prefill *x) {
+/* Share of a query's softmax in the keys it read; what it did not read is in the tally. */
+static float santa__row_mass(const santa__prefill *x, int64_t i) {
+    const double top = (double)SANTA__MAX(x->m[i], x->tally_m[i]),
+                 read = x->d[i] > 0.0 ? x->d[i] * exp((double)x->m[i] - top) : 0.0,
+                 rest = x->tally_d[i] > 0.0 ? x->tally_d[i] * exp((double)x->tally_m[i] - top) : 0.0;
+    return x->lane[i].bad ? santa__nan() : read + rest > 0.0 ? (float)(read / (read + rest)) : 1.0f;
+}
+
+/* Results of all lanes; counts. read: keys of each row that some head read. */
+static void santa__panels_end(santa__prefill *x, const int64_t *read) {
     santa__job *j = &x->j;
-    float *acc = SANTA__PART(float, j, acc), lse;
+    float *acc = SANTA__PART(float, j, acc), *mass = j->o->sample_attention.row_mass, lse;
     int64_t i, c;
-    for (i = 0; i < j->queries; i++) {
+    for (i = 0; i < x->panels * SANTA__PANEL; i++) {
         const santa__lane *l = &x->lane[i];
         const float *out = x->out + i / SANTA__PANEL * j->plan->dv_tile * SANTA__PANEL + i % SANTA__PANEL;
-        const double scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
-        const int64_t keys = l->end - l->begin;
+        double scale;
+        if (l->x < 0) continue;
+        scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
         for (c = 0; c < j->plan->dv; c++)
             acc[c] = x->d[i] > 0.0 ? (float)((double)out[c * SANTA__PANEL] * scale) : 0.0f;
         santa__write(j, l->x, l->bad ? NULL : acc, lse, 0.0f);
+        if (x->tally_m && mass) mass[santa__slot(j, l->x)] = santa__row_mass(x, i);
         j->stats->rows++;
-        j->stats->v_rows_head += keys;
+        j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
-        j->stats->keys += keys;
-        j->stats->k_rows_read += keys;
-        j->stats->v_rows_read += keys;
-        santa__count_features(j, keys);
+        j->stats->keys += l->end - l->begin;
+        j->stats->k_rows_read += read[l->x / j->group];
+        j->stats->v_rows_read += read[l->x / j->group];
+        santa__count_features(j, read[l->x / j->group]);
+    }
+}
+
+static void santa__prefill_make(santa__prefill *x, const santa__call *call, char *work, int64_t item) {
+    santa__job *j = &x->j;
+    memset(x, 0, sizeof *x);
+    santa__job_make(j, call, work, item / call->p.kv_heads, item % call->p.kv_heads);
+    j->num_active = call->plan.d;
+    x->lane = SANTA__PART(santa__lane, j, panel_x);
+    x->q = SANTA__PART(float, j, panel_q);
+    x->out = SANTA__PART(float, j, panel_out);
+    x->s = SANTA__PART(float, j, panel_scores);
+    x->m = SANTA__PART(float, j, panel_m);
+    x->d = SANTA__PART(double, j, panel_d);
+    x->k = SANTA__PART(float, j, tile_k);
+    x->v = SANTA__PART(float, j, tile_v);
+}
+
+/* Rows from .. to - 1 of so many heads of the group, as panels; the keys that they see. Whether there
+   are any. */
+static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int64_t heads, int64_t *begin,
+                               int64_t *end) {
+    santa__job *j = &x->j;
+    int64_t i;
+    j->q_index = from;
+    j->rows = to - from;
+    j->queries = j->rows * j->group;
+    x->panels = x->is_by_head ? heads * ((j->rows + SANTA__PANEL - 1) / SANTA__PANEL)
+                              : (j->queries + SANTA__PANEL - 1) / SANTA__PANEL;
+    santa__load_panels(x);
+    for (*begin = INT64_MAX, *end = i = 0; i < x->panels * SANTA__PANEL; i++)
+        if (x->lane[i].begin < x->lane[i].end) {
+            *begin = SANTA__MIN(*begin, x->lane[i].begin);
+            *end = SANTA__MAX(*end, x->lane[i].end);
+        }
+    return *begin < *end;
+}
+
+/* ------------------------------------------------------------ >>sparse-code */
+
+/* SANTA_SAMPLE_ATTENTION, see >>sparse. Blocks of keys and of query rows are both cut at multiples of
+   block_size, the rows' by position: so a slash, keys that lie s * block_size up to (s + 1) * block_size
+   - 1 behind their query, touches two blocks of keys in each block of rows. */
+
+static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+
+/* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
+   block and the diagonal are always there. */
+static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t r, int64_t b) {
+    if (b == 0 || b >= r) return 1;
+    return sets[b] | sets[blocks + r - b] | sets[blocks + r - b - 1];
+}
+
+/* Whether the rows at work, of head h of the group, read the block of keys with key `first`. */
+static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
+    const int64_t b = first / x->j.o->sample_attention.block_size, blocks = santa__mask_blocks(x->j.p);
+    if (x->mask) return x->mask[h * x->mask_step + b] != 0;
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, x->block, b);
+}
+
+static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {
+    const int64_t of_head = (x->j.rows + SANTA__PANEL - 1) / SANTA__PANEL;
+    return santa__is_kept(x, x->is_by_head ? x->head + p / of_head : 0, first);
+}
+
+static char *santa__sets_of_call(const santa__call *call) {
+    return call->work + (uint64_t)call->works * call->plan.total;
+}
+/* An item's sets, [group][columns, slashes][blocks]. */
+static uint8_t *santa__sets_of(const santa__call *call, int64_t item) {
+    const int64_t at = item - call->p.o.item_begin;
+    return (uint8_t *)santa__sets_of_call(call)
+           + call->p.group * (8 * santa__items(&call->p.o) + at * 2 * santa__mask_blocks(&call->p));
+}
+/* Whether its heads read everything, [group]. */
+static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
+    return (int64_t *)(void *)santa__sets_of_call(call) + (item - call->p.o.item_begin) * call->p.group;
+}
+
+/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys. */
+static int64_t santa__first_row(const santa__job *j) {
+    return !j->p->a.causal ? 0 : SANTA__MAX(-santa__key_range(&j->p->a, j->batch, 0).position, 0);
+}
+
+/* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant, but for the
+   last slice, which ends with the last row. All rows where slices would meet. */
+static int santa__slice(const santa__job *j, int64_t i, int64_t *from, int64_t *to) {
+    const int64_t block = j->o->sample_attention.block_size, chunks = j->o->sample_attention.num_chunks,
+                  first = santa__first_row(j), rows = j->p->q_len - first,
+                  start = santa__key_range(&j->p->a, j->batch, first).position;
+    if (rows / chunks < block) {
+        *from = first + i * block;
+        *to = SANTA__MIN(*from + block, j->p->q_len);
+        return *from < *to;
+    }
+    *to = j->p->q_len;
+    if (i < chunks - 1) *to = first + (start + (i + 1) * rows / chunks) / block * block - start;
+    *from = SANTA__MAX(*to - block, first);
+    return i < chunks;
+}
+
+/* Where a sampled query's mass goes: its slashes are those of the block's first key, and the one before.
+   Keys up to `cut` belong to the former. */
+static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t block, int *cut) {
+    const int64_t lag = l->position - first;
+    *cut = (int)SANTA__MIN(lag % block, (int64_t)SANTA_BLOCK);
+    return lag / block;
+}
+
+/* First stage for a unit of up to SANTA_BLOCK rows of one head: the softmax of each by block. Returns 0
+   where a score is NaN or +inf. */
+static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
+    const santa__job *j = &x->j;
+    const int64_t block = j->o->sample_attention.block_size;
+    float m[SANTA__PANEL], keep[SANTA__PANEL], sum[SANTA__PANEL];
+    char bad[SANTA_BLOCK];
+    int64_t begin, end, p, b, l;
+    int i, is_bad = 0;
+    santa__prefill_rows(x, from, to, 1, &begin, &end);
+    for (b = 0; b * SANTA_BLOCK < end; b++) {
+        const int64_t first = b * SANTA_BLOCK;
+        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first);
+        santa__sampled *y = &sampled[b];
+        memset(y, 0, sizeof *y);
+        for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
+        if (first + SANTA_BLOCK <= begin) continue;
+        santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        for (p = 0; p < x->panels; p++) {
+            const santa__lane *lane = x->lane + p * SANTA__PANEL;
+            if (!santa__panel_sees(x, p, first, n)) continue;
+            santa__panel_scores(x, p, first, n, x->s);
+            for (l = 0; l < SANTA__PANEL; l++) m[l] = SANTA__MASKED;
+            is_bad |= j->kernel->panel_mass(x->s, m, keep, sum);
+            memcpy(y->max + p * SANTA__PANEL, m, sizeof m);
+            for (l = 0; l < SANTA__PANEL; l++) {
+                float late = 0.0f;
+                int cut;
+                if (santa__keys_seen(&lane[l], first, n) == 0) continue;
+                santa__slash_of(&lane[l], first, block, &cut);
+                for (i = 0; i <= cut && i < SANTA_BLOCK; i++) late += x->s[i * SANTA__PANEL + l];
+                y->late[p * SANTA__PANEL + l] = late;
+                y->early[p * SANTA__PANEL + l] = cut < SANTA_BLOCK - 1 ? SANTA__MAX(sum[l] - late, 0.0f) : 0.0f;
+            }
+        }
+    }
+    return !is_bad;
+}
+
+/* A unit's blocks become shares of the queries' softmax, and join the masses of columns and slashes. */
+static void santa__sample_masses(const santa__prefill *x, santa__sampled *sampled, double *mass) {
+    const santa__job *j = &x->j;
+    const int64_t block = j->o->sample_attention.block_size, blocks = santa__mask_blocks(j->p);
+    int64_t l, b, tiles = 0;
+    float top[SANTA_BLOCK], e[SANTA_BLOCK];
+    double sum[SANTA_BLOCK];
+    for (l = 0; l < SANTA_BLOCK; l++) { top[l] = SANTA__MASKED; sum[l] = 0.0; }
+    for (l = 0; l < j->rows; l++) tiles = SANTA__MAX(tiles, (x->lane[l].end + SANTA_BLOCK - 1) / SANTA_BLOCK);
+    for (b = 0; b < tiles; b++)
+        for (l = 0; l < j->rows; l++) top[l] = SANTA__MAX(top[l], sampled[b].max[l]);
+    for (b = 0; b < tiles; b++) {
+        santa__sampled *y = &sampled[b];
+        for (l = 0; l < SANTA_BLOCK; l++) e[l] = y->max[l] - top[l];
+        j->kernel->exps(e);
+        for (l = 0; l < j->rows; l++) {
+            y->late[l] *= e[l];
+            y->early[l] *= e[l];
+            sum[l] += (double)y->late[l] + (double)y->early[l];
+        }
+    }
+    for (b = 0; b < tiles; b++) {
+        santa__sampled *y = &sampled[b];
+        for (l = 0; l < j->rows; l++) {
+            const float unit = sum[l] > 0.0 ? (float)(1.0 / sum[l]) : 0.0f;
+            int64_t slash;
+            int cut;
+            y->late[l] *= unit;
+            y->early[l] *= unit;
+            if (santa__keys_seen(&x->lane[l], b * SANTA_BLOCK, SANTA_BLOCK) == 0) continue;
+            slash = santa__slash_of(&x->lane[l], b * SANTA_BLOCK, block, &cut);
+            mass[b * SANTA_BLOCK / block] += (double)y->late[l] + (double)y->early[l];
+            mass[blocks + slash] += (double)y->late[l];
+            if (slash > 0) mass[blocks + slash - 1] += (double)y->early[l];
+        }
+    }
+}
+
+/* Whether block a of keys comes before block b in a set: by mass, then by number. */
+static int santa__comes_first(const double *mass, int32_t a, int32_t b) {
+    return mass[a] > mass[b] || (!(mass[a] < mass[b]) && a < b);
+}
+
+/* The fewest blocks whose mass is alpha of all. Returns how many. */
+static int64_t santa__choose_set(const double *mass, int64_t n, double alpha, int32_t *heap, uint8_t *set) {
+    double total = 0.0, held = 0.0;
+    int64_t i, at, child, count = 0, left = n;
+    for (i = 0; i < n; i++) total += mass[i];
+    memset(set, alpha >= 1.0, (size_t)n);
+    if (alpha >= 1.0) return n;                                       /* what no sample saw, too */
+    for (i = 0; i < n; i++) {
+        for (at = i; at > 0 && santa__comes_first(mass, (int32_t)i, heap[(at - 1) / 2]); at = (at - 1) / 2)
+            heap[at] = heap[(at - 1) / 2];
+        heap[at] = (int32_t)i;
+    }
+    while (left > 0 && held < total * alpha * (1.0 - 1e-7)) {
+        const int32_t last = heap[--left], best = left > 0 ? heap[0] : last;
+        set[best] = 1;
+        held += mass[best];
+        count++;
+        for (at = 0; (child = 2 * at + 1) < left; at = child) {
+            if (child + 1 < left && santa__comes_first(mass, heap[child + 1], heap[child])) child++;
+            if (santa__comes_first(mass, last, heap[child])) break;
+            heap[at] = heap[child];
+        }
+        heap[at] = last;
+    }
+    return count;
+}
+
+/* Mean of the worst 1 % of n shares, at least of one; reorders them. */
+static double santa__low_mean(double *share, int64_t n) {
+    const int64_t worst = (n + 99) / 100;
+    double sum = 0.0;
+    int64_t i, k;
+    for (k = 0; k < worst; k++) {
+        int64_t least = k;
+        double f;
+        for (i = k + 1; i < n; i++) if (share[i] < share[least]) least = i;
+        f = share[least];
+        share[least] = share[k];
+        share[k] = f;
+        sum += f;
+    }
+    return n > 0 ? sum / (double)worst : 1.0;
+}
+
+/* First and second stage of one head: its sets. */
+static void santa__sample_head(const santa__call *call, char *work, int64_t item, int64_t h) {
+    santa__prefill x;
+    const santa__job *j = &x.j;
+    const int64_t blocks = santa__mask_blocks(&call->p), tiles = call->plan.n / SANTA_BLOCK + 1,
+                  block = call->p.o.sample_attention.block_size;
+    santa__sampled *sampled;
+    santa_sample_audit *audit;
+    double *mass, *share, sum = 0.0;
+    uint8_t *sets = santa__sets_of(call, item) + h * 2 * blocks;
+    int64_t i, from, to, row, unit = 0, rows = 0, b, l, columns, slashes;
+    santa__prefill_make(&x, call, work, item);
+    x.is_by_head = 1;
+    x.head = h;
+    sampled = SANTA__PART(santa__sampled, j, sampled);
+    mass = SANTA__PART(double, j, set_mass);
+    share = SANTA__PART(double, j, unit_mass);
+    memset(mass, 0, (size_t)(2 * blocks) * sizeof *mass);
+    for (i = 0; santa__slice(j, i, &from, &to); i++)
+        for (row = from; row < to; row += SANTA_BLOCK, unit++) {
+            const int64_t last = SANTA__MIN(row + SANTA_BLOCK, to);
+            if (!santa__sample_unit(&x, row, last, sampled + unit * tiles))
+                santa__is_dense_of(call, item)[h] = 1;                /* so that the NaN shows */
+            santa__sample_masses(&x, sampled + unit * tiles, mass);
+            for (l = 0; l < last - row && h == 0; l++) {
+                const int64_t keys = x.lane[l].end - x.lane[l].begin;
+                j->stats->k_rows_read += keys;
+                santa__count_features(&x.j, keys);
+            }
+        }
+    columns = santa__choose_set(mass, blocks, call->p.o.sample_attention.alpha_columns,
+                                SANTA__PART(int32_t, j, set_order), sets);
+    slashes = santa__choose_set(mass + blocks, blocks, call->p.o.sample_attention.alpha_slashes,
+                                SANTA__PART(int32_t, j, set_order), sets + blocks);
+    for (i = unit = 0; santa__slice(j, i, &from, &to); i++)
+        for (row = from; row < to; row += SANTA_BLOCK, unit++)
+            for (l = row; l < SANTA__MIN(row + SANTA_BLOCK, to); l++) {
+                const santa__range r = santa__key_range(&call->p.a, j->batch, l);
+                double held = 0.0;
+                for (b = 0; b * SANTA_BLOCK < r.end; b++)
+                    if (santa__in_sets(sets, blocks, r.position / block, b * SANTA_BLOCK / block))
+                        held += (double)sampled[unit * tiles + b].late[l - row]
+                              + (double)sampled[unit * tiles + b].early[l - row];
+                share[rows++] = held;
+                sum += held;
+            }
+    if (!call->p.o.sample_attention.audit) return;
+    audit = call->p.o.sample_attention.audit + item * call->p.group + h;      /* heads of items in a row */
+    audit->columns = columns;
+    audit->slashes = slashes;
+    audit->cost = rows > 0 ? (double)rows / (double)(call->p.q_len - santa__first_row(j)) : 0.0;
+    audit->sampled_mass = rows > 0 ? sum / (double)rows : 1.0;
+    audit->sampled_low = santa__low_mean(share, rows);
+}
+
+/* Where the mask or the sets are looked up for the rows from row on, all in one block. */
+static void santa__begin_block(santa__prefill *x, int64_t row) {
+    const santa_sample_attention_options *o = &x->j.o->sample_attention;
+    const santa_attention *a = &x->j.p->a;
+    const int64_t block = o->block_size, k_blocks = santa__mask_blocks(x->j.p);
+    const int64_t first = santa__floor_div(santa__key_range(a, x->j.batch, 0).position, block);
+    x->block = santa__floor_div(santa__key_range(a, x->j.batch, row).position, block);
+    if (!o->mask) return;
+    x->mask_step = santa__q_blocks(x->j.p->q_len, block) * k_blocks;
+    x->mask = o->mask + (x->j.batch * x->j.p->heads + x->j.kv_head * x->j.group) * x->mask_step
+            + (x->block - first) * k_blocks;
+}
+
+/* Blocks that a sequence's rows see, and how many of them head h reads. */
+static int64_t santa__count_blocks(santa__prefill *x, int64_t h, int64_t *all) {
+    const santa__job *j = &x->j;
+    const int64_t block = j->o->sample_attention.block_size, rows = j->p->q_len;
+    int64_t kept = 0, row = santa__first_row(j), b;
+    for (*all = 0; row < rows;) {
+        const santa__range top = santa__key_range(&j->p->a, j->batch, row);
+        const int64_t next = SANTA__MIN(row + block - (top.position - santa__floor_div(top.position, block)
+                                                                          * block), rows);
+        const santa__range last = santa__key_range(&j->p->a, j->batch, next - 1);
+        santa__begin_block(x, row);
+        for (b = top.begin / block; b * block < last.end; b++) {
+            kept += santa__is_kept(x, h, b * block);
+            ++*all;
+        }
+        row = next;
+    }
+    return kept;
+}
+
+/* The heads of a group agree, and on whether to read everything. */
+static void santa__join_sets(const santa__call *call, char *work, int64_t item) {
+    const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    const int64_t group = call->p.group, size = 2 * santa__mask_blocks(&call->p);
+    uint8_t *sets = santa__sets_of(call, item);
+    int64_t h, i, all = 0, kept = 0, *is_dense = santa__is_dense_of(call, item);
+    double share, cost = 0.0;
+    santa__prefill x;
+    int64_t from, to, rows = 0;
+    santa__prefill_make(&x, call, work, item);
+    for (h = 1; h < group && !o->per_head; h++) for (i = 0; i < size; i++) sets[i] |= sets[h * size + i];
+    for (h = 1; h < group && !o->per_head; h++) memcpy(sets + h * size, sets, (size_t)size);
+    for (i = 0; santa__slice(&x.j, i, &from, &to); i++) rows += to - from;
+    if (rows > 0) cost = (double)rows / (double)(call->p.q_len - santa__first_row(&x.j));
+    x.sets = sets;
+    for (h = 0; h < group; h++) {
+        int64_t of_head;
+        kept += i = santa__count_blocks(&x, h, &of_head);
+        all += of_head;
+        if (o->audit) o->audit[item * group + h].kept_share = of_head > 0 ? (double)i / (double)of_head : 1.0;
+    }
+    share = all > 0 ? (double)kept / (double)all : 1.0;
+    for (h = 1; h < group; h++) *is_dense |= is_dense[h];
+    *is_dense |= share + cost > o->dense_above;
+    for (h = 0; h < group && o->audit && *is_dense; h++) {
+        o->audit[item * group + h].kept_share = 1.0;
+        o->audit[item * group + h].is_dense = 1;
+    }
+    if (*is_dense) x.j.stats->dense_rows += call->p.q_len * group;
+}
+
+/* The mask of the rows at work goes to mask_out. */
+static void santa__write_mask(const santa__prefill *x, int64_t q_block) {
+    const int64_t q_blocks = santa__q_blocks(x->j.p->q_len, x->j.o->sample_attention.block_size);
+    const int64_t k_blocks = santa__mask_blocks(x->j.p), block = x->j.o->sample_attention.block_size;
+    int64_t h, b;
+    for (h = 0; h < x->j.group; h++) {
+        const int64_t head = x->j.batch * x->j.p->heads + x->j.kv_head * x->j.group + h;
+        uint8_t *to = x->j.o->sample_attention.mask_out + (head * q_blocks + q_block) * k_blocks;
+        for (b = 0; b < k_blocks; b++)
+            to[b] = (uint8_t)(b * block < x->j.p->capacity
+                              && (x->mask ? x->mask[h * x->mask_step + b] != 0
+                                          : b <= x->block && santa__is_kept(x, h, b * block)));
+    }
+}
+
+/* What the rows of a piece may read, where the method is sparse. */
+static void santa__sparse_rows(santa__prefill *x, const santa__call *call, int64_t item, int64_t from) {
+    const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    const santa__range first = santa__key_range(&call->p.a, x->j.batch, 0);
+    santa__begin_block(x, from);
+    x->is_by_head = o->per_head || o->mask;
+    if (!o->mask && !*santa__is_dense_of(call, item)) x->sets = santa__sets_of(call, item);
+    if (o->row_mass) {
+        x->tally_m = SANTA__PART(float, &x->j, tally_m);
+        x->tally_d = SANTA__PART(double, &x->j, tally_d);
+    }
+    if (o->mask_out && (from == 0 || (first.position + from) % o->block_size == 0))
+        santa__write_mask(x, x->block - santa__floor_div(first.position, o->block_size));
+}
+
+/* Scores of keys that panel p does not read, for row_mass. */
+static void santa__panel_tally(const santa__prefill *x, int64_t p, int64_t first, int n) {
+    float keep[SANTA__PANEL], sum[SANTA__PANEL];
+    double *d = x->tally_d + p * SANTA__PANEL;
+    int l;
+    santa__panel_scores(x, p, first, n, x->s);
+    if (x->j.kernel->panel_mass(x->s, x->tally_m + p * SANTA__PANEL, keep, sum)) {
+        float again[SANTA_BLOCK * SANTA__PANEL];
+        santa__find_bad(x, p, first, n, again);
+    }
+    for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
+}
+
+static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t *read) {
+    const santa__job *j = &x->j;
+    const int64_t dv = j->plan->dv_tile;
+    char bad[SANTA_BLOCK];
+    int64_t p, i;
+    int any_bad = 0, has_k = 0, has_v = 0;
+    for (p = 0; p < x->panels; p++) {
+        const int keeps = santa__panel_keeps(x, p, first);
+        if (!(keeps || x->tally_m) || !santa__panel_sees(x, p, first, n)) continue;
+        if (!has_k) santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        has_k = 1;
+        if (!keeps) { santa__panel_tally(x, p, first, n); continue; }
+        if (!has_v) {
+            any_bad = santa__load_tile(j, &j->v, first, n, dv, x->v, bad);
+            for (i = 0; i < n && any_bad; i++)
+                if (bad[i]) memset(x->v + i * dv, 0, (size_t)dv * sizeof *x->v);
+        }
+        has_v = 1;
+        x->has_bad_value = bad;
+        santa__panel_attend(x, p, first, n, any_bad);
+    }
+    for (i = 0; i < j->rows && has_v; i++) {
+        const santa__range r = santa__key_range(&j->p->a, j->batch, j->q_index + i);
+        read[i] += SANTA__MAX(SANTA__MIN(r.end, first + n) - SANTA__MAX(r.begin, first), 0);
     }
 }
 
 static void santa__prefill_piece(const santa__call *call, char *work, int64_t item, int64_t piece) {
     santa__prefill x;
-    santa__job *j = &x.j;
-    char bad[SANTA_BLOCK];
-    int64_t from, to, i, begin = INT64_MAX, end = 0, p, b;
-    memset(&x, 0, sizeof x);
-    santa__job_make(j, call, work, item / call->p.kv_heads, item % call->p.kv_heads);
+    int64_t from, to, begin, end, b, i, read[SANTA__PIECE];
+    santa__prefill_make(&x, call, work, item);
     santa__rows_of_piece(&x, piece, &from, &to);
     if (from >= to) return;
-    j->q_index = from;
-    j->rows = to - from;
-    j->queries = j->rows * j->group;
-    j->num_active = call->plan.d;
-    x.panels = (j->queries + SANTA__PANEL - 1) / SANTA__PANEL;
-    x.lane = SANTA__PART(santa__lane, j, panel_x);
-    x.q = SANTA__PART(float, j, panel_q);
-    x.out = SANTA__PART(float, j, panel_out);
-    x.s = SANTA__PART(float, j, panel_scores);
-    x.m = SANTA__PART(float, j, panel_m);
-    x.d = SANTA__PART(double, j, panel_d);
-    x.k = SANTA__PART(float, j, tile_k);
-    x.v = SANTA__PART(float, j, tile_v);
-    x.has_bad_value = bad;
-    santa__load_panels(&x);
-    for (i = 0; i < j->queries; i++)
-        if (x.lane[i].begin < x.lane[i].end) {
-            begin = SANTA__MIN(begin, x.lane[i].begin);
-            end = SANTA__MAX(end, x.lane[i].end);
-        }
-    for (b = begin < end ? begin / SANTA_BLOCK : 0; b * SANTA_BLOCK < end; b++) {
-        const int64_t first = b * SANTA_BLOCK;
-        const int64_t at = SANTA__MAX(first, begin), last = SANTA__MIN(first + SANTA_BLOCK, end);
-        int any_bad;
-        santa__load_tile(j, &j->k, at, (int)(last - at), call->plan.d_tile, x.k, bad);
-        any_bad = santa__load_tile(j, &j->v, at, (int)(last - at), call->plan.dv_tile, x.v, bad);
-        for (i = 0; i < last - at && any_bad; i++)
-            if (bad[i]) memset(x.v + i * call->plan.dv_tile, 0, (size_t)call->plan.dv_tile * sizeof *x.v);
-        for (p = 0; p < x.panels; p++)
-            if (santa__panel_sees(&x, p, at, (int)(last - at)))
-                santa__panel_attend(&x, p, at, (int)(last - at), any_bad);
+    memset(read, 0, sizeof read);
+    if (santa__has_traits(&call->p.o, SANTA_SPARSE)) santa__sparse_rows(&x, call, item, from);
+    if (!santa__prefill_rows(&x, from, to, call->p.group, &begin, &end)) begin = end = 0;
+    for (i = 0; i < x.panels * SANTA__PANEL && x.tally_m; i++) {
+        x.tally_m[i] = SANTA__MASKED;
+        x.tally_d[i] = 0.0;
     }
-    santa__panels_end(&x);
+    for (b = begin / SANTA_BLOCK; b * SANTA_BLOCK < end; b++) {
+        const int64_t first = SANTA__MAX(b * SANTA_BLOCK, begin),
+                      last = SANTA__MIN((b + 1) * SANTA_BLOCK, end);
+        santa__prefill_tile(&x, first, (int)(last - first), read);
+    }
+    santa__panels_end(&x, read);
 }
 
-static void santa__prefill_task(void *context, int64_t t) {
-    santa__call *call = (santa__call *)context;
-    const int64_t of_item = santa__pieces_of_item(call);
+/* cra and low_mass of an item's heads. */
+static void santa__audit_rows(const santa__call *call, int64_t item) {
+    const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    const int64_t n = call->p.q_len, heads = call->p.heads, worst = (n + 99) / 100;
+    int64_t h, i, k;
+    for (h = item * call->p.group; h < (item + 1) * call->p.group; h++) {
+        const float *mass = o->row_mass + h / heads * n * heads + h % heads;
+        double sum = 0.0, last = -1.0, least = 1.0;
+        int64_t taken = 0;
+        while (taken < worst) {                                       /* each value, as often as it is there */
+            double next = 2.0;
+            int is_nan = 0;
+            for (i = k = 0; i < n; i++) {
+                const double f = (double)mass[i * heads];
+                is_nan |= santa__is_nan(mass[i * heads]);
+                if (f > last && f < next) { next = f; k = 0; }
+                k += f >= next && f <= next;
+            }
+            if (is_nan || k == 0) { sum = (double)santa__nan(); break; }
+            if (taken == 0) least = next;
+            k = SANTA__MIN(k, worst - taken);
+            sum += next * (double)k;
+            taken += k;
+            last = next;
+        }
+        o->audit[h].cra = taken > 0 ? least : sum;
+        o->audit[h].low_mass = sum / (double)worst;
+    }
+}
+
+typedef void (*santa__prefill_stage)(const santa__call *call, char *work, int64_t item, int64_t piece);
+
+static void santa__join_stage(const santa__call *call, char *work, int64_t item, int64_t piece) {
+    (void)piece;
+    santa__join_sets(call, work, item);
+}
+
+static void santa__audit_stage(const santa__call *call, char *work, int64_t item, int64_t piece) {
+    (void)work; (void)piece;
+    santa__audit_rows(call, item);
+}
+
+/* What threads do for each item and piece of it, those pieces first that come last. */
+typedef struct santa__stage { santa__call *call; santa__prefill_stage run; int64_t pieces; } santa__stage;
+
+static void santa__stage_task(void *context, int64_t t) {
+    const santa__stage *stage = (const santa__stage *)context;
+    santa__call *call = stage->call;
+    const int64_t items = santa__items(&call->p.o);
     int64_t at, to = -1;
     while (santa__take(&call->pieces, t, &at, &to))
-        for (; at < to; at++)                                         /* the longest rows first */
-            santa__prefill_piece(call, call->work + (uint64_t)t * call->plan.total,
-                                 call->p.o.item_begin + at % santa__items(&call->p.o),
-                                 of_item - 1 - at / santa__items(&call->p.o));
+        for (; at < to; at++)
+            stage->run(call, call->work + (uint64_t)t * call->plan.total, call->p.o.item_begin + at % items,
+                       stage->pieces - 1 - at / items);
+}
+
+static void santa__run_stage(santa__call *call, santa__prefill_stage run, int64_t pieces) {
+    santa__stage stage;
+    stage.call = call;
+    stage.run = run;
+    stage.pieces = pieces;
+    santa__run_tasks(&call->p.o, &call->pieces, santa__items(&call->p.o) * pieces, santa__stage_task, &stage);
+}
+
+/* An audit where nothing was sampled. */
+static void santa__clear_audits(const santa__call *call) {
+    const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    int64_t h;
+    for (h = call->p.o.item_begin * call->p.group; o->audit && h < call->p.o.item_end * call->p.group; h++) {
+        memset(&o->audit[h], 0, sizeof *o->audit);
+        o->audit[h].kept_share = o->audit[h].sampled_mass = o->audit[h].sampled_low = 1.0;
+        o->audit[h].cra = o->audit[h].low_mass = (double)SANTA_NONE;
+        o->audit[h].is_dense = !o->mask;
+    }
+}
+
+/* kept_share by a mask that was given. */
+static void santa__given_stage(const santa__call *call, char *work, int64_t item, int64_t piece) {
+    santa__prefill x;
+    int64_t all, kept;
+    santa__prefill_make(&x, call, work, item);
+    kept = santa__count_blocks(&x, piece, &all);
+    call->p.o.sample_attention.audit[item * call->p.group + piece].kept_share =
+        all > 0 ? (double)kept / (double)all : 1.0;
+}
+
+static void santa__run_prefill(santa__call *call) {
+    const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    const int64_t group = call->p.group;
+    if (santa__has_traits(&call->p.o, SANTA_SPARSE)) santa__clear_audits(call);
+    if (santa__is_sampled(&call->p)) {
+        memset(santa__sets_of_call(call), 0, (size_t)(8 * santa__items(&call->p.o) * group));
+        santa__run_stage(call, santa__sample_head, group);
+        santa__run_stage(call, santa__join_stage, 1);
+    } else if (santa__has_traits(&call->p.o, SANTA_SPARSE) && o->audit)
+        santa__run_stage(call, santa__given_stage, group);
+    santa__run_stage(call, santa__prefill_piece, santa__pieces_of_item(call));
+    if (santa__has_traits(&call->p.o, SANTA_SPARSE) && o->audit && o->row_mass)
+        santa__run_stage(call, santa__audit_stage, 1);
 }
 
 /* ------------------------------------------------------------ >>call */
@@ -7017,8 +7667,7 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         if (santa__has_tally(&call.plan)) memset(work + call.plan.tally, 0, sizeof(santa__tally));
     }
     if (call.plan.is_prefill) {
-        santa__run_tasks(&call.p.o, &call.pieces,
-                         santa__items(&call.p.o) * santa__pieces_of_item(&call), santa__prefill_task, &call);
+        santa__run_prefill(&call);
     } else if (call.plan.is_shared) {
         santa__team team;
         memset(&team, 0, sizeof team);
