@@ -32,6 +32,32 @@ decoder() {
     done
 }
 
+# Beside ggml, where pkg-config finds one.
+ggml() {
+    need pkg-config
+    ggml_flags=$(pkg-config --cflags --libs ggml 2>/dev/null) || skip "no ggml that pkg-config knows"
+    # shellcheck disable=SC2086
+    if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
+    # shellcheck disable=SC2086
+    "$CC" -O2 -o "$dir/program" examples/ggml_op.c "$@" $ggml_flags -lggml-base -lm || return 1
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-} limited "$dir/program"
+}
+
+# The commands of llama2c.md, by which llama2.c's run.c gets santa: exactly, it writes the same text as before.
+llama2c() {
+    [ -f "${LLAMA2C:-}/run.c" ] || skip "no run.c in \$LLAMA2C"
+    awk '/^```/ { on = $0 == "```sh"; next } on' examples/llama2c.md >"$dir/commands.sh"
+    (cd "$dir" && SANTA=$root && LLAMA2C=$LLAMA2C && . ./commands.sh) || return 1
+    "$CC" -O2 -o "$dir/before" "$LLAMA2C/run.c" -lm || return 1
+    for program in run before; do
+        limited "$dir/$program" examples/model/model.bin -z examples/model/tokenizer.bin -t 0 -n 200 -i "And God said" \
+            >"$dir/$program.text" || return 1
+    done
+    [ "$(wc -c <"$dir/run.text")" -gt 200 ] && cmp "$dir/run.text" "$dir/before.text" &&
+    SANTA_SAMPLES=4 "$dir/run" examples/model/model.bin -z examples/model/tokenizer.bin -t 0 -n 200 -i "And God said" \
+            >"$dir/sampled.text" && ! cmp "$dir/sampled.text" "$dir/before.text"
+}
+
 trainer() {
     need python3
     python3 -c "import numpy, torch" 2>/dev/null || skip "no torch"
@@ -75,9 +101,11 @@ list() {
     for file in examples/*.c; do
         case $file in
         examples/decode.c) cell "$file" decoder ;;
+        examples/ggml_op.c) cell "$file" ggml ;;
         *)                 cell "$file" example "$file" ;;
         esac
     done
+    cell "examples/llama2c.md"             llama2c
     cell "examples/saap/train.py"          trainer
     cell "quick start of santa.h, alone"   quickstart header_quickstart santa.h plain
     cell "quick start of README.md"        quickstart readme_quickstart README.md build
