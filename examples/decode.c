@@ -32,7 +32,7 @@ typedef struct choice { const char *name; int64_t value; } choice;
 
 static const choice methods[] = {
     { "dense", SANTA_DENSE }, { "iid", SANTA_IID },     { "strat", SANTA_STRAT }, { "sys", SANTA_SYS },
-    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "topk", SANTA_TOP_K },  { "topp", SANTA_TOP_P },
+    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "top-k", SANTA_TOP_K },  { "top-p", SANTA_TOP_P },
     { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { "saap", SANTA_SAAP }, { NULL, 0 },
 };
 
@@ -84,9 +84,9 @@ static const struct {
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
-      "S  draws a head, k of topk; saap: for a group, 0 = none  [128; 64 in --demo]" },
+      "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
-    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that topp keeps  [0.9]" },
+    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that top-p keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
     { "buckets",         TEXT_IN(buckets),
@@ -207,7 +207,7 @@ static int check_use(const config *c, llama_error *e) {
         { SAMPLES,         every_method || has_draws(c->method),
           "needs a method with a fixed number of draws" },
         { TILE_SIZE,       every_method || has_tiles(c->method), "needs --method prop or flash" },
-        { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
+        { TOP_P,           method == SANTA_TOP_P, "needs --method top-p" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
         { BUCKETS,         method == SANTA_SAAP, "needs --method saap" },
