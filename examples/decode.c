@@ -111,16 +111,41 @@ static int has_draws(int64_t m) { return m != SANTA_DENSE && m != SANTA_TOP_P &&
 static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
 static int given(const config *c, option_id id) { return (int)(c->given >> id & 1u); }
 
+/* Words in lines of 80 columns, the first of which has `used` already; the others begin at `indent`. */
+static void print_wrapped(FILE *f, int used, int indent, const char *text) {
+    while (*text) {
+        const int spaces = (int)strspn(text, " "), word = (int)strcspn(text + spaces, " ");
+        if (used + spaces + word > 80) {
+            fprintf(f, "\n%*s", indent, "");
+            used = indent;
+            text += spaces;
+        } else {
+            fprintf(f, "%.*s", spaces, text);
+            used += spaces;
+            text += spaces;
+        }
+        fprintf(f, "%.*s", word, text);
+        used += word;
+        text += word;
+    }
+    fprintf(f, "\n");
+}
+
 static void print_help(FILE *f) {
+    enum { INDENT = 21 };
     fprintf(f, "decode: continues text with a small llama-like model, attention by santa.h\n\n");
     for (int i = 0; i < OPTIONS; i++) {
-        fprintf(f, "  --%-16s %s", options[i].name, options[i].help);
-        for (const choice *c = options[i].choices; c && c->name; c++)
-            fprintf(f, c == options[i].choices ? ": [%s]" : ", %s", c->name);
-        fprintf(f, "\n");
+        char text[400];
+        size_t n = (size_t)snprintf(text, sizeof text, "%s", options[i].help);
+        for (const choice *c = options[i].choices; c && c->name && n < sizeof text; c++)
+            n += (size_t)snprintf(text + n, sizeof text - n, c == options[i].choices ? ": [%s]" : ", %s",
+                                  c->name);
+        fprintf(f, "  --%-16s ", options[i].name);
+        print_wrapped(f, INDENT, INDENT, text);
     }
-    fprintf(f, "\nWith --compare, --method and --samples narrow the table; with --demo they choose "
-            "the second text.\n");
+    fprintf(f, "\n");
+    print_wrapped(f, 0, 0, "With --compare, --method and --samples narrow the table; with --demo they "
+                           "choose the second text.");
 }
 
 /* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are

@@ -409,7 +409,11 @@ int main(int argc, char **argv) {
         try_type(&team, GGML_TYPE_Q8_0, 1);
         try_type(&team, GGML_TYPE_F16, MAX_ROWS);
     } else {
-        fail("options: --bench");
+        const int help = argc == 2 && !strcmp(argv[1], "--help");
+        fprintf(help ? stdout : stderr,
+                "santa as an operation of ggml, on ggml's cache and threads, against its own\n"
+                "attention: errors, bits and statuses. --bench: times at 32k keys, minutes.\n");
+        return !help;
     }
     free(team.workspace);
     ggml_backend_free(backend);

@@ -19,7 +19,14 @@ build() {
 }
 
 example() {
-    build "$1" && limited "$dir/program"
+    build "$1" && limited "$dir/program" || return 1
+    [ "$1" = examples/quickstart.c ] || helps "$dir/program"
+}
+
+# --help says something, in 80 columns; other arguments are refused.
+helps() {
+    "$1" --help >"$dir/help" && [ -s "$dir/help" ] && ! "$1" --no-such-option || return 1
+    awk 'length($0) > 80 { print "wider than 80 columns: " $0; wide = 1 } END { exit wide }' "$dir/help"
 }
 
 # The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
@@ -30,6 +37,7 @@ decoder() {
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
         [ -s "$dir/text" ] || return 1
     done
+    helps "$dir/program"
 }
 
 # Beside ggml, where pkg-config finds one.
@@ -40,7 +48,9 @@ ggml() {
     if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
     # shellcheck disable=SC2086
     "$CC" -O2 -o "$dir/program" examples/ggml_op.c "$@" $ggml_flags -lggml-base -lm || return 1
-    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-} limited "$dir/program"
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-}
+    export LD_LIBRARY_PATH
+    limited "$dir/program" && helps "$dir/program"
 }
 
 # The commands of llama2c.md, by which llama2.c's run.c gets santa: exactly, it writes the same text as before.
