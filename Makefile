@@ -4,7 +4,9 @@ CFLAGS ?= -O2 -Wall -Wextra
 LDLIBS ?= -lm
 BUILD  ?= build
 
-EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
+# Examples that want ggml are built where pkg-config finds it.
+GGML    := $(shell pkg-config --silence-errors --cflags --libs ggml 2>/dev/null)
+EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c),$(wildcard examples/*.c)))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
 
 # One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION,
@@ -92,6 +94,9 @@ $(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/a
 $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+$(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
+	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
 
 $(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
