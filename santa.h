@@ -6387,7 +6387,7 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     l.index = SANTA__PART(int32_t, j, index);
     r->part = santa__far_keys(j, &x);
     r->far = santa__find_buckets(&x, r->part, bucket);
-    r->is_bad = r->far > 0 && !santa__route(j, share, stride);
+    r->is_bad = r->far != r->part.to - r->part.from || (r->far > 0 && !santa__route(j, share, stride));
     if (r->is_bad) r->far = 0;
     if (r->far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
     if (r->far > 0 && j->o->num_samples != SANTA_NONE) {
