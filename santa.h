@@ -24,6 +24,8 @@
      stash             in how many bits exp(score) is kept until the draw
      proxy             a copy of K in 4 or 2 bits to draw from: less than half of the bytes
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
+     prefill           many query rows at once
+     sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -36,7 +38,8 @@
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
                        attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
-                       buckets, routed, methods-code, run, buckets-code, steps-code, measures-code)
+                       buckets, routed, methods-code, run, prefill-code,
+                       sparse-code, call, buckets-code, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -80,7 +83,7 @@
    - the gain is at most 2x by bytes when head_dim_v == head_dim, and only when the context is
      long: with AVX-512 the gather cost what it saved up to n = 8 * num_samples (f32) or 16 *
      num_samples (fewer bits). options.dense_below = SANTA_AUTO runs shorter rows dense;
-   - it is a decode method. With many query rows (prefill) the union of the sampled rows tends
+   - it is a decode method. With many query rows (>>prefill) the union of the sampled rows tends
      to num_samples/(num_samples+1) of all rows under causal attention, and nothing is saved;
    - the error falls like 1/sqrt(num_samples) (iid) or faster (strat, sys), and is largest where
      attention is flat. Ask for std_error to see it (with num_combs = 4 for sys, prop and
@@ -154,6 +157,8 @@
                      whole buckets, and num_samples of their other keys, weighed by the chance
                      they had to be drawn (consistent, not unbiased); or buckets alone, as in the
                      paper (biased). CPU only.
+   SANTA_SAMPLE_ATTENTION  exact attention over the blocks of keys that a few sampled query rows
+                     look at, or that a mask names, see >>sparse. For prefill. Biased. CPU only.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -349,6 +354,41 @@
    tokens and more.
    Training queries must look like those that are asked later: examples/saap has the numbers.
 
+   >>prefill
+
+   santa_decode takes any number of query rows; with 32 and more of them, method SANTA_DENSE and exact
+   scores it works as prefill wants it, and the products take the time, not the bytes: K and V are read
+   once for some 256 queries of a group, in blocks that become f32, and 32 queries go side by side.
+   There is no other verb, since nothing else differs: chunks of a prompt are rows at the end of a longer
+   context (causal = 1), and seq_lens, pages, window, soft cap, ALiBi, sinks and first_key mean what they
+   always do. Threads share blocks of query rows. A row's bits do not depend on the other rows of the
+   call, on how a prompt is cut into calls of 32 rows and more, or on what is listed under >>determinism;
+   calls of fewer rows round otherwise. Of a prompt's last layer only the last row is needed: give it
+   that q. Sampled methods gain nothing in prefill: the rows' draws together are nearly all keys.
+
+   >>sparse
+
+   SANTA_SAMPLE_ATTENTION, sparse prefill in blocks of block_size query rows and keys, in three stages
+   (SampleAttention):
+   1. num_chunks slices of query rows, whole blocks at equal distances, the last ending with the last
+      row, are scored against all keys. Of each row's softmax, in f32: what falls on each block of keys
+      (a column), and on each range of block_size distances between query and key (a slash).
+   2. Of each head: the fewest columns that hold alpha_columns of the mass of the sampled rows, and the
+      fewest slashes that hold alpha_slashes; a head takes the blocks of either, those of the first keys
+      and those on the diagonal. A slash touches two blocks of keys. The heads of a group read what any of
+      them takes, unless per_head.
+   3. Exact attention over these blocks, renormalised; lse is that of what was read.
+   Promised: in each head, the sampled rows' mean kept mass is at least the larger alpha. Other rows may
+   lose more, some all they had: a key that only they look at, in a block that no sampled row sees, is not
+   found. audit says what was kept, row_mass what each row kept (it costs the scores of all keys), its
+   minimum is the paper's CRA. alpha = 1 reads all. It pays where heads keep little: the call runs a KV
+   head dense where kept_share + cost is above dense_above. Calls of fewer than 32 rows run dense, but for
+   a mask, mask_out, audit or row_mass. A NaN or +inf among the scores of the sampled rows makes the KV
+   head run dense, so that it shows.
+   mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
+   zeros, and lse as without keys); causal may then be 0.
+   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
+
    >>options
 
    SANTA_IMPLEMENTATION   emit the code here
@@ -488,7 +528,7 @@ extern "C" {
     X(ERR_SAAP_OPTIONS,                                                                                    \
       "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
     X(ERR_SAMPLE_ATTENTION,                                                                                \
-      "an alpha is not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0") \
+      "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")    \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
@@ -882,8 +922,8 @@ typedef struct santa_problem {
    caller's scratch of at least santa_workspace_size bytes. stats may be NULL. Tensors on
    another device are passed to that device's backend.
    Bytes touched, for each sequence and KV head: all of its K rows once for as many query rows
-   as fill 16 queries of a group (vAttention and Bernoulli scores: once for each row; vAttention
-   with a predictor only the keys it takes), and of V the rows picked, at most
+   as fill 16 queries of a group, or 256 in >>prefill (vAttention and Bernoulli scores: once for each
+   row; vAttention with a predictor only the keys it takes), and of V the rows picked, at most
    group * num_samples for each query row (dense: all, as K). With SANTA_SCORES_PROXY the copy of K
    once, and of K and V the rows drawn, those always read and those of rescues. */
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
@@ -2709,6 +2749,11 @@ static int santa__bad_alpha(double alpha) {
     return santa__not_finite_d(alpha) || alpha > 1.0 || (alpha < 0.0 && alpha != (double)SANTA_NONE);
 }
 
+/* Whether blocks must be looked at, however few rows there are. */
+static int santa__asks(const santa_sample_attention_options *x) {
+    return x->mask || x->mask_out || x->audit || x->row_mass;
+}
+
 static santa_status santa__check_sparse(const santa_attention *a, const santa_options *o) {
     const santa_sample_attention_options *x = &o->sample_attention;
     if (santa__bad_alpha(x->alpha_columns) || santa__bad_alpha(x->alpha_slashes) || x->num_chunks < 0
@@ -2717,7 +2762,8 @@ static santa_status santa__check_sparse(const santa_attention *a, const santa_op
         return SANTA_ERR_SAMPLE_ATTENTION;
     if (!(santa_method_traits(o->method) & SANTA_SPARSE)) return SANTA_OK;
     if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_SAMPLE_SCORES;
-    return !x->mask && (!a->causal || a->context_lens) ? SANTA_ERR_SAMPLE_CAUSAL : SANTA_OK;
+    if (x->mask || (a->causal && !a->context_lens)) return SANTA_OK;
+    return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__asks(x) ? SANTA_OK : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
@@ -3104,9 +3150,9 @@ static int64_t santa__piece_rows(int64_t group) {
 /* Whether rows go through the keys as >>prefill has it. */
 static int santa__is_prefill(const santa_problem *p) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
-    if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE) || p->o.scores != SANTA_SCORES_EXACT) return 0;
-    return p->q_len >= SANTA__PREFILL_ROWS
-           || (santa__has_traits(&p->o, SANTA_SPARSE) && (x->mask || x->mask_out || x->audit || x->row_mass));
+    if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)) return 0;
+    if (p->o.scores != SANTA_SCORES_EXACT) return 0;
+    return p->q_len >= SANTA__PREFILL_ROWS || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__asks(x));
 }
 
 /* Blocks of block_size keys that a sequence may have. */
@@ -3124,7 +3170,8 @@ static int santa__is_sampled(const santa_problem *p) {
 
 /* Bytes of a call's sets of columns and slashes, and whether a head runs dense, see >>sparse. */
 static uint64_t santa__set_bytes(const santa_problem *p) {
-    const uint64_t items = (uint64_t)(p->o.item_end - p->o.item_begin), blocks = (uint64_t)santa__mask_blocks(p);
+    const uint64_t items = (uint64_t)(p->o.item_end - p->o.item_begin),
+                   blocks = (uint64_t)santa__mask_blocks(p);
     if (!santa__is_sampled(p)) return 0;
     return santa__mul(santa__mul(items, (uint64_t)p->group), 2 * blocks + 8);
 }
@@ -3137,7 +3184,9 @@ static int64_t santa__sample_units(const santa_problem *p) {
 
 /* A part of a block's softmax for each sampled query: its largest score, and the mass of its keys in the
    later and the earlier of two slashes. */
-typedef struct santa__sampled { float max[SANTA_BLOCK], late[SANTA_BLOCK], early[SANTA_BLOCK]; } santa__sampled;
+typedef struct santa__sampled {
+    float max[SANTA_BLOCK], late[SANTA_BLOCK], early[SANTA_BLOCK];
+} santa__sampled;
 
 /* All of a thread's workspace there. */
 static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
@@ -3228,7 +3277,8 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
     if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
     return santa__is_token_major(p) && !is_routed
-           && (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE) || santa__is_even(n / santa__chunk(n), threads));
+           && (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)
+               || santa__is_even(n / santa__chunk(n), threads));
 }
 
 /* KV heads of a sequence that a thread works on together, see santa__queries. A team that is
@@ -6659,13 +6709,14 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     const santa_attention *a = &j->p->a;
     const santa__range first = santa__key_range(a, j->batch, q);
     const int64_t keys = santa__keys_of(first), most = SANTA__MIN(j->plan->rows, j->p->q_len - q);
-    const int dense = santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE) || keys < j->o->dense_below;
+    const int always = santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE),
+              dense = always || keys < j->o->dense_below;
     int64_t rows, h, x;
     j->range[0] = first;
     for (rows = 1; keys > 0 && rows < most; rows++) {
         const santa__range r = santa__key_range(a, j->batch, q + rows);
         const int64_t n = santa__keys_of(r);
-        if (n == 0 || dense != (santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE) || n < j->o->dense_below)) break;
+        if (n == 0 || dense != (always || n < j->o->dense_below)) break;
         if (dense && santa__chunk(n) != santa__chunk(keys)) break;
         j->range[rows] = r;
     }
@@ -6849,7 +6900,7 @@ static void santa__run_task(void *context, int64_t t) {
                          SANTA__MIN(o->item_begin + to * call->span, o->item_end), call->span, NULL);
 }
 
-/* ------------------------------------------------------------ >>prefill */
+/* ------------------------------------------------------------ >>prefill-code */
 
 /* Exact attention of many query rows: where K and V are read once for hundreds of queries it is the
    products that take the time. A piece of work is some query rows of one KV head and all keys that they
@@ -6926,8 +6977,9 @@ static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t f
     int i, any = 0;
     santa__point(r, santa__keys_from(NULL, first, n), n, 0, row);
     for (i = 0; i < n; i++, tile += stride) {
-        if (santa__is_adjacent(r)) bad[i] = (char)(j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0);
-        else {
+        if (santa__is_adjacent(r)) {
+            bad[i] = j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0;
+        } else {
             int64_t c;
             memset(tile, 0, (size_t)stride * sizeof *tile);
             santa__load_row(r, first + i, tile);
@@ -6960,7 +7012,8 @@ static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t firs
         const int64_t begin = lane[l].begin - first, end = SANTA__MIN(lane[l].end - first, (int64_t)n);
         if (a->alibi_slopes && lane[l].x >= 0) {
             const float slope = a->alibi_slopes[santa__head(j, lane[l].x)];
-            for (i = 0; i < n; i++) s[i * SANTA__PANEL + l] += slope * (float)(first + i - lane[l].position);
+            for (i = 0; i < n; i++)
+                s[i * SANTA__PANEL + l] += slope * (float)(first + i - lane[l].position);
         }
         if (whole && begin <= 0 && end >= SANTA_BLOCK) continue;
         for (i = 0; i < SANTA_BLOCK; i++)
@@ -6993,7 +7046,8 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
         for (l = 0; l < SANTA__PANEL; l++) {
             const santa__lane *lane = &x->lane[p * SANTA__PANEL + l];
             if (first + i < lane->begin || first + i >= lane->end) continue;
-            for (c = 0; c < j->plan->dv; c++) out[c * SANTA__PANEL + l] += x->s[i * SANTA__PANEL + l] * f[c];
+            for (c = 0; c < j->plan->dv; c++)
+                out[c * SANTA__PANEL + l] += x->s[i * SANTA__PANEL + l] * f[c];
         }
     }
 }
@@ -7209,7 +7263,8 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
                 santa__slash_of(&lane[l], first, block, &cut);
                 for (i = 0; i <= cut && i < SANTA_BLOCK; i++) late += x->s[i * SANTA__PANEL + l];
                 y->late[p * SANTA__PANEL + l] = late;
-                y->early[p * SANTA__PANEL + l] = cut < SANTA_BLOCK - 1 ? SANTA__MAX(sum[l] - late, 0.0f) : 0.0f;
+                if (cut < SANTA_BLOCK - 1)
+                    y->early[p * SANTA__PANEL + l] = SANTA__MAX(sum[l] - late, 0.0f);
             }
         }
     }
@@ -7224,7 +7279,8 @@ static void santa__sample_masses(const santa__prefill *x, santa__sampled *sample
     float top[SANTA_BLOCK], e[SANTA_BLOCK];
     double sum[SANTA_BLOCK];
     for (l = 0; l < SANTA_BLOCK; l++) { top[l] = SANTA__MASKED; sum[l] = 0.0; }
-    for (l = 0; l < j->rows; l++) tiles = SANTA__MAX(tiles, (x->lane[l].end + SANTA_BLOCK - 1) / SANTA_BLOCK);
+    for (l = 0; l < j->rows; l++)
+        tiles = SANTA__MAX(tiles, (x->lane[l].end + SANTA_BLOCK - 1) / SANTA_BLOCK);
     for (b = 0; b < tiles; b++)
         for (l = 0; l < j->rows; l++) top[l] = SANTA__MAX(top[l], sampled[b].max[l]);
     for (b = 0; b < tiles; b++) {
@@ -7264,7 +7320,7 @@ static int64_t santa__choose_set(const double *mass, int64_t n, double alpha, in
     double total = 0.0, held = 0.0;
     int64_t i, at, child, count = 0, left = n;
     for (i = 0; i < n; i++) total += mass[i];
-    memset(set, alpha >= 1.0, (size_t)n);
+    for (i = 0; i < n; i++) set[i] = alpha >= 1.0;
     if (alpha >= 1.0) return n;                                       /* what no sample saw, too */
     for (i = 0; i < n; i++) {
         for (at = i; at > 0 && santa__comes_first(mass, (int32_t)i, heap[(at - 1) / 2]); at = (at - 1) / 2)
@@ -7410,14 +7466,16 @@ static void santa__join_sets(const santa__call *call, char *work, int64_t item) 
         int64_t of_head;
         kept += i = santa__count_blocks(&x, h, &of_head);
         all += of_head;
-        if (o->audit) o->audit[item * group + h].kept_share = of_head > 0 ? (double)i / (double)of_head : 1.0;
+        if (o->audit)
+            o->audit[item * group + h].kept_share = of_head > 0 ? (double)i / (double)of_head : 1.0;
     }
     share = all > 0 ? (double)kept / (double)all : 1.0;
     for (h = 1; h < group; h++) *is_dense |= is_dense[h];
     *is_dense |= share + cost > o->dense_above;
-    for (h = 0; h < group && o->audit && *is_dense; h++) {
-        o->audit[item * group + h].kept_share = 1.0;
-        o->audit[item * group + h].is_dense = 1;
+    for (h = 0; h < group && o->audit; h++) {
+        santa_sample_audit *audit = &o->audit[item * group + h];
+        audit->is_dense = *is_dense != 0;
+        if (audit->is_dense) audit->kept_share = 1.0;
     }
     if (*is_dense) x.j.stats->dense_rows += call->p.q_len * group;
 }
@@ -7522,7 +7580,7 @@ static void santa__audit_rows(const santa__call *call, int64_t item) {
         const float *mass = o->row_mass + h / heads * n * heads + h % heads;
         double sum = 0.0, last = -1.0, least = 1.0;
         int64_t taken = 0;
-        while (taken < worst) {                                       /* each value, as often as it is there */
+        while (taken < worst) {                               /* each value, as often as it is there */
             double next = 2.0;
             int is_nan = 0;
             for (i = k = 0; i < n; i++) {
@@ -7574,14 +7632,16 @@ static void santa__run_stage(santa__call *call, santa__prefill_stage run, int64_
     stage.call = call;
     stage.run = run;
     stage.pieces = pieces;
-    santa__run_tasks(&call->p.o, &call->pieces, santa__items(&call->p.o) * pieces, santa__stage_task, &stage);
+    santa__run_tasks(&call->p.o, &call->pieces, santa__items(&call->p.o) * pieces, santa__stage_task,
+                     &stage);
 }
 
 /* An audit where nothing was sampled. */
 static void santa__clear_audits(const santa__call *call) {
     const santa_sample_attention_options *o = &call->p.o.sample_attention;
+    const int64_t end = call->p.o.item_end * call->p.group;
     int64_t h;
-    for (h = call->p.o.item_begin * call->p.group; o->audit && h < call->p.o.item_end * call->p.group; h++) {
+    for (h = call->p.o.item_begin * call->p.group; o->audit && h < end; h++) {
         memset(&o->audit[h], 0, sizeof *o->audit);
         o->audit[h].kept_share = o->audit[h].sampled_mass = o->audit[h].sampled_low = 1.0;
         o->audit[h].cra = o->audit[h].low_mass = (double)SANTA_NONE;
@@ -9360,9 +9420,11 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     sampled (the ones left out are drawn). All others are those of 0.1.0. New:
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
-                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
+                    (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); num_combs;
                     first_key and context_lens; santa_problem, which backends now get;
-                    santa_method_from_name, santa_method_traits. Query rows share a pass over K.
+                    santa_method_from_name, santa_method_traits. Query rows share a pass over K;
+                    dense calls of 32 rows and more round in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
