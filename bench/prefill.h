@@ -60,6 +60,12 @@ typedef struct plant {
     double  share;                                      /* of the blocks, as predicted */
 } plant;
 
+static int is_column(const plant *p, int64_t block) {
+    int found = 0;
+    for (int i = 0; i < p->columns; i++) found |= p->column[i] == block;
+    return found;
+}
+
 /* The fewest entries that hold .95 of the mass. */
 static void choose(const double *mass, int64_t n, char *set) {
     double total = 0.0, held = 0.0;
@@ -94,6 +100,7 @@ static double share_of(const plant *p, int64_t n) {
                 for (int i = 0; i < p->lags; i++) {
                     const int64_t j = row - p->lag[i];
                     if (j < 0) continue;
+                    if (is_column(p, j / BLOCK)) continue;
                     if (!pass) { seen += 1.0; continue; }
                     mass[j / BLOCK] += 1.0 / seen;
                     mass[blocks + p->lag[i] / BLOCK] += 1.0 / seen;
@@ -125,6 +132,7 @@ static plant plant_of(int64_t n, double share) {
         plant more = p;
         x = x * 6364136223846793005u + 1442695040888963407u;
         more.column[more.columns++] = (int64_t)((x >> 33) % (uint64_t)blocks);
+        if (is_column(&p, more.column[p.columns])) continue;
         more.share = share_of(&more, n);
         if (fabs(more.share - share) < fabs(p.share - share)) p = more;
     }
@@ -134,7 +142,8 @@ static plant plant_of(int64_t n, double share) {
 /* ------------------------------------------------------------ the data */
 
 /* Scores of planted keys: log of their mass, but for a constant. The feature pairs after the first turn
-   with the position, so that q . k is large at the planted distances; background has variance 1. */
+   with the position, so that q . k is large at the planted distances. Keys of columns have nothing
+   else: their scores are equal. */
 enum { HEIGHT = 20 };
 typedef struct prompt {
     const plant *p;
@@ -166,21 +175,20 @@ static void fill_prompt_part(void *context, int64_t part) {
     uint64_t noise = (uint64_t)part << 32;
     float f[1024];
     for (int64_t j = part * ROWS_OF_PART; j < x->n && j < (part + 1) * ROWS_OF_PART; j++) {
-        int is_column = 0;
-        for (int i = 0; i < x->p->columns; i++) is_column |= x->p->column[i] == j / BLOCK;
+        const int whole = is_column(x->p, j / BLOCK);
         for (int64_t h = 0; h < x->kv_heads; h++) {
             for (int64_t i = 0; i < d; i++) f[i] = gauss(&noise);
             put(x->v, (j * x->kv_heads + h) * d, f, d, x->type);
-            f[0] = is_column ? of_column : 0.0f;
+            f[0] = whole ? of_column : 0.0f;
             f[1] = 0.0f;
             for (int64_t i = 0; i < pairs; i++) {
                 double c = 0.0, s = 0.0;
-                for (int l = 0; l < x->p->lags; l++) {
+                for (int l = 0; l < x->p->lags && !whole; l++) {
                     c += cos(frequency(i) * (double)(j + x->p->lag[l]));
                     s += sin(frequency(i) * (double)(j + x->p->lag[l]));
                 }
-                f[2 + 2 * i] = 0.3f * gauss(&noise) + (float)(of_lag * c);
-                f[3 + 2 * i] = 0.3f * gauss(&noise) + (float)(of_lag * s);
+                f[2 + 2 * i] = whole ? 0.0f : 0.3f * gauss(&noise) + (float)(of_lag * c);
+                f[3 + 2 * i] = whole ? 0.0f : 0.3f * gauss(&noise) + (float)(of_lag * s);
             }
             put(x->k, (j * x->kv_heads + h) * d, f, d, x->type);
         }

@@ -8,6 +8,7 @@
 #include "../santa.h"
 #include "llama.h"
 #include "saap.h"
+#include "prefill_options.h"
 
 #ifdef _WIN32
 #include <io.h>
@@ -20,12 +21,14 @@
 /* ------------------------------------------------------------ command line */
 
 typedef struct config {
-    const char *model, *tokenizer, *prompt, *prompt_file, *buckets;
+    const char *model, *tokenizer, *prompt, *prompt_file, *buckets, *prefill_options;
     int64_t prompt_tokens, steps, compare_tokens, compare_seeds;
     int64_t method, samples, tile_size, scores, bernoulli_draws, probes, local;
     double  top_p, epsilon, delta, temperature;
+    int64_t prefill, chunks, block, dense_layers;
+    double  alpha;
     int64_t seed, threads;
-    uint32_t given;                             /* bit i: options[i] was on the command line */
+    uint64_t given;                             /* bit i: options[i] was on the command line */
 } config;
 
 typedef struct choice { const char *name; int64_t value; } choice;
@@ -43,10 +46,15 @@ static const choice score_methods[] = {
     { NULL, 0 },
 };
 
+static const choice prefills[] = {
+    { "dense", SANTA_DENSE }, { "sample", SANTA_SAMPLE_ATTENTION }, { NULL, 0 },
+};
+
 typedef enum value_kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } value_kind;
 
 typedef enum option_id {
     MODEL, TOKENIZER, PROMPT, PROMPT_FILE, PROMPT_TOKENS, STEPS, TEMPERATURE, SEED, THREADS,
+    PREFILL, ALPHA, CHUNKS, BLOCK, DENSE_LAYERS, PREFILL_OPTIONS,
     METHOD, SAMPLES, TILE_SIZE, TOP_P, EPSILON, DELTA, BUCKETS, PROBES, LOCAL, SCORES, BERNOULLI_DRAWS,
     COMPARE, COMPARE_TOKENS, COMPARE_SEEDS, DEMO, HELP, OPTIONS
 } option_id;
@@ -82,7 +90,18 @@ static const struct {
     { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0),
       "N  of the token sampler and of attention  [1]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
-    { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
+    { "prefill",         CHOICE_IN(prefill, prefills),
+      "attention of the prompt: exact, or SampleAttention for all of it at once" },
+    { "alpha",           NUMBER_IN(alpha, 1e-6, 1),
+      "A  of --prefill sample: mass that columns, and slashes, hold  [0.95]" },
+    { "chunks",          INTEGER_IN(chunks, 1, 64),  "C  slices of query rows that it samples  [2]" },
+    { "block",           INTEGER_IN(block, 64, 128),
+      "B  query rows and keys of a block, 64 or 128  [64]" },
+    { "dense-layers",    INTEGER_IN(dense_layers, 0, INT32_MAX),
+      "N  first layers whose prefill stays dense  [1]" },
+    { "prefill-options", TEXT_IN(prefill_options),
+      "FILE  of prefill_tune: alphas and chunks of each layer and length" },
+    { "method",          CHOICE_IN(method, methods),          "attention, behind the prefill" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
       "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
@@ -109,7 +128,7 @@ static const struct {
 
 static int has_draws(int64_t m) { return m != SANTA_DENSE && m != SANTA_TOP_P && m != SANTA_VATTENTION; }
 static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
-static int given(const config *c, option_id id) { return (int)(c->given >> id & 1u); }
+static int given(const config *c, option_id id) { return (int)(c->given >> id & 1); }
 
 /* Words in lines of 80 columns, the first of which has `used` already; the others begin at `indent`. */
 static void print_wrapped(FILE *f, int used, int indent, const char *text) {
@@ -235,6 +254,15 @@ static int check_use(const config *c, llama_error *e) {
         { TOP_P,           method == SANTA_TOP_P, "needs --method top-p" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
+        { ALPHA,           c->prefill == SANTA_SAMPLE_ATTENTION && !given(c, PREFILL_OPTIONS),
+          "needs --prefill sample, without --prefill-options" },
+        { CHUNKS,          c->prefill == SANTA_SAMPLE_ATTENTION && !given(c, PREFILL_OPTIONS),
+          "needs --prefill sample, without --prefill-options" },
+        { DENSE_LAYERS,    c->prefill == SANTA_SAMPLE_ATTENTION && !given(c, PREFILL_OPTIONS),
+          "needs --prefill sample, without --prefill-options" },
+        { BLOCK,           c->prefill == SANTA_SAMPLE_ATTENTION && !given(c, PREFILL_OPTIONS),
+          "needs --prefill sample, without --prefill-options" },
+        { PREFILL_OPTIONS, c->prefill == SANTA_SAMPLE_ATTENTION, "needs --prefill sample" },
         { BUCKETS,         method == SANTA_SAAP, "needs --method saap" },
         { PROBES,          method == SANTA_SAAP, "needs --method saap" },
         { LOCAL,           method == SANTA_SAAP, "needs --method saap" },
@@ -246,6 +274,8 @@ static int check_use(const config *c, llama_error *e) {
             return llama_fail(e, "--%s %s", options[rules[i].id].name, rules[i].when);
     if (given(c, SAMPLES) && c->samples == 0 && method != SANTA_SAAP)
         return llama_fail(e, "--samples 0 needs --method saap: the others have nothing but draws");
+    if (given(c, BLOCK) && c->block != 64 && c->block != 128)
+        return llama_fail(e, "--block wants 64 or 128, not %d", (int)c->block);
     if (method == SANTA_SAAP && !given(c, BUCKETS))
         return llama_fail(e, "--method saap needs --buckets FILE, a router learned for the model: the "
                              "demo's has none, see examples/saap/README.md");
@@ -267,7 +297,7 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         while (id < OPTIONS && strcmp(argv[i] + 2, options[id].name) != 0) id++;
         if (id == OPTIONS) return unknown_option(argv[i] + 2, e);
         if (given(c, (option_id)id)) return llama_fail(e, "%s is given twice", argv[i]);
-        c->given |= 1u << id;
+        c->given |= (uint64_t)1 << id;
         if (options[id].kind == FLAG) continue;
         if (i + 1 >= argc) return llama_fail(e, "%s wants a value", argv[i]);
         if (parse_value(c, (option_id)id, argv[++i], e) != 0) return -1;
@@ -316,6 +346,7 @@ typedef struct session {
     int64_t  prompt;    /* the prompt is token[0 .. prompt) */
     int64_t  steps;     /* tokens to generate behind it */
     int64_t  compared;  /* tokens of the text behind the prompt, for the table */
+    double   prefill_seconds;
 } session;
 
 /* "prefill 12/345" on a line of the terminal, cleared at the end; nothing where stderr is a file. */
@@ -431,16 +462,65 @@ static void close_session(session *s) {
     free(s->token);
 }
 
-/* Dense attention over all of the prompt but its last token, which is the first step of decoding. */
-static int prefill(session *s, llama_error *e) {
+static const char *choice_name(const choice *list, int64_t value) {
+    while (list->name && list->value != value) list++;
+    return list->name ? list->name : "?";
+}
+
+/* How the prompt is attended to, layer by layer. */
+static int plan_prefill(session *s, const config *c, llama_error *e) {
+    prefill_options_file f;
+    if (c->prefill == SANTA_DENSE) return 0;
+    if (llama_state_chunk(&s->state, larger(s->prompt - 1, 1), e) != 0) return -1;
+    if (c->prefill_options) {
+        if (prefill_options_load(c->prefill_options, &f, e->text, sizeof e->text) != 0) return -1;
+        if (f.layers != s->model.n_layers)
+            return llama_fail(e, "%.200s: of %d layers, the model has %d", c->prefill_options,
+                              (int)f.layers, (int)s->model.n_layers);
+    }
+    int status = 0;
+    for (int32_t layer = 0; layer < s->model.n_layers && status == 0; layer++) {
+        santa_options o = { 0 };
+        if (c->prefill_options) o = prefill_options_of(&f, layer, s->prompt - 1);
+        else if (layer >= c->dense_layers) {
+            o.method = SANTA_SAMPLE_ATTENTION;
+            o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = c->alpha;
+            o.sample_attention.num_chunks = c->chunks;
+            o.sample_attention.block_size = c->block;
+        }
+        status = llama_prefill_options(&s->state, layer, &o, e);
+    }
+    return status;
+}
+
+/* What share of the keys the layers' heads read, the last layer left out: its queries are not wanted. */
+static void print_kept(const session *s) {
+    const llama_model *m = &s->model;
+    fprintf(s->info, "         blocks of keys kept, by layer:");
+    for (int32_t layer = 0; layer + 1 < m->n_layers; layer++) {
+        double kept = 0.0;
+        if (s->state.prefill[layer].method == SANTA_DENSE) { fprintf(s->info, " all"); continue; }
+        for (int32_t h = 0; h < m->n_heads; h++)
+            kept += s->state.audit[layer * m->n_heads + h].kept_share / (double)m->n_heads;
+        fprintf(s->info, " %.0f %%", 100.0 * kept);
+    }
+    fprintf(s->info, "; of the last one keys and values only\n");
+}
+
+/* Attention over all of the prompt but its last token, which is the first step of decoding. */
+static int prefill(session *s, const config *c, llama_error *e) {
     const int64_t all = s->prompt - 1;
+    if (plan_prefill(s, c, e) != 0) return -1;
     const double start = llama_seconds();
     for (int64_t done = 0, step; done < all; done += step) {
-        step = smaller(LLAMA_CHUNK, all - done);
+        step = smaller(s->state.chunk, all - done);
         if (llama_prefill(&s->state, s->token + done, step, done, e) != 0) return -1;
         progress(done + step, all);
     }
-    fprintf(s->info, "prefill  %d tokens, dense, %.1f s\n", (int)all, llama_seconds() - start);
+    s->prefill_seconds = llama_seconds() - start;
+    fprintf(s->info, "prefill  %d tokens, %s, %.2f s\n", (int)all, choice_name(prefills, c->prefill),
+            s->prefill_seconds);
+    if (c->prefill != SANTA_DENSE && all > 0) print_kept(s);
     fflush(s->info);
     return 0;
 }
@@ -465,11 +545,13 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     uint64_t random = (uint64_t)c->seed;
     int32_t token = s->token[s->prompt - 1];
     if (llama_state_options(state, o, e) != 0) return -1;
+    double first = 0.0;
     const double start = llama_seconds();
     for (*count = 0; *count < s->steps; ++*count) {
         if (llama_forward(state, token, s->prompt - 1 + *count, 1, e) != 0) return -1;
         const int32_t next = llama_sample(state->logits, s->model.vocab_size, c->temperature, &random);
         if (next < 0) return llama_fail(e, "the model's logits are not finite: %s is damaged", c->model);
+        if (*count == 0) first = s->prefill_seconds + llama_seconds() - start;
         if (next == LLAMA_BOS || next == LLAMA_EOS) break;
         print_piece(llama_decode_token(&s->tokenizer, token, next));
         generated[*count] = token = next;
@@ -478,9 +560,9 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     printf("\n");
     fflush(stdout);
     fprintf(s->info,
-            "[%d tokens, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of V rows and %.1f %% of K "
-            "read",
-            (int)*count, (double)*count / seconds, percent(state->attention_seconds, seconds),
+            "[%d tokens, the first after %.2f s, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of "
+            "V rows and %.1f %% of K read",
+            (int)*count, first, (double)*count / seconds, percent(state->attention_seconds, seconds),
             percent((double)state->stats.v_rows_read, (double)state->stats.keys),
             percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
     if (o->method == SANTA_SAAP)
@@ -496,7 +578,7 @@ static int run_text(session *s, const config *c, llama_error *e) {
     const santa_options o = attention_options(c);
     int64_t count;
     int32_t *generated = (int32_t *)malloc((size_t)s->steps * sizeof *generated);
-    int status = generated ? prefill(s, e) : llama_fail(e, "no memory for %d tokens", (int)s->steps);
+    int status = generated ? prefill(s, c, e) : llama_fail(e, "no memory for %d tokens", (int)s->steps);
     if (status == 0) {
         if (c->prompt) printf("%s", c->prompt);
         status = generate(s, c, &o, generated, &count, e);
@@ -506,11 +588,6 @@ static int run_text(session *s, const config *c, llama_error *e) {
 }
 
 /* ------------------------------------------------------------ table */
-
-static const char *choice_name(const choice *list, int64_t value) {
-    while (list->name && list->value != value) list++;
-    return list->name ? list->name : "?";
-}
 
 /* Sums over the tokens measured. */
 typedef struct row { double kl, agree, nll, v_rows, keys, seconds, attention_seconds, tokens; } row;
@@ -660,7 +737,7 @@ static int run_demo(session *s, const config *c, llama_error *e) {
     int32_t *generated = (int32_t *)malloc(2 * (size_t)s->steps * sizeof *generated);
     if (!generated) return llama_fail(e, "no memory for %d tokens", (int)s->steps);
     print_prompt_end(s, s->text ? s->text : c->prompt, 4);
-    int status = prefill(s, e);
+    int status = prefill(s, c, e);
     for (int run = 0; run < 2 && status == 0; run++) {
         char draws[64] = "";
         if (run == 1 && has_draws(c->method))
@@ -690,6 +767,7 @@ int main(int argc, char **argv) {
     c.model = "examples/model/model.bin";
     c.tokenizer = "examples/model/tokenizer.bin";
     c.steps = 200;
+    c.dense_layers = 1;
     c.temperature = 0.7;
     c.seed = 1;
     c.threads = 1;
@@ -700,7 +778,7 @@ int main(int argc, char **argv) {
     if (status == 0) status = open_session(&s, &c, &error);
     if (status == 0 && given(&c, DEMO)) status = run_demo(&s, &c, &error);
     else if (status == 0 && given(&c, COMPARE))
-        status = prefill(&s, &error) != 0 ? -1 : run_table(&s, &c, &error);
+        status = prefill(&s, &c, &error) != 0 ? -1 : run_table(&s, &c, &error);
     else if (status == 0) status = run_text(&s, &c, &error);
     close_session(&s);
     if (status == 0 && (fflush(stdout) != 0 || ferror(stdout)))
