@@ -202,7 +202,7 @@ static inline void prefill_describe(const prefill_search *s, char *line, size_t 
 /* A line that was cut short ends the file; the search writes it again. */
 static inline int prefill_resume(const prefill_search *s, prefill_memory *m, char *message, size_t size) {
     char line[300], want[300];
-    long good = 0;
+    long good = 0;                                      /* up to where lines are whole */
     prefill_describe(s, want, sizeof want);
     m->file = fopen(s->state_path, "rb");
     if (!m->file && errno != ENOENT)
@@ -219,9 +219,12 @@ static inline int prefill_resume(const prefill_search *s, prefill_memory *m, cha
             prefill_measured x;
             int range, layer, chunks;
             memset(&x, 0, sizeof x);
-            if (!strchr(line, '\n')
-                || sscanf(line, "%d %d %lf %lf %d %lf %lf", &range, &layer, &x.setting.alpha_columns,
-                          &x.setting.alpha_slashes, &chunks, &x.seconds, &x.loss) != 7) break;
+            if (!strchr(line, '\n')) break;
+            if (sscanf(line, "%d %d %lf %lf %d %lf %lf", &range, &layer, &x.setting.alpha_columns,
+                       &x.setting.alpha_slashes, &chunks, &x.seconds, &x.loss) != 7
+                || !(x.seconds >= 0.0 && x.seconds < 1e30) || !(x.loss >= 0.0 && x.loss < 1e30))
+                return prefill_fail(message, size, "%.200s is damaged: delete it to start anew",
+                                    s->state_path);
             x.range = range;
             x.layer = layer;
             x.setting.chunks = chunks;
@@ -229,6 +232,7 @@ static inline int prefill_resume(const prefill_search *s, prefill_memory *m, cha
             good = ftell(m->file);
         }
         fclose(m->file);
+        m->file = NULL;
     }
     m->file = fopen(s->state_path, good ? "rb+" : "wb");
     if (!m->file || fseek(m->file, good, SEEK_SET) != 0)
