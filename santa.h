@@ -6970,13 +6970,17 @@ static void santa__load_panels(santa__prefill *x) {
     memset(x->out, 0, (size_t)(lanes * j->plan->dv_tile) * sizeof *x->out);
 }
 
-/* Keys first .. first + n - 1 as floats. Whether one has a number that is not finite; each key's in bad. */
-static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n, int64_t stride,
-                            float *tile, char *bad) {
-    const char *row[SANTA_BLOCK];
+/* Keys first .. first + n - 1 of those to come as floats, those that follow sent for. Whether one has a
+   number that is not finite; each key's in bad. */
+static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n,
+                            int64_t to_come, int64_t stride, float *tile, char *bad) {
+    const char *row[2 * SANTA_BLOCK];
+    const int64_t bytes = santa__bytes(r->dtype, r->dim);
+    int64_t b;
     int i, any = 0;
-    santa__point(r, santa__keys_from(NULL, first, n), n, 0, row);
+    santa__point(r, santa__keys_from(NULL, first, to_come), n, SANTA_BLOCK, row);
     for (i = 0; i < n; i++, tile += stride) {
+        for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA_BLOCK] + r->at + b);
         if (santa__is_adjacent(r)) {
             bad[i] = j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0;
         } else {
@@ -7100,7 +7104,7 @@ static float santa__row_mass(const santa__prefill *x, int64_t i) {
     return x->lane[i].bad ? santa__nan() : read + rest > 0.0 ? (float)(read / (read + rest)) : 1.0f;
 }
 
-/* Results of all lanes; counts. read: keys of each row that some head read. */
+/* Results of all lanes; counts. read: keys of each row that some head read, where they differ. */
 static void santa__panels_end(santa__prefill *x, const int64_t *read) {
     santa__job *j = &x->j;
     float *acc = SANTA__PART(float, j, acc), *mass = j->o->sample_attention.row_mass, lse;
@@ -7109,6 +7113,7 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         const santa__lane *l = &x->lane[i];
         const float *out = x->out + i / SANTA__PANEL * j->plan->dv_tile * SANTA__PANEL + i % SANTA__PANEL;
         double scale;
+        int64_t keys;
         if (l->x < 0) continue;
         scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
         for (c = 0; c < j->plan->dv; c++)
@@ -7118,10 +7123,11 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         j->stats->rows++;
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
+        keys = x->is_by_head ? read[l->x / j->group] : l->read;
         j->stats->keys += l->end - l->begin;
-        j->stats->k_rows_read += read[l->x / j->group];
-        j->stats->v_rows_read += read[l->x / j->group];
-        santa__count_features(j, read[l->x / j->group]);
+        j->stats->k_rows_read += keys;
+        j->stats->v_rows_read += keys;
+        santa__count_features(j, keys);
     }
 }
 
@@ -7248,7 +7254,7 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        santa__load_tile(j, &j->k, first, n, end - first, j->plan->d_tile, x->k, bad);
         for (p = 0; p < x->panels; p++) {
             const santa__lane *lane = x->lane + p * SANTA__PANEL;
             if (!santa__panel_sees(x, p, first, n)) continue;
@@ -7523,7 +7529,8 @@ static void santa__panel_tally(const santa__prefill *x, int64_t p, int64_t first
     for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
 }
 
-static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t *read) {
+/* Keys first .. first + n - 1, of so many to come. */
+static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t to_come, int64_t *read) {
     const santa__job *j = &x->j;
     const int64_t dv = j->plan->dv_tile;
     char bad[SANTA_BLOCK];
@@ -7532,11 +7539,11 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
     for (p = 0; p < x->panels; p++) {
         const int keeps = santa__panel_keeps(x, p, first);
         if (!(keeps || x->tally_m) || !santa__panel_sees(x, p, first, n)) continue;
-        if (!has_k) santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        if (!has_k) santa__load_tile(j, &j->k, first, n, to_come, j->plan->d_tile, x->k, bad);
         has_k = 1;
         if (!keeps) { santa__panel_tally(x, p, first, n); continue; }
         if (!has_v) {
-            any_bad = santa__load_tile(j, &j->v, first, n, dv, x->v, bad);
+            any_bad = santa__load_tile(j, &j->v, first, n, to_come, dv, x->v, bad);
             for (i = 0; i < n && any_bad; i++)
                 if (bad[i]) memset(x->v + i * dv, 0, (size_t)dv * sizeof *x->v);
         }
@@ -7544,7 +7551,7 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
         x->has_bad_value = bad;
         santa__panel_attend(x, p, first, n, any_bad);
     }
-    for (i = 0; i < j->rows && has_v; i++) {
+    for (i = 0; i < j->rows && has_v && x->is_by_head; i++) {
         const santa__range r = santa__key_range(&j->p->a, j->batch, j->q_index + i);
         read[i] += SANTA__MAX(SANTA__MIN(r.end, first + n) - SANTA__MAX(r.begin, first), 0);
     }
@@ -7566,7 +7573,8 @@ static void santa__prefill_piece(const santa__call *call, char *work, int64_t it
     for (b = begin / SANTA_BLOCK; b * SANTA_BLOCK < end; b++) {
         const int64_t first = SANTA__MAX(b * SANTA_BLOCK, begin),
                       last = SANTA__MIN((b + 1) * SANTA_BLOCK, end);
-        santa__prefill_tile(&x, first, (int)(last - first), read);
+        santa__prefill_tile(&x, first, (int)(last - first),
+                            x.is_by_head || x.sets ? last - first : end - first, read);
     }
     santa__panels_end(&x, read);
 }
@@ -9307,7 +9315,7 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
     }
 }
 
-SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t n, float *f) {
     const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
     int64_t c;
     int bad = 0;
@@ -9315,11 +9323,21 @@ SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64
         SANTA__V x = zero;
         if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
         else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
-        x = SANTA__ISA(vmul)(x, unit);
+        if (santa__unit(t) > 1.0f) x = SANTA__ISA(vmul)(x, unit);
         bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
         SANTA__ISA(vput)(f + c, x);
     }
     return bad;
+}
+
+SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    switch (t) {
+#define SANTA__X(id, name, bytes, numbers) \
+    case SANTA_##id: return SANTA__ISA(widen_type)(SANTA_##id, row, n, f);
+        SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    }
+    return 1;
 }
 
 /* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
