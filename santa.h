@@ -3140,10 +3140,15 @@ static void santa__needs_routed(santa__plan *p) {
     santa__plan_states(p, p->is_shared ? p->chunks : 1);
 }
 
-/* Query rows of a piece of prefill, a power of two: as many as fill some panels. */
-static int64_t santa__piece_rows(int64_t group) {
+/* Query rows of a piece of prefill, a power of two: as many as fill some panels, or one where threads
+   would wait. */
+static int64_t santa__piece_rows(const santa_problem *p) {
+    const int64_t enough = 4 * p->o.num_threads, items = p->o.item_end - p->o.item_begin;
     int64_t rows = SANTA__PIECE;
-    while (rows > 1 && rows * group > SANTA__PIECE) rows /= 2;
+    while (rows > 1 && rows * p->group > SANTA__PIECE) rows /= 2;
+    while (rows > 1 && rows * p->group > SANTA__PANEL && p->o.num_threads > 1
+           && (p->q_len + rows - 1) / rows * SANTA__MAX(items, 1) < enough)
+        rows /= 2;
     return rows;
 }
 
@@ -3192,7 +3197,7 @@ typedef struct santa__sampled {
 static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     memset(p, 0, sizeof *p);
     p->o = &x->o;
-    p->rows = santa__piece_rows(x->group);
+    p->rows = santa__piece_rows(x);
     p->queries = p->rows * x->group;
     p->n = x->capacity;
     p->d = x->head_dim;
