@@ -98,7 +98,7 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
