@@ -739,7 +739,8 @@ class _Call:
         self.x: Dict[str, Any] = x
         self.keep: List[Any] = []
         self.error: Optional[BaseException] = None                # of a callback
-        a, o = self.a, self.o = _Attention(), _Options()
+        a = self.a = _Attention()
+        self.o = _Options()
         self.stream: Optional[int] = None if x["stream"] is None else int(getattr(x["stream"], "cuda_stream", x["stream"]))
         a.q, q = _tensor(x["q"], "q", x["q_layout"], stream=self.stream)
         a.k, k = _tensor(x["k"], "k", x["kv_layout"], stream=self.stream)

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Tests of santa.py and hf_attention.py against float64 NumPy: python3 -m pytest test_santa.py, or without pytest
 python3 test_santa.py [words of test names]. What needs torch or transformers is skipped, by name, where they are not."""
-import ctypes
 import inspect
 import os
 import subprocess
@@ -775,6 +774,18 @@ def test_self_check_without_packages():
     code = "sys.modules['numpy'] = None; " + CHECK
     done = python(code)
     assert done.returncode == 0 and "all is well" in done.stdout, done.stdout
+
+
+def test_programs_in_the_texts():
+    """Those of README.md and of santa.py's first lines run as they are."""
+    with open(os.path.join(HERE, "README.md"), encoding="utf-8") as f:
+        program = f.read().split("```python\n")[1].split("```")[0]
+    done = python(program)
+    assert done.returncode == 0 and done.stdout.startswith("(1, 1, 8, 64) [[["), done.stdout
+    lines = [line[4:] for line in santa.__doc__.split("\n") if line.startswith("    ") and " = " in line or "import" in line]
+    assert len(lines) == 5
+    done = python("\n".join(lines) + "\nprint(out.shape)")
+    assert done.returncode == 0 and "(1, 1, 8, 64)" in done.stdout, done.stdout
 
 
 def test_pthread_and_no_threads():
