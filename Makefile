@@ -4,7 +4,9 @@ CFLAGS ?= -O2 -Wall -Wextra
 LDLIBS ?= -lm
 BUILD  ?= build
 
-EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(wildcard examples/*.c))
+# Examples that want ggml are built where pkg-config finds it.
+GGML    := $(shell pkg-config --silence-errors --cflags --libs ggml 2>/dev/null)
+EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c),$(wildcard examples/*.c)))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
 
 # One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION,
@@ -30,6 +32,7 @@ help:
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
+	@echo "make install    the headers and santa.pc; PREFIX=/usr/local DESTDIR="
 	@echo "make clean      remove $(BUILD)/"
 
 test:
@@ -65,6 +68,15 @@ bench-compare: $(BUILD)/compare/compare
 accuracy: $(BUILD)/accuracy
 	$(BUILD)/accuracy --csv $(BUILD)/accuracy.csv $(accuracy_options)
 
+# The headers and santa.pc, below $(DESTDIR)$(PREFIX); for CMake projects see examples/packaging.
+PREFIX ?= /usr/local
+version = $(shell sed -n '1s/.* - v\([0-9.]*\) - .*/\1/p' santa.h)
+
+install:
+	mkdir -p "$(DESTDIR)$(PREFIX)/include" "$(DESTDIR)$(PREFIX)/share/pkgconfig"
+	cp santa.h santa_cuda.h "$(DESTDIR)$(PREFIX)/include"
+	sed 's/@santa_version@/$(version)/' examples/packaging/santa.pc.in >"$(DESTDIR)$(PREFIX)/share/pkgconfig/santa.pc"
+
 clean:
 	rm -rf $(BUILD)
 
@@ -82,6 +94,9 @@ $(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/a
 $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+$(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
+	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
 
 $(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
@@ -151,4 +166,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: FORCE help test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help install test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean

@@ -32,7 +32,7 @@ typedef struct choice { const char *name; int64_t value; } choice;
 
 static const choice methods[] = {
     { "dense", SANTA_DENSE }, { "iid", SANTA_IID },     { "strat", SANTA_STRAT }, { "sys", SANTA_SYS },
-    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "topk", SANTA_TOP_K },  { "topp", SANTA_TOP_P },
+    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "top-k", SANTA_TOP_K },  { "top-p", SANTA_TOP_P },
     { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { "saap", SANTA_SAAP }, { NULL, 0 },
 };
 
@@ -84,9 +84,9 @@ static const struct {
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
-      "S  draws a head, k of topk; saap: for a group, 0 = none  [128; 64 in --demo]" },
+      "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
-    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that topp keeps  [0.9]" },
+    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that top-p keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
     { "buckets",         TEXT_IN(buckets),
@@ -111,16 +111,41 @@ static int has_draws(int64_t m) { return m != SANTA_DENSE && m != SANTA_TOP_P &&
 static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
 static int given(const config *c, option_id id) { return (int)(c->given >> id & 1u); }
 
+/* Words in lines of 80 columns, the first of which has `used` already; the others begin at `indent`. */
+static void print_wrapped(FILE *f, int used, int indent, const char *text) {
+    while (*text) {
+        const int spaces = (int)strspn(text, " "), word = (int)strcspn(text + spaces, " ");
+        if (used + spaces + word > 80) {
+            fprintf(f, "\n%*s", indent, "");
+            used = indent;
+            text += spaces;
+        } else {
+            fprintf(f, "%.*s", spaces, text);
+            used += spaces;
+            text += spaces;
+        }
+        fprintf(f, "%.*s", word, text);
+        used += word;
+        text += word;
+    }
+    fprintf(f, "\n");
+}
+
 static void print_help(FILE *f) {
+    enum { INDENT = 21 };
     fprintf(f, "decode: continues text with a small llama-like model, attention by santa.h\n\n");
     for (int i = 0; i < OPTIONS; i++) {
-        fprintf(f, "  --%-16s %s", options[i].name, options[i].help);
-        for (const choice *c = options[i].choices; c && c->name; c++)
-            fprintf(f, c == options[i].choices ? ": [%s]" : ", %s", c->name);
-        fprintf(f, "\n");
+        char text[400];
+        size_t n = (size_t)snprintf(text, sizeof text, "%s", options[i].help);
+        for (const choice *c = options[i].choices; c && c->name && n < sizeof text; c++)
+            n += (size_t)snprintf(text + n, sizeof text - n, c == options[i].choices ? ": [%s]" : ", %s",
+                                  c->name);
+        fprintf(f, "  --%-16s ", options[i].name);
+        print_wrapped(f, INDENT, INDENT, text);
     }
-    fprintf(f, "\nWith --compare, --method and --samples narrow the table; with --demo they choose "
-            "the second text.\n");
+    fprintf(f, "\n");
+    print_wrapped(f, 0, 0, "With --compare, --method and --samples narrow the table; with --demo they "
+                           "choose the second text.");
 }
 
 /* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are
@@ -207,7 +232,7 @@ static int check_use(const config *c, llama_error *e) {
         { SAMPLES,         every_method || has_draws(c->method),
           "needs a method with a fixed number of draws" },
         { TILE_SIZE,       every_method || has_tiles(c->method), "needs --method prop or flash" },
-        { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
+        { TOP_P,           method == SANTA_TOP_P, "needs --method top-p" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
         { BUCKETS,         method == SANTA_SAAP, "needs --method saap" },
