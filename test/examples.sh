@@ -133,6 +133,7 @@ list() {
     cell "quick start of santa.h as C++"   quickstart_cpp
     cell "examples/python with NumPy"      python_tests numpy -torch -hf
     cell "examples/python with torch"      python_tests torch torch
+    cell "examples/python with transformers" python_tests transformers hf
     }
 }
 

@@ -566,8 +566,8 @@ def test_wrong_arguments():
     raises(santa.SantaError, santa.decode, q, k, v, out=before, soft_cap=-1.0)
     assert (before == 3).all()
     for option, value in (("seq_lens", [1]), ("seq_lens", [[1], [2, 3]]), ("seq_lens", [1, 2 ** 40]),
-                          ("seq_lens", np.zeros((2, 2), "i")), ("seeds", [1, -1]), ("seed", -1), ("seed", 2 ** 64), ("num_samples", 2 ** 63),
-                          ("window", 1.5),
+                          ("seq_lens", np.zeros((2, 2), "i")), ("seeds", [1, -1]), ("seed", -1), ("seed", 2 ** 64),
+                          ("num_samples", 2 ** 63), ("window", 1.5),
                           ("sinks", [0.0] * 3), ("sinks", np.zeros(5, "f")), ("scores", "exactly"), ("isa", "sse"),
                           ("stash", "f64"), ("q_layout", "HDN"), ("kv_layout", "nhd"), ("method", 1.5), ("parallel_for", 3),
                           ("lse", np.zeros((2, 1, 4))), ("lse", np.zeros((2, 4), "f")),
@@ -853,6 +853,252 @@ def test_cuda_is_asked_for_without_nvcc():
     if os.path.exists("/usr/bin/nvcc"):
         raise unittest.SkipTest("nvcc in /usr/bin")
     assert done.returncode != 0 and "nvcc" in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------------------------- transformers
+
+def hf_or_skip():
+    torch = torch_or_skip()
+    try:
+        import transformers
+    except ImportError:
+        raise unittest.SkipTest("no transformers")
+    if int(transformers.__version__.split(".")[0]) < 5:
+        raise unittest.SkipTest(f"transformers {transformers.__version__} is older than 5")
+    transformers.logging.set_verbosity_error()
+    import hf_attention
+    return torch, transformers, hf_attention
+
+
+def hf_models(torch, transformers):
+    """Tiny random ones whose attention matters: weights are larger than those that training begins with."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "vocab_size": 97, "head_dim": 16, "max_position_embeddings": 4096, "bos_token_id": 1,
+             "eos_token_id": None, "pad_token_id": 0, "initializer_range": 0.25}
+    configs = {"llama": transformers.LlamaConfig(**sizes),
+               "gemma2": transformers.Gemma2Config(**sizes, sliding_window=8, attn_logit_softcapping=5.0,
+                                                   query_pre_attn_scalar=16),
+               "gpt-oss": transformers.GptOssConfig(**sizes, sliding_window=8, num_local_experts=4, num_experts_per_tok=2)}
+    for name, config in configs.items():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        if name == "gpt-oss":
+            for layer in model.model.layers:
+                torch.nn.init.normal_(layer.self_attn.sinks)
+        yield name, model
+
+
+def hf_ids(torch, length=21):
+    ids = torch.randint(2, 97, (3, length), generator=torch.Generator().manual_seed(2))
+    left, right = torch.ones_like(ids), torch.ones_like(ids)
+    left[0, :6] = left[2, :1] = right[1, 17:] = right[2, 9:] = 0
+    return ids, left, right
+
+
+def both(torch, hf, model, function, **options):
+    """function() with eager and with santa."""
+    got = []
+    before = hf.configure(**options)
+    try:
+        with torch.no_grad():
+            for name in ("eager", "santa"):
+                model.set_attn_implementation(name)
+                got.append(function())
+    finally:
+        hf.configure(**before)
+    return got
+
+
+def test_hf_dense_is_eager():
+    """Prefill, prefill in pieces, decode with both caches; padding on both sides, none; and what the tests can see."""
+    torch, transformers, hf = hf_or_skip()
+    for name, model in hf_models(torch, transformers):
+        ids, left, right = hf_ids(torch)
+
+        def close(x, y, what):
+            off = float((x - y).abs().max() / y.abs().max())
+            assert off < 1e-5, (name, what, off)
+        for what, mask in (("left padding", left), ("right padding", right), ("no padding", torch.ones_like(ids)),
+                           ("no mask", None)):
+            eager, santas = both(torch, hf, model, lambda: model(ids, attention_mask=mask).logits)
+            seen = slice(None) if mask is None else mask.bool()
+            close(santas[seen], eager[seen], what)
+        with torch.no_grad():
+            plain, padded = model(ids).logits, model(ids, attention_mask=left).logits
+        assert float((plain - padded)[left.bool()].abs().max()) > 1e-2, "padding does not matter to this model"
+
+        def pieces():
+            first = model(ids[:, :13], attention_mask=left[:, :13], use_cache=True)
+            return model(ids[:, 13:], attention_mask=left, past_key_values=first.past_key_values).logits
+        eager, santas = both(torch, hf, model, pieces)
+        close(santas, eager, "pieces")
+        for cache in ("dynamic", "static"):
+            def generate():
+                r = model.generate(ids, attention_mask=left, max_new_tokens=12, do_sample=False, return_dict_in_generate=True,
+                                   output_logits=True, cache_implementation=cache)
+                return torch.stack(r.logits), r.sequences
+            eager, santas = both(torch, hf, model, generate, method="dense")
+            close(santas[0], eager[0], cache)
+            assert (santas[1] == eager[1]).all(), (name, cache)
+        half = model.to(torch.bfloat16)
+        eager, santas = both(torch, hf, half, lambda: half(ids, attention_mask=left).logits.float())
+        off = float((santas - eager)[left.bool()].abs().mean() / eager[left.bool()].abs().mean())
+        assert off < 0.05, (name, "bfloat16", off)
+
+
+def test_hf_sinks_window_and_cap_are_seen():
+    """Without them eager's logits are other ones, so that the test above would notice."""
+    torch, transformers, hf = hf_or_skip()
+    ids = hf_ids(torch)[0]
+    for name, model in hf_models(torch, transformers):
+        with torch.no_grad():
+            want = model(ids).logits
+            if name == "gemma2":
+                for layer in model.model.layers:
+                    layer.self_attn.attn_logit_softcapping = None
+            elif name == "gpt-oss":
+                for layer in model.model.layers:
+                    layer.self_attn.sinks.fill_(-1e4)
+            else:
+                model.config.num_key_value_heads = 2
+                for layer in model.model.layers:
+                    layer.self_attn.scaling *= 1.5
+            assert float((model(ids).logits - want).abs().max() / want.abs().max()) > 1e-3, name
+
+
+def test_hf_generate_samples():
+    """Drawn, deterministic by seed, near exact attention with many draws."""
+    torch, transformers, hf = hf_or_skip()
+    for name, model in hf_models(torch, transformers):
+        ids, left, _ = hf_ids(torch, 200)
+        model.set_attn_implementation("santa")
+
+        def generate(**options):
+            before = hf.configure(**options)
+            r = model.generate(ids, attention_mask=left, max_new_tokens=8, do_sample=False, return_dict_in_generate=True,
+                               output_logits=True)
+            hf.configure(**before)
+            return torch.stack(r.logits)
+        hf.reset_counts()
+        one = generate(method="sys", num_samples=8, seed=1)
+        counts = hf.reset_counts()
+        assert 0 < counts.v_rows_read < 0.6 * counts.keys and counts.dense_rows == 0, (name, counts)
+        assert (one == generate(method="sys", num_samples=8, seed=1)).all(), name
+        assert (one != generate(method="sys", num_samples=8, seed=2)).any(), name
+        exact = generate(method="dense")
+        assert (one[0] == exact[0]).all(), "the prompt is exact"
+        hf.reset_counts()
+        assert (exact == generate(method="sys", num_samples=32, dense_below=santa.AUTO)).all(), name
+        counts = hf.reset_counts()
+        assert counts.dense_rows == counts.rows > 0, (name, counts)
+        off = [float((generate(method="sys", num_samples=n, seed=3)[1] - exact[1]).abs().max() / exact[1].abs().max())
+               for n in (8, 1024)]
+        assert off[1] < 0.3 * off[0] and off[1] < 0.05, (name, off)
+
+
+def test_hf_masks():
+    """What the calls of a plan let rows see is the mask again, for masks of many kinds; others are refused."""
+    torch, transformers, hf = hf_or_skip()
+    rng = np.random.default_rng(0)
+    row = np.arange(40)
+
+    def causal(first=0, window=99):
+        return (row[None] <= row[:, None]) & (row[None] > row[:, None] - window) & (row[None] >= first)
+
+    def expand(plan, batch, q_len, kv_len):
+        seen = np.zeros((batch, q_len, kv_len), bool)
+        for b, stop, run, ends in plan:
+            assert len(ends) == stop - b
+            for x, end in zip(range(b, stop), ends):
+                for i in range(run.begin, run.end):
+                    last = end - (run.end - 1 - i) if run.causal else end
+                    seen[x, i, max(run.first, last - run.window if run.window else 0):last] = True
+        return seen
+    segments = (row[None] // 12 == row[:, None] // 12) & causal()
+    prefix = causal() | (row[None] < 9)
+    padded_right = causal() & (row[None] < 31)
+    kinds = {"causal": [causal()], "window": [causal(window=7)], "left": [causal(), causal(5), causal(5), causal(39)],
+             "left and window": [causal(3, 7), causal(0, 7), causal(33, 7)], "segments": [segments], "prefix": [prefix],
+             "right": [padded_right, causal(4)], "all": [np.ones((40, 40), bool)], "none": [np.zeros((40, 40), bool), causal()],
+             "pieces": [causal()[25:], causal(8)[25:]], "step": [causal()[-1:], causal(11)[-1:], causal(0, 9)[-1:]],
+             "static": [np.pad(causal(3), ((0, 0), (0, 10)))]}
+    for _ in range(50):
+        a = np.sort(rng.integers(0, 41, (3, 8, 2)), -1)
+        kinds[f"random {_}"] = list((row >= a[..., :1]) & (row < a[..., 1:]))
+    for kind, masks in kinds.items():
+        mask = torch.from_numpy(np.stack(masks)[:, None])
+        sizes = (len(masks), *mask.shape[2:])
+        plan = hf._plan(mask, *sizes, True, 0)
+        assert (expand(plan, *sizes) == mask[:, 0].numpy()).all(), kind
+        additive = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+        assert hf._plan(additive, *sizes, True, 0) == plan
+        assert hf._plan(torch.where(mask, 0.0, -torch.inf).expand(-1, 4, -1, -1), *sizes, True, 0) == plan
+        if len(masks) == 1:
+            assert (expand(hf._plan(mask, 3, *sizes[1:], True, 0), 3, *sizes[1:]) == mask[:, 0].numpy()).all(), kind
+    for kind, calls in (("causal", 1), ("window", 1), ("left", 3), ("left and window", 3), ("segments", 4), ("right", 3),
+                        ("all", 1)):
+        mask = torch.from_numpy(np.stack(kinds[kind])[:, None])
+        assert len(hf._plan(mask, *mask[:, 0].shape, True, 0)) == calls, (kind, hf._plan(mask, *mask[:, 0].shape, True, 0))
+    assert (expand(hf._plan(None, 1, 40, 40, True, 0), 1, 40, 40) == causal()).all()
+    assert (expand(hf._plan(None, 1, 40, 40, True, 6), 1, 40, 40) == causal(window=6)).all()
+    assert expand(hf._plan(None, 1, 5, 40, False, 0), 1, 5, 40).all()
+    assert expand(hf._plan(None, 2, 1, 40, True, 0), 2, 1, 40).all()
+    good = torch.from_numpy(causal()[None, None])
+    gap, bias, heads = good.clone(), torch.where(good, 0.0, -torch.inf), good.repeat(1, 2, 1, 1)
+    gap[0, 0, 20, 7] = False
+    bias[0, 0, 20, 7] = -1.0
+    heads[0, 1, 20, 20] = False
+    for wrong, said in ((gap, "gaps"), (bias, "bias"), (heads, "heads"), (good.int(), "neither"), (good[0], "shape"),
+                        (good[..., 1:], "shape"), (bias.nan_to_num(nan=0) * torch.nan, "bias")):
+        raises(ValueError, hf._plan, wrong, 1, 40, 40, True, 0, text=said)
+    raises(ValueError, hf._plan, None, 1, 5, 40, True, 0, text="not known")
+
+    model = next(hf_models(torch, transformers))[1]
+    ids = hf_ids(torch, 40)[0]
+    for mask in (good, segments[None, None], prefix[None, None]):
+        mask = torch.as_tensor(mask).expand(3, 1, 40, 40)
+        own, drawn = both(torch, hf, model, lambda: model(ids, attention_mask=torch.where(mask, 0.0, -1e38 * 3)).logits)
+        assert float((own - drawn).abs().max() / own.abs().max()) < 1e-5
+    with torch.no_grad():
+        raises(ValueError, model, ids, attention_mask=gap.expand(3, 1, 40, 40), text="gaps")
+        kept = good.clone()
+        model(ids, attention_mask=kept)
+        kept[0, 0, 20, 7] = False                               # what was found in it before is not used
+        raises(ValueError, model, ids, attention_mask=kept, text="gaps")
+    raises(ValueError, model, ids, text="gradients")
+    raises(TypeError, hf.configure, num_sample=5)
+    raises(TypeError, hf.configure, scores="proxy")
+    raises(TypeError, hf.configure, method="saap")
+
+
+def test_hf_comparison_of_a_checkpoint():
+    torch, transformers, hf = hf_or_skip()
+    model = next(hf_models(torch, transformers))[1]
+    tokens = {"<unk>": 0, "<s>": 1, **{f"w{i}": i for i in range(2, 97)}}
+    ids = hf_ids(torch, 300)[0][:1]
+    before = hf.configure(method="dense")
+    c = hf.compare(model, ids, 4)
+    hf.configure(method="sys", num_samples=16)
+    drawn = hf.compare(model, ids, 4)
+    hf.configure(**before)
+    assert c.exact == c.drawn == drawn.exact and max(c.kl) < 1e-9 < 1e-6 < max(drawn.kl), (c, drawn)
+    assert min(drawn.kl) > -1e-12 and 0 < drawn.counts.v_rows_read < drawn.counts.keys
+    assert model.config._attn_implementation == "eager"
+    with tempfile.TemporaryDirectory() as folder:
+        import tokenizers
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(tokens, unk_token="<unk>"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        words = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<unk>")
+        words.save_pretrained(folder)
+        model.save_pretrained(folder)
+        with open(os.path.join(folder, "text"), "w") as f:
+            f.write(" ".join(f"w{i}" for i in ids[0].tolist()))
+        done = subprocess.run([sys.executable, "-B", os.path.join(HERE, "hf_attention.py"), "--model", folder, "--prompt-file",
+                               os.path.join(folder, "text"), "--steps", "5", "--num-samples", "8"], text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        assert done.returncode == 0, done.stderr
+        for line in ("prompt of 300 tokens, 5 steps", "same token first", "KL, nats", "V rows read", "ms a step, santa"):
+            assert line in done.stdout, done.stdout
 
 
 # ---------------------------------------------------------------------------------- without pytest
