@@ -359,10 +359,11 @@
    SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
                           instruction set
    x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time
-   without any flag; arm64: NEON. Other compilers and machines run the scalar code. Where q and
-   k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which
-   are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
-   they are, two at once: products are exact, sums f32, so give a bf16 model's q as bf16.
+   without any flag; arm64: NEON. Other compilers and machines run the scalar code: WebAssembly
+   (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a multiple of
+   32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64 compilers told of
+   it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact, sums
+   f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -431,8 +432,7 @@ extern "C" {
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
     X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
-    X(ERR_TILE_SIZE,                                                                                       \
-      "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none")      \
+    X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64, for flash nor 8, 16 or 32")              \
     X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
     X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
     X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
@@ -461,7 +461,7 @@ extern "C" {
     X(ERR_Q8_0, "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
     X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
     X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
-    X(ERR_COMBS, "num_combs is not in [0, 16], does not divide num_samples, or the method has none")       \
+    X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
     X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
     X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
@@ -501,6 +501,7 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -756,7 +757,10 @@ typedef struct santa_saap_options {
 typedef void (*santa_task)(void *context, int64_t i);
 typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
 
-/* How. Zero everything: each zero is the default written beside it. */
+/* How. Zero everything: each zero is the default written beside it. Values out of range are refused
+   whatever the method is. What belongs to another method is not looked at, so that one set of
+   options can go from method to method; but where results would not be of the kind that was asked
+   for that is an error: tiles, combs, scores and std_error of a method that has none. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -2531,10 +2535,11 @@ static santa_status santa__check_sampler(const santa_options *o) {
         const int64_t t = o->tile_size;
         const int whole = t > 0 && t % SANTA_BLOCK == 0,
                   small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
-        if (!(traits & SANTA_TILES) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
+        if (!(traits & SANTA_TILES)) return SANTA_ERR_OPTION_UNUSED;
+        if (!(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
-    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_COMBS;
+    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_OPTION_UNUSED;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
