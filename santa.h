@@ -6006,11 +6006,20 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
         bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
 }
 
+/* Whether an index that something else wrote to cannot lead out of the cache. */
+static int santa__are_far(santa__part_of part, const int32_t *key, int64_t n) {
+    int64_t i;
+    int all = 1;
+    for (i = 0; i < n; i++) all &= key[i] >= part.from && key[i] < part.to;
+    return all;
+}
+
 /* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as none
    has a chance of more than the comb's step. */
 static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
                                 santa__picks *l, float *chance) {
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
+    const santa__part_of part = SANTA__PART(santa__routed, j, routed)->part;
     const double u = santa__rng_uniform(&rng, 0);
     double begin = 0.0, tooth = 0.0;             /* the next tooth is at tooth + u */
     int64_t c, i;
@@ -6025,7 +6034,7 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
             last = i;
             l->index[l->rows] = x->key[bucket[c].first + i];
             chance[l->rows] = bucket[c].size;
-            if (l->rows < SANTA__SEND_FOR) {
+            if (l->rows < SANTA__SEND_FOR && santa__are_far(part, l->index + l->rows, 1)) {
                 santa__send_for(&j->k, l->index[l->rows]);
                 santa__send_for(&j->v, l->index[l->rows]);
             }
@@ -6188,7 +6197,7 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     l.index = SANTA__PART(int32_t, j, index);
     r->part = santa__far_keys(j, &x);
     r->far = santa__find_buckets(&x, r->part, bucket);
-    r->is_bad = r->far > 0 && !santa__route(j, share, stride);
+    r->is_bad = r->far != r->part.to - r->part.from || (r->far > 0 && !santa__route(j, share, stride));
     if (r->is_bad) r->far = 0;
     if (r->far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
     if (r->far > 0 && j->o->num_samples != SANTA_NONE) {
@@ -6199,6 +6208,10 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     r->fixed = santa__list_range(key, 0, j->range[0].begin, r->part.from);
     r->fixed = santa__list_range(key, r->fixed, r->part.to, j->range[0].end);
     r->whole = r->far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
+    if (!santa__are_far(r->part, key + r->fixed, r->whole) || !santa__are_far(r->part, l.index, l.rows)) {
+        r->is_bad = 1;
+        r->far = r->whole = r->drawn = 0;
+    }
     santa__states_begin(j, 0);
 }
 
