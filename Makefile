@@ -32,6 +32,7 @@ help:
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
+	@echo "make support    what each method takes: devices, types, layouts, scores"
 	@echo "make install    the headers and santa.pc; PREFIX=/usr/local DESTDIR="
 	@echo "make clean      remove $(BUILD)/"
 
@@ -94,6 +95,14 @@ $(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/a
 $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+# What santa_check takes, by method, device, type and layout.
+support: $(BUILD)/support
+	@$<
+
+$(BUILD)/support: test/cuda/support.cpp test/cuda/launched.h $(wildcard test/cuda/standin/*) santa_cuda.cu santa_cuda.h santa.h
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -Itest/cuda/standin -o $@ $<
 
 $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
@@ -166,4 +175,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: FORCE help install test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help install support test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean

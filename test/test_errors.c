@@ -576,7 +576,7 @@ static void method_options(void) {
         GOOD(o.method = SANTA_FLASH; o.tile_size = t);
     }
     GOOD(o.method = SANTA_PROP; o.tile_size = 64);
-    BAD(ERR_TILE_SIZE, o.method = SANTA_SYS; o.tile_size = 64); /* not accepted and ignored */
+    BAD(ERR_OPTION_UNUSED, o.method = SANTA_SYS; o.tile_size = 64); /* not accepted and ignored */
     static const double bad_p[] = {-0.1, -1.0, 1.0000001, 2.0};
     for (int i = 0; i < 4; i++)
         BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
@@ -616,7 +616,7 @@ static void method_options(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_FLASH;
         if (has) GOOD(o.method = (santa_method)m; o.num_combs = SANTA_MAX_COMBS);
-        else     BAD(ERR_COMBS, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
+        else     BAD(ERR_OPTION_UNUSED, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
         GOOD(o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 1);
     }
     GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4); /* the default, 128, divides */
@@ -855,7 +855,7 @@ static void buckets(void) {
     BAD(ERR_NUM_SAMPLES, o.num_samples = SANTA_NONE);                            /* of another method */
     BAD_SAAP(ERR_STD_ERROR, o.num_samples = SANTA_NONE);
     BAD_SAAP(ERR_PROXY_METHOD, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy);
-    BAD_SAAP(ERR_COMBS, o.num_combs = 2);
+    BAD_SAAP(ERR_OPTION_UNUSED, o.num_combs = 2);
     BAD_SAAP(ERR_BUCKETS_NULL, a.buckets = NULL);
     BAD_SAAP(ERR_BUCKETS_NULL, router.r->centroids = NULL);
     BAD_SAAP(ERR_BUCKETS_NULL, router.r->hidden = 5);                            /* without weights */

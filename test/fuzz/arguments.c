@@ -310,7 +310,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         case 10: router.index = NULL; break;
         case 11: fuzz_wild_enum(s, &router.dtype, 5); c->tame = 0; break; /* half an f32 may be NaN */
         case 12: slots[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
-        case 13: index_data[fuzz_below(s, 64)] = fuzz_wild_int32(s); break;
+        case 13: index_data[fuzz_below(s, 64)] = fuzz_wild_int32(s); c->tame = 0; break;
         case 6: a->proxy = NULL; break;
         case 7: fuzz_wild_enum(s, &a->proxy_bits, 5); break;
         case 8: copied_lens[fuzz_below(s, 3)] = fuzz_wild_int32(s); break;
