@@ -582,16 +582,17 @@ def _from_dlpack(x: Any, name: str, stream: Optional[int]) -> _Array:
                   True, (x, capsule))
 
 
-def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: Optional[int] = None) -> Tuple[_Tensor, _Array]:
-    """A view [n0, n1, heads, features]; of three dimensions [n0, heads, features]."""
+def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: Optional[int] = None,
+            dims: Sequence[int] = (4,)) -> Tuple[_Tensor, _Array]:
+    """A view [n0, n1, heads, features]; of three dimensions, where these are among dims, [n0, heads, features]."""
     a = _look(x, name, stream)
     dtype = a.dtype if a.dtype in _DTYPES else _NUMBER.get(a.dtype)
     if dtype is None:
         raise TypeError(f"{name}: {a.dtype} is no type of santa.h; see View")
     if layout not in ("NHD", "HND"):
         raise ValueError(f"layout {layout!r} is neither 'NHD' nor 'HND'")
-    if len(a.shape) not in (3, 4):
-        raise ValueError(f"{name} has {len(a.shape)} dimensions, not 4")
+    if len(a.shape) not in dims:
+        raise ValueError(f"{name} has {len(a.shape)} dimensions, not {' or '.join(map(str, dims))}")
     if out and not a.writable:
         raise ValueError(f"{name} is read-only")
     order = (0, None, 1, 2) if len(a.shape) == 3 else (0, 1, 2, 3) if layout == "NHD" else (0, 2, 1, 3)
@@ -687,7 +688,8 @@ class Result(NamedTuple):
     lse: Any = None                         # [batch, q_len, heads], float32
     std_error: Any = None                   # likewise
     stats: Optional[Stats] = None
-    audit: Optional[C.Array] = None         # vattention: an Audit for each [batch, q_len, heads], in a row
+    # vattention: an Audit for each [batch, q_len, heads], in a row; numpy.frombuffer(audit, Audit) reads them
+    audit: Optional[C.Array] = None
 
 
 _local = threading.local()
@@ -742,7 +744,7 @@ class _Call:
         a = self.a = _Attention()
         self.o = _Options()
         self.stream: Optional[int] = None if x["stream"] is None else int(getattr(x["stream"], "cuda_stream", x["stream"]))
-        a.q, q = _tensor(x["q"], "q", x["q_layout"], stream=self.stream)
+        a.q, q = _tensor(x["q"], "q", x["q_layout"], stream=self.stream, dims=(3, 4))
         a.k, k = _tensor(x["k"], "k", x["kv_layout"], stream=self.stream)
         a.v, v = _tensor(x["v"], "v", x["kv_layout"], stream=self.stream)
         self.keep += [q.owner, k.owner, v.owner]
@@ -768,7 +770,7 @@ class _Call:
             out = _empty(self.like, (*sizes, a.v.shape[3]))
             if isinstance(self.like, View):
                 out = View(out, self.like.dtype)
-        a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream)
+        a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream, dims=(len(q.shape),))
         if (found.device, found.gpu) != (self.device, self.gpu):
             raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
         self.keep.append(found.owner)
@@ -1168,7 +1170,7 @@ class Buckets:
         s.index = C.addressof(index) if index is not None else None
         s.slots = _array(self.slots, C.c_int32, (batch,), "slots", _CPU, None, keep)
         if self.q is not None:
-            s.q, found = _tensor(self.q, "buckets.q", self.q_layout)
+            s.q, found = _tensor(self.q, "buckets.q", self.q_layout, dims=(3, 4))
             keep.append(found.owner)
         return s
 

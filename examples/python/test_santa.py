@@ -557,6 +557,8 @@ def test_wrong_arguments():
     raises(santa.SantaError, santa.decode, q, k, v, out=np.zeros((2, 1, 4, 5), "f"), name="HEAD_DIM_V")
     raises(santa.SantaError, santa.decode, q, k, v, out=np.broadcast_to(np.zeros((1, 1, 1, 12), "f"), (2, 1, 4, 12)).view(),
            name="OUT_STRIDE") if np.broadcast_to(q, q.shape).flags.writeable else None
+    raises(ValueError, santa.decode, q[:1], k[:1, 0], v[:1, 0], text="k has 3 dimensions")
+    raises(ValueError, santa.decode, q, k, v, out=np.zeros((2, 4, 12), "f"), text="out has 3 dimensions")
     for bad in (q[0, 0], q.astype(np.float64), q.astype(">f4"), q.tolist(), "q", None, q.astype(np.int32)):
         raises((TypeError, ValueError), santa.decode, bad, k, v)
     frozen = np.zeros((2, 1, 4, 12), "f")
@@ -932,6 +934,9 @@ def test_hf_dense_is_eager():
             return model(ids[:, 13:], attention_mask=left, past_key_values=first.past_key_values).logits
         eager, santas = both(torch, hf, model, pieces)
         close(santas, eager, "pieces")
+        with torch.inference_mode():
+            eager, santas = both(torch, hf, model, pieces)
+            close(santas, eager, "inference mode")
         for cache in ("dynamic", "static"):
             def generate():
                 r = model.generate(ids, attention_mask=left, max_new_tokens=12, do_sample=False, return_dict_in_generate=True,
@@ -1091,6 +1096,9 @@ def test_hf_comparison_of_a_checkpoint():
         words = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", pad_token="<unk>")
         words.save_pretrained(folder)
         model.save_pretrained(folder)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="santa")
+        with torch.no_grad():
+            assert float((loaded(ids).logits - model(ids).logits).abs().max() / loaded(ids).logits.abs().max()) < 1e-5
         with open(os.path.join(folder, "text"), "w") as f:
             f.write(" ".join(f"w{i}" for i in ids[0].tolist()))
         done = subprocess.run([sys.executable, "-B", os.path.join(HERE, "hf_attention.py"), "--model", folder, "--prompt-file",
