@@ -22,7 +22,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
 help:
 	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
 	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
-	@echo "make demo       a small language model decodes text, exactly and with sampled attention"
+	@echo "make demo       small language models decode text and answer questions, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
@@ -55,8 +55,11 @@ coverage:
 golden: $(BUILD)/santa_test
 	SANTA_WRITE_GOLDEN=test/golden.h $(BUILD)/santa_test golden/results
 
-demo: $(BUILD)/decode
-	$(BUILD)/decode --demo
+demo:
+	@$(MAKE) -q $(LIBRARY) >/dev/null 2>&1 || echo "compiling santa.h once, about 15 s"
+	@$(MAKE) -s --no-print-directory $(BUILD)/decode $(BUILD)/demo
+	@$(BUILD)/decode --demo
+	@$(BUILD)/demo
 
 examples: $(EXAMPLES)
 
@@ -130,6 +133,10 @@ $(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/program.h bench/co
 $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h examples/saap.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+$(BUILD)/demo: bench/accuracy/demo.c bench/accuracy/tasks.h bench/bench.h examples/llama.h santa.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 
 $(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/llama.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
