@@ -713,7 +713,7 @@ static void feature_major_values(void) {
                         for (int64_t h = 0; h < s.kv_heads; h++)
                             for (int64_t c = 0; c < s.head_dim_v; c++)  /* what is not valid is NaN */
                                 ref_set(&p.a.v, b, j, h, c,
-                                        j < ref_len(&p, b) ? ref_get(&rows, b, j, h, c) : NAN);
+                                        j < ref_len(&p, b) ? ref_get(&rows, b, j, h, c) : (double)NAN);
                 FOR_EACH_ISA (isa) {
                     santa_options o = ref_options(SANTA_DENSE, 0, 0);
                     char what[80];
