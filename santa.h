@@ -928,7 +928,7 @@ typedef struct santa_problem {
 /* Structs of this file, for callers that write them in another language: see santa_struct_size. */
 #define SANTA_STRUCT_LIST(X)                                                                               \
     X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
-    X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
+    X(sample_audit) X(sample_attention_options) X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
 
 /* ------------------------------------------------------------ >>decode */
 

@@ -200,6 +200,7 @@ static void version_and_structs(void) {
 #define STRUCT(type) {#type, sizeof(type)}
         STRUCT(santa_tensor), STRUCT(santa_buckets), STRUCT(santa_attention), STRUCT(santa_audit),
         STRUCT(santa_vattention_options), STRUCT(santa_proxy_options), STRUCT(santa_saap_options),
+        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options),
         STRUCT(santa_options), STRUCT(santa_stats), STRUCT(santa_problem), STRUCT(santa_backend),
         STRUCT(santa_stream_id), STRUCT(santa_draws), STRUCT(santa_budget)
 #undef STRUCT
