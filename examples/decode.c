@@ -84,11 +84,11 @@ static const struct {
     { "prompt-tokens",   INTEGER_IN(prompt_tokens, 1, INT32_MAX),
       "N  the prompt is the first N tokens of the text" },
     { "steps",           INTEGER_IN(steps, 1, INT32_MAX),
-      "N  tokens to generate  [200, or what fits]" },
+      "N  tokens to generate  [200, or what fits; 100 in --demo]" },
     { "temperature",     NUMBER_IN(temperature, 0, 100),
       "T  of the token sampler, 0 = greedy  [0.7]" },
     { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0),
-      "N  of the token sampler and of attention  [1]" },
+      "N  of the token sampler and of attention  [1; 3 in --demo]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "prefill",         CHOICE_IN(prefill, prefills),
       "attention of the prompt: exact, or SampleAttention for all of it at once" },
@@ -122,7 +122,7 @@ static const struct {
       "N  tokens of text to compare on  [128]" },
     { "compare-seeds",   INTEGER_IN(compare_seeds, 1, 1 << 20),
       "N  runs to average, --seed first  [1; 4 in --demo]" },
-    { "demo",            FLAG_ONLY, "dense and sampled text behind a long prompt, then the table" },
+    { "demo",            FLAG_ONLY, "dense and sampled text behind a prompt, then the method's table" },
     { "help",            FLAG_ONLY, "this" },
 };
 
@@ -164,7 +164,7 @@ static void print_help(FILE *f) {
     }
     fprintf(f, "\n");
     print_wrapped(f, 0, 0, "With --compare, --method and --samples narrow the table; with --demo they "
-                           "choose the second text.");
+                           "choose the second text, and --method the table.");
 }
 
 /* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are
@@ -303,7 +303,15 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (parse_value(c, (option_id)id, argv[++i], e) != 0) return -1;
     }
     if (given(c, DEMO)) {
-        if (!given(c, PROMPT) && !given(c, PROMPT_FILE)) c->prompt_file = "examples/model/heldout.txt";
+        if (!given(c, PROMPT) && !given(c, PROMPT_FILE)) {
+            c->prompt_file = "examples/model/heldout.txt";
+            if (!given(c, MODEL) && !given(c, PROMPT_TOKENS)) {      /* the end of a verse */
+                c->prompt_tokens = 1636;
+                c->given |= 1u << PROMPT_TOKENS;
+            }
+        }
+        if (!given(c, STEPS)) { c->steps = 100; c->given |= 1u << STEPS; }
+        if (!given(c, SEED)) c->seed = 3;
         if (!given(c, METHOD)) c->method = SANTA_SYS;
         if (!given(c, SAMPLES)) c->samples = 64;
         if (!given(c, COMPARE_SEEDS)) c->compare_seeds = 4;
@@ -341,6 +349,7 @@ typedef struct session {
     llama_state     state;
     saap_file       buckets;
     FILE    *info;      /* lines that are not the model's text: stderr beside plain text */
+    int      wrap;      /* the model's text in lines of 80 columns */
     char    *text;      /* the text of --prompt-file, or NULL */
     int32_t *token;     /* the whole text's tokens, BOS first */
     int64_t  prompt;    /* the prompt is token[0 .. prompt) */
@@ -425,6 +434,7 @@ static int open_session(session *s, const config *c, llama_error *e) {
     const char *text = c->prompt ? c->prompt : "";
     size_t length = strlen(text), tokens = 0;
     s->info = given(c, COMPARE) || given(c, DEMO) ? stdout : stderr;
+    s->wrap = given(c, DEMO);
     if (llama_load(&s->model, c->model, e) != 0) {
         const size_t used = strlen(e->text);
         if (!given(c, MODEL))
@@ -444,9 +454,9 @@ static int open_session(session *s, const config *c, llama_error *e) {
     s->state.threads = (int)c->threads;
 
     const llama_model *m = &s->model;
-    fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads, head_dim %d, context %d, "
-            "vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads,
-            (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
+    fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads,\n"
+            "         head_dim %d, context %d, vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers,
+            (int)m->n_heads, (int)m->n_kv_heads, (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
     if (c->buckets && open_buckets(s, c, e) != 0) return -1;
     if (c->prompt_file)
         fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
@@ -529,11 +539,40 @@ static int prefill(session *s, const config *c, llama_error *e) {
 
 static double percent(double part, double whole) { return whole > 0.0 ? 100.0 * part / whole : 0.0; }
 
+/* Words in lines of 80 columns behind a margin. A word is held back until it is whole. */
+typedef struct wrapped { const char *margin; int column, length; char word[80]; } wrapped;
+
+static void end_word(wrapped *w) {
+    const int margin = (int)strlen(w->margin);
+    int from = 0;
+    if (w->column > margin && w->column + w->length > 80) {
+        printf("\n");
+        w->column = 0;
+        from = w->word[0] == ' ';
+    }
+    if (w->column == 0 && w->length > from) { printf("%s", w->margin); w->column = margin; }
+    fwrite(w->word + from, 1, (size_t)(w->length - from), stdout);
+    w->column += w->length - from;
+    w->length = 0;
+}
+
+static void wrap(wrapped *w, char c) {
+    if (c == '\n') {
+        end_word(w);
+        printf("\n");
+        w->column = 0;
+        return;
+    }
+    if (c == ' ' || w->length == (int)sizeof w->word) end_word(w);
+    w->word[w->length++] = c;
+}
+
 /* Raw bytes: a character may come in several tokens. Control bytes stay out of the terminal. */
-static void print_piece(llama_piece p) {
+static void print_piece(wrapped *w, llama_piece p) {
     const unsigned char first = p.length > 0 ? (unsigned char)p.text[0] : 0;
     if (p.length == 1 && first < 32 && first != '\n' && first != '\t') return;
-    fwrite(p.text, 1, (size_t)p.length, stdout);
+    if (w) for (int32_t i = 0; i < p.length; i++) wrap(w, p.text[i]);
+    else fwrite(p.text, 1, (size_t)p.length, stdout);
     fflush(stdout);
 }
 
@@ -542,6 +581,7 @@ static void print_piece(llama_piece p) {
 static int generate(session *s, const config *c, const santa_options *o, int32_t *generated, int64_t *count,
                     llama_error *e) {
     llama_state *state = &s->state;
+    wrapped  lines = { "", 0, 0, "" };
     uint64_t random = (uint64_t)c->seed;
     int32_t token = s->token[s->prompt - 1];
     if (llama_state_options(state, o, e) != 0) return -1;
@@ -553,15 +593,16 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
         if (next < 0) return llama_fail(e, "the model's logits are not finite: %s is damaged", c->model);
         if (*count == 0) first = s->prefill_seconds + llama_seconds() - start;
         if (next == LLAMA_BOS || next == LLAMA_EOS) break;
-        print_piece(llama_decode_token(&s->tokenizer, token, next));
+        print_piece(s->wrap ? &lines : NULL, llama_decode_token(&s->tokenizer, token, next));
         generated[*count] = token = next;
     }
     const double seconds = llama_seconds() - start;
+    end_word(&lines);
     printf("\n");
     fflush(stdout);
     fprintf(s->info,
-            "[%d tokens, the first after %.2f s, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of "
-            "V rows and %.1f %% of K read",
+            "[%d tokens, the first after %.2f s, %.0f tokens/s, attention %.0f %% of the time,\n"
+            " %.1f %% of V rows and %.1f %% of K read",
             (int)*count, first, (double)*count / seconds, percent(state->attention_seconds, seconds),
             percent((double)state->stats.v_rows_read, (double)state->stats.keys),
             percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
@@ -631,7 +672,7 @@ static int measure(session *s, const santa_options *o, double *dense, int baseli
 }
 
 static void print_row(const char *name, const char *draws, const row *r) {
-    printf("%-10s %6s  %13.5f  %12.1f  %14.3f  %13.1f  %8.0f\n", name, draws, r->kl / r->tokens,
+    printf("%-10s %6s  %9.5f  %12.1f  %9.3f  %13.1f  %8.0f\n", name, draws, r->kl / r->tokens,
            percent(r->agree, r->tokens), r->nll / r->tokens, percent(r->v_rows, r->keys),
            r->tokens / r->seconds);
     fflush(stdout);
@@ -640,7 +681,7 @@ static void print_row(const char *name, const char *draws, const row *r) {
 static int run_table(session *s, const config *c, llama_error *e) {
     const santa_method all[] = { SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K };
     const int64_t all_samples[] = { 8, 16, 32, 64, 128 };
-    const int narrow = given(c, COMPARE) && given(c, METHOD),
+    const int narrow = given(c, DEMO) || given(c, METHOD),
               one_budget = given(c, COMPARE) && given(c, SAMPLES);
     const int budgets = has_draws(c->method);
     const int method_count = narrow ? 1 : (int)(sizeof all / sizeof all[0]);
@@ -658,10 +699,9 @@ static int run_table(session *s, const config *c, llama_error *e) {
     if (!dense) return llama_fail(e, "no memory for %d predictions", (int)s->compared);
     santa_options o = { 0 };
     o.num_threads = c->threads;
-    printf("\nThe text's next %d tokens, fed as they are; each method against dense attention; "
-           "mean of %d seed%s:\n\n",
+    printf("\nThe text's next %d tokens, fed as they are, against dense; mean of %d seed%s:\n\n",
            (int)s->compared, (int)c->compare_seeds, c->compare_seeds > 1 ? "s" : "");
-    printf("method      draws  KL nats/token  top-1 same %%  NLL nats/token  V rows read %%  tokens/s\n");
+    printf("method      draws   KL, nats  top-1 same %%  NLL, nats  V rows read %%  tokens/s\n");
     for (int64_t run = 0; run < c->compare_seeds && status == 0; run++) /* timed as long as the others */
         status = measure(s, &o, dense, 1, &baseline, e);
     if (status == 0) print_row("dense", "-", &baseline);
@@ -694,20 +734,19 @@ static int run_table(session *s, const config *c, llama_error *e) {
     if (status != 0) return status;
     if (c->scores != SANTA_SCORES_EXACT)
         printf("\nAll rows but the first: scores %s.\n", choice_name(score_methods, c->scores));
-    printf("\nAttention is %.0f %% of a token's time with dense; the rest is the same for every method.\n",
+    printf("\nAttention is %.0f %% of a token's time with dense; the rest is the same for all.\n",
            percent(baseline.attention_seconds, baseline.seconds));
+    if (given(c, DEMO)) return 0;                 /* too few keys for a verdict on time: others follow */
     const double speedup = best_rate * baseline.seconds / baseline.tokens;
     if (best_rate <= 0.0)
         printf("No row has dense's best token in 95 %% of the places.\n");
     else if (speedup < 1.05)
-        printf("No row that has dense's best token in 95 %% of the places is clearly faster than "
-               "dense: with at\n"
-               "most %d keys sampling does not pay (see >>when in santa.h).\n",
+        printf("No row that has dense's best token in 95 %% of the places is clearly faster than\n"
+               "dense: with at most %d keys sampling does not pay (see >>when in santa.h).\n",
                (int)(s->prompt + s->compared - 1));
     else
-        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s) makes "
-               "%.2f times dense's\n"
-               "tokens per second.\n", best_name, speedup);
+        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s)\n"
+               "makes %.2f times dense's tokens per second.\n", best_name, speedup);
     return 0;
 }
 
@@ -722,10 +761,9 @@ static void print_prompt_end(const session *s, const char *text, int lines) {
     for (begin = end; begin > 0; begin--)
         if (text[begin - 1] == '\n' && begin < end && --lines == 0) break;
     printf("         it ends:\n\n");
-    for (int64_t i = begin; i < end; i++) {
-        if (i == begin || text[i - 1] == '\n') printf("  | ");
-        putchar(text[i]);
-    }
+    wrapped lines_of = { "  | ", 0, 0, "" };
+    for (int64_t i = begin; i < end; i++) wrap(&lines_of, text[i]);
+    end_word(&lines_of);
     if (end > 0 && text[end - 1] != '\n') printf("\n");
     printf("\n");
 }
@@ -742,16 +780,16 @@ static int run_demo(session *s, const config *c, llama_error *e) {
         char draws[64] = "";
         if (run == 1 && has_draws(c->method))
             snprintf(draws, sizeof draws, ", %d draws a head", (int)c->samples);
-        printf("\n--- %s%s: the prompt continued at temperature %g, seed %lld\n\n",
+        printf("\n--- %s%s: continued at temperature %g, seed %lld\n\n",
                run == 0 ? "dense" : choice_name(methods, c->method), draws, c->temperature,
                (long long)c->seed);
         status = generate(s, c, run == 0 ? &dense : &sampled, generated + run * s->steps, &count[run], e);
     }
     if (status == 0) {
         while (same < count[0] && same < count[1] && generated[same] == generated[s->steps + same]) same++;
-        printf("\nBoth texts use the same random number for the same step; ");
-        if (same == count[0] && same == count[1]) printf("here all their tokens are equal.\n");
-        else printf("their first %d tokens are equal, then each goes on from its own words.\n", (int)same);
+        printf("\nBoth texts use the same random number for the same step: ");
+        if (same == count[0] && same == count[1]) printf("all tokens are equal.\n");
+        else printf("the first %d tokens\nare equal, then each goes on from its own words.\n", (int)same);
         status = run_table(s, c, e);
     }
     free(generated);
