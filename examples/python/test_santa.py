@@ -135,7 +135,8 @@ def test_score_extras():
     q, k, v = problem(2, 3, 90)
     slopes, sinks = np.array([0.1, 0.02, -0.05, 0.0], "f"), np.array([0.5, -np.inf, 2.0, -3.0], "f")
     for extra in ({"causal": True}, {"window": 17}, {"kv_start": [0, 60]},
-                  {"kv_start": np.array([7, 40], np.int32), "causal": True, "window": 25, "seq_lens": [90, 41]},
+                  {"kv_start": np.array([7, 40], np.int32), "causal": True, "window": 25,
+                   "seq_lens": [90, 41]},
                   {"causal": 1, "window": 5}, {"soft_cap": 1.5},
                   {"sm_scale": 0.7}, {"k_scale": 0.5}, {"v_scale": 3.0}, {"sinks": sinks},
                   {"alibi_slopes": slopes}, {"seq_lens": [90, 40]}, {"seq_lens": np.array([2, 0])},
