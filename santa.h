@@ -840,6 +840,11 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
+/* Structs of this file, for callers that write them in another language: see santa_struct_size. */
+#define SANTA_STRUCT_LIST(X)                                                                               \
+    X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
+    X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
+
 /* ------------------------------------------------------------ >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace:
@@ -861,10 +866,16 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
 /* All checks of santa_decode but the workspace's. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
-SANTADEF const char *santa_status_string(santa_status s);
+SANTADEF const char *santa_status_string(santa_status s);          /* a sentence */
+SANTADEF const char *santa_status_name(santa_status s);            /* "SANTA_OK", "SANTA_ERR_SHAPE", ... */
 SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ... */
 SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
 SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
+
+/* What a caller that cannot include this file compares before the first call: SANTA_VERSION of the
+   compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such struct. */
+SANTADEF int    santa_version(void);
+SANTADEF size_t santa_struct_size(const char *name);
 
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
@@ -1343,7 +1354,27 @@ SANTADEF const char *santa_status_string(santa_status s) {
 #undef SANTA__X
         case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
     }
-    return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF const char *santa_status_name(santa_status s) {
+    switch (s) {
+#define SANTA__X(name, text) case SANTA_##name: return "SANTA_" #name;
+        SANTA_STATUS_LIST(SANTA__X)
+#undef SANTA__X
+        case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
+    }
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_name(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF int santa_version(void) { return SANTA_VERSION; }
+
+SANTADEF size_t santa_struct_size(const char *name) {
+    if (!name) return 0;
+#define SANTA__X(type) if (!strcmp(name, "santa_" #type)) return sizeof(santa_##type);
+    SANTA_STRUCT_LIST(SANTA__X)
+#undef SANTA__X
+    return 0;
 }
 
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) {
@@ -8299,7 +8330,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
                     first_key and context_lens; santa_problem, which backends now get;
-                    santa_method_from_name, santa_method_traits. Query rows share a pass over K.
+                    santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
+                    santa_struct_size. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290. tile_size of a method without tiles is
                     SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.

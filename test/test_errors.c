@@ -176,8 +176,44 @@ static void texts(void) {
     santa_status wild = SANTA_STATUS_COUNT;                    /* out of range: some text, no crash */
     CHECK(santa_status_string(wild) != NULL);
     set_enum(&wild, -1);
-    CHECK(santa_status_string(wild) != NULL);
+    CHECK(!strcmp(santa_status_string(wild), "not a santa_status"));
+    CHECK(!strcmp(santa_status_name(wild), "not a santa_status"));
     CHECK_INT(SANTA_OK, 0);
+}
+
+static void names(void) {
+    santa_status cuda;
+    for (int i = 0; i < SANTA_STATUS_COUNT; i++) {
+        const char *name = santa_status_name((santa_status)i);
+        CHECK_MSG(!strncmp(name, "SANTA_", 6) && !strcmp(name + 6, statuses[i].name),
+                  "status %d is named %s, not SANTA_%s", i, name, statuses[i].name);
+    }
+    CHECK(!strcmp(santa_status_name(SANTA_OK), "SANTA_OK"));
+    CHECK(!strcmp(santa_status_name(SANTA_ERR_SHAPE), "SANTA_ERR_SHAPE"));
+    set_enum(&cuda, SANTA_ERR_CUDA + 700);
+    CHECK(!strcmp(santa_status_name(cuda), "SANTA_ERR_CUDA"));
+}
+
+/* By hand, so that a line missing in SANTA_STRUCT_LIST shows. */
+static void version_and_structs(void) {
+    const struct { const char *name; size_t size; } structs[] = {
+#define STRUCT(type) {#type, sizeof(type)}
+        STRUCT(santa_tensor), STRUCT(santa_buckets), STRUCT(santa_attention), STRUCT(santa_audit),
+        STRUCT(santa_vattention_options), STRUCT(santa_proxy_options), STRUCT(santa_saap_options),
+        STRUCT(santa_options), STRUCT(santa_stats), STRUCT(santa_problem), STRUCT(santa_backend),
+        STRUCT(santa_stream_id), STRUCT(santa_draws), STRUCT(santa_budget)
+#undef STRUCT
+    };
+    for (size_t i = 0; i < sizeof structs / sizeof *structs; i++)
+        CHECK_MSG(santa_struct_size(structs[i].name) == structs[i].size, "%s has %lu bytes, said %lu",
+                  structs[i].name, (unsigned long)structs[i].size,
+                  (unsigned long)santa_struct_size(structs[i].name));
+    CHECK_INT(santa_struct_size("santa_status"), 0);
+    CHECK_INT(santa_struct_size("options"), 0);
+    CHECK_INT(santa_struct_size("santa_"), 0);
+    CHECK_INT(santa_struct_size(""), 0);
+    CHECK_INT(santa_struct_size(NULL), 0);
+    CHECK_INT(santa_version(), SANTA_VERSION);
 }
 
 static void valid_calls(void) {
@@ -1365,6 +1401,8 @@ static void all_statuses(void) {
 
 const test_case suite_errors[] = {
     {"statuses have distinct texts", texts},
+    {"statuses have their names", names},
+    {"version and sizes of structs", version_and_structs},
     {"valid calls", valid_calls},
     {"null pointers", null_pointers},
     {"types and devices", types_and_devices},
