@@ -67,8 +67,8 @@ class Case(C.Structure):
 
 
 def load_santa():
-    path, sources = os.path.join(ROOT, "build", "libsanta_peers.so"), ("bench/peers_cpu.c", "bench/bench.h", "santa.h")
-    sources = [os.path.join(ROOT, f) for f in sources]
+    path = os.path.join(ROOT, "build", "libsanta_peers.so")
+    sources = [os.path.join(ROOT, f) for f in ("bench/peers_cpu.c", "bench/bench.h", "bench/gain.h", "santa.h")]
     if not os.path.exists(path) or os.path.getmtime(path) < max(map(os.path.getmtime, sources)):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         command = [os.environ.get("CC", "cc"), "-O3", "-fopenmp", "-shared", "-fPIC", "-o", path, sources[0], "-lm"]
