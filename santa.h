@@ -8378,7 +8378,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     santa_struct_size. Query rows share a pass over K.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290.
+                    itself, delta below 1e-290. tile_size of a method without tiles is
+                    SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.
