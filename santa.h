@@ -367,7 +367,7 @@
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
          a.v = a.k;  a.v.shape[3] = latent;
    - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
-     Exact attention reads it as rows nearly as fast; draws touch a cache line per number.
+     Exact attention reads it by dot products; draws touch a cache line for each number.
    - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
      q_len = the drafted rows, causal = 1: it reads K and V once for all of them.
 

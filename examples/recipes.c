@@ -48,7 +48,7 @@ static void check(const char *recipe, const float *got, const double *want, int6
 /* A caller's own list of keys, the same for all heads: pages of one token. */
 static void list_of_keys(void) {
     static int32_t list[LIST];
-    for (int i = 0; i < LIST; i++) list[i] = i < 4 ? i : N - LIST + i;    /* first tokens and a window, say */
+    for (int i = 0; i < LIST; i++) list[i] = i < 4 ? i : N - LIST + i;    /* first tokens and a window */
     const int32_t count = LIST;
 
     santa_attention a = {0};
