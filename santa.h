@@ -359,10 +359,11 @@
    SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
                           instruction set
    x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time
-   without any flag; arm64: NEON. Other compilers and machines run the scalar code. Where q and
-   k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which
-   are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
-   they are, two at once: products are exact, sums f32, so give a bf16 model's q as bf16.
+   without any flag; arm64: NEON. Other compilers and machines run the scalar code: WebAssembly
+   (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a multiple of
+   32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64 compilers told of
+   it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact, sums
+   f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -431,8 +432,7 @@ extern "C" {
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
     X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
-    X(ERR_TILE_SIZE,                                                                                       \
-      "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none")      \
+    X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64, for flash nor 8, 16 or 32")              \
     X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
     X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
     X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
@@ -461,7 +461,7 @@ extern "C" {
     X(ERR_Q8_0, "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
     X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
     X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
-    X(ERR_COMBS, "num_combs is not in [0, 16], does not divide num_samples, or the method has none")       \
+    X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
     X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
     X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
@@ -501,6 +501,7 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -756,7 +757,10 @@ typedef struct santa_saap_options {
 typedef void (*santa_task)(void *context, int64_t i);
 typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
 
-/* How. Zero everything: each zero is the default written beside it. */
+/* How. Zero everything: each zero is the default written beside it. Values out of range are refused
+   whatever the method is. What belongs to another method is not looked at, so that one set of
+   options can go from method to method; but where results would not be of the kind that was asked
+   for that is an error: tiles, combs, scores and std_error of a method that has none. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -836,6 +840,11 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
+/* Structs of this file, for callers that write them in another language: see santa_struct_size. */
+#define SANTA_STRUCT_LIST(X)                                                                               \
+    X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
+    X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
+
 /* ------------------------------------------------------------ >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace:
@@ -857,10 +866,16 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
 /* All checks of santa_decode but the workspace's. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
-SANTADEF const char *santa_status_string(santa_status s);
+SANTADEF const char *santa_status_string(santa_status s);          /* a sentence */
+SANTADEF const char *santa_status_name(santa_status s);            /* "SANTA_OK", "SANTA_ERR_SHAPE", ... */
 SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ... */
 SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
 SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
+
+/* What a caller that cannot include this file compares before the first call: SANTA_VERSION of the
+   compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such struct. */
+SANTADEF int    santa_version(void);
+SANTADEF size_t santa_struct_size(const char *name);
 
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
@@ -1339,7 +1354,27 @@ SANTADEF const char *santa_status_string(santa_status s) {
 #undef SANTA__X
         case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
     }
-    return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF const char *santa_status_name(santa_status s) {
+    switch (s) {
+#define SANTA__X(name, text) case SANTA_##name: return "SANTA_" #name;
+        SANTA_STATUS_LIST(SANTA__X)
+#undef SANTA__X
+        case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
+    }
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_name(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF int santa_version(void) { return SANTA_VERSION; }
+
+SANTADEF size_t santa_struct_size(const char *name) {
+    if (!name) return 0;
+#define SANTA__X(type) if (!strcmp(name, "santa_" #type)) return sizeof(santa_##type);
+    SANTA_STRUCT_LIST(SANTA__X)
+#undef SANTA__X
+    return 0;
 }
 
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) {
@@ -2537,10 +2572,11 @@ static santa_status santa__check_sampler(const santa_options *o) {
         const int64_t t = o->tile_size;
         const int whole = t > 0 && t % SANTA_BLOCK == 0,
                   small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
-        if (!(traits & SANTA_TILES) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
+        if (!(traits & SANTA_TILES)) return SANTA_ERR_OPTION_UNUSED;
+        if (!(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
-    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_COMBS;
+    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_OPTION_UNUSED;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
@@ -6007,11 +6043,20 @@ static void santa__chances(const santa__job *j, const float *share, int64_t stri
         bucket[c].size = bucket[c].is_read ? 1.0f : (float)(lambda * (double)bucket[c].size);
 }
 
+/* Whether an index that something else wrote to cannot lead out of the cache. */
+static int santa__are_far(santa__part_of part, const int32_t *key, int64_t n) {
+    int64_t i;
+    int all = 1;
+    for (i = 0; i < n; i++) all &= key[i] >= part.from && key[i] < part.to;
+    return all;
+}
+
 /* One comb over the keys of the buckets that are not read, bucket by bucket: no key twice, as none
    has a chance of more than the comb's step. */
 static void santa__draw_buckets(const santa__job *j, const santa__index *x, const santa__bucket *bucket,
                                 santa__picks *l, float *chance) {
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
+    const santa__part_of part = SANTA__PART(santa__routed, j, routed)->part;
     const double u = santa__rng_uniform(&rng, 0);
     double begin = 0.0, tooth = 0.0;             /* the next tooth is at tooth + u */
     int64_t c, i;
@@ -6026,7 +6071,7 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
             last = i;
             l->index[l->rows] = x->key[bucket[c].first + i];
             chance[l->rows] = bucket[c].size;
-            if (l->rows < SANTA__SEND_FOR) {
+            if (l->rows < SANTA__SEND_FOR && santa__are_far(part, l->index + l->rows, 1)) {
                 santa__send_for(&j->k, l->index[l->rows]);
                 santa__send_for(&j->v, l->index[l->rows]);
             }
@@ -6189,7 +6234,7 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     l.index = SANTA__PART(int32_t, j, index);
     r->part = santa__far_keys(j, &x);
     r->far = santa__find_buckets(&x, r->part, bucket);
-    r->is_bad = r->far > 0 && !santa__route(j, share, stride);
+    r->is_bad = r->far != r->part.to - r->part.from || (r->far > 0 && !santa__route(j, share, stride));
     if (r->is_bad) r->far = 0;
     if (r->far > 0 && j->o->saap.num_probes > 0) santa__probe(j, share, stride, bucket);
     if (r->far > 0 && j->o->num_samples != SANTA_NONE) {
@@ -6200,6 +6245,10 @@ static void santa__route_row(santa__job *j, int64_t span, int64_t from, int64_t 
     r->fixed = santa__list_range(key, 0, j->range[0].begin, r->part.from);
     r->fixed = santa__list_range(key, r->fixed, r->part.to, j->range[0].end);
     r->whole = r->far > 0 ? santa__visit(&x, bucket, key + r->fixed) : 0;
+    if (!santa__are_far(r->part, key + r->fixed, r->whole) || !santa__are_far(r->part, l.index, l.rows)) {
+        r->is_bad = 1;
+        r->far = r->whole = r->drawn = 0;
+    }
     santa__states_begin(j, 0);
 }
 
@@ -8365,7 +8414,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
                     first_key and context_lens; santa_problem, which backends now get;
-                    santa_method_from_name, santa_method_traits. Query rows share a pass over K.
+                    santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
+                    santa_struct_size. Query rows share a pass over K.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;

@@ -77,7 +77,10 @@ static double measure(santa_attention *a, int32_t *length, int64_t num_probes, i
     return error;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "Keys in buckets by k-means, queries sent to buckets by their inner product with\n"
+                   "the centroids (SAAP without a classifier): what is read, and the error.");
     int32_t length = PROMPT;
     santa_buckets buckets = {0};
     santa_attention a = {0};

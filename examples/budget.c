@@ -29,7 +29,10 @@ static double norm(const float *x, int n) {
     return sqrt(sum);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "Doubles num_samples until the estimated relative error of the output is below\n"
+                   "what is accepted; four combs against one.");
     const double target = 0.05;
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
 

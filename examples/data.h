@@ -1,9 +1,21 @@
-/* data.h - keys, values and queries that look a little like a language model's, for the examples. */
+/* data.h - what the examples share: keys, values and queries that look a little like a language
+   model's, and --help. */
 #ifndef DATA_H
 #define DATA_H
 
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* For programs without options: --help says what the program shows, anything else is an error. */
+static inline void data_arguments(int argc, char **argv, const char *shows) {
+    if (argc < 2) return;
+    const int help = argc == 2 && !strcmp(argv[1], "--help");
+    fprintf(help ? stdout : stderr, "%s\nNo options.\n", shows);
+    exit(help ? 0 : 1);
+}
 
 /* Standard normal: the sum of twelve uniform numbers of a 64-bit linear generator, less its mean. */
 static inline float data_normal(uint64_t *random) {

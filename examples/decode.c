@@ -32,7 +32,7 @@ typedef struct choice { const char *name; int64_t value; } choice;
 
 static const choice methods[] = {
     { "dense", SANTA_DENSE }, { "iid", SANTA_IID },     { "strat", SANTA_STRAT }, { "sys", SANTA_SYS },
-    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "topk", SANTA_TOP_K },  { "topp", SANTA_TOP_P },
+    { "prop", SANTA_PROP },   { "flash", SANTA_FLASH }, { "top-k", SANTA_TOP_K },  { "top-p", SANTA_TOP_P },
     { "vattention", SANTA_VATTENTION }, { "pps", SANTA_PPS }, { "saap", SANTA_SAAP }, { NULL, 0 },
 };
 
@@ -76,17 +76,17 @@ static const struct {
     { "prompt-tokens",   INTEGER_IN(prompt_tokens, 1, INT32_MAX),
       "N  the prompt is the first N tokens of the text" },
     { "steps",           INTEGER_IN(steps, 1, INT32_MAX),
-      "N  tokens to generate  [200, or what fits]" },
+      "N  tokens to generate  [200, or what fits; 100 in --demo]" },
     { "temperature",     NUMBER_IN(temperature, 0, 100),
       "T  of the token sampler, 0 = greedy  [0.7]" },
     { "seed",            INTEGER_IN(seed, 0, 9007199254740992.0),
-      "N  of the token sampler and of attention  [1]" },
+      "N  of the token sampler and of attention  [1; 3 in --demo]" },
     { "threads",         INTEGER_IN(threads, 1, 1024),        "N  needs a build with -fopenmp  [1]" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind a dense prefill" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
-      "S  draws a head, k of topk; saap: for a group, 0 = none  [128; 64 in --demo]" },
+      "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
-    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that topp keeps  [0.9]" },
+    { "top-p",           NUMBER_IN(top_p, 0, 1),              "P  mass that top-p keeps  [0.9]" },
     { "epsilon",         INSIDE(epsilon, 0, 1),               "E  vattention: relative error  [0.05]" },
     { "delta",           INSIDE(delta, 0, 1),                 "D  vattention: chance to miss it  [0.05]" },
     { "buckets",         TEXT_IN(buckets),
@@ -103,7 +103,7 @@ static const struct {
       "N  tokens of text to compare on  [128]" },
     { "compare-seeds",   INTEGER_IN(compare_seeds, 1, 1 << 20),
       "N  runs to average, --seed first  [1; 4 in --demo]" },
-    { "demo",            FLAG_ONLY, "dense and sampled text behind a long prompt, then the table" },
+    { "demo",            FLAG_ONLY, "dense and sampled text behind a prompt, then the method's table" },
     { "help",            FLAG_ONLY, "this" },
 };
 
@@ -111,16 +111,41 @@ static int has_draws(int64_t m) { return m != SANTA_DENSE && m != SANTA_TOP_P &&
 static int has_tiles(int64_t m) { return m == SANTA_PROP || m == SANTA_FLASH; }
 static int given(const config *c, option_id id) { return (int)(c->given >> id & 1u); }
 
+/* Words in lines of 80 columns, the first of which has `used` already; the others begin at `indent`. */
+static void print_wrapped(FILE *f, int used, int indent, const char *text) {
+    while (*text) {
+        const int spaces = (int)strspn(text, " "), word = (int)strcspn(text + spaces, " ");
+        if (used + spaces + word > 80) {
+            fprintf(f, "\n%*s", indent, "");
+            used = indent;
+            text += spaces;
+        } else {
+            fprintf(f, "%.*s", spaces, text);
+            used += spaces;
+            text += spaces;
+        }
+        fprintf(f, "%.*s", word, text);
+        used += word;
+        text += word;
+    }
+    fprintf(f, "\n");
+}
+
 static void print_help(FILE *f) {
+    enum { INDENT = 21 };
     fprintf(f, "decode: continues text with a small llama-like model, attention by santa.h\n\n");
     for (int i = 0; i < OPTIONS; i++) {
-        fprintf(f, "  --%-16s %s", options[i].name, options[i].help);
-        for (const choice *c = options[i].choices; c && c->name; c++)
-            fprintf(f, c == options[i].choices ? ": [%s]" : ", %s", c->name);
-        fprintf(f, "\n");
+        char text[400];
+        size_t n = (size_t)snprintf(text, sizeof text, "%s", options[i].help);
+        for (const choice *c = options[i].choices; c && c->name && n < sizeof text; c++)
+            n += (size_t)snprintf(text + n, sizeof text - n, c == options[i].choices ? ": [%s]" : ", %s",
+                                  c->name);
+        fprintf(f, "  --%-16s ", options[i].name);
+        print_wrapped(f, INDENT, INDENT, text);
     }
-    fprintf(f, "\nWith --compare, --method and --samples narrow the table; with --demo they choose "
-            "the second text.\n");
+    fprintf(f, "\n");
+    print_wrapped(f, 0, 0, "With --compare, --method and --samples narrow the table; with --demo they "
+                           "choose the second text, and --method the table.");
 }
 
 /* Edit distance, to guess what a misspelt option was meant to be. Names longer than the row are
@@ -207,7 +232,7 @@ static int check_use(const config *c, llama_error *e) {
         { SAMPLES,         every_method || has_draws(c->method),
           "needs a method with a fixed number of draws" },
         { TILE_SIZE,       every_method || has_tiles(c->method), "needs --method prop or flash" },
-        { TOP_P,           method == SANTA_TOP_P, "needs --method topp" },
+        { TOP_P,           method == SANTA_TOP_P, "needs --method top-p" },
         { EPSILON,         method == SANTA_VATTENTION, "needs --method vattention" },
         { DELTA,           method == SANTA_VATTENTION, "needs --method vattention" },
         { BUCKETS,         method == SANTA_SAAP, "needs --method saap" },
@@ -248,7 +273,15 @@ static int parse_arguments(config *c, int argc, char **argv, llama_error *e) {
         if (parse_value(c, (option_id)id, argv[++i], e) != 0) return -1;
     }
     if (given(c, DEMO)) {
-        if (!given(c, PROMPT) && !given(c, PROMPT_FILE)) c->prompt_file = "examples/model/heldout.txt";
+        if (!given(c, PROMPT) && !given(c, PROMPT_FILE)) {
+            c->prompt_file = "examples/model/heldout.txt";
+            if (!given(c, MODEL) && !given(c, PROMPT_TOKENS)) {      /* the end of a verse */
+                c->prompt_tokens = 1636;
+                c->given |= 1u << PROMPT_TOKENS;
+            }
+        }
+        if (!given(c, STEPS)) { c->steps = 100; c->given |= 1u << STEPS; }
+        if (!given(c, SEED)) c->seed = 3;
         if (!given(c, METHOD)) c->method = SANTA_SYS;
         if (!given(c, SAMPLES)) c->samples = 64;
         if (!given(c, COMPARE_SEEDS)) c->compare_seeds = 4;
@@ -286,6 +319,7 @@ typedef struct session {
     llama_state     state;
     saap_file       buckets;
     FILE    *info;      /* lines that are not the model's text: stderr beside plain text */
+    int      wrap;      /* the model's text in lines of 80 columns */
     char    *text;      /* the text of --prompt-file, or NULL */
     int32_t *token;     /* the whole text's tokens, BOS first */
     int64_t  prompt;    /* the prompt is token[0 .. prompt) */
@@ -369,6 +403,7 @@ static int open_session(session *s, const config *c, llama_error *e) {
     const char *text = c->prompt ? c->prompt : "";
     size_t length = strlen(text), tokens = 0;
     s->info = given(c, COMPARE) || given(c, DEMO) ? stdout : stderr;
+    s->wrap = given(c, DEMO);
     if (llama_load(&s->model, c->model, e) != 0) {
         const size_t used = strlen(e->text);
         if (!given(c, MODEL))
@@ -388,9 +423,9 @@ static int open_session(session *s, const config *c, llama_error *e) {
     s->state.threads = (int)c->threads;
 
     const llama_model *m = &s->model;
-    fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads, head_dim %d, context %d, "
-            "vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers, (int)m->n_heads, (int)m->n_kv_heads,
-            (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
+    fprintf(s->info, "model    %s: dim %d, %d layers, %d heads on %d KV heads,\n"
+            "         head_dim %d, context %d, vocabulary %d\n", c->model, (int)m->dim, (int)m->n_layers,
+            (int)m->n_heads, (int)m->n_kv_heads, (int)m->head_dim, (int)m->seq_len, (int)m->vocab_size);
     if (c->buckets && open_buckets(s, c, e) != 0) return -1;
     if (c->prompt_file)
         fprintf(s->info, "prompt   the first %d tokens of %s\n", (int)s->prompt, c->prompt_file);
@@ -424,11 +459,40 @@ static int prefill(session *s, llama_error *e) {
 
 static double percent(double part, double whole) { return whole > 0.0 ? 100.0 * part / whole : 0.0; }
 
+/* Words in lines of 80 columns behind a margin. A word is held back until it is whole. */
+typedef struct wrapped { const char *margin; int column, length; char word[80]; } wrapped;
+
+static void end_word(wrapped *w) {
+    const int margin = (int)strlen(w->margin);
+    int from = 0;
+    if (w->column > margin && w->column + w->length > 80) {
+        printf("\n");
+        w->column = 0;
+        from = w->word[0] == ' ';
+    }
+    if (w->column == 0 && w->length > from) { printf("%s", w->margin); w->column = margin; }
+    fwrite(w->word + from, 1, (size_t)(w->length - from), stdout);
+    w->column += w->length - from;
+    w->length = 0;
+}
+
+static void wrap(wrapped *w, char c) {
+    if (c == '\n') {
+        end_word(w);
+        printf("\n");
+        w->column = 0;
+        return;
+    }
+    if (c == ' ' || w->length == (int)sizeof w->word) end_word(w);
+    w->word[w->length++] = c;
+}
+
 /* Raw bytes: a character may come in several tokens. Control bytes stay out of the terminal. */
-static void print_piece(llama_piece p) {
+static void print_piece(wrapped *w, llama_piece p) {
     const unsigned char first = p.length > 0 ? (unsigned char)p.text[0] : 0;
     if (p.length == 1 && first < 32 && first != '\n' && first != '\t') return;
-    fwrite(p.text, 1, (size_t)p.length, stdout);
+    if (w) for (int32_t i = 0; i < p.length; i++) wrap(w, p.text[i]);
+    else fwrite(p.text, 1, (size_t)p.length, stdout);
     fflush(stdout);
 }
 
@@ -437,6 +501,7 @@ static void print_piece(llama_piece p) {
 static int generate(session *s, const config *c, const santa_options *o, int32_t *generated, int64_t *count,
                     llama_error *e) {
     llama_state *state = &s->state;
+    wrapped  lines = { "", 0, 0, "" };
     uint64_t random = (uint64_t)c->seed;
     int32_t token = s->token[s->prompt - 1];
     if (llama_state_options(state, o, e) != 0) return -1;
@@ -446,15 +511,16 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
         const int32_t next = llama_sample(state->logits, s->model.vocab_size, c->temperature, &random);
         if (next < 0) return llama_fail(e, "the model's logits are not finite: %s is damaged", c->model);
         if (next == LLAMA_BOS || next == LLAMA_EOS) break;
-        print_piece(llama_decode_token(&s->tokenizer, token, next));
+        print_piece(s->wrap ? &lines : NULL, llama_decode_token(&s->tokenizer, token, next));
         generated[*count] = token = next;
     }
     const double seconds = llama_seconds() - start;
+    end_word(&lines);
     printf("\n");
     fflush(stdout);
     fprintf(s->info,
-            "[%d tokens, %.0f tokens/s, attention %.0f %% of the time, %.1f %% of V rows and %.1f %% of K "
-            "read",
+            "[%d tokens, %.0f tokens/s, attention %.0f %% of the time,\n"
+            " %.1f %% of V rows and %.1f %% of K read",
             (int)*count, (double)*count / seconds, percent(state->attention_seconds, seconds),
             percent((double)state->stats.v_rows_read, (double)state->stats.keys),
             percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
@@ -529,7 +595,7 @@ static int measure(session *s, const santa_options *o, double *dense, int baseli
 }
 
 static void print_row(const char *name, const char *draws, const row *r) {
-    printf("%-10s %6s  %13.5f  %12.1f  %14.3f  %13.1f  %8.0f\n", name, draws, r->kl / r->tokens,
+    printf("%-10s %6s  %9.5f  %12.1f  %9.3f  %13.1f  %8.0f\n", name, draws, r->kl / r->tokens,
            percent(r->agree, r->tokens), r->nll / r->tokens, percent(r->v_rows, r->keys),
            r->tokens / r->seconds);
     fflush(stdout);
@@ -538,7 +604,7 @@ static void print_row(const char *name, const char *draws, const row *r) {
 static int run_table(session *s, const config *c, llama_error *e) {
     const santa_method all[] = { SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K };
     const int64_t all_samples[] = { 8, 16, 32, 64, 128 };
-    const int narrow = given(c, COMPARE) && given(c, METHOD),
+    const int narrow = given(c, DEMO) || given(c, METHOD),
               one_budget = given(c, COMPARE) && given(c, SAMPLES);
     const int budgets = has_draws(c->method);
     const int method_count = narrow ? 1 : (int)(sizeof all / sizeof all[0]);
@@ -556,10 +622,9 @@ static int run_table(session *s, const config *c, llama_error *e) {
     if (!dense) return llama_fail(e, "no memory for %d predictions", (int)s->compared);
     santa_options o = { 0 };
     o.num_threads = c->threads;
-    printf("\nThe text's next %d tokens, fed as they are; each method against dense attention; "
-           "mean of %d seed%s:\n\n",
+    printf("\nThe text's next %d tokens, fed as they are, against dense; mean of %d seed%s:\n\n",
            (int)s->compared, (int)c->compare_seeds, c->compare_seeds > 1 ? "s" : "");
-    printf("method      draws  KL nats/token  top-1 same %%  NLL nats/token  V rows read %%  tokens/s\n");
+    printf("method      draws   KL, nats  top-1 same %%  NLL, nats  V rows read %%  tokens/s\n");
     for (int64_t run = 0; run < c->compare_seeds && status == 0; run++) /* timed as long as the others */
         status = measure(s, &o, dense, 1, &baseline, e);
     if (status == 0) print_row("dense", "-", &baseline);
@@ -592,20 +657,19 @@ static int run_table(session *s, const config *c, llama_error *e) {
     if (status != 0) return status;
     if (c->scores != SANTA_SCORES_EXACT)
         printf("\nAll rows but the first: scores %s.\n", choice_name(score_methods, c->scores));
-    printf("\nAttention is %.0f %% of a token's time with dense; the rest is the same for every method.\n",
+    printf("\nAttention is %.0f %% of a token's time with dense; the rest is the same for all.\n",
            percent(baseline.attention_seconds, baseline.seconds));
+    if (given(c, DEMO)) return 0;                 /* too few keys for a verdict on time: others follow */
     const double speedup = best_rate * baseline.seconds / baseline.tokens;
     if (best_rate <= 0.0)
         printf("No row has dense's best token in 95 %% of the places.\n");
     else if (speedup < 1.05)
-        printf("No row that has dense's best token in 95 %% of the places is clearly faster than "
-               "dense: with at\n"
-               "most %d keys sampling does not pay (see >>when in santa.h).\n",
+        printf("No row that has dense's best token in 95 %% of the places is clearly faster than\n"
+               "dense: with at most %d keys sampling does not pay (see >>when in santa.h).\n",
                (int)(s->prompt + s->compared - 1));
     else
-        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s) makes "
-               "%.2f times dense's\n"
-               "tokens per second.\n", best_name, speedup);
+        printf("Of the rows with dense's best token in 95 %% of the places, the fastest (%s)\n"
+               "makes %.2f times dense's tokens per second.\n", best_name, speedup);
     return 0;
 }
 
@@ -620,10 +684,9 @@ static void print_prompt_end(const session *s, const char *text, int lines) {
     for (begin = end; begin > 0; begin--)
         if (text[begin - 1] == '\n' && begin < end && --lines == 0) break;
     printf("         it ends:\n\n");
-    for (int64_t i = begin; i < end; i++) {
-        if (i == begin || text[i - 1] == '\n') printf("  | ");
-        putchar(text[i]);
-    }
+    wrapped lines_of = { "  | ", 0, 0, "" };
+    for (int64_t i = begin; i < end; i++) wrap(&lines_of, text[i]);
+    end_word(&lines_of);
     if (end > 0 && text[end - 1] != '\n') printf("\n");
     printf("\n");
 }
@@ -640,16 +703,16 @@ static int run_demo(session *s, const config *c, llama_error *e) {
         char draws[64] = "";
         if (run == 1 && has_draws(c->method))
             snprintf(draws, sizeof draws, ", %d draws a head", (int)c->samples);
-        printf("\n--- %s%s: the prompt continued at temperature %g, seed %lld\n\n",
+        printf("\n--- %s%s: continued at temperature %g, seed %lld\n\n",
                run == 0 ? "dense" : choice_name(methods, c->method), draws, c->temperature,
                (long long)c->seed);
         status = generate(s, c, run == 0 ? &dense : &sampled, generated + run * s->steps, &count[run], e);
     }
     if (status == 0) {
         while (same < count[0] && same < count[1] && generated[same] == generated[s->steps + same]) same++;
-        printf("\nBoth texts use the same random number for the same step; ");
-        if (same == count[0] && same == count[1]) printf("here all their tokens are equal.\n");
-        else printf("their first %d tokens are equal, then each goes on from its own words.\n", (int)same);
+        printf("\nBoth texts use the same random number for the same step: ");
+        if (same == count[0] && same == count[1]) printf("all tokens are equal.\n");
+        else printf("the first %d tokens\nare equal, then each goes on from its own words.\n", (int)same);
         status = run_table(s, c, e);
     }
     free(generated);

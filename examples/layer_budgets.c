@@ -1,6 +1,7 @@
 /* Which layer should get how many draws, at a fixed total: layer_budgets.h on a synthetic
    reward whose best split is known.
    Build: cc -O2 examples/layer_budgets.c -lm */
+#include "data.h"
 #include "layer_budgets.h"
 #include <stdlib.h>
 
@@ -38,7 +39,9 @@ static void print(const char *name, const int64_t *budget) {
     printf("   %5.1f %% right\n", 100.0 * right_answers(budget));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "Which layer should get how many draws at a fixed total, found from rewards.");
     layer_budgets_options o = layer_budgets_default(LAYERS, TOTAL);
     layer_budgets_error error;
     int64_t uniform[LAYERS], best[LAYERS], found[LAYERS];

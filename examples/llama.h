@@ -1,9 +1,9 @@
 /* llama.h - loader, tokenizer, forward pass and sampler for small llama-like models; attention
    is santa.h's.
 
-   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints
-   and the versioned format of bench/accuracy/README.md (f16 and bf16 weights, any head_dim,
-   RoPE theta). Include santa.h first.
+   A toy for examples and benches: plain C, one sequence, f32. Reads llama2.c's fp32 checkpoints,
+   versions 0 and 1, and the versioned format of bench/accuracy/README.md (f16 and bf16 weights,
+   any head_dim, RoPE theta). Include santa.h first.
 
        llama_model m;  llama_tokenizer t;  llama_state s;  llama_error e;
        if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
@@ -44,6 +44,7 @@
 
 enum { LLAMA_BOS = 1, LLAMA_EOS = 2, LLAMA_BYTE = 3 };      /* byte b is token LLAMA_BYTE + b          */
 enum { LLAMA_HEADER = 64 };                                 /* bytes of the versioned format's header  */
+enum { LLAMA_HEADER_1 = 256 };                              /* of llama2.c's version 1                 */
 
 typedef struct llama_error { char text[400]; } llama_error;
 
@@ -125,22 +126,46 @@ typedef struct llama_format {
     santa_dtype type;           /* of every tensor */
     int         shared;         /* the classifier is the embedding */
     int         rope_tables;    /* cos and sin lie in the file; they are skipped */
+    int         norms_first;    /* the tensors in the order of llama2.c's version 1 */
 } llama_format;
 
-/* The header of llama2.c: seven integers; the vocabulary's sign says if the classifier is the embedding. */
-static inline void llama_parse_llama2(llama_model *m, llama_format *format, const unsigned char *header) {
+/* Of llama2.c, seven integers. */
+static inline void llama_parse_sizes(llama_model *m, const unsigned char *header) {
     int32_t *const field[7] = { &m->dim, &m->hidden_dim, &m->n_layers, &m->n_heads, &m->n_kv_heads,
-                                &m->vocab_size,
-                                &m->seq_len };
+                                &m->vocab_size, &m->seq_len };
     for (int i = 0; i < 7; i++) *field[i] = llama_i32(header + 4 * i);
-    format->header = 7 * 4;
-    format->type = SANTA_F32;
-    format->shared = m->vocab_size > 0;
-    format->rope_tables = 1;
-    if (m->vocab_size < 0 && m->vocab_size > INT32_MIN) m->vocab_size = -m->vocab_size;
     if (m->dim > 0 && m->n_heads > 0 && m->dim % m->n_heads == 0) m->head_dim = m->dim / m->n_heads;
     m->rope_theta = 10000.0f;
     m->norm_epsilon = 1e-5f;
+}
+
+/* Its version 1: magic, version, the integers, a byte that says if the classifier is the
+   embedding. */
+static inline int llama_parse_llama2_1(llama_model *m, llama_format *format, const unsigned char *header,
+                                       const char *path, llama_error *e) {
+    const int version = (int)llama_i32(header + 4), shared = header[36];
+    if (version == 2)
+        return llama_fail(e, "%s: a quantised checkpoint (llama2.c, version 2): only those in fp32 are "
+                          "read, versions 0 and 1", path);
+    if (version != 1)
+        return llama_fail(e, "%s: a llama2.c checkpoint of version %d: versions 0 and 1 are read", path,
+                          version);
+    if (shared > 1) return llama_fail(e, "%s: its header is damaged: %d is no yes or no", path, shared);
+    llama_parse_sizes(m, header + 8);
+    format->header = LLAMA_HEADER_1;
+    format->shared = shared;
+    format->norms_first = 1;
+    return 0;
+}
+
+/* Its version 0: nothing but the integers; the vocabulary's sign says if the classifier is the
+   embedding. */
+static inline void llama_parse_llama2_0(llama_model *m, llama_format *format, const unsigned char *header) {
+    llama_parse_sizes(m, header);
+    format->header = 7 * 4;
+    format->shared = m->vocab_size > 0;
+    format->rope_tables = 1;
+    if (m->vocab_size < 0 && m->vocab_size > INT32_MIN) m->vocab_size = -m->vocab_size;
 }
 
 /* The versioned header of bench/accuracy/README.md, behind its magic. */
@@ -168,24 +193,27 @@ static inline int llama_parse_versioned(llama_model *m, llama_format *format, co
     format->header = LLAMA_HEADER;
     format->type = type == 0 ? SANTA_F32 : type == 1 ? SANTA_F16 : SANTA_BF16;
     format->shared = (int)(flags & 1u);
-    format->rope_tables = 0;
     return 0;
 }
 
 static inline int llama_read_header(llama_model *m, llama_format *format, FILE *f, const char *path,
                                     llama_error *e) {
-    enum { OLD = 7 * 4 };
+    enum { OLD = 7 * 4, NUMBERS_1 = 37 };                     /* bytes of version 1's that mean something */
     unsigned char header[LLAMA_HEADER];
     const size_t bytes = fread(header, 1, LLAMA_HEADER, f);
     if (bytes >= 8 && memcmp(header, "SANTA-LM", 8) == 0) {
         if (bytes < LLAMA_HEADER)
             return llama_fail(e, "%s: cut short in its header of %d bytes", path, (int)LLAMA_HEADER);
         if (llama_parse_versioned(m, format, header, path, e) != 0) return -1;
+    } else if (bytes >= 4 && memcmp(header, "24ka", 4) == 0) { /* "ak42", as a number */
+        if (bytes < NUMBERS_1)
+            return llama_fail(e, "%s: cut short in its header of %d bytes", path, (int)LLAMA_HEADER_1);
+        if (llama_parse_llama2_1(m, format, header, path, e) != 0) return -1;
     } else {
         if (bytes < OLD)
             return llama_fail(e, "%s: not a llama2.c checkpoint: shorter than its header of %d bytes", path,
                               (int)OLD);
-        llama_parse_llama2(m, format, header);
+        llama_parse_llama2_0(m, format, header);
     }
     if (m->dim < 1 || m->hidden_dim < 1 || m->n_layers < 1 || m->n_heads < 1 || m->n_kv_heads < 1
         || m->vocab_size < 3 || m->seq_len < 1)
@@ -222,7 +250,7 @@ static inline void llama_widen(float *data, size_t count, santa_dtype type) {
 }
 
 static inline int llama_read_model(llama_model *m, FILE *f, const char *path, llama_error *e) {
-    llama_format format = { 0, SANTA_F32, 0, 0 };
+    llama_format format = { 0, SANTA_F32, 0, 0, 0 };
     if (llama_read_header(m, &format, f, path, e) != 0) return -1;
     const int32_t layers = m->n_layers, dim = m->dim;
     float *rope_tables = NULL, *classifier = NULL;
@@ -237,6 +265,9 @@ static inline int llama_read_model(llama_model *m, FILE *f, const char *path, ll
         { &rope_tables, m->seq_len, m->head_dim, 1, format.rope_tables },
         { &classifier, m->vocab_size, dim, 1, !format.shared },
     };
+    static const unsigned char in_order[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 },
+                               norms_first[] = { 1, 6, 10, 0, 2, 3, 4, 5, 7, 8, 9, 11, 12 };
+    const unsigned char *const order = format.norms_first ? norms_first : in_order;
     const size_t tensors = sizeof layout / sizeof layout[0], size = format.type == SANTA_F32 ? 4 : 2;
     size_t floats = 0;
     for (size_t i = 0; i < tensors; i++) {
@@ -261,9 +292,10 @@ static inline int llama_read_model(llama_model *m, FILE *f, const char *path, ll
 
     float *at = m->data;
     for (size_t i = 0; i < tensors; i++) {
-        if (!layout[i].present) continue;
-        *layout[i].tensor = at;
-        at += llama_count(layout[i].a, layout[i].b, layout[i].c);
+        const size_t t = order[i];
+        if (!layout[t].present) continue;
+        *layout[t].tensor = at;
+        at += llama_count(layout[t].a, layout[t].b, layout[t].c);
     }
     m->classifier = format.shared ? m->embedding : classifier;
     return 0;

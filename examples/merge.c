@@ -47,7 +47,9 @@ static void attend_in_two(const santa_options *o, result *r) {
     if (status != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(status)); exit(1); }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "A context in two pieces, each attended to by itself, merged: against the whole.");
     static result whole, merged;
     static float mean[HEADS * D];
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);

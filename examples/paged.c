@@ -24,7 +24,10 @@ static void decode(const santa_attention *a, const santa_options *o) {
     if (status != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(status)); exit(1); }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "Requests of different lengths, their tokens in pages scattered over one pool;\n"
+                   "draws do not depend on the place in the batch.");
     const int32_t seq_lens[BATCH] = { 1000, 37, 260 };
     /* draws follow the request, not the batch index */
     const uint64_t request_ids[BATCH] = { 501, 502, 503 };

@@ -51,7 +51,10 @@ static double measure(santa_attention *a, int32_t *length, santa_method method,
     return error;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "Draws from a copy of K in 4 bits, kept beside a cache that grows: rows of K and\n"
+                   "V that are read, and the error.");
     int32_t length = PROMPT;
     data_sequence(q, k, v, CAPACITY, HEADS, KV_HEADS, D, 1);
     santa_attention a = {0};

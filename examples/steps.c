@@ -15,7 +15,10 @@ static void check(santa_status status) {
     if (status != SANTA_OK) { fprintf(stderr, "%s\n", santa_status_string(status)); exit(1); }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "The steps of santa_decode one by one: scores, draws, the rows that were drawn,\n"
+                   "their sum.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     santa_attention a = {0};
     a.q = santa_view(q, SANTA_F32, 1, 1, HEADS, D);

@@ -59,7 +59,9 @@ static void pool_run(void *user, int64_t count, santa_task task, void *context) 
 static float q[BATCH * HEADS * D], k[BATCH * N * KV_HEADS * D], v[BATCH * N * KV_HEADS * D];
 static float out[BATCH * HEADS * D], first[BATCH * HEADS * D];
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "One call on several threads of a pool: the same bits for each number of them.");
     pool p = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL,
                0, 0, 0, 0, 0 };
     pthread_t thread[WORKERS];

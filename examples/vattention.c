@@ -57,7 +57,10 @@ static int measure(santa_attention *a, santa_guarantee guarantee, double epsilon
     return rate <= delta + slack;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    data_arguments(argc, argv,
+                   "vAttention: asks for a relative error with a probability, prints what was read\n"
+                   "and how often the error was missed.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     santa_attention a = {0};
     a.q = santa_view(q, SANTA_F32, 1, 1, HEADS, D);

@@ -19,7 +19,14 @@ build() {
 }
 
 example() {
-    build "$1" && limited "$dir/program"
+    build "$1" && limited "$dir/program" || return 1
+    [ "$1" = examples/quickstart.c ] || helps "$dir/program"
+}
+
+# --help says something, in 80 columns; other arguments are refused.
+helps() {
+    "$1" --help >"$dir/help" && [ -s "$dir/help" ] && ! "$1" --no-such-option || return 1
+    awk 'length($0) > 80 { print "wider than 80 columns: " $0; wide = 1 } END { exit wide }' "$dir/help"
 }
 
 # The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
@@ -30,12 +37,51 @@ decoder() {
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
         [ -s "$dir/text" ] || return 1
     done
+    helps "$dir/program"
+}
+
+# Beside ggml, where pkg-config finds one.
+ggml() {
+    need pkg-config
+    ggml_flags=$(pkg-config --cflags --libs ggml 2>/dev/null) || skip "no ggml that pkg-config knows"
+    # shellcheck disable=SC2086
+    if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
+    # shellcheck disable=SC2086
+    "$CC" -O2 -o "$dir/program" examples/ggml_op.c "$@" $ggml_flags -lggml-base -lm || return 1
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-}
+    export LD_LIBRARY_PATH
+    limited "$dir/program" && helps "$dir/program"
+}
+
+# The commands of llama2c.md, by which llama2.c's run.c gets santa: exactly, it writes the same text as before.
+llama2c() {
+    [ -f "${LLAMA2C:-}/run.c" ] || skip "no run.c in \$LLAMA2C"
+    awk '/^```/ { on = $0 == "```sh"; next } on' examples/llama2c.md >"$dir/commands.sh"
+    (cd "$dir" && SANTA=$root && LLAMA2C=$LLAMA2C && . ./commands.sh) || return 1
+    "$CC" -O2 -o "$dir/before" "$LLAMA2C/run.c" -lm || return 1
+    for program in run before; do
+        limited "$dir/$program" examples/model/model.bin -z examples/model/tokenizer.bin -t 0 -n 200 -i "And God said" \
+            >"$dir/$program.text" || return 1
+    done
+    [ "$(wc -c <"$dir/run.text")" -gt 200 ] && cmp "$dir/run.text" "$dir/before.text" &&
+    SANTA_SAMPLES=4 "$dir/run" examples/model/model.bin -z examples/model/tokenizer.bin -t 0 -n 200 -i "And God said" \
+            >"$dir/sampled.text" && ! cmp "$dir/sampled.text" "$dir/before.text"
 }
 
 trainer() {
     need python3
     python3 -c "import numpy, torch" 2>/dev/null || skip "no torch"
     limited python3 -B examples/saap/train.py --self-test --threads 1
+}
+
+# python_tests MODULE WORDS...: those of the tests that want this module and no other. The library that
+# they compile is kept between runs.
+python_tests() {
+    need python3
+    python3 -c 'import numpy' 2>/dev/null || skip "no numpy"
+    python3 -c "import $1" 2>/dev/null || skip "no $1"
+    shift
+    mkdir -p "$BUILD/cache" && XDG_CACHE_HOME=$(cd "$BUILD/cache" && pwd) limited python3 -B examples/python/test_santa.py "$@"
 }
 
 # Prints the program of a >>quickstart section or of the first ```c block, without its indentation.
@@ -75,13 +121,20 @@ list() {
     for file in examples/*.c; do
         case $file in
         examples/decode.c) cell "$file" decoder ;;
+        examples/ggml_op.c) cell "$file" ggml ;;
         *)                 cell "$file" example "$file" ;;
         esac
     done
+    cell "examples/llama2c.md"             llama2c
     cell "examples/saap/train.py"          trainer
     cell "quick start of santa.h, alone"   quickstart header_quickstart santa.h plain
     cell "quick start of README.md"        quickstart readme_quickstart README.md build
-    [ -z "$alone" ] || cell "quick start of santa.h as C++" quickstart_cpp
+    [ -z "$alone" ] || {
+    cell "quick start of santa.h as C++"   quickstart_cpp
+    cell "examples/python with NumPy"      python_tests numpy -torch -hf
+    cell "examples/python with torch"      python_tests torch torch
+    cell "examples/python with transformers" python_tests transformers hf
+    }
 }
 
 [ "$alone" ] || "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" || exit 1

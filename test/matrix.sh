@@ -172,10 +172,62 @@ mingw_run() {
     mingw && limited wine "$dir/test.exe" --quick
 }
 
+# WebAssembly by clang alone; run where node is.
+wasm() {
+    need clang
+    printf 'int main(void) { return 0; }' >"$dir/probe.c"
+    clang --target=wasm32 -c -o "$dir/probe.o" "$dir/probe.c" 2>/dev/null || skip "clang has no wasm32"
+    # shellcheck disable=SC2086
+    clang --target=wasm32 -std=c99 $STRICT "$1" -Itest/wasm -c -o "$dir/santa.o" test/wasm/main.c || return 1
+    need wasm-ld node
+    wasm-ld --no-entry --export=check --allow-undefined -o "$dir/santa.wasm" "$dir/santa.o" &&
+    limited node test/wasm/run.js "$dir/santa.wasm"
+}
+
 openmp() {
     need "$1"
     can_link "$1" -fopenmp
     whole_native "$1" c99 -O2 -fopenmp
+}
+
+# cmake_project WAY THREADS FLAGS...: a project that takes santa in that way, configured, built and run; without optimisation.
+cmake_project() {
+    need cmake ctest
+    way=$1
+    threads=$2
+    shift 2
+    if [ "$way" = package ]; then
+        cmake -S examples/packaging -B "$dir/santa" -DCMAKE_BUILD_TYPE=Debug "$@" && cmake --build "$dir/santa" &&
+        cmake --install "$dir/santa" --prefix "$dir/prefix" || return 1
+        set -- "-DCMAKE_PREFIX_PATH=$root/$dir/prefix"
+    fi
+    cmake -S test/packaging -B "$dir/build" -DCMAKE_BUILD_TYPE=Debug "-DWAY=$way" "-DSANTA=$root" \
+        "-DTHREADS=$threads" "$@" &&
+    cmake --build "$dir/build" && cd "$dir/build" && ctest --output-on-failure
+}
+
+cmake_openmp() {
+    can_link "$CC" -fopenmp
+    cmake_project package 2 -DSANTA_WITH_OPENMP=ON
+}
+
+cmake_cuda() {
+    need cmake nvcc
+    cmake_project package 1 -DSANTA_WITH_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=90 -DCMAKE_CUDA_FLAGS=-G
+}
+
+# What `make install` and cmake leave for pkg-config says the same, and moves with its folder.
+pkg_config() {
+    need pkg-config
+    "${MAKE:-make}" -s install PREFIX="$root/$dir/first" && mv "$dir/first" "$dir/second" || return 1
+    PKG_CONFIG_PATH=$root/$dir/second/share/pkgconfig
+    export PKG_CONFIG_PATH
+    pkg-config --atleast-version=0.2 santa && ! pkg-config --atleast-version=99 santa || return 1
+    # shellcheck disable=SC2046
+    "$CC" -DSANTA_IMPLEMENTATION $(pkg-config --cflags santa) -o "$dir/program" test/packaging/main.c \
+        $(pkg-config --libs santa) && "$dir/program" || return 1
+    command -v cmake >/dev/null 2>&1 || return 0
+    cmake -S examples/packaging -B "$dir/cmake" && diff "$dir/cmake/santa.pc" "$dir/second/share/pkgconfig/santa.pc"
 }
 
 list() {
@@ -194,6 +246,8 @@ list() {
     cell "clang c99, whole suite, every instruction set" every_isa clang c99 -O2
     cell "mingw, compile and link"                   mingw
     cell "mingw, run"                                mingw_run
+    cell "WebAssembly -O0"                           wasm -O0
+    cell "WebAssembly -O2"                           wasm -O2
     for compiler in gcc clang; do
         # Dialects differ in what they accept: -O0 shows it. What is optimised differs little between them.
         for std in c99 c11 c17 c++11 c++14 c++17 c++20; do
@@ -218,6 +272,11 @@ list() {
     cell "C++ around a C implementation, clang" cpp_with_c clang clang++
     cell "names"                                names
     cell "bytes of code"                        text_size
+    cell "CMake, add_subdirectory"              cmake_project subdirectory 1
+    cell "CMake, FetchContent"                  cmake_project fetch 1
+    cell "CMake, install and find_package, OpenMP" cmake_openmp
+    cell "CMake, find_package with CUDA"        cmake_cuda
+    cell "make install and pkg-config"          pkg_config
 }
 
 run_cells list

@@ -216,7 +216,7 @@ static void tear_down(void) {
 /* ------------------------------------------------------------ the cases */
 
 static void valid(void) {
-    static const char *const methods[] = {"dense", "iid", "strat", "sys", "prop", "flash", "topk", "topp",
+    static const char *const methods[] = {"dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p",
                                           "vattention"};
     if (!set_up()) return;
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
@@ -279,7 +279,7 @@ static void absurd_headers(void) {
 /* Weights without a sensible value may make nonsense, but no crash. */
 static void absurd_weights(void) {
     static const uint32_t wild[] = {0x7fc00000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu, 0};
-    static const char *const methods[] = {"dense", "sys", "topp", "vattention"};
+    static const char *const methods[] = {"dense", "sys", "top-p", "vattention"};
     if (!set_up()) return;
     for (size_t i = 0; i < sizeof wild / sizeof *wild; i++)
         for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
@@ -539,6 +539,81 @@ static void formats(void) {
     free(old_format.data);
 }
 
+/* The same numbers in llama2.c's version 1: another header, norms first, no RoPE tables. Its
+   quantised version 2 is named. */
+static void version_1(void) {
+    static const int32_t header[7] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCAB, CONTEXT};
+    enum { NORMS = LAYERS * DIM };
+    for (int shared = 0; shared < 2; shared++) {
+        float first[VOCAB], logits[VOCAB];
+        llama_model m;
+        llama_state s;
+        llama_error e = {""};
+        file_bytes  old = make_model(shared, 0.3f), f = {NULL, 0, 0};
+        test_rng    r = test_rng_make(8);
+        const int64_t kv = DIM / HEADS * KV_HEADS, attention = LAYERS * DIM * (2 * DIM + 2 * kv),
+                      classifier = shared ? 0 : VOCAB * DIM;
+        /* in order: embedding, norms, attention, norms, FFN, norm, RoPE, classifier; norms unequal */
+        unsigned char *const embedding = old.data + HEADER, *const att_norm = embedding + 4 * VOCAB * DIM,
+            *const wq = att_norm + 4 * NORMS, *const ffn_norm = wq + 4 * attention,
+            *const w1 = ffn_norm + 4 * NORMS, *const norm = w1 + 4 * 3 * LAYERS * DIM * HIDDEN,
+            *const last = old.data + old.size - 4 * classifier;
+        unsigned char *const norms[3] = {att_norm, ffn_norm, norm};
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < (i < 2 ? NORMS : DIM); j++) {
+                const float x = 1.0f + 0.1f * (float)test_normal(&r);
+                uint32_t    u;
+                memcpy(&u, &x, 4);
+                set_u32(norms[i] + 4 * j, u);
+            }
+        put(&f, "24ka", 4);
+        put_u32(&f, 1);
+        for (int i = 0; i < 7; i++) put_u32(&f, (uint32_t)header[i]);
+        put(&f, shared ? "\1" : "\0", 1);
+        while (f.size < 256) put(&f, "", 1);
+        put(&f, att_norm, 4 * NORMS);
+        put(&f, ffn_norm, 4 * NORMS);
+        put(&f, norm, 4 * DIM);
+        put(&f, embedding, 4 * VOCAB * DIM);
+        put(&f, wq, (size_t)(4 * attention));
+        put(&f, w1, 4 * 3 * LAYERS * DIM * HIDDEN);
+        put(&f, last, (size_t)(4 * classifier));
+        if (open_model(&old, &m, &s, CONTEXT)) logits_behind(&s, CONTEXT, 0, first);
+        close_model(&m, &s);
+        if (open_model(&f, &m, &s, CONTEXT)) {
+            CHECK_INT(m.vocab_size, VOCAB);
+            CHECK((m.classifier == m.embedding) == shared);
+            logits_behind(&s, CONTEXT, 0, logits);
+        }
+        close_model(&m, &s);
+        check_same("llama2.c's version 1 against its version 0", logits, first, 0.0);
+
+        if (set_up()) {
+            const size_t cuts[] = {4, 36, 37, 255, 256, f.size - 1};
+            write_file(model_path, f.data, f.size);
+            CHECK(llama_load(&m, model_path, &e) == 0);
+            llama_free(&m);
+            for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+                write_file(model_path, f.data, cuts[i]);
+                CHECK(llama_load(&m, model_path, &e) != 0 && strstr(e.text, "model.bin"));
+            }
+            f.data[36] = 2;
+            write_file(model_path, f.data, f.size);
+            CHECK(llama_load(&m, model_path, &e) != 0 && strstr(e.text, "damaged"));
+            f.data[36] = (unsigned char)shared;
+            for (uint32_t version = 2; version < 4; version++) {
+                set_u32(f.data + 4, version);
+                write_file(model_path, f.data, f.size);
+                CHECK(llama_load(&m, model_path, &e) != 0);
+                CHECK_MSG(strstr(e.text, version == 2 ? "quantised" : "version 3") != NULL, "%s", e.text);
+            }
+            tear_down();
+        }
+        free(old.data);
+        free(f.data);
+    }
+}
+
 /* Tasks from the last to the first: nothing may hang on the order. */
 static void backwards(void *user, int64_t count, santa_task task, void *context) {
     ++*(int *)user;
@@ -711,6 +786,7 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define versioned_files  no_fork
 #define buckets          no_fork
 #define formats          no_fork
+#define version_1        no_fork
 #define prefill_matches_forward no_fork
 #define layer_options    no_fork
 #define rows_before_rope no_fork
@@ -726,6 +802,7 @@ const test_case suite_model[] = {
     {"keys in buckets: options and files", buckets},
     {"versioned files, whole and broken", versioned_files},
     {"formats of one model agree", formats},
+    {"llama2.c, versions 1 and 2", version_1},
     {"prefill and going back", prefill_matches_forward},
     {"options of single layers, tap", layer_options},
     {"rows before and behind RoPE", rows_before_rope},

@@ -897,6 +897,33 @@ static void refusals(void) {
     release(&x);
 }
 
+/* Keys in an index that lead out of the cache: NaN, nothing else is read. Cache in a block of its own, so
+   that a sanitizer sees. */
+static void overwritten(void) {
+    static const int64_t draws[] = {SANTA_NONE, 16};
+    for (int way = 0; way < 4; way++) {
+        shape as = shape_make(4, 2, 200, 16, 9);
+        santa_options o = drawn(draws[way % 2], 3);
+        santa_stats stats;
+        routed x;
+        build(&x, &as);
+        if (!assign_all(&x)) { release(&x); return; }
+        int32_t *ints = (int32_t *)x.memory[5];
+        const int64_t first = 16 + 2 * (x.r.num_buckets + 1);        /* where the keys of KV head 0 begin */
+        for (int64_t i = 0; i < 200 / SANTA_BLOCK * SANTA_BLOCK; i++)
+            ints[first + i] = way < 2 ? INT32_MAX - 1 : -5;
+        o.saap.local_tokens = o.saap.sink_tokens = SANTA_NONE;
+        if (way % 2 == 0) x.p.a.std_error = NULL;
+        const size_t bytes = santa_workspace_size(&x.p.a, &o);
+        void *work = test_alloc(bytes);
+        CHECK_STATUS(santa_decode(&x.p.a, &o, work, bytes, &stats), SANTA_OK);
+        for (int64_t h = 0; h < 4; h++)
+            CHECK_MSG(isnan(ref_get(&x.p.a.out, 0, 0, h, 0)) == (h < 2), "head %d", (int)h);
+        free(work);
+        release(&x);
+    }
+}
+
 const test_case suite_saap[] = {
     {"each key in the bucket of its largest product", nearest},
     {"ties and NaN", ties},
@@ -910,5 +937,6 @@ const test_case suite_saap[] = {
     {"threads, items, pages, layouts, batches", same_bits},
     {"what is not visited", poison},
     {"refusals", refusals},
+    {"an index that was overwritten", overwritten},
     {0, 0}
 };

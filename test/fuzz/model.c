@@ -9,19 +9,20 @@ enum { MODEL_MOST = 1 << 18 };
    that cannot overflow. */
 static double model_bytes(const uint8_t *file, size_t size) {
     double x[8] = {0.0}, numbers; /* dim, hidden, layers, heads, KV heads, head_dim, vocabulary, context */
-    int    versioned = size >= 64 && memcmp(file, "SANTA-LM", 8) == 0;
+    const int versioned = size >= 64 && memcmp(file, "SANTA-LM", 8) == 0;
+    const int one = !versioned && size >= 37 && memcmp(file, "24ka", 4) == 0; /* llama2.c's version 1 */
     if (size < 28) return 0.0;
     for (int i = 0; i < (versioned ? 8 : 7); i++) {
         const int to = versioned || i < 5 ? i : i + 1;
-        x[to] = (double)llama_i32(file + (versioned ? 16 : 0) + 4 * i);
+        x[to] = (double)llama_i32(file + (versioned ? 16 : one ? 8 : 0) + 4 * i);
     }
-    const int shared = versioned ? (int)(llama_u32(file + 60) & 1u) : x[6] > 0.0;
-    x[6] = fabs(x[6]);
+    const int shared = versioned ? (int)(llama_u32(file + 60) & 1u) : one ? file[36] : x[6] > 0.0;
+    if (!one) x[6] = fabs(x[6]);
     if (!versioned) x[5] = x[3] > 0.0 ? floor(x[0] / x[3]) : 0.0;
     for (int i = 0; i < 8; i++) if (!(x[i] > 0.0)) return 0.0;
-    numbers = x[6] * x[0] * (shared ? 1.0 : 2.0) + x[0] + (versioned ? 0.0 : x[7] * x[5]) +
+    numbers = x[6] * x[0] * (shared ? 1.0 : 2.0) + x[0] + (versioned || one ? 0.0 : x[7] * x[5]) +
               x[2] * (2.0 * x[0] + 2.0 * x[3] * x[5] * x[0] + 2.0 * x[4] * x[5] * x[0] + 3.0 * x[1] * x[0]);
-    return numbers * (versioned && llama_u32(file + 48) > 0 ? 2.0 : 4.0) + (versioned ? 64.0 : 28.0);
+    return numbers * (versioned && llama_u32(file + 48) > 0 ? 2.0 : 4.0) + (versioned ? 64.0 : one ? 256.0 : 28.0);
 }
 
 /* A few tokens through the model by a method, with what weights there are: NaN and infinity,
@@ -89,13 +90,21 @@ static int model_one(const uint8_t *data, size_t size) {
    of the first byte does the rest. */
 static size_t model_seed(int number, uint8_t *data, size_t capacity) {
     static const int32_t plain[7] = {8, 12, 2, 4, 2, 9, 12};
-    const int   format = number % 5, how = number / 5;
+    const int   format = number % 6, how = number / 6;
     fuzz_bytes  b = {data, 0, capacity};
-    if (number >= 5 * SANTA_METHOD_COUNT) return 0;
+    if (number >= 6 * SANTA_METHOD_COUNT) return 0;
     const uint8_t first = (uint8_t)(2 * how + 1);
     fuzz_put(&b, &first, 1);
     if (format < 2) {                                         /* llama2.c, the classifier shared or not */
         for (int i = 0; i < 7; i++) fuzz_put_u32(&b, (uint32_t)(i == 5 && format ? -plain[i] : plain[i]));
+    } else if (format == 5) {                                 /* its version 1 */
+        static const uint8_t zeros[256];
+        const uint8_t shared = (uint8_t)(how % 2);
+        fuzz_put(&b, "24ka", 4);
+        fuzz_put_u32(&b, 1);
+        for (int i = 0; i < 7; i++) fuzz_put_u32(&b, (uint32_t)plain[i]);
+        fuzz_put(&b, &shared, 1);
+        fuzz_put(&b, zeros, 256 - 37);
     } else {
         const int32_t header[8] = {8, 12, 2, 4, 2, 6, 9, 60};
         fuzz_put(&b, "SANTA-LM", 8);
