@@ -1527,8 +1527,10 @@ typedef struct santa__kernels {
    such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
+#define SANTA__UNROLL_A_FEW
 #else
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
+#define SANTA__UNROLL_A_FEW _Pragma("GCC unroll 4")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
@@ -7713,7 +7715,7 @@ SANTA__INLINE void SANTA__ISA(send)(int unrolled, const char *coming, int64_t by
     int64_t b;
     if (unrolled) {
         if (!coming) return;
-        SANTA__UNROLL
+        SANTA__UNROLL_A_FEW
         for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
         return;
     }
@@ -7735,7 +7737,7 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
     for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
         if (!pairs) SANTA__ISA(vrows)(t, r, at, u, rows, x);
         SANTA__UNROLL
-        for (k = 0; k < rows && pairs; k++)
+        for (k = 0; k < (pairs ? rows : 0); k++)
             x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u));
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
