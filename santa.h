@@ -7661,6 +7661,8 @@ SANTA__INLINE void SANTA__ISA(vrows)(santa_dtype t, const char *const *row, int6
     }
     SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
 }
 
 SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t c, int n, SANTA__V *x) {
@@ -7673,6 +7675,8 @@ SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t 
     }
     SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
 }
 
 /* Adds the products of the features behind the last whole strip to all scores, which then get
@@ -7735,10 +7739,11 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
-        if (!pairs) SANTA__ISA(vrows)(t, r, at, u, rows, x);
-        SANTA__UNROLL
-        for (k = 0; k < (pairs ? rows : 0); k++)
-            x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u));
+        if (pairs) {
+            SANTA__UNROLL
+            for (k = 0; k < rows; k++)
+                x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u));
+        } else SANTA__ISA(vrows)(t, r, at, u, rows, x);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
