@@ -487,11 +487,13 @@ extern "C" {
       "the index is not aligned to 4 bytes, or not begun for these sizes by santa_buckets_assign")         \
     X(ERR_SAAP_OPTIONS,                                                                                    \
       "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
+    X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
+    X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
@@ -654,6 +656,9 @@ typedef struct santa_attention {
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
+    const int32_t *kv_start;       /* [batch] first valid key, or NULL: 0. The keys before it (left
+                                      padding) are never read; positions still count from key 0.
+                                      CPU only */
     const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or
                                       NULL: not paged */
     int64_t      max_pages;        /* columns of block_table */
@@ -2357,6 +2362,7 @@ static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_
     r.position = all - a->q.shape[1] + i;
     r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
     r.begin = a->window > 0 && r.position >= a->window ? r.position - a->window + 1 : 0;
+    if (a->kv_start) r.begin = SANTA__MAX(r.begin, (int64_t)a->kv_start[b]);
     if (r.begin > r.end) r.begin = r.end;
     return r;
 }
@@ -2534,6 +2540,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -4243,6 +4251,33 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
+/* The same for keys side by side, as in feature-major V: a feature of n keys is a row, the weights are the
+   queries to score it with. */
+static void santa__add_columns(const santa__rows *v, const santa__kernels *kernel, const char *key, int n,
+                               const float *w, int64_t w_stride, int64_t queries, const float *keep,
+                               const float *add, float *acc, int64_t acc_stride) {
+    const char *column[SANTA_BLOCK + SANTA__BEYOND_K];
+    char packed[SANTA__SLICE * SANTA_BLOCK / SANTA__PACK * SANTA__PACKED];
+    float sum[SANTA__SLICE * SANTA_BLOCK];
+    santa__queries q;
+    int64_t x, c, i, few;
+    memset(&q, 0, sizeof q);
+    q.q = packed; q.s = sum; q.heads = 1; q.group = queries; q.s_stride = SANTA_BLOCK;
+    q.q_strip = queries * SANTA__PACKED;
+    for (x = 0; x < queries; x++) santa__pack(w + x * w_stride, n, queries, packed + x * SANTA__PACKED);
+    for (c = 0; c < v->dim; c += few) {
+        few = SANTA__MIN(v->dim - c, (int64_t)SANTA_BLOCK);
+        for (i = 0; i < few + SANTA__BEYOND_K; i++)
+            column[i] = key + SANTA__MIN(c + i, v->dim - 1) * v->feature;
+        kernel->dot(v->dtype, column, (int)few, n, &q);
+        for (x = 0; x < queries; x++)
+            for (i = 0; i < few; i++) {
+                float *to = &acc[x * acc_stride + c + i];
+                *to = *to * keep[x] + add[x] * sum[x * SANTA_BLOCK + i];
+            }
+    }
+}
+
 static void santa__state_begin(santa__state *s, float *n, float *n2, int64_t dv) {
     memset(s, 0, sizeof *s);
     s->m = SANTA__MASKED;
@@ -4321,7 +4356,7 @@ enum { SANTA__NO_MOMENTS, SANTA__SPREAD, SANTA__MOMENTS };           /* none; d2
 static void santa__attend(const santa__job *j, santa__keys keys, int n, int queries, float *u, int64_t skip,
                           santa__state *const *s, int moments) {
     float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
-    int x;
+    int x, has_columns = 0;
     j->kernel->mass(u, SANTA_BLOCK, queries, SANTA_BLOCK, max, sum, 1);
     for (x = 0; x < queries; x++) {
         santa__state_join(s[x], max[x], (double)sum[x], &keep[x], &add[x]);
@@ -4330,8 +4365,17 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
             s[x]->d2 = s[x]->d2 * (double)(keep[x] * keep[x])
                        + (double)(add[x] * add[x]) * santa__square_sum(u + x * SANTA_BLOCK, SANTA_BLOCK);
     }
-    santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n,
-                      j->v.dim);
+    if (!keys.index && !santa__is_adjacent(&j->v)) {
+        const char *row[SANTA_BLOCK];
+        santa__point(&j->v, keys, n, 0, row);
+        has_columns = santa__is_columns(&j->v, row, n);
+        if (has_columns)
+            santa__add_columns(&j->v, j->kernel, row[0] + j->v.at, n, u + skip, SANTA_BLOCK, queries, keep,
+                               add, s[0]->n, j->v.dim);
+    }
+    if (!has_columns)
+        santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n,
+                          j->v.dim);
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
@@ -8420,9 +8464,10 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); num_combs;
-                    first_key and context_lens; santa_problem, which backends now get;
+                    first_key and context_lens; kv_start; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K.
+                    V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;

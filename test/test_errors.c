@@ -501,6 +501,12 @@ static void score_extras(void) {
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
     GOOD(a.first_key = INT32_MAX);
+    static int32_t start[BATCH];
+    start[0] = 0;
+    start[1] = (int32_t)lens[1];
+    GOOD(a.kv_start = start);
+    BAD(ERR_KV_START, a.kv_start = start; start[1]++);
+    BAD(ERR_KV_START, a.kv_start = start; start[1] = 0; start[0] = -1);
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that

@@ -6,18 +6,18 @@
     hf_attention.configure(method="sys", num_samples=128, seed=7)
     model.generate(**inputs)
 
-    python3 hf_attention.py --model PATH --prompt-file FILE     # a checkpoint on this disk: answers, KL, time
+    python3 hf_attention.py --model PATH --prompt-file FILE     # your checkpoint: answers, KL, time
 
 configure() takes what santa.decode() takes for how to sample; until then it is sys with 128 draws a head,
 rows of fewer than 16 * num_samples keys exact. A step (one query token a sequence) draws by seed, layer,
 number of keys and place in the batch: the same call gives the same tokens. Calls of more query tokens,
 such as prefill or the check of drafted tokens, are exact.
 
-What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap (Gemma 2),
-left and right padding, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest number, must
-let each query row see one run of keys, the same for all heads; another, or one with other numbers, is a
-ValueError. So are dropout, position biases, paged caches and gradients. A row that sees no key (padding)
-gives zeros. Keys go to santa.h where they lie; rows whose sequences begin at different keys are calls of their own.
+What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap
+(Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
+number, must let each query row see one run of keys, the same for all heads; another, or one with other
+numbers, is a ValueError. So are dropout, position biases, paged caches and gradients. A row that sees no
+key (padding) gives zeros. Keys are not copied; sequences whose keys begin elsewhere are calls of their own.
 """
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ from transformers.masking_utils import sdpa_mask
 
 import santa
 
-_ALLOWED = ("method", "num_samples", "top_p", "tile_size", "stash", "num_combs", "dense_below", "scores", "bernoulli_draws",
-            "seed", "vattention", "isa", "num_threads")
+_ALLOWED = ("method", "num_samples", "top_p", "tile_size", "stash", "num_combs", "dense_below", "scores",
+            "bernoulli_draws", "seed", "vattention", "isa", "num_threads")
 _settings: Dict[str, Any] = {"method": "sys", "num_samples": 128, "dense_below": santa.AUTO}
 
 
 def configure(**options: Any) -> Dict[str, Any]:
-    """Options of santa.decode() for decode steps, of all models; what is not named becomes its default. Returns those before.
+    """Options of santa.decode() for the decode steps of all models. Returns those before.
 
+    What is not named becomes its default.
     num_threads, which prefill takes, too, is torch.get_num_threads() by default.
     """
     global _settings
     wrong = [name for name in options if name not in _ALLOWED]
     if wrong or options.get("scores") in ("proxy", 6) or options.get("method") in ("saap", 10):
-        raise TypeError(f"{', '.join(wrong) or 'what needs a copy or an index of K'}: not for configure(), which takes "
-                        f"{', '.join(_ALLOWED)}")
+        raise TypeError(
+            f"{', '.join(wrong) or 'what needs a copy or an index of K'}: not for configure(), which takes "
+            f"{', '.join(_ALLOWED)}")
     before, _settings = _settings, options
     return before
 
@@ -73,7 +75,7 @@ def reset_counts() -> Counts:
 # ------------------------------------------------------------------------------- masks
 
 class _Run(NamedTuple):
-    """Query rows begin .. end - 1 see keys from first on: up to their own (causal) or all to the sequence's last."""
+    """Query rows begin .. end - 1 see keys from first on: up to their own (causal) or to the last."""
     begin: int
     end: int
     first: int
@@ -81,7 +83,8 @@ class _Run(NamedTuple):
     window: int                             # 0 = none
 
 
-_Call = Tuple[int, int, _Run, List[int]]    # sequences begin .. end - 1, and where the last row's keys end in each
+_Call = Tuple[int, int, _Run,
+              List[int]]  # sequences begin .. end - 1, and where the last row's keys end in each
 
 
 def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.Tensor:
@@ -93,7 +96,8 @@ def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.T
             raise ValueError(f"attention mask of {mask.dtype}: neither boolean nor additive")
         seen, hidden = mask == 0, mask <= torch.finfo(mask.dtype).min / 2
         if not bool((seen | hidden).all()):
-            raise ValueError("attention mask with numbers beside 0 and the lowest one: santa.h adds no such bias")
+            raise ValueError(
+                "attention mask with numbers beside 0 and the lowest one: santa.h adds no such bias")
         mask = seen
     if mask.shape[1] > 1:
         if not bool((mask == mask[:, :1]).all()):
@@ -103,7 +107,7 @@ def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.T
 
 
 def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
-    """Rows that see keys begin[i] .. end[i] - 1, in as few runs as follow each other; with the last row's end."""
+    """Rows that see keys begin[i] .. end[i] - 1, in few runs; with the last row's end."""
     runs, i, n = [], 0, len(begin)
     while i < n:
         if begin[i] == end[i]:
@@ -113,7 +117,7 @@ def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
         causal = j < n and begin[j] < end[j] and end[j] == end[i] + 1 and begin[j] - begin[i] in (0, 1)
         if causal:
             while j < n and begin[j] < end[j] and end[j] == end[j - 1] + 1:
-                if begin[j] == begin[j - 1] + 1:                # the window has the length of the row before
+                if begin[j] == begin[j - 1] + 1:  # the window has the length of the row before
                     window = end[j] - begin[j]
                 elif begin[j] != begin[j - 1] or window:
                     break
@@ -126,11 +130,13 @@ def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
     return runs
 
 
-def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_causal: bool, window: int) -> List[_Call]:
+def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_causal: bool,
+          window: int) -> List[_Call]:
     """The calls that do what the mask says. mask None: rows see all keys up to their own, q_len of them."""
     if mask is None:
         if q_len > 1 and is_causal and q_len != kv_len:
-            raise ValueError(f"{q_len} query tokens, {kv_len} keys and no attention mask: it is not known who sees what")
+            raise ValueError(
+                f"{q_len} query tokens, {kv_len} keys and no attention mask: it is not known who sees what")
         if window and not is_causal:
             raise ValueError("a sliding window without causality and without a mask")
         causal = q_len > 1 and is_causal
@@ -142,11 +148,13 @@ def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_
     begin = torch.where(count > 0, seen.to(torch.uint8).argmax(-1), 0)
     end = torch.where(count > 0, kv_len - seen.flip(-1).to(torch.uint8).argmax(-1), 0)
     if not bool((end - begin == count).all()):
-        raise ValueError("attention mask with a row that sees keys with gaps between them: santa.h takes one run of keys")
+        raise ValueError(
+            "attention mask with a row that sees keys with gaps between them: santa.h takes one run of keys"
+        )
     rows = [_runs(b, e) for b, e in zip(begin.tolist(), end.tolist())] * (batch // seen.shape[0])
     calls: List[_Call] = []
     b = 0
-    while b < batch:                                            # neighbours that differ in their ends go together
+    while b < batch:  # neighbours that differ in their ends go together
         shape, stop = [run for run, _ in rows[b]], b + 1
         while stop < batch and [run for run, _ in rows[stop]] == shape:
             stop += 1
@@ -171,11 +179,13 @@ def _planned(mask: Optional[torch.Tensor], *sizes: Any) -> List[_Call]:
 
 @torch.compiler.disable
 def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                    attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None, dropout: float = 0.0,
-                    is_causal: Optional[bool] = None, softcap: Optional[float] = None, s_aux: Optional[torch.Tensor] = None,
-                    sliding_window: Optional[int] = None, position_bias: Optional[torch.Tensor] = None, cache: Any = None,
+                    attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None,
+                    dropout: float = 0.0, is_causal: Optional[bool] = None, softcap: Optional[float] = None,
+                    s_aux: Optional[torch.Tensor] = None, sliding_window: Optional[int] = None,
+                    position_bias: Optional[torch.Tensor] = None, cache: Any = None,
                     **_: Any) -> Tuple[torch.Tensor, None]:
-    """query [batch, heads, q_len, head_dim], key, value [batch, kv_heads, len, head_dim] -> [batch, q_len, heads, head_dim]"""
+    """query [batch, heads, q_len, head_dim], key and value [batch, kv_heads, len, head_dim]; the result
+    is [batch, q_len, heads, head_dim], and no weights."""
     global _counts
     if dropout and module.training or position_bias is not None or cache is not None:
         raise ValueError("santa has no dropout, position bias or paged cache")
@@ -190,7 +200,8 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
     layer = getattr(module, "layer_idx", None) or 0
     sinks = None if s_aux is None else s_aux.detach().float().contiguous()
     full = sum((stop - b) * (run.end - run.begin) for b, stop, run, _ in calls) == batch * q_len
-    out = (torch.empty if full else torch.zeros)((batch, q_len, heads, value.shape[3]), dtype=query.dtype, device=query.device)
+    out = (torch.empty if full else torch.zeros)((batch, q_len, heads, value.shape[3]), dtype=query.dtype,
+                                                 device=query.device)
     for b, stop, run, ends in calls:
         rows, keys = slice(run.begin, run.end), slice(run.first, max(ends))
         lengths = [end - run.first for end in ends]
@@ -198,9 +209,10 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
             options["offsets"] = [santa.offset(layer, length) for length in lengths]
             options["request_ids"] = list(range(b, stop))
         r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
-                         out=out.transpose(1, 2)[b:stop, :, rows], q_layout="HND", kv_layout="HND", seq_lens=lengths,
-                         causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or 0.0, sinks=sinks,
-                         stats=q_len == 1 and not query.is_cuda, **options)
+                         out=out.transpose(1, 2)[b:stop, :,
+                                                 rows], q_layout="HND", kv_layout="HND", seq_lens=lengths,
+                         causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or
+                         0.0, sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
         if r.stats is not None:
             _counts = Counts(*(x + getattr(r.stats, name) for name, x in _counts._asdict().items()))
     return out, None
@@ -211,8 +223,9 @@ def _threads() -> int:
 
 
 def santa_mask(*args: Any, **kwargs: Any) -> Optional[torch.Tensor]:
-    """The boolean mask of torch's attention. None, which says nothing, only where it means that a prompt is causal."""
-    q_len, kv_len = (kwargs[name] if name in kwargs else args[i] for name, i in (("q_length", 1), ("kv_length", 2)))
+    """The boolean mask of torch's attention. None only where it means that a whole prompt is causal."""
+    q_len, kv_len = (kwargs[name] if name in kwargs else args[i]
+                     for name, i in (("q_length", 1), ("kv_length", 2)))
     if q_len != kv_len:
         kwargs["allow_is_causal_skip"] = False
     kwargs["allow_is_bidirectional_skip"] = False
@@ -272,34 +285,41 @@ def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "ea
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A checkpoint with its own attention and with santa.h: answers, KL, time.")
-    parser.add_argument("--model", required=True, metavar="PATH", help="folder of a checkpoint; nothing is downloaded")
+    parser = argparse.ArgumentParser(
+        description="A checkpoint with its own attention and with santa.h: answers, KL, time.")
+    parser.add_argument("--model", required=True, metavar="PATH",
+                        help="folder of a checkpoint; nothing is downloaded")
     parser.add_argument("--prompt", default="", help="text")
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
     parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
     parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
-    parser.add_argument("--dense-below", type=int, default=santa.AUTO, help="exact for fewer keys (16 * num_samples; 0: never)")
+    parser.add_argument("--dense-below", type=int, default=santa.AUTO,
+                        help="exact for fewer keys (16 * num_samples; 0: never)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--baseline", default="eager", help="the attention to compare with: eager or sdpa (eager)")
+    parser.add_argument("--baseline", default="eager",
+                        help="the attention to compare with: eager or sdpa (eager)")
     parser.add_argument("--dtype", default="auto", help="float32, bfloat16, .. (the checkpoint's)")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True, dtype=args.dtype).to(args.device).eval()
+    model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True,
+                                                 dtype=args.dtype).to(args.device).eval()
     text = args.prompt
     if args.prompt_file:
         with open(args.prompt_file, encoding="utf-8") as f:
             text = f.read() + text
     ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
-    configure(method=args.method, num_samples=args.num_samples, dense_below=args.dense_below, seed=args.seed)
+    configure(method=args.method, num_samples=args.num_samples, dense_below=args.dense_below,
+              seed=args.seed)
     c = compare(model, ids, args.steps, args.baseline)
     greedy = {}
     for name in (args.baseline, "santa"):
         model.set_attn_implementation(name)
-        made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=args.steps, do_sample=False)
+        made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=args.steps,
+                              do_sample=False)
         greedy[name] = tokenizer.decode(made[0, ids.shape[1]:], skip_special_tokens=True)
         print(f"{name}:\n    {greedy[name]!r}")
     same = sum(a == b for a, b in zip(c.exact, c.drawn))
@@ -307,8 +327,9 @@ def main() -> int:
     print(f"same token first    {same} of {args.steps}")
     print(f"KL, nats            mean {statistics.fmean(c.kl):.2e}, largest {max(c.kl):.2e}")
     if c.counts.keys:
-        print(f"V rows read         {100.0 * c.counts.v_rows_read / c.counts.keys:.1f} %; exact for want of keys: "
-              f"{100.0 * c.counts.dense_rows / c.counts.rows:.0f} % of the rows")
+        read, dense = c.counts.v_rows_read / c.counts.keys, c.counts.dense_rows / c.counts.rows
+        print(f"V rows read         {100.0 * read:.1f} %")
+        print(f"rows of few keys    {100.0 * dense:.0f} %, exact")
     for name, ms in ((args.baseline, c.exact_ms), ("santa", c.drawn_ms)):
         print(f"ms a step, {name:8} median {statistics.median(ms):.1f}, {min(ms):.1f} to {max(ms):.1f}")
     return 0

@@ -56,7 +56,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple,
+                    Union)
 
 __all__ = ["AUTO", "Audit", "Buckets", "NONE", "Proxy", "Result", "SantaError", "Stats", "VERSION", "View",
            "build_info", "decode", "free_workspaces", "kmeans", "methods", "offset", "workspace_size"]
@@ -68,9 +69,10 @@ AUTO = -1               # "you choose" where zero means none
 # ------------------------------------------------------------------------------- what santa.h declares
 
 _DTYPES = ("F32", "F16", "BF16", "E4M3", "Q8_0")
-_ENUMS = {                                                       # prefix of the enumerators, their names from 0 on
+_ENUMS = {                                  # prefix of the enumerators, their names from 0 on
     "SANTA_": _DTYPES,
-    "SANTA_SCORES_": ("EXACT", "BERNOULLI_IID", "BERNOULLI_STRAT", "GROUP_IID", "GROUP_STRAT", "Q8", "PROXY"),
+    "SANTA_SCORES_": ("EXACT", "BERNOULLI_IID", "BERNOULLI_STRAT", "GROUP_IID", "GROUP_STRAT", "Q8",
+                      "PROXY"),
     "SANTA_STASH_": ("DEFAULT", "F32", "F16", "U8"),
     "SANTA_BOUND_": ("CLT", "HOEFFDING"),
     "SANTA_GUARANTEE_": ("DENOMINATOR", "FULL"),
@@ -85,7 +87,8 @@ _Heavy = C.CFUNCTYPE(_i64, _ptr, _i64, _i64, _i64, C.POINTER(_f32), _i64, _i64, 
 
 class _Struct(C.Structure):
     def __repr__(self) -> str:
-        return type(self).__name__ + "(" + ", ".join(f"{f[0]}={getattr(self, f[0])!r}" for f in self._fields_) + ")"
+        fields = (f"{f[0]}={getattr(self, f[0])!r}" for f in self._fields_)
+        return f"{type(self).__name__}({', '.join(fields)})"
 
 
 def _fields(*groups: Any) -> List[Tuple[str, Any]]:
@@ -98,14 +101,15 @@ class _Tensor(_Struct):
 
 
 class _Buckets(_Struct):
-    _fields_ = _fields(_i64, "num_buckets hidden", _i32, "dtype", _ptr, "centroids w1 b1 w2 b2 index", _Tensor, "q",
-                       _f32, "key_norm", _ptr, "slots", _i64, "num_slots")
+    _fields_ = _fields(_i64, "num_buckets hidden", _i32, "dtype", _ptr, "centroids w1 b1 w2 b2 index",
+                       _Tensor, "q", _f32, "key_norm", _ptr, "slots", _i64, "num_slots")
 
 
 class _Attention(_Struct):
     _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens block_table",
-                       _i64, "max_pages block_table_stride", _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal",
-                       _i64, "window", _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
+                       _i64, "max_pages block_table_stride",
+                       _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window",
+                       _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
                        _i32, "proxy_bits", _ptr, "proxy_lens", C.POINTER(_Buckets), "buckets")
 
 
@@ -125,29 +129,31 @@ class _ProxyOptions(_Struct):
 
 
 class _SaapOptions(_Struct):
-    _fields_ = _fields(_i64, "num_probes sink_tokens local_tokens", _f64, "uniform_share", _i32, "measure_mass")
+    _fields_ = _fields(_i64, "num_probes sink_tokens local_tokens", _f64, "uniform_share",
+                       _i32, "measure_mass")
 
 
 class _Options(_Struct):
     _fields_ = _fields(_i64, "num_samples", _i32, "method", _f64, "top_p", _i64, "tile_size", _i32, "stash",
-                       _i64, "num_combs dense_below", _i32, "scores", _i64, "bernoulli_draws", _u64, "seed offset",
-                       _ptr, "seeds offsets request_ids", _VAttentionOptions, "vattention", _ProxyOptions, "proxy",
-                       _SaapOptions, "saap", _i32, "isa", _i64, "num_threads", _ParallelFor, "parallel_for",
+                       _i64, "num_combs dense_below", _i32, "scores", _i64, "bernoulli_draws",
+                       _u64, "seed offset", _ptr, "seeds offsets request_ids",
+                       _VAttentionOptions, "vattention", _ProxyOptions, "proxy", _SaapOptions, "saap",
+                       _i32, "isa", _i64, "num_threads", _ParallelFor, "parallel_for",
                        _ptr, "parallel_user", _i64, "item_begin item_end", _ptr, "stream")
 
 
 class Stats(_Struct):
     """What a call did: santa_stats of santa.h."""
-    _fields_ = _fields(_i64, "rows keys k_rows_read k_features_read k_features_head v_rows_read v_rows_head draws tiles "
-                       "tiles_skipped exact_rows dense_rows proxy_rows_read rescued_rows redone_rows far_rows visited_rows "
-                       "visited_buckets",
-                       _f64, "expected_variance expected_variance_max found_variance found_variance_max imbalance "
-                       "largest_bucket covered_mass")
+    _fields_ = _fields(_i64, "rows keys k_rows_read k_features_read k_features_head v_rows_read "
+                       "v_rows_head draws tiles tiles_skipped exact_rows dense_rows proxy_rows_read "
+                       "rescued_rows redone_rows far_rows visited_rows visited_buckets",
+                       _f64, "expected_variance expected_variance_max found_variance "
+                       "found_variance_max imbalance largest_bucket covered_mass")
 
 
 _STRUCTS = {"tensor": _Tensor, "buckets": _Buckets, "attention": _Attention, "audit": Audit,
-            "vattention_options": _VAttentionOptions, "proxy_options": _ProxyOptions, "saap_options": _SaapOptions,
-            "options": _Options, "stats": Stats}
+            "vattention_options": _VAttentionOptions, "proxy_options": _ProxyOptions,
+            "saap_options": _SaapOptions, "options": _Options, "stats": Stats}
 
 _FUNCTIONS = {                                                   # name: result, arguments
     "santa_version": (_i32,), "santa_struct_size": (C.c_size_t, C.c_char_p),
@@ -233,13 +239,15 @@ void santa_python_parallel_for(void *user, int64_t count, santa_task task, void 
 
 
 def _layout() -> List[Tuple[str, str, int]]:
-    """What the compiled code must agree to: C expression (its value, or offset and size), what it is, value."""
+    """What the compiled code must agree to: C expression, what it is, value. FIELD gives two values."""
     entries = [("SANTA_VERSION", "SANTA_VERSION", VERSION)]
     for name, struct in _STRUCTS.items():
         entries.append((f"SIZE(santa_{name})", f"sizeof(santa_{name})", C.sizeof(struct)))
         for field in (f[0] for f in struct._fields_):
-            entries.append((f"FIELD(santa_{name}, {field})", f"offset of santa_{name}.{field}", getattr(struct, field).offset))
-            entries.append(("", f"size of santa_{name}.{field}", getattr(struct, field).size))
+            where = getattr(struct, field)
+            entries.append((f"FIELD(santa_{name}, {field})", f"offset of santa_{name}.{field}",
+                            where.offset))
+            entries.append(("", f"size of santa_{name}.{field}", where.size))
     for prefix, names in _ENUMS.items():
         entries += [(prefix + name, prefix + name, i) for i, name in enumerate(names)]
     return entries + [("SANTA_CPU", "SANTA_CPU", _CPU), ("SANTA_CUDA", "SANTA_CUDA", _CUDA),
@@ -248,7 +256,8 @@ def _layout() -> List[Tuple[str, str, int]]:
 
 def _source_folder() -> str:
     here = os.path.dirname(os.path.abspath(__file__))
-    places = [os.environ["SANTA_DIR"]] if os.environ.get("SANTA_DIR") else [here, os.path.dirname(os.path.dirname(here))]
+    chosen = os.environ.get("SANTA_DIR")
+    places = [chosen] if chosen else [here, os.path.dirname(os.path.dirname(here))]
     for place in places:
         if os.path.isfile(os.path.join(place, "santa.h")):
             return place
@@ -266,25 +275,29 @@ def _compiler() -> List[str]:
 
 def _output(command: Sequence[str]) -> str:
     try:
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace").stdout
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              errors="replace").stdout
     except OSError as error:
         raise ImportError(f"cannot run {command[0]}: {error}") from None
 
 
 def _run(command: Sequence[str]) -> Optional[str]:
     """None, or what the command said when it failed."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace")
     return None if done.returncode == 0 else f"{' '.join(command)}\n{done.stdout}"
 
 
 _THREAD_FLAGS = {"openmp": ["-fopenmp"], "pthread": ["-pthread", "-DSANTA_PYTHON_PTHREAD"], "none": []}
-_THREAD_PROBES = {"openmp": "#include <omp.h>\nint f(void) { return omp_get_max_threads(); }\n",
-                  "pthread": "#include <pthread.h>\nint f(void) { return pthread_self() == pthread_self(); }\n",
-                  "none": "int f(void) { return 0; }\n"}
+_THREAD_PROBES = {
+    "openmp": "#include <omp.h>\nint f(void) { return omp_get_max_threads(); }\n",
+    "pthread": "#include <pthread.h>\nint f(void) { return pthread_self() == pthread_self(); }\n",
+    "none": "int f(void) { return 0; }\n"
+}
 
 
 def _thread_flags(work: str) -> List[str]:
-    """Flags for the first kind of threads that makes a shared library here, or for that of SANTA_THREADS."""
+    """Flags for the first kind of threads that makes a shared library here, or that of SANTA_THREADS."""
     wish, failure = os.environ.get("SANTA_THREADS") or "", None
     if wish and wish not in _THREAD_FLAGS:
         raise ImportError(f"SANTA_THREADS={wish}: not one of {', '.join(_THREAD_FLAGS)}")
@@ -292,7 +305,8 @@ def _thread_flags(work: str) -> List[str]:
         probe = os.path.join(work, "probe.c")
         with open(probe, "w") as f:
             f.write(_THREAD_PROBES[kind])
-        failure = _run([*_compiler(), "-shared", "-fPIC", *_THREAD_FLAGS[kind], probe, "-o", os.path.join(work, "probe")])
+        failure = _run([*_compiler(), "-shared", "-fPIC", *_THREAD_FLAGS[kind], probe, "-o",
+                        os.path.join(work, "probe")])
         if not failure:
             return _THREAD_FLAGS[kind]
     raise ImportError(f"the compiler makes no shared library:\n{failure}")
@@ -309,20 +323,23 @@ def _build(folder: str, target: str, shim: str, cuda: bool) -> None:
         with open(source, "w") as f:
             f.write(shim)
         threads = _thread_flags(work)
-        compile_c = [*_compiler(), *shlex.split(os.environ.get("SANTA_CFLAGS", "-O2")), "-std=gnu99", "-fPIC", "-I", folder,
-                     *threads]
-        print(f"santa: compiling {'santa_cuda.cu (minutes)' if cuda else 'santa.h'}, once ...", file=sys.stderr)
+        compile_c = [*_compiler(), *shlex.split(os.environ.get("SANTA_CFLAGS", "-O2")), "-std=gnu99",
+                     "-fPIC", "-I", folder, *threads]
+        print(f"santa: compiling {'santa_cuda.cu (minutes)' if cuda else 'santa.h'}, once ...",
+              file=sys.stderr)
         if not cuda:
             failure = _run([*compile_c, "-shared", source, "-o", made, "-lm"])
         else:
-            objects, arch = [os.path.join(work, "shim.o"), os.path.join(work, "cuda.o")], f"-arch={_cuda_arch()}"
+            arch = f"-arch={_cuda_arch()}"
+            objects = [os.path.join(work, "shim.o"), os.path.join(work, "cuda.o")]
             failure = (_run([*compile_c, "-c", source, "-o", objects[0]]) or
                        _run([str(nvcc), "-std=c++17", "-O3", arch, "-Xcompiler", "-fPIC", "-c",
                              os.path.join(folder, "santa_cuda.cu"), "-o", objects[1]]) or
                        _run([str(nvcc), arch, "-shared", *objects, "-o", made, "-lm",
                              *(flag for t in threads for flag in ("-Xcompiler", t))]))
         if failure:
-            raise ImportError(f"the library was not compiled; is {__file__} of another version than its santa.h?\n{failure}")
+            raise ImportError(f"the library was not compiled; is {__file__} of another version than "
+                              f"santa.h?\n{failure}")
         os.replace(made, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -343,7 +360,8 @@ def _cache_folder() -> str:
         pass
     folder = tempfile.mkdtemp(prefix="santa-")                   # for this process only
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    print(f"santa: cannot write to {base or '~/.cache'}, so what is compiled now is not kept", file=sys.stderr)
+    print(f"santa: cannot write to {base or '~/.cache'}, so what is compiled now is not kept",
+          file=sys.stderr)
     return folder
 
 
@@ -361,8 +379,8 @@ def _cache_path(cuda: bool, folder: str, shim: str) -> str:
                 _output([*_compiler(), "--version"]),
                 *(os.environ.get(name, "") for name in ("SANTA_CFLAGS", "SANTA_THREADS"))]
     if cuda:
-        settings += [_cuda_arch()] + [_output([tool, option]) for tool, option in (("nvidia-smi", "-L"), ("nvcc", "--version"))
-                                      if shutil.which(tool)]
+        tools = [tool for tool in (("nvidia-smi", "-L"), ("nvcc", "--version")) if shutil.which(tool[0])]
+        settings += [_cuda_arch(), *(_output(tool) for tool in tools)]
     key.update("\0".join(settings).encode())
     return os.path.join(_cache_folder(), f"{'santa_cuda' if cuda else 'santa'}-{key.hexdigest()[:32]}.so")
 
@@ -395,7 +413,8 @@ def _load(cuda: bool) -> Any:
 def _check_layout(lib: Any, layout: Sequence[Tuple[str, str, int]]) -> None:
     """Every size, offset and enumerator as the compiler saw it, so that fields in another order show."""
     there = (_i64 * len(layout)).in_dll(lib, "santa_python_layout")
-    wrong = [f"{what} is {got} in the library, {want} here" for (_, what, want), got in zip(layout, there) if want != got]
+    wrong = [f"{what} is {got} in the library, {want} here"
+             for (_, what, want), got in zip(layout, there) if want != got]
     if wrong:
         raise ImportError(f"{__file__} is not for this santa.h: " + "; ".join(wrong[:5]))
 
@@ -429,8 +448,10 @@ if hasattr(os, "register_at_fork"):
 def build_info() -> Dict[str, str]:
     """Path, threads, version and instruction set of the libraries in use."""
     lib = _library(False)
-    info = {"path": lib.path, "threads": lib.threads, "isa": lib.santa_isa_name(lib.santa_best_isa()).decode(),
-            "version": f"{VERSION // 10000}.{VERSION // 100 % 100}.{VERSION % 100}"}
+    info = {
+        "path": lib.path, "threads": lib.threads, "isa": lib.santa_isa_name(lib.santa_best_isa()).decode(),
+        "version": f"{VERSION // 10000}.{VERSION // 100 % 100}.{VERSION % 100}"
+    }
     if True in _libraries:
         info["cuda_path"] = _libraries[True].path
     return info
@@ -451,22 +472,30 @@ def offset(layer: int, step: int) -> int:
 
 # ------------------------------------------------------------------------------- arrays
 
-_ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2,
-         "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8}
-_NUMBER = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "E4M3"}     # santa_dtype by name
-_DLPACK = {(2, 32): "float32", (2, 16): "float16", (2, 64): "float64", (4, 16): "bfloat16", (10, 8): "float8_e4m3fn",
-           **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)}, **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)}}
-_TYPESTR = {"f4": "float32", "f2": "float16", "f8": "float64", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
-            **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)}}
-_FORMAT = {"f": "float32", "e": "float16", "d": "float64", "B": "uint8", "b": "int8", "H": "uint16", "h": "int16",
-           "i": "int32", "I": "uint32", "q": "int64", "Q": "uint64", "c": "uint8",
-           "l": f"int{8 * C.sizeof(C.c_long)}", "L": f"uint{8 * C.sizeof(C.c_long)}"}
+_ITEM = {
+    "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "uint8": 1, "int8": 1, "uint16": 2,
+    "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8,
+    "F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "Q8_0": 1       # of Views; of q8_0 bytes
+}
+_NUMBER = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "E4M3"}
+_DLPACK = {(2, 32): "float32", (2, 16): "float16", (2, 64): "float64", (4, 16): "bfloat16",
+           (10, 8): "float8_e4m3fn", **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
+           **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)}}
+_TYPESTR = {
+    "f4": "float32", "f2": "float16", "f8": "float64", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
+    **{f"u{n}": f"uint{8 * n}" for n in (1, 2, 4, 8)}
+}
+_FORMAT = {
+    "f": "float32", "e": "float16", "d": "float64", "B": "uint8", "b": "int8", "H": "uint16", "h": "int16",
+    "i": "int32", "I": "uint32", "q": "int64", "Q": "uint64", "c": "uint8",
+    "l": f"int{8 * C.sizeof(C.c_long)}", "L": f"uint{8 * C.sizeof(C.c_long)}"
+}
 _ORDER = "<" if sys.byteorder == "little" else ">"
 
 
 class _DLTensor(C.Structure):
-    _fields_ = _fields(_ptr, "data", C.c_int32, "device_type device_id ndim", C.c_uint8, "code bits", C.c_uint16, "lanes",
-                       C.POINTER(_i64), "shape strides", _u64, "byte_offset")
+    _fields_ = _fields(_ptr, "data", C.c_int32, "device_type device_id ndim", C.c_uint8, "code bits",
+                       C.c_uint16, "lanes", C.POINTER(_i64), "shape strides", _u64, "byte_offset")
 
 
 class _Array(NamedTuple):
@@ -479,6 +508,9 @@ class _Array(NamedTuple):
     gpu: int                                # its number
     writable: bool
     owner: Any                              # keeps the memory
+
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * _ITEM[self.dtype]
 
     def dense(self) -> bool:
         size = 1
@@ -503,14 +535,14 @@ class View:
 
     def _look(self, name: str) -> _Array:
         a = _look(self.array, name)
-        size = {"F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "Q8_0": 1}[self.dtype]
-        if _ITEM[a.dtype] != size:
+        if _ITEM[a.dtype] != _ITEM[self.dtype]:
             raise TypeError(f"{name}: elements of {_ITEM[a.dtype]} bytes are not {self.dtype.lower()}")
         if self.dtype != "Q8_0":
             return a._replace(dtype=self.dtype)
         *sizes, row = a.shape
         if row % 34 or a.strides[-1] != 1 or any(s % 34 for n, s in zip(sizes, a.strides) if n > 1):
-            raise ValueError(f"{name}: rows of q8_0 are whole blocks of 34 bytes, side by side and blocks apart")
+            raise ValueError(
+                f"{name}: rows of q8_0 are whole blocks of 34 bytes, side by side and blocks apart")
         strides = [s // 34 * 32 for s in a.strides[:-1]]
         return a._replace(dtype=self.dtype, shape=(*sizes, row // 34 * 32), strides=(*strides, 1))
 
@@ -529,12 +561,13 @@ def _look(x: Any, name: str, stream: Optional[int] = None) -> _Array:
         dtype = str(x.dtype).replace("torch.", "")
         if dtype not in _ITEM:
             raise TypeError(f"{name}: no numbers of {x.dtype} here")
-        return _Array(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, _CUDA if x.is_cuda else _CPU, x.device.index or 0,
-                      True, x)
+        return _Array(x.data_ptr(), tuple(x.shape), tuple(x.stride()), dtype, _CUDA if x.is_cuda else _CPU,
+                      x.device.index or 0, True, x)
     interface = getattr(x, "__array_interface__", None)
     if interface is not None:
         order, kind = interface["typestr"][0], interface["typestr"][1:]
-        dtype = _TYPESTR.get(kind) or str(getattr(x, "dtype", ""))       # bfloat16 and float8 of ml_dtypes have a name only
+        # bfloat16 and float8 of ml_dtypes have a name only
+        dtype = _TYPESTR.get(kind) or str(getattr(x, "dtype", ""))
         if dtype not in _ITEM or order not in ("|", _ORDER):
             raise TypeError(f"{name}: no numbers of {getattr(x, 'dtype', interface['typestr'])} here")
         return _strided(name, interface["data"][0], interface["shape"], interface.get("strides"), dtype,
@@ -552,8 +585,8 @@ def _look(x: Any, name: str, stream: Optional[int] = None) -> _Array:
     return _strided(name, pointer, buffer.shape or (), buffer.strides, _FORMAT[fmt], True, buffer)
 
 
-def _strided(name: str, pointer: int, shape: Sequence[int], strides: Optional[Sequence[int]], dtype: str, writable: bool,
-             owner: Any) -> _Array:
+def _strided(name: str, pointer: int, shape: Sequence[int], strides: Optional[Sequence[int]], dtype: str,
+             writable: bool, owner: Any) -> _Array:
     """From strides in bytes, None for dense."""
     item = _ITEM[dtype]
     if strides is None:
@@ -578,13 +611,13 @@ def _from_dlpack(x: Any, name: str, stream: Optional[int]) -> _Array:
         raise TypeError(f"{name}: no numbers of DLPack type {t.code} with {t.bits} bits here")
     strides = (tuple(t.strides[i] for i in range(t.ndim)) if t.strides else
                tuple(math.prod(shape[i + 1:]) for i in range(t.ndim)))
-    return _Array((t.data or 0) + t.byte_offset, shape, strides, dtype, _CPU if int(kind) in (1, 3) else _CUDA, int(index),
-                  True, (x, capsule))
+    return _Array((t.data or 0) + t.byte_offset, shape, strides, dtype,
+                  _CPU if int(kind) in (1, 3) else _CUDA, int(index), True, (x, capsule))
 
 
 def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: Optional[int] = None,
             dims: Sequence[int] = (4,)) -> Tuple[_Tensor, _Array]:
-    """A view [n0, n1, heads, features]; of three dimensions, where these are among dims, [n0, heads, features]."""
+    """A view [n0, n1, heads, features]; of three dimensions, if dims has them, [n0, heads, features]."""
     a = _look(x, name, stream)
     dtype = a.dtype if a.dtype in _DTYPES else _NUMBER.get(a.dtype)
     if dtype is None:
@@ -618,7 +651,8 @@ def _flat(x: Any) -> List[Any]:
 _C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32"}
 
 
-def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, like: Any, keep: List[Any]) -> Optional[int]:
+def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, like: Any,
+           keep: List[Any]) -> Optional[int]:
     """Address of a dense array of numbers; others, lists too, are converted where that is small work."""
     if x is None:
         return None
@@ -637,7 +671,8 @@ def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, li
             raise TypeError(f"{name} must be a dense array of {_C_NAME[kind]} on the GPU")
         torch = sys.modules["torch"]
         dtype = getattr(torch, "int64" if kind is _u64 else _C_NAME[kind])
-        moved = (x.detach() if _is_torch(x) else torch.tensor(x)).to(device=like.device, dtype=dtype).contiguous()
+        moved = x.detach() if _is_torch(x) else torch.tensor(x)
+        moved = moved.to(device=like.device, dtype=dtype).contiguous()
         if tuple(moved.shape) != shape:
             raise ValueError(f"{name} has shape {tuple(moved.shape)}, not {shape}")
         keep.append(moved)
@@ -661,7 +696,8 @@ def _empty(like: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> An
         return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
     a = _look(like, "q")
     if a.device == _CUDA:
-        raise TypeError("on a GPU arrays that are not torch's need out=, workspace=, and lse= where it is asked for")
+        raise TypeError(
+            "on a GPU arrays that are not torch's need out=, workspace=, and lse= where it is asked for")
     try:
         import numpy
     except ImportError:
@@ -671,7 +707,7 @@ def _empty(like: Any, shape: Tuple[int, ...], dtype: Optional[str] = None) -> An
     if dtype is None and hasattr(like, "__array_interface__"):
         return numpy.empty(shape, like.dtype)
     number = dtype or a.dtype
-    return numpy.empty(shape, "uint16" if number == "bfloat16" else "uint8" if number == "float8_e4m3fn" else number)
+    return numpy.empty(shape, {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}.get(number, number))
 
 
 # ------------------------------------------------------------------------------- the call
@@ -688,7 +724,7 @@ class Result(NamedTuple):
     lse: Any = None                         # [batch, q_len, heads], float32
     std_error: Any = None                   # likewise
     stats: Optional[Stats] = None
-    # vattention: an Audit for each [batch, q_len, heads], in a row; numpy.frombuffer(audit, Audit) reads them
+    # vattention: an Audit for each [batch, q_len, heads]; numpy.frombuffer(audit, Audit) reads them
     audit: Optional[C.Array] = None
 
 
@@ -734,6 +770,11 @@ def _fill(struct: C.Structure, values: Mapping[str, Any], what: str) -> None:
         setattr(struct, name, float(value) if kind in (_f32, _f64) else _integer(value, name, kind))
 
 
+def _stream(x: Any) -> Optional[int]:
+    """The address of torch's stream, or of one that is given as that."""
+    return None if x is None else int(getattr(x, "cuda_stream", x))
+
+
 class _Call:
     """The C structs of a call, and what must live as long as it runs. x: the arguments of decode()."""
 
@@ -743,7 +784,7 @@ class _Call:
         self.error: Optional[BaseException] = None                # of a callback
         a = self.a = _Attention()
         self.o = _Options()
-        self.stream: Optional[int] = None if x["stream"] is None else int(getattr(x["stream"], "cuda_stream", x["stream"]))
+        self.stream = _stream(x["stream"])
         a.q, q = _tensor(x["q"], "q", x["q_layout"], stream=self.stream, dims=(3, 4))
         a.k, k = _tensor(x["k"], "k", x["kv_layout"], stream=self.stream)
         a.v, v = _tensor(x["v"], "v", x["kv_layout"], stream=self.stream)
@@ -770,7 +811,8 @@ class _Call:
             out = _empty(self.like, (*sizes, a.v.shape[3]))
             if isinstance(self.like, View):
                 out = View(out, self.like.dtype)
-        a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream, dims=(len(q.shape),))
+        a.out, found = _tensor(out, "out", x["q_layout"], out=True, stream=self.stream,
+                               dims=(len(q.shape),))
         if (found.device, found.gpu) != (self.device, self.gpu):
             raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
         self.keep.append(found.owner)
@@ -781,7 +823,8 @@ class _Call:
                 found = _look(made, name, self.stream)
                 if (found.shape, found.dtype, found.device, found.dense(), found.writable) != (
                         self.rows, "float32", self.device, True, True):
-                    raise ValueError(f"{name} is not a dense writable float32 array of shape {self.rows} where q is")
+                    raise ValueError(
+                        f"{name} is not a dense writable float32 array of shape {self.rows} where q is")
                 self.keep.append(found.owner)
                 setattr(a, name, found.pointer or None)
                 self.results[name] = made
@@ -791,8 +834,8 @@ class _Call:
 
     def _attention(self, batch: int, heads: int) -> None:
         x, a = self.x, self.a
-        _fill(a, {name: x[name] for name in ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_key")},
-              "decode")
+        names = ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_key")
+        _fill(a, {name: x[name] for name in names}, "decode")
         for name in ("seq_lens", "context_lens", "proxy_lens"):
             setattr(a, name, self._pointer(x[name], C.c_int32, (batch,), name))
         for name in ("sinks", "alibi_slopes"):
@@ -807,7 +850,7 @@ class _Call:
         if proxy is not None:
             found = _look(proxy, "proxy", self.stream)
             size = self.lib.santa_proxy_size(C.byref(a))
-            if found.device != self.device or not found.dense() or math.prod(found.shape) * _ITEM[found.dtype] < size:
+            if found.device != self.device or not found.dense() or found.nbytes() < size:
                 raise ValueError(f"proxy is not a dense array of {size} bytes where q is")
             self.keep.append(found.owner)
             a.proxy = found.pointer
@@ -819,13 +862,15 @@ class _Call:
 
     def _options(self, batch: int) -> None:
         x, o = self.x, self.o
-        _fill(o, {name: x[name] for name in ("num_samples", "top_p", "tile_size", "num_combs", "dense_below", "bernoulli_draws",
-                                             "seed", "offset", "num_threads", "item_begin", "item_end")}, "decode")
+        names = ("num_samples", "top_p", "tile_size", "num_combs", "dense_below", "bernoulli_draws", "seed",
+                 "offset", "num_threads", "item_begin", "item_end")
+        _fill(o, {name: x[name] for name in names}, "decode")
         method = x["method"]
         if isinstance(method, str):
             o.method = self.lib.santa_method_from_name(method.replace("_", "-").encode())
             if not self.lib.santa_method_traits(o.method):
-                raise SantaError(_status("SANTA_ERR_METHOD"), f"{method!r} is none of {', '.join(methods())}")
+                raise SantaError(_status("SANTA_ERR_METHOD"),
+                                 f"{method!r} is none of {', '.join(methods())}")
         else:
             o.method = _integer(method, "method", _i32)
         o.scores = _enum("SANTA_SCORES_", x["scores"], "scores")
@@ -855,15 +900,15 @@ class _Call:
         elif callable(heavy):
             head_dim = self.a.q.shape[3]
 
-            def predict(_user: Any, batch: int, row: int, head: int, q: Any, begin: int, end: int, count: int,
-                        index: Any) -> int:
+            def predict(_user: Any, batch: int, row: int, head: int, q: Any, begin: int, end: int,
+                        count: int, index: Any) -> int:
                 try:
                     keys = [_integer(key, "a heavy key", C.c_int32)
                             for key in heavy(batch, row, head, q[:head_dim], begin, end, count)][:count]
                     for i, key in enumerate(keys):
                         index[i] = key
                     return len(keys)
-                except BaseException as error:                  # cannot pass through C: raised behind the call
+                except BaseException as error:  # cannot pass through C: raised behind the call
                     self.error = self.error or error
                     return 0
             v.heavy = _Heavy(predict)
@@ -922,7 +967,7 @@ class _Call:
         if found.device != self.device or not found.dense() or not found.writable:
             raise ValueError("workspace is not a dense writable array where q is")
         self.keep.append(found.owner)
-        return found.pointer, math.prod(found.shape) * _ITEM[found.dtype]
+        return found.pointer, found.nbytes()
 
     def _run_cuda(self) -> Result:
         """Enqueues the call; waits for it only where stats are wanted."""
@@ -943,9 +988,11 @@ class _Call:
             stream = (torch.cuda.current_stream(device) if self.stream is None else
                       torch.cuda.ExternalStream(self.stream, device))
             self.o.stream = stream.cuda_stream
-            with torch.cuda.stream(stream):                      # its allocator then frees in the order of this stream
+            with torch.cuda.stream(stream):  # its allocator then frees in the order of this stream
                 size = self.size()
-                pinned = torch.empty(C.sizeof(Stats), dtype=torch.uint8, pin_memory=True) if self.x["stats"] else None
+                pinned = None
+                if self.x["stats"]:
+                    pinned = torch.empty(C.sizeof(Stats), dtype=torch.uint8, pin_memory=True)
                 counts = None if pinned is None else pinned.data_ptr()
                 if self.x["workspace"] is None:
                     with _workspace((str(device), stream.cuda_stream), size,
@@ -970,7 +1017,8 @@ def _status(name: str) -> int:
     return next(i for i in range(1000) if lib.santa_status_name(i) == name.encode())
 
 
-def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: Any, keep: List[Any]) -> None:
+def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: Any,
+               keep: List[Any]) -> None:
     if block_table is None:
         return
     if isinstance(block_table, (list, tuple)):
@@ -990,19 +1038,22 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
 
 
 def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Union[bool, Array] = False,
-           std_error: Union[bool, Array] = False, stats: bool = False, q_layout: str = "NHD", kv_layout: str = "NHD",
-           seq_lens: Optional[Numbers] = None, block_table: Optional[Numbers] = None, sm_scale: float = 0.0,
-           k_scale: float = 0.0, v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
+           std_error: Union[bool, Array] = False, stats: bool = False, q_layout: str = "NHD",
+           kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None,
+           block_table: Optional[Numbers] = None, sm_scale: float = 0.0, k_scale: float = 0.0,
+           v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
            sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
-           context_lens: Optional[Numbers] = None, proxy: Union["Proxy", Array, None] = None, proxy_bits: int = 0,
-           proxy_lens: Optional[Numbers] = None, buckets: Optional["Buckets"] = None, method: Union[str, int] = "dense",
-           num_samples: int = 0, top_p: float = 0.0, tile_size: int = 0, stash: Union[str, int] = "default", num_combs: int = 0,
-           dense_below: int = 0, scores: Union[str, int] = "exact", bernoulli_draws: int = 0, seed: int = 0, offset: int = 0,
-           seeds: Optional[Numbers] = None, offsets: Optional[Numbers] = None, request_ids: Optional[Numbers] = None,
-           vattention: Optional[Mapping[str, Any]] = None, proxy_options: Optional[Mapping[str, Any]] = None,
-           saap: Optional[Mapping[str, Any]] = None, isa: Union[str, int] = "auto", num_threads: int = 0,
-           parallel_for: Optional[ParallelFor] = None, item_begin: int = 0, item_end: int = 0,
-           stream: Any = None, workspace: Optional[Array] = None) -> Result:
+           context_lens: Optional[Numbers] = None, proxy: Union["Proxy", Array, None] = None,
+           proxy_bits: int = 0, proxy_lens: Optional[Numbers] = None, buckets: Optional["Buckets"] = None,
+           method: Union[str, int] = "dense", num_samples: int = 0, top_p: float = 0.0, tile_size: int = 0,
+           stash: Union[str, int] = "default", num_combs: int = 0, dense_below: int = 0,
+           scores: Union[str, int] = "exact", bernoulli_draws: int = 0, seed: int = 0, offset: int = 0,
+           seeds: Optional[Numbers] = None, offsets: Optional[Numbers] = None,
+           request_ids: Optional[Numbers] = None, vattention: Optional[Mapping[str, Any]] = None,
+           proxy_options: Optional[Mapping[str, Any]] = None, saap: Optional[Mapping[str, Any]] = None,
+           isa: Union[str, int] = "auto", num_threads: int = 0, parallel_for: Optional[ParallelFor] = None,
+           item_begin: int = 0, item_end: int = 0, stream: Any = None,
+           workspace: Optional[Array] = None) -> Result:
     """Attention for every query row: santa_decode. What zero means is in santa.h; here is what differs.
 
     q            [batch, q_len, heads, head_dim], or [batch, heads, head_dim]: then so are the results
@@ -1010,19 +1061,21 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
                  float32, float16, bfloat16, k and v also float8_e4m3fn; others by View. Any strides
     q_layout     "HND": q and out are [batch, heads, q_len, head_dim] instead, as in torch
     kv_layout    "HND": k and v are [batch, kv_heads, len, head_dim] (or pages so)
-    out          where to write, of any strides; None: a new array like q (NumPy's for other packages on a CPU)
+    out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
     lse, std_error   True: make an array; an array: write there, float32 [batch, q_len, heads]
     stats        True: count what was read. On a GPU this waits for the call
-    seq_lens, context_lens, proxy_lens, seeds, offsets, request_ids: [batch]; block_table: [batch, max_pages];
-                 sinks, alibi_slopes: [heads]. Lists or arrays; no copy of dense ones of the C type
+    seq_lens, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
+    block_table: [batch, max_pages];  sinks, alibi_slopes: [heads]
+                 lists or arrays; dense ones of the C type are not copied
     causal       False: a row sees all keys, also later ones
     method       a name of methods(); "top_k" is "top-k"
     scores       "exact", "bernoulli_iid", "bernoulli_strat", "group_iid", "group_strat", "q8", "proxy"
     stash        "default", "f32", "f16", "u8";    isa: "auto", "scalar", "avx2", "avx512", "neon"
     proxy        a Proxy, or the bytes of one (then proxy_bits, too); drawn from with scores="proxy"
     vattention   a dict of sink_tokens, local_tokens, heavy_tokens, base_samples, epsilon, delta,
-                 guarantee ("denominator", "full"), bound ("clt", "hoeffding"), audit (True: Result.audit) and
-                 heavy, a function (batch, row, head, query, begin, end, count) -> at most count keys
+                 guarantee ("denominator", "full"), bound ("clt", "hoeffding"), audit (True:
+                 Result.audit) and heavy, a function (batch, row, head, query, begin, end, count)
+                 that returns at most count keys
     proxy_options    a dict of sink_tokens, local_tokens, rescue_keys, rescue_above, exact_above
     saap         a dict of num_probes, sink_tokens, local_tokens, uniform_share, measure_mass
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
@@ -1072,7 +1125,7 @@ class Proxy:
         # 0 bytes: room for less than a block of keys, which decode() reads exactly
         self.data = _empty(k, (max(self.size, 64),), "uint8") if data is None else data
         found = _look(self.data, "data")
-        if found.device != self._device or not found.dense() or math.prod(found.shape) * _ITEM[found.dtype] < self.size:
+        if found.device != self._device or not found.dense() or found.nbytes() < self.size:
             raise ValueError(f"data is not a dense array of {self.size} bytes where k is")
 
     def _attention(self) -> Tuple[_Attention, int]:
@@ -1092,7 +1145,7 @@ class Proxy:
         a.q = _Tensor(dtype=0, device=self._device, shape=(_i64 * 4)(batch, 1, a.k.shape[2], a.k.shape[3]))
         a.seq_lens = _array(seq_lens, C.c_int32, (batch,), "seq_lens", self._device, self.k, keep)
         a.proxy = _look(self.data, "data").pointer
-        where = None if stream is None else int(getattr(stream, "cuda_stream", stream))
+        where = _stream(stream)
         if self._device == _CUDA and where is None and _is_torch(self.k):
             where = sys.modules["torch"].cuda.current_stream(self.k.device).cuda_stream
         status = getattr(self._lib, name)(C.byref(a), *numbers, where)
@@ -1102,13 +1155,15 @@ class Proxy:
     def encode(self, start: int = 0, stop: Optional[int] = None, *, seq_lens: Optional[Numbers] = None,
                block_table: Optional[Numbers] = None, stream: Any = None) -> None:
         """Encodes keys start .. stop - 1 (None: the last) of each sequence: santa_proxy_encode."""
-        self._call("santa_proxy_encode", _integer(start, "start"), 2**31 - 1 if stop is None else _integer(stop, "stop"),
-                   seq_lens=seq_lens, block_table=block_table, stream=stream)
+        self._call("santa_proxy_encode", _integer(start, "start"),
+                   2**31 - 1 if stop is None else _integer(stop, "stop"), seq_lens=seq_lens,
+                   block_table=block_table, stream=stream)
 
-    def append(self, count: int = 1, *, seq_lens: Optional[Numbers] = None, block_table: Optional[Numbers] = None,
-               stream: Any = None) -> None:
+    def append(self, count: int = 1, *, seq_lens: Optional[Numbers] = None,
+               block_table: Optional[Numbers] = None, stream: Any = None) -> None:
         """Encodes the last count keys of each sequence, seq_lens with them: santa_proxy_append."""
-        self._call("santa_proxy_append", _integer(count, "count"), seq_lens=seq_lens, block_table=block_table, stream=stream)
+        self._call("santa_proxy_append", _integer(count, "count"), seq_lens=seq_lens,
+                   block_table=block_table, stream=stream)
 
 
 class Buckets:
@@ -1124,9 +1179,10 @@ class Buckets:
     paged k wants batch and max_pages. size: bytes of the index; index: them.
     """
 
-    def __init__(self, k: Array, centroids: Array, *, w1: Optional[Array] = None, b1: Optional[Array] = None,
-                 w2: Optional[Array] = None, b2: Optional[Array] = None, key_norm: float = 0.0, slots: Optional[Numbers] = None,
-                 num_slots: int = 0, kv_layout: str = "NHD", batch: Optional[int] = None, max_pages: int = 0) -> None:
+    def __init__(self, k: Array, centroids: Array, *, w1: Optional[Array] = None,
+                 b1: Optional[Array] = None, w2: Optional[Array] = None, b2: Optional[Array] = None,
+                 key_norm: float = 0.0, slots: Optional[Numbers] = None, num_slots: int = 0,
+                 kv_layout: str = "NHD", batch: Optional[int] = None, max_pages: int = 0) -> None:
         self.k, self.kv_layout, self.q, self.slots = k, kv_layout, None, slots
         self.q_layout, self._max_pages = "NHD", _integer(max_pages, "max_pages")
         t = _tensor(k, "k", kv_layout)[0]
@@ -1139,7 +1195,9 @@ class Buckets:
         if any(weights) != all(weights):
             raise ValueError("w1, b1, w2 and b2 go together")
         hidden = _look(w1, "w1").shape[1] if w1 is not None else 0
-        self._weights: Dict[str, int] = {"num_buckets": count, "hidden": hidden, "num_slots": _integer(num_slots, "num_slots")}
+        self._weights: Dict[str, int] = {
+            "num_buckets": count, "hidden": hidden, "num_slots": _integer(num_slots, "num_slots")
+        }
         self._keep: List[Any] = []
         dtype = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype, "")
         for name, array, shape, of_type in (("centroids", centroids, (kv_heads, count, head_dim), True),
@@ -1152,7 +1210,8 @@ class Buckets:
             found = _look(array, name)
             there = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype)
             if found.shape != shape or not found.dense() or there != (dtype if of_type else "F32"):
-                raise ValueError(f"{name} is not a dense array of shape {shape} and {dtype.lower() if of_type else 'f32'}")
+                raise ValueError(f"{name} is not a dense array of shape {shape} and "
+                                 f"{dtype.lower() if of_type else 'f32'}")
             self._keep.append(found.owner)
             self._weights[name] = found.pointer
         self._weights["dtype"] = _DTYPES.index(dtype)
@@ -1186,9 +1245,9 @@ class Buckets:
         a.buckets = C.pointer(self._struct(self._batch, keep))
         return a
 
-    def assign(self, keys: Array, start: int = 0, *, seq_lens: Optional[Numbers] = None, block_table: Optional[Numbers] = None,
-               num_threads: int = 0) -> None:
-        """Puts keys start, start + 1, .. into the index; start = -1: the last ones: santa_buckets_assign."""
+    def assign(self, keys: Array, start: int = 0, *, seq_lens: Optional[Numbers] = None,
+               block_table: Optional[Numbers] = None, num_threads: int = 0) -> None:
+        """Puts keys start, start + 1, .. into the index, -1: the last ones: santa_buckets_assign."""
         keep: List[Any] = []
         a = self._attention(seq_lens, block_table, keep)
         t = _tensor(keys, "keys", self.kv_layout)[0]
@@ -1200,8 +1259,9 @@ class Buckets:
     def find(self, slot: int, kv_head: int, key: int) -> int:
         """The bucket of a key of slot's sequence, -1 if it is in none: santa_buckets_find."""
         keep: List[Any] = []
-        return self._lib.santa_buckets_find(C.byref(self._attention(None, None, keep)), _integer(slot, "slot"),
-                                            _integer(kv_head, "kv_head"), _integer(key, "key"))
+        return self._lib.santa_buckets_find(C.byref(self._attention(None, None, keep)),
+                                            _integer(slot, "slot"), _integer(kv_head, "kv_head"),
+                                            _integer(key, "key"))
 
 
 def _thread_options(num_threads: int) -> _Options:
@@ -1216,15 +1276,17 @@ def _thread_options(num_threads: int) -> _Options:
 def kmeans(x: Array, num_buckets: int, *, iterations: int = 0, seed: int = 0, num_threads: int = 0) -> Any:
     """Centroids [num_buckets, d] of the rows of x [n, d], float32, by spherical k-means: santa_kmeans."""
     a, lib = _look(x, "x"), _library(False)
-    if len(a.shape) != 2 or a.dtype != "float32" or a.device != _CPU or a.shape[1] > 1 and a.strides[1] != 1:
+    if (len(a.shape) != 2 or a.dtype != "float32" or a.device != _CPU
+            or a.shape[1] > 1 and a.strides[1] != 1):
         raise TypeError("x is not [n, d] float32 on the CPU with adjacent features")
     (n, d), buckets = a.shape, _integer(num_buckets, "num_buckets")
     size = lib.santa_kmeans_workspace_size(n, d, buckets)
     memory = (C.c_char * max(size, 1))()
     made = _empty(x, (max(buckets, 0), d), "float32")
-    status = lib.santa_kmeans(a.pointer, n, a.strides[0] if n > 1 else d, d, buckets, _integer(iterations, "iterations"),
-                              _integer(seed, "seed", _u64), _look(made, "centroids").pointer,
-                              C.byref(_thread_options(num_threads)), C.addressof(memory), size)
+    status = lib.santa_kmeans(a.pointer, n, a.strides[0] if n > 1 else d, d, buckets,
+                              _integer(iterations, "iterations"), _integer(seed, "seed", _u64),
+                              _look(made, "centroids").pointer, C.byref(_thread_options(num_threads)),
+                              C.addressof(memory), size)
     if status:
         raise SantaError(status)
     return made
@@ -1245,7 +1307,8 @@ def _self_check() -> int:
     dense = decode(q, k, v, lse=True)
     for h in range(heads):
         g = h // (heads // kv_heads)
-        p = [math.exp(sum(q[0, 0, h, i] * k[0, j, g, i] for i in range(d)) / math.sqrt(d)) for j in range(n)]
+        s = [sum(q[0, 0, h, i] * k[0, j, g, i] for i in range(d)) / math.sqrt(d) for j in range(n)]
+        p = [math.exp(x) for x in s]
         want += [sum(p[j] * v[0, j, g, i] for j in range(n)) / sum(p) for i in range(d)]
         worst = max(worst, abs(dense.lse[0, 0, h] - math.log(sum(p))))
     worst = max([worst] + [abs(dense.out[0, 0, i // d, i % d] - x) for i, x in enumerate(want)])
