@@ -24,6 +24,7 @@
      stash             in how many bits exp(score) is kept until the draw
      proxy             a copy of K in 4 or 2 bits to draw from: less than half of the bytes
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
+     recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -348,6 +349,27 @@
    mass that is spread over all: take both. Draws want no long window; without them take 512 local
    tokens and more.
    Training queries must look like those that are asked later: examples/saap has the numbers.
+
+   >>recipes
+
+   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
+   - Your own list of keys, one for all heads: pages of one token.
+         a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
+         a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
+     Exact attention over the list, or a method that draws from it. lse merges it with other keys
+     (santa_merge). Causal, window and ALiBi count places in the list.
+   - A list for each KV head: the KV heads are the batch, a page is a token of one of them.
+         a.q = santa_view(q, type, kv_heads, 1, group, d);                 a.out likewise
+         a.k = santa_view(k, type, n * kv_heads, 1, 1, d);                 a.v likewise
+         table[h][i] = list[h][i] * kv_heads + h;  a.seq_lens = counts;
+   - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
+   - Left padding: a.kv_start = start;
+   - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
+         a.v = a.k;  a.v.shape[3] = latent;
+   - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
+     Exact attention reads it by dot products; draws touch a cache line for each number.
+   - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
+     q_len = the drafted rows, causal = 1: it reads K and V once for all of them.
 
    >>options
 
@@ -8469,7 +8491,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     santa_struct_size. Query rows share a pass over K.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290.
+                    itself, delta below 1e-290. tile_size of a method without tiles is
+                    SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.

@@ -106,7 +106,7 @@ class _Buckets(_Struct):
 
 
 class _Attention(_Struct):
-    _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens block_table",
+    _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens kv_start block_table",
                        _i64, "max_pages block_table_stride",
                        _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window",
                        _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
@@ -836,7 +836,7 @@ class _Call:
         x, a = self.x, self.a
         names = ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_key")
         _fill(a, {name: x[name] for name in names}, "decode")
-        for name in ("seq_lens", "context_lens", "proxy_lens"):
+        for name in ("seq_lens", "kv_start", "context_lens", "proxy_lens"):
             setattr(a, name, self._pointer(x[name], C.c_int32, (batch,), name))
         for name in ("sinks", "alibi_slopes"):
             setattr(a, name, self._pointer(x[name], _f32, (heads,), name))
@@ -1039,7 +1039,7 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
 
 def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Union[bool, Array] = False,
            std_error: Union[bool, Array] = False, stats: bool = False, q_layout: str = "NHD",
-           kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None,
+           kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None, kv_start: Optional[Numbers] = None,
            block_table: Optional[Numbers] = None, sm_scale: float = 0.0, k_scale: float = 0.0,
            v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
            sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
@@ -1064,7 +1064,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
     lse, std_error   True: make an array; an array: write there, float32 [batch, q_len, heads]
     stats        True: count what was read. On a GPU this waits for the call
-    seq_lens, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
+    seq_lens, kv_start, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
     block_table: [batch, max_pages];  sinks, alibi_slopes: [heads]
                  lists or arrays; dense ones of the C type are not copied
     causal       False: a row sees all keys, also later ones

@@ -542,6 +542,7 @@ REFUSED = {  # option: a wrong value, the status, and what else the call needs
     "soft_cap": (-1.0, "SOFT_CAP", {}), "causal": (2, "CAUSAL", {}), "window": (-1, "WINDOW", {}),
     "sinks": ([0, 0, float("nan"), 0], "SINKS", {}), "alibi_slopes": ([0, 0, 0, float("inf")], "ALIBI", {}),
     "first_key": (-1, "FIRST_KEY", {}), "context_lens": ([300, 10], "CONTEXT_LEN", {}),
+    "kv_start": ([0, -1], "KV_START", {}),
     "proxy": (None, "PROXY_NULL", {"method": "sys", "scores": "proxy"}),
     "proxy_bits": (3, "PROXY_BITS", {"method": "sys", "scores": "proxy"}),
     "proxy_lens": ([0, -1], "PROXY_LEN", {"method": "sys", "scores": "proxy", "proxy": "make"}),
@@ -586,8 +587,8 @@ def test_every_option_is_checked_by_the_library():
         e = raises(santa.SantaError, santa.decode, q, k, v, name=name, **{**also, option: value})
         assert isinstance(e, ValueError) and e.status > 0 and str(e).startswith(f"SANTA_ERR_{name}: "), e
         raises(santa.SantaError, santa.workspace_size, q, k, v, name=name, **
-               {**also, option: value}) if option not in ("seq_lens", "block_table", "context_lens",
-                                                          "proxy_lens", "sinks", "alibi_slopes",
+               {**also, option: value}) if option not in ("seq_lens", "kv_start", "block_table",
+                                                          "context_lens", "proxy_lens", "sinks", "alibi_slopes",
                                                           "proxy") else None
     needs = {
         "vattention": {"method": "vattention"},
