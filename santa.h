@@ -26,6 +26,7 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
+     recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -388,6 +389,27 @@
    mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
+
+   >>recipes
+
+   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
+   - Your own list of keys, one for all heads: pages of one token.
+         a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
+         a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
+     Exact attention over the list, or a method that draws from it. lse merges it with other keys
+     (santa_merge). Causal, window and ALiBi count places in the list.
+   - A list for each KV head: the KV heads are the batch, a page is a token of one of them.
+         a.q = santa_view(q, type, kv_heads, 1, group, d);                 a.out likewise
+         a.k = santa_view(k, type, n * kv_heads, 1, 1, d);                 a.v likewise
+         table[h][i] = list[h][i] * kv_heads + h;  a.seq_lens = counts;
+   - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
+   - Left padding: a.kv_start = start;
+   - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
+         a.v = a.k;  a.v.shape[3] = latent;
+   - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
+     Exact attention reads it by dot products; draws touch a cache line for each number.
+   - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
+     q_len = the drafted rows, causal = 1: it reads K and V once for all of them.
 
    >>options
 
@@ -1639,8 +1661,10 @@ typedef struct santa__kernels {
    such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
+#define SANTA__UNROLL_A_FEW
 #else
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
+#define SANTA__UNROLL_A_FEW _Pragma("GCC unroll 4")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
@@ -1662,8 +1686,8 @@ typedef struct santa__kernels {
    chunk, stride: from head to head
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
-   SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a
-   row becomes floats first, by santa__unpack. */
+   SANTA__BY_STRIP: 0: code for each type. 1: only for f32; of the others a strip of a row becomes
+   floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* The queries of a group as the kernels want them, so that one pointer serves all heads: for
@@ -1830,6 +1854,11 @@ static void santa__unpack_f16(const char *SANTA__RESTRICT row, float *SANTA__RES
     }
 }
 
+static void santa__unpack_bf16(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
+    int i;
+    for (i = 0; i < SANTA__PACK; i++) f[i] = santa__from_bits((uint32_t)santa__u16(row + 2 * i) << 16);
+}
+
 static void santa__unpack_e4m3(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
     int i;
     for (i = 0; i < SANTA__PACK; i++) {
@@ -1850,6 +1879,7 @@ static void santa__unpack_q8_0(const char *SANTA__RESTRICT row, float *SANTA__RE
 static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
     if (t == SANTA_F32) return row;
     if (t == SANTA_F16) santa__unpack_f16(row, f);
+    else if (t == SANTA_BF16) santa__unpack_bf16(row, f);
     else if (t == SANTA_E4M3) santa__unpack_e4m3(row, f);
     else santa__unpack_q8_0(row, f);
     return (const char *)f;
@@ -8740,19 +8770,59 @@ SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int
     return SANTA__ISA(vrow)(t, tmp, 0);
 }
 
-/* sum[g * rows + i] += q_g . row_i over the features from c on, fewer than SANTA__PACK. */
-SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int64_t at, int rows,
-                                               int64_t c, int64_t d, const char *q, int heads, float *sum) {
-    int i, g;
-    for (; c < d; c += SANTA__LANES, q += SANTA__LANES * sizeof(float))
-        for (i = 0; i < rows; i++) {
-            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i] + at, c)
-                                                     : SANTA__ISA(vrow_tail)(t, row[i] + at, c, d - c);
-            for (g = 0; g < heads; g++) {
-                const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK);
-                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, y));
+/* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at run
+   time is tested once for all of them, one by one: a jump through a table costs more. */
+SANTA__INLINE void SANTA__ISA(vrows)(santa_dtype t, const char *const *row, int64_t at, int64_t c, int n,
+                                     SANTA__V *x) {
+    int i;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    if (t == SANTA_##id) {                                                                                 \
+        SANTA__UNROLL                                                                                      \
+        for (i = 0; i < n; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, row[i] + at, c);                       \
+        return;                                                                                            \
+    }
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
+}
+
+SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t c, int n, SANTA__V *x) {
+    int i;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    if (t == SANTA_##id) {                                                                                 \
+        SANTA__UNROLL                                                                                      \
+        for (i = 0; i < n; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, row, c + i * SANTA__LANES);            \
+        return;                                                                                            \
+    }
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
+}
+
+/* Adds the products of the features behind the last whole strip to all scores, which then get
+   their unit. In a pass of its own, since a call among the products costs them registers. */
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int n,
+                                                               int64_t d, const santa__queries *x) {
+    const int64_t whole = d / SANTA__PACK * SANTA__PACK;
+    int64_t h, g, c;
+    int i;
+    for (h = 0; h < x->heads; h++)
+        for (i = 0; i < n; i++)
+            for (c = whole; c < d; c += SANTA__LANES) {
+                const char *r = row[i] + x->at + h * x->k_step,
+                           *q = x->q + h * x->q_step + whole / SANTA__PACK * x->q_strip;
+                const SANTA__V y = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, r, c)
+                                                         : SANTA__ISA(vrow_tail)(t, r, c, d - c);
+                for (g = 0; g < x->group; g++) {
+                    const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)(q + g * SANTA__PACKED)
+                                                        + (c - whole));
+                    float *s = x->s + h * x->s_step + g * x->s_stride + i;
+                    *s += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(y, z));
+                    if (c + SANTA__LANES >= d) *s *= santa__unit(t);
+                }
             }
-        }
 }
 
 #ifndef SANTA__DOT_BF16                      /* for the text below, never run */
@@ -8765,17 +8835,19 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 
 /* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's
    products, since all at once would fill the CPU's queue of loads, and some would be dropped. A
-   compiler that may move them brings them together: up to half slower from memory. For f32 the
-   tests of an unrolled loop, taken or not, measured better than a loop. */
-SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
+   compiler that may move them brings them together: up to half slower from memory. For four heads
+   in f32 the tests of an unrolled loop, taken or not, measured better than a loop. */
+SANTA__INLINE void SANTA__ISA(send)(int unrolled, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
-    if (!coming) return;
-    if (t != SANTA_F32) {
+    if (unrolled) {
+        if (!coming) return;
+        SANTA__UNROLL_A_FEW
         for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
-    } else {
-        SANTA__UNROLL
-        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+        return;
     }
+    if (i * 64 >= bytes) return;
+    SANTA__PREFETCH(coming + i * 64);
+    for (b = (i + of) * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
 }
 
 /* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n
@@ -8789,14 +8861,16 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
-        SANTA__UNROLL
-        for (k = 0; k < rows; k++)
-            x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u))
-                         : SANTA__ISA(vrow)(t, r[k] + at, u);
+        if (pairs) {
+            SANTA__UNROLL
+            for (k = 0; k < rows; k++)
+                x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u));
+        } else SANTA__ISA(vrows)(t, r, at, u, rows, x);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
-            SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
+            SANTA__ISA(send)
+            (heads == 4 && t == SANTA_F32, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
             if (heads == 2 && g > 0 && one) continue;
             y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
             SANTA__KEEP_ORDER();
@@ -8866,14 +8940,16 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
             SANTA__UNROLL
             for (c = 0; c < all; c += step) {
                 const char *p = NULL;
+                int64_t lines = 0;
                 if (sent++ < rows) {
                     const int last = ++next_head == cycle;
                     p = *coming + next;
+                    lines = bytes;
                     coming += last;
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (integers || by_strip || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
+                if (integers || by_strip || c >= whole) SANTA__ISA(send)(0, p, lines, 0, 1);
                 if (c >= whole) continue;
                 if (integers)
                     SANTA__ISA(dot_quants)
@@ -8883,15 +8959,14 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                     const char *f[8];
                     for (k = 0; k < rows; k++) f[k] = santa__unpack(t, r[k] + at, strip[k]);
                     SANTA__ISA(dot_strip)(SANTA_F32, 0, f, 0, rows, q, heads, one, NULL, 0, acc);
-                } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, bytes, acc);
+                } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, lines, acc);
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_strip;
             }
             if (integers && whole < d) SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
-            if (!integers && whole < d)
-                SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, one ? 1 : heads, sum);
-            if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
+            if (pairs || (santa__unit(t) > 1.0f && whole == d))
+                for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
             if (i + rows <= n) {
                 SANTA__UNROLL
                 for (g = 0; g < heads; g++)
@@ -8905,49 +8980,67 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     }
 }
 
-/* by_strip: the type is known only at run time, and a strip of a row becomes floats first. */
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, const char *const *row,
-                                        int n, int64_t d, const santa__queries *x) {
-    int64_t g = 0;
-    if (d == 128 && t != SANTA_F32 && !by_strip)      /* known to the compiler; f32 was slower that way */
-        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, 128, x, 4, g);
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 4, g);
-    if (SANTA__BY_STRIP && x->group - g == 1) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 1, g);
-    else for (; g < x->group; g += 2) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 2, g);
-}
-
-/* The types become constants. A function for each: all in one leaves the compiler too few
-   registers for the inner loops. */
+/* Fours of heads, with a type that the compiler knows and the usual d, too; f32 was slower that
+   way. A function for each: all in one leaves the compiler too few registers for the inner loops,
+   and fours are what most models spend their time in. */
+#if !SANTA__BY_STRIP
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
-        SANTA__ISA(dot_type)(t, form, 0, row, n, d, x); \
+        int64_t g = 0; \
+        if (d == 128 && t != SANTA_F32) \
+            for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, 128, x, 4, g); \
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, d, x, 4, g); \
     }
-SANTA__DOT(dot_q8, SANTA_Q8_0, SANTA__INTEGERS)
-#ifdef SANTA__DOT_BF16
-SANTA__DOT(dot_bf16, SANTA_BF16, SANTA__PAIRS)
-#endif
-#if SANTA__BY_STRIP
-SANTA__DOT(dot_of_bf16, SANTA_BF16, SANTA__FLOATS)
-SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
-                                          const santa__queries *x) {
-    if (t == SANTA_BF16) SANTA__ISA(dot_of_bf16)(row, n, d, x);
-    else SANTA__ISA(dot_type)(t, SANTA__FLOATS, 1, row, n, d, x);
-}
-#else
-#define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_of_##name, SANTA_##id, SANTA__FLOATS)
+#define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_fours_##name, SANTA_##id, SANTA__FLOATS)
 SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
+SANTA__DOT(dot_fours_quants, SANTA_Q8_0, SANTA__INTEGERS)
+#ifdef SANTA__DOT_BF16
+SANTA__DOT(dot_fours_pairs, SANTA_BF16, SANTA__PAIRS)
+#endif
+#undef SANTA__DOT
+#endif
+
+/* The others, of any type, or all where there is no function for fours. */
+SANTA__INLINE void SANTA__ISA(dot_few)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
+                                       const santa__queries *x) {
+    const int few = SANTA__BY_STRIP ? 1 : 2;
+    int64_t g = SANTA__BY_STRIP ? 0 : x->group / 4 * 4;
+    if (SANTA__BY_STRIP && form == SANTA__FLOATS)
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 1, row, n, d, x, 4, g);
+    for (; g < x->group; g += few) SANTA__ISA(dot_heads)(t, form, SANTA__BY_STRIP, row, n, d, x, few, g);
+}
+
 SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
                                           const santa__queries *x) {
+#if !SANTA__BY_STRIP
     switch (t) {
-#define SANTA__X(id, name, bytes, numbers) case SANTA_##id: SANTA__ISA(dot_of_##name)(row, n, d, x); break;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    case SANTA_##id: SANTA__ISA(dot_fours_##name)(row, n, d, x); break;
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
+#endif
+    SANTA__ISA(dot_few)(t, SANTA__FLOATS, row, n, d, x);
+    if (d % SANTA__PACK != 0) SANTA__ISA(dot_rest)(t, row, n, d, x);
+}
+
+SANTA__TARGET static void SANTA__ISA(dot_q8)(const char *const *row, int n, int64_t d,
+                                             const santa__queries *x) {
+#if !SANTA__BY_STRIP
+    SANTA__ISA(dot_fours_quants)(row, n, d, x);
+#endif
+    SANTA__ISA(dot_few)(SANTA_Q8_0, SANTA__INTEGERS, row, n, d, x);
+}
+
+#ifdef SANTA__DOT_BF16
+SANTA__TARGET static void SANTA__ISA(dot_bf16)(const char *const *row, int n, int64_t d,
+                                               const santa__queries *x) {
+    SANTA__ISA(dot_fours_pairs)(row, n, d, x);
+    SANTA__ISA(dot_few)(SANTA_BF16, SANTA__PAIRS, row, n, d, x);
 }
 #endif
-#undef SANTA__DOT
 
 /* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before
    rounding). */
@@ -9046,8 +9139,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
         const char *r = row[i] + at;
         int64_t b;
         for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
-        SANTA__UNROLL
-        for (v = 0; v < vecs; v++) f[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
+        SANTA__ISA(vcolumns)(t, r, c, vecs, f);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
@@ -9106,26 +9198,54 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit,
 SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n,
                                                 int64_t dv, int heads, int64_t g0,
                                                 const santa__weights *x) {
-    const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8);
+    const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8),
+              half = vecs * SANTA__LANES > 64 ? vecs / 2 : 0;         /* for dv = 64 */
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, vecs, heads, g0, x);
+    if (half && c + half * SANTA__LANES <= dv) {
+        SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, half, heads, g0, x);
+        c += half * SANTA__LANES;
+    }
     if (c < dv)
         SANTA__ISA(accumulate_rest)
         (t, unit, row, n, dv, c, (int)SANTA__MIN((int64_t)heads, x->group - g0), g0, x);
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const char *const *row, int n,
-                                               int64_t dv, const santa__weights *weights) {
-    const santa__weights x = *weights;                                /* which acc cannot alias */
+/* As in dot: fours of heads with a type that the compiler knows, the others of any type. */
+#if SANTA__BY_STRIP
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_strip)(float unit, const char *const *row,
+                                                                       int n, int64_t dv,
+                                                                       const santa__weights *x) {
     int64_t g = 0;
-    for (; g + 4 <= x.group; g += 4) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 4, g, &x);
+    for (; g < x->group; g += 2) SANTA__ISA(accumulate_heads)(SANTA_F32, unit, row, n, dv, 2, g, x);
+}
+#else
+#define SANTA__X(id, name, bytes, numbers) \
+    SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_fours_##name)( \
+        const char *const *row, int n, int64_t dv, const santa__weights *weights) { \
+        const santa__weights x = *weights;                            /* which acc cannot alias */ \
+        const float unit = santa__unit(SANTA_##id); \
+        int64_t g = 0; \
+        for (; g + 4 <= x.group; g += 4) \
+            SANTA__ISA(accumulate_heads)(SANTA_##id, unit, row, n, dv, 4, g, &x); \
+    }
+SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_few)(santa_dtype t, const char *const *row,
+                                                                     int n, int64_t dv,
+                                                                     const santa__weights *weights) {
+    const santa__weights x = *weights;
+    const float unit = santa__unit(t);
+    int64_t g = x.group / 4 * 4;
     for (; g < x.group; g += 2) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 2, g, &x);
 }
+#endif
 
 #if SANTA__BY_STRIP
-SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const char *const *row, int n,
-                                                        int64_t dv, const santa__weights *x) {
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
+                                                 const santa__weights *x) {
     float strip[SANTA_BLOCK][SANTA__PACK];
     const char *f[SANTA_BLOCK];
     santa__weights part = *x;
@@ -9142,26 +9262,19 @@ SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const cha
                 f[i] = santa__unpack(
                     t, (const char *)memcpy(tail, row[i] + at, (size_t)santa__bytes(t, left)), strip[i]);
         }
-        SANTA__ISA(accumulate_type)(SANTA_F32, santa__unit(t), f, n, left, &part);
+        SANTA__ISA(accumulate_strip)(santa__unit(t), f, n, left, &part);
     }
-}
-
-SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
-                                                 const santa__weights *x) {
-    if (t == SANTA_BF16) SANTA__ISA(accumulate_type)(SANTA_BF16, 1.0f, row, n, dv, x);
-    else SANTA__ISA(accumulate_strips)(t, row, n, dv, x);
 }
 #else
 SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
                                                  const santa__weights *x) {
     switch (t) {
 #define SANTA__X(id, name, bytes, numbers)                                                                 \
-    case SANTA_##id:                                                                                       \
-        SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x);                   \
-        break;
+    case SANTA_##id: SANTA__ISA(accumulate_fours_##name)(row, n, dv, x); break;
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
+    SANTA__ISA(accumulate_few)(t, row, n, dv, x);
 }
 #endif
 
@@ -9531,7 +9644,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     more round in another order.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290.
+                    itself, delta below 1e-290. tile_size of a method without tiles is
+                    SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.

@@ -747,8 +747,8 @@ static void padded_left(void) {
             for (int64_t j = 0; j < start[0]; j++)
                 for (int64_t h = 0; h < 2; h++)
                     for (int64_t c = 0; c < DIM; c++) {
-                        ref_set(&p.a.k, 0, j, h, c, NAN);
-                        ref_set(&p.a.v, 0, j, h, c, NAN);
+                        ref_set(&p.a.k, 0, j, h, c, (double)NAN);
+                        ref_set(&p.a.v, 0, j, h, c, (double)NAN);
                     }
             p.a.kv_start = start;
             const char *name = santa_method_name((santa_method)method);
