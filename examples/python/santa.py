@@ -149,7 +149,8 @@ class _Options(_Struct):
                        _i64, "num_combs dense_below", _i32, "scores", _i64, "bernoulli_draws",
                        _u64, "seed offset", _ptr, "seeds offsets request_ids",
                        _VAttentionOptions, "vattention", _ProxyOptions, "proxy", _SaapOptions, "saap",
-                       _SampleAttentionOptions, "sample_attention", _i32, "isa", _i64, "num_threads", _ParallelFor, "parallel_for",
+                       _SampleAttentionOptions, "sample_attention", _i32, "isa", _i64, "num_threads",
+                       _ParallelFor, "parallel_for",
                        _ptr, "parallel_user", _i64, "item_begin item_end", _ptr, "stream")
 
 
@@ -661,7 +662,7 @@ def _flat(x: Any) -> List[Any]:
     return [y for row in x for y in _flat(row)] if isinstance(x, (list, tuple)) else [x]
 
 
-_C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32"}
+_C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32", C.c_uint8: "uint8"}
 
 
 def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, like: Any,
