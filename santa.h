@@ -2770,10 +2770,10 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
+    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -6576,6 +6576,11 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->acc = santa__part(p, dv, 4);
 }
 
+/* The plan of santa_scores where a call's is that of >>prefill: one row's. */
+static void santa__plan_row(santa__plan *p, const santa_problem *x) {
+    santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL);
+}
+
 /* The plan of a call, and the bytes of its workspace; anything past size_t is refused. */
 static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
     const int64_t rows = santa__rows_together(p), window = p->a.window;
@@ -6587,11 +6592,15 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         if (window < n - more) n = window + more;
     }
     if (santa__is_prefill(p)) {
-        if (santa__mul((uint64_t)p->group, santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v))
+        santa__plan row;
+        if (santa__mul((uint64_t)p->group, santa__add(santa__add((uint64_t)p->capacity, (uint64_t)p->head_dim),
+                                                      (uint64_t)p->head_dim_v))
             > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
+        santa__plan_row(&row, p);
         santa__plan_prefill(plan, p);
         *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), santa__set_bytes(p));
+        *total = SANTA__MAX(*total, row.total);
         *total = santa__add(*total, 63);
         return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
     }
@@ -7109,6 +7118,7 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         const santa__lane *l = &x->lane[i];
         const float *out = x->out + i / SANTA__PANEL * j->plan->dv_tile * SANTA__PANEL + i % SANTA__PANEL;
         double scale;
+        int64_t keys;
         if (l->x < 0) continue;
         scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
         for (c = 0; c < j->plan->dv; c++)
@@ -7118,10 +7128,11 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         j->stats->rows++;
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
+        keys = x->tally_m ? l->end - l->begin : read[l->x / j->group];
         j->stats->keys += l->end - l->begin;
-        j->stats->k_rows_read += read[l->x / j->group];
+        j->stats->k_rows_read += keys;
         j->stats->v_rows_read += read[l->x / j->group];
-        santa__count_features(j, read[l->x / j->group]);
+        santa__count_features(j, keys);
     }
 }
 
@@ -7235,7 +7246,7 @@ static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t bloc
    where a score is NaN or +inf. */
 static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
     const santa__job *j = &x->j;
-    const int64_t block = j->o->sample_attention.block_size;
+    const int64_t block = j->o->sample_attention.block_size, stride = j->plan->d_tile;
     float m[SANTA__PANEL], keep[SANTA__PANEL], sum[SANTA__PANEL];
     char bad[SANTA_BLOCK];
     int64_t begin, end, p, b, l;
@@ -7243,12 +7254,17 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
     santa__prefill_rows(x, from, to, 1, &begin, &end);
     for (b = 0; b * SANTA_BLOCK < end; b++) {
         const int64_t first = b * SANTA_BLOCK;
-        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first);
+        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first),
+                  skip = (int)SANTA__MAX(SANTA__MIN(begin, end) - first, 0);   /* not to be read */
         santa__sampled *y = &sampled[b];
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        santa__load_tile(j, &j->k, first + skip, n - skip, stride, x->k, bad);
+        if (skip > 0) {
+            memmove(x->k + skip * stride, x->k, (size_t)((n - skip) * stride) * sizeof *x->k);
+            memset(x->k, 0, (size_t)(skip * stride) * sizeof *x->k);
+        }
         for (p = 0; p < x->panels; p++) {
             const santa__lane *lane = x->lane + p * SANTA__PANEL;
             if (!santa__panel_sees(x, p, first, n)) continue;
@@ -7368,11 +7384,13 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     santa__sampled *sampled;
     santa_sample_audit *audit;
     double *mass, *share, sum = 0.0;
+    int is_bad = 0;
     uint8_t *sets = santa__sets_of(call, item) + h * 2 * blocks;
-    int64_t i, from, to, row, unit = 0, rows = 0, b, l, columns, slashes;
+    int64_t i, from, to, row, unit = 0, rows = 0, used, b, l, columns, slashes;
     santa__prefill_make(&x, call, work, item);
     x.is_by_head = 1;
     x.head = h;
+    used = (santa__seq_len(&call->p.a, j->batch) + block - 1) / block;
     sampled = SANTA__PART(santa__sampled, j, sampled);
     mass = SANTA__PART(double, j, set_mass);
     share = SANTA__PART(double, j, unit_mass);
@@ -7381,7 +7399,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
         for (row = from; row < to; row += SANTA_BLOCK, unit++) {
             const int64_t last = SANTA__MIN(row + SANTA_BLOCK, to);
             if (!santa__sample_unit(&x, row, last, sampled + unit * tiles))
-                santa__is_dense_of(call, item)[h] = 1;                /* so that the NaN shows */
+                santa__is_dense_of(call, item)[h] = is_bad = 1;       /* so that the NaN shows */
             santa__sample_masses(&x, sampled + unit * tiles, mass);
             for (l = 0; l < last - row && h == 0; l++) {
                 const int64_t keys = x.lane[l].end - x.lane[l].begin;
@@ -7389,9 +7407,10 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 santa__count_features(&x.j, keys);
             }
         }
-    columns = santa__choose_set(mass, blocks, call->p.o.sample_attention.alpha_columns,
+    memset(sets, 0, (size_t)(2 * blocks));
+    columns = santa__choose_set(mass, used, call->p.o.sample_attention.alpha_columns,
                                 SANTA__PART(int32_t, j, set_order), sets);
-    slashes = santa__choose_set(mass + blocks, blocks, call->p.o.sample_attention.alpha_slashes,
+    slashes = santa__choose_set(mass + blocks, used, call->p.o.sample_attention.alpha_slashes,
                                 SANTA__PART(int32_t, j, set_order), sets + blocks);
     for (i = unit = 0; santa__slice(j, i, &from, &to); i++)
         for (row = from; row < to; row += SANTA_BLOCK, unit++)
@@ -7412,6 +7431,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     audit->cost = rows > 0 ? (double)rows / (double)(call->p.q_len - santa__first_row(j)) : 0.0;
     audit->sampled_mass = rows > 0 ? sum / (double)rows : 1.0;
     audit->sampled_low = santa__low_mean(share, rows);
+    if (is_bad) audit->sampled_mass = audit->sampled_low = (double)santa__nan();
 }
 
 /* Where the mask or the sets are looked up for the rows from row on, all in one block. */
@@ -8117,6 +8137,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
+    if (call.plan.is_prefill) santa__plan_row(&call.plan, &call.p);
     santa__job_make(&j, &call, santa__align(workspace), batch, kv_head);
     j.range[0] = santa__key_range(a, batch, q_index);
     santa__job_rows(&j, q_index, 1);
