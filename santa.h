@@ -888,7 +888,8 @@ typedef struct santa_stats {
                                       pps once for the group), residual keys (vAttention) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
-    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
+    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of
+                                      dense_below; of sample-attention that ran dense */
     int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
@@ -935,8 +936,9 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
 /* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query rows has
-   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0;
-   a sequence may use fewer than q_blocks. Block b of keys begins with key b * block_size. */
+   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0,
+   both counted from first_key; a sequence may use fewer than q_blocks, and no more are written to
+   mask_out. Block b of keys begins with key b * block_size. */
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks);
 
@@ -2940,6 +2942,11 @@ static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa_method_traits(o->method) & traits) != 0;
 }
 
+/* Whether the method picks keys by their scores, which it keeps beside the masses. */
+static int santa__selects(const santa_options *o) {
+    return santa__has_traits(o, SANTA_BIASED) && !santa__has_traits(o, SANTA_SPARSE);
+}
+
 /* Bytes of one query's packed form, and as santa__pack makes it. */
 static int64_t santa__packed_bytes(int64_t d) {
     return (d + SANTA__PACK - 1) / SANTA__PACK * SANTA__PACKED;
@@ -4888,7 +4895,7 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
-            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block,
+            santa__block_mass(j->kernel, santa__selects(j->o), j[h].scores + i * p->block,
                               p->score_stride, j->queries, (int)p->block,
                               SANTA__PART(float, &j[h], block_max) + i,
                               SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
@@ -5189,7 +5196,7 @@ static int64_t santa__num_copied(const santa__job *j) {
 /* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
 static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
     const santa__part_of all = santa__copied_by_some(j);
     int64_t i, x;
@@ -5249,7 +5256,7 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, const sant
                                  int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
-    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
+    if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
@@ -5484,7 +5491,7 @@ static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
         for (i = 0; i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
         santa__score(j, santa__keys_from(NULL, from, r->end - from), (int)(to - from), x, 1,
                      s + from % SANTA_BLOCK, SANTA_BLOCK);
-        santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), s, 0, 1, SANTA_BLOCK,
+        santa__block_mass(j->kernel, santa__selects(j->o), s, 0, 1, SANTA_BLOCK,
                           max + (b - first), sum + (b - first), 0);
     }
     l->k = NULL;
@@ -5515,7 +5522,7 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
     for (i = h; i < h + heads; i++) {
         santa__copied_head *x = &head[i];
         float error = 0.0f;
-        if (!santa__has_traits(j->o, SANTA_BIASED)) x->found = santa__found_variance(x);
+        if (!santa__selects(j->o)) x->found = santa__found_variance(x);
         santa__count_guards(tally, x);
         x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
         if (!x->is_done) continue;
@@ -5542,7 +5549,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     l.weight = SANTA__PART(float, j, weight);
     l.v = &j->v;
     l.k = &j->k;
-    if (!santa__has_traits(j->o, SANTA_BIASED))
+    if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
     else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &l);
     santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
@@ -5571,7 +5578,7 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
     const santa__part_of part = santa__copied_keys(j, r);
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
@@ -6648,9 +6655,14 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
 
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks) {
+    static const uint8_t any = 0;
+    santa_options with;
     santa_problem p;
-    const santa_status s = q_blocks && k_blocks ? santa_problem_make(a, o, &p) : SANTA_ERR_NULL_ARGUMENT;
-    if (s != SANTA_OK) return s;
+    santa_status s;
+    if (!o || !q_blocks || !k_blocks) return SANTA_ERR_NULL_ARGUMENT;
+    with = *o;
+    with.sample_attention.mask = &any;           /* the shape is asked for before there is a mask */
+    if ((s = santa_problem_make(a, &with, &p)) != SANTA_OK) return s;
     *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);
     *k_blocks = santa__mask_blocks(&p);
     return SANTA_OK;
@@ -6731,7 +6743,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
@@ -8222,7 +8234,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
-        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block,
+        santa__block_mass(x.kernel, santa__selects(&o), u + b * p.block, 0, 1, x.block,
                           max + b, sum + b, 0);
     /* a sampler may use more entries than rows on its way */
     l.index = (int32_t *)(void *)(work + p.index);
