@@ -22,7 +22,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
 help:
 	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
 	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
-	@echo "make demo       a small language model decodes text, exactly and with sampled attention"
+	@echo "make demo       small language models decode text and answer questions, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
@@ -32,6 +32,7 @@ help:
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"
 	@echo "make cuda       $(BUILD)/santa_cuda.o, where nvcc is; ARCH=sm_90"
 	@echo "                cuda-test, cuda-bench (both with QUICK=1) and cuda-accuracy run on a GPU"
+	@echo "make support    what each method takes: devices, types, layouts, scores"
 	@echo "make install    the headers and santa.pc; PREFIX=/usr/local DESTDIR="
 	@echo "make clean      remove $(BUILD)/"
 
@@ -54,8 +55,11 @@ coverage:
 golden: $(BUILD)/santa_test
 	SANTA_WRITE_GOLDEN=test/golden.h $(BUILD)/santa_test golden/results
 
-demo: $(BUILD)/decode
-	$(BUILD)/decode --demo
+demo:
+	@$(MAKE) -q $(LIBRARY) >/dev/null 2>&1 || echo "compiling santa.h once, about 15 s"
+	@$(MAKE) -s --no-print-directory $(BUILD)/decode $(BUILD)/demo
+	@$(BUILD)/decode --demo
+	@$(BUILD)/demo
 
 examples: $(EXAMPLES)
 
@@ -95,10 +99,18 @@ $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
+# What santa_check takes, by method, device, type and layout.
+support: $(BUILD)/support
+	@$<
+
+$(BUILD)/support: test/cuda/support.cpp test/cuda/launched.h $(wildcard test/cuda/standin/*) santa_cuda.cu santa_cuda.h santa.h
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -Itest/cuda/standin -o $@ $<
+
 $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
@@ -121,6 +133,10 @@ $(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/program.h bench/co
 $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/llama.h examples/layer_budgets.h examples/saap.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
+
+$(BUILD)/demo: bench/accuracy/demo.c bench/accuracy/tasks.h bench/bench.h examples/llama.h santa.h $(LIBRARY)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 
 $(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/llama.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
@@ -166,4 +182,4 @@ $(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif
 
-.PHONY: FORCE help install test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean
+.PHONY: FORCE help install support test test-all sanitize mutants demo examples bench bench-compare accuracy cuda cuda-test cuda-bench cuda-accuracy clean

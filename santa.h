@@ -399,10 +399,11 @@
    SANTA_FILENAME         this file's name, default "santa.h": it includes itself for each
                           instruction set
    x86-64 (gcc, clang): scalar, AVX2 + FMA, AVX-512 (F, BW, DQ, VL, VNNI), chosen at run time
-   without any flag; arm64: NEON. Other compilers and machines run the scalar code. Where q and
-   k are both bf16 and head_dim is a multiple of 32, AVX-512 CPUs with BF16 (but Intel's, which
-   are slower that way) and arm64 compilers told of it (-march=armv8.2-a+bf16) multiply them as
-   they are, two at once: products are exact, sums f32, so give a bf16 model's q as bf16.
+   without any flag; arm64: NEON. Other compilers and machines run the scalar code: WebAssembly
+   (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a multiple of
+   32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64 compilers told of
+   it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact, sums
+   f32, so give a bf16 model's q as bf16.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -471,8 +472,7 @@ extern "C" {
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
     X(ERR_NUM_SAMPLES,         "num_samples is negative or too large")                                     \
-    X(ERR_TILE_SIZE,                                                                                       \
-      "tile_size is not 8, 16, 32 (flash only) or a positive multiple of 64, or the method has none")      \
+    X(ERR_TILE_SIZE, "tile_size is not a positive multiple of 64, for flash nor 8, 16 or 32")              \
     X(ERR_TOP_P,               "top_p is not in (0, 1]")                                                   \
     X(ERR_SCORES,              "scores is not a santa_scores_method")                                      \
     X(ERR_BERNOULLI_DRAWS,     "bernoulli_draws is negative or larger than 65536")                         \
@@ -501,7 +501,7 @@ extern "C" {
     X(ERR_Q8_0, "a q8_0 tensor wants head_dim and strides in multiples of 32, and features side by side")  \
     X(ERR_DENSE_BELOW,         "dense_below is below SANTA_AUTO")                                          \
     X(ERR_OUT_OVERLAP, "elements of out share memory: a stride does not reach over what lies within it")   \
-    X(ERR_COMBS, "num_combs is not in [0, 16], does not divide num_samples, or the method has none")       \
+    X(ERR_COMBS,  "num_combs is not in [0, 16] or does not divide num_samples; from a copy of K it is 1")  \
     X(ERR_FIRST_KEY,           "first_key is negative or above 2^31 - 1")                                  \
     X(ERR_CONTEXT_LEN,         "a context_lens entry is smaller than first_key + seq_len")                 \
     X(ERR_PROXY_NULL, "proxy is NULL: SANTA_SCORES_PROXY and santa_proxy_encode want a copy of K")         \
@@ -531,11 +531,13 @@ extern "C" {
       "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")    \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
+    X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
+    X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
@@ -545,6 +547,7 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -699,6 +702,9 @@ typedef struct santa_attention {
     float       *std_error;
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
+    const int32_t *kv_start;       /* [batch] first valid key, or NULL: 0. The keys before it (left
+                                      padding) are never read; positions still count from key 0.
+                                      CPU only */
     const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or
                                       NULL: not paged */
     int64_t      max_pages;        /* columns of block_table */
@@ -835,7 +841,10 @@ typedef struct santa_sample_attention_options {
 typedef void (*santa_task)(void *context, int64_t i);
 typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
 
-/* How. Zero everything: each zero is the default written beside it. */
+/* How. Zero everything: each zero is the default written beside it. Values out of range are refused
+   whatever the method is. What belongs to another method is not looked at, so that one set of
+   options can go from method to method; but where results would not be of the kind that was asked
+   for that is an error: tiles, combs, scores and std_error of a method that has none. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -917,6 +926,11 @@ typedef struct santa_problem {
     float   scale, v_scale;        /* sm_scale * k_scale; v_scale */
 } santa_problem;
 
+/* Structs of this file, for callers that write them in another language: see santa_struct_size. */
+#define SANTA_STRUCT_LIST(X)                                                                               \
+    X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
+    X(sample_audit) X(sample_attention_options) X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
+
 /* ------------------------------------------------------------ >>decode */
 
 /* Attention for every query row: out, and lse and std_error where asked for. workspace:
@@ -945,10 +959,16 @@ SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_opt
 /* All checks of santa_decode but the workspace's. */
 SANTADEF santa_status santa_check(const santa_attention *a, const santa_options *o);
 
-SANTADEF const char *santa_status_string(santa_status s);
+SANTADEF const char *santa_status_string(santa_status s);          /* a sentence */
+SANTADEF const char *santa_status_name(santa_status s);            /* "SANTA_OK", "SANTA_ERR_SHAPE", ... */
 SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ... */
 SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
 SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
+
+/* What a caller that cannot include this file compares before the first call: SANTA_VERSION of the
+   compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such struct. */
+SANTADEF int    santa_version(void);
+SANTADEF size_t santa_struct_size(const char *name);
 
 /* step * 65536 + layer: an offset that differs for every layer (< 65536) and step. */
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step);
@@ -1427,7 +1447,27 @@ SANTADEF const char *santa_status_string(santa_status s) {
 #undef SANTA__X
         case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
     }
-    return s > SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_string(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF const char *santa_status_name(santa_status s) {
+    switch (s) {
+#define SANTA__X(name, text) case SANTA_##name: return "SANTA_" #name;
+        SANTA_STATUS_LIST(SANTA__X)
+#undef SANTA__X
+        case SANTA_STATUS_COUNT: case SANTA_STATUS_MAX: break;
+    }
+    return (int)s > (int)SANTA_ERR_CUDA ? santa_status_name(SANTA_ERR_CUDA) : "not a santa_status";
+}
+
+SANTADEF int santa_version(void) { return SANTA_VERSION; }
+
+SANTADEF size_t santa_struct_size(const char *name) {
+    if (!name) return 0;
+#define SANTA__X(type) if (!strcmp(name, "santa_" #type)) return sizeof(santa_##type);
+    SANTA_STRUCT_LIST(SANTA__X)
+#undef SANTA__X
+    return 0;
 }
 
 SANTADEF uint64_t santa_offset(int64_t layer, int64_t step) {
@@ -2423,6 +2463,7 @@ static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_
     r.position = all - a->q.shape[1] + i;
     r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
     r.begin = a->window > 0 && r.position >= a->window ? r.position - a->window + 1 : 0;
+    if (a->kv_start) r.begin = SANTA__MAX(r.begin, (int64_t)a->kv_start[b]);
     if (r.begin > r.end) r.begin = r.end;
     return r;
 }
@@ -2600,6 +2641,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -2640,10 +2683,11 @@ static santa_status santa__check_sampler(const santa_options *o) {
         const int64_t t = o->tile_size;
         const int whole = t > 0 && t % SANTA_BLOCK == 0,
                   small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
-        if (!(traits & SANTA_TILES) || !(whole || small)) return SANTA_ERR_TILE_SIZE;
+        if (!(traits & SANTA_TILES)) return SANTA_ERR_OPTION_UNUSED;
+        if (!(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
-    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_COMBS;
+    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_OPTION_UNUSED;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
@@ -3147,10 +3191,15 @@ static void santa__needs_routed(santa__plan *p) {
     santa__plan_states(p, p->is_shared ? p->chunks : 1);
 }
 
-/* Query rows of a piece of prefill, a power of two: as many as fill some panels. */
-static int64_t santa__piece_rows(int64_t group) {
+/* Query rows of a piece of prefill, a power of two: as many as fill some panels, or one where threads
+   would wait. */
+static int64_t santa__piece_rows(const santa_problem *p) {
+    const int64_t enough = 4 * p->o.num_threads, items = p->o.item_end - p->o.item_begin;
     int64_t rows = SANTA__PIECE;
-    while (rows > 1 && rows * group > SANTA__PIECE) rows /= 2;
+    while (rows > 1 && rows * p->group > SANTA__PIECE) rows /= 2;
+    while (rows > 1 && rows * p->group > SANTA__PANEL && p->o.num_threads > 1
+           && (p->q_len + rows - 1) / rows * SANTA__MAX(items, 1) < enough)
+        rows /= 2;
     return rows;
 }
 
@@ -3199,7 +3248,7 @@ typedef struct santa__sampled {
 static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     memset(p, 0, sizeof *p);
     p->o = &x->o;
-    p->rows = santa__piece_rows(x->group);
+    p->rows = santa__piece_rows(x);
     p->queries = p->rows * x->group;
     p->n = x->capacity;
     p->d = x->head_dim;
@@ -4451,6 +4500,33 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
     }
 }
 
+/* The same for keys side by side, as in feature-major V: a feature of n keys is a row, the weights are the
+   queries to score it with. */
+static void santa__add_columns(const santa__rows *v, const santa__kernels *kernel, const char *key, int n,
+                               const float *w, int64_t w_stride, int64_t queries, const float *keep,
+                               const float *add, float *acc, int64_t acc_stride) {
+    const char *column[SANTA_BLOCK + SANTA__BEYOND_K];
+    char packed[SANTA__SLICE * SANTA_BLOCK / SANTA__PACK * SANTA__PACKED];
+    float sum[SANTA__SLICE * SANTA_BLOCK];
+    santa__queries q;
+    int64_t x, c, i, few;
+    memset(&q, 0, sizeof q);
+    q.q = packed; q.s = sum; q.heads = 1; q.group = queries; q.s_stride = SANTA_BLOCK;
+    q.q_strip = queries * SANTA__PACKED;
+    for (x = 0; x < queries; x++) santa__pack(w + x * w_stride, n, queries, packed + x * SANTA__PACKED);
+    for (c = 0; c < v->dim; c += few) {
+        few = SANTA__MIN(v->dim - c, (int64_t)SANTA_BLOCK);
+        for (i = 0; i < few + SANTA__BEYOND_K; i++)
+            column[i] = key + SANTA__MIN(c + i, v->dim - 1) * v->feature;
+        kernel->dot(v->dtype, column, (int)few, n, &q);
+        for (x = 0; x < queries; x++)
+            for (i = 0; i < few; i++) {
+                float *to = &acc[x * acc_stride + c + i];
+                *to = *to * keep[x] + add[x] * sum[x * SANTA_BLOCK + i];
+            }
+    }
+}
+
 static void santa__state_begin(santa__state *s, float *n, float *n2, int64_t dv) {
     memset(s, 0, sizeof *s);
     s->m = SANTA__MASKED;
@@ -4529,7 +4605,7 @@ enum { SANTA__NO_MOMENTS, SANTA__SPREAD, SANTA__MOMENTS };           /* none; d2
 static void santa__attend(const santa__job *j, santa__keys keys, int n, int queries, float *u, int64_t skip,
                           santa__state *const *s, int moments) {
     float keep[SANTA__SLICE], add[SANTA__SLICE], max[SANTA__SLICE], sum[SANTA__SLICE];
-    int x;
+    int x, has_columns = 0;
     j->kernel->mass(u, SANTA_BLOCK, queries, SANTA_BLOCK, max, sum, 1);
     for (x = 0; x < queries; x++) {
         santa__state_join(s[x], max[x], (double)sum[x], &keep[x], &add[x]);
@@ -4538,8 +4614,17 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
             s[x]->d2 = s[x]->d2 * (double)(keep[x] * keep[x])
                        + (double)(add[x] * add[x]) * santa__square_sum(u + x * SANTA_BLOCK, SANTA_BLOCK);
     }
-    santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n,
-                      j->v.dim);
+    if (!keys.index && !santa__is_adjacent(&j->v)) {
+        const char *row[SANTA_BLOCK];
+        santa__point(&j->v, keys, n, 0, row);
+        has_columns = santa__is_columns(&j->v, row, n);
+        if (has_columns)
+            santa__add_columns(&j->v, j->kernel, row[0] + j->v.at, n, u + skip, SANTA_BLOCK, queries, keep,
+                               add, s[0]->n, j->v.dim);
+    }
+    if (!has_columns)
+        santa__add_values(&j->v, j->kernel, keys, n, u + skip, SANTA_BLOCK, queries, keep, add, s[0]->n,
+                          j->v.dim);
     if (moments == SANTA__MOMENTS) santa__add_squares(j, keys, n, queries, u, keep, add, s);
 }
 
@@ -6991,13 +7076,17 @@ static void santa__load_panels(santa__prefill *x) {
     memset(x->out, 0, (size_t)(lanes * j->plan->dv_tile) * sizeof *x->out);
 }
 
-/* Keys first .. first + n - 1 as floats. Whether one has a number that is not finite; each key's in bad. */
-static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n, int64_t stride,
-                            float *tile, char *bad) {
-    const char *row[SANTA_BLOCK];
+/* Keys first .. first + n - 1 of those to come as floats, those that follow sent for. Whether one has a
+   number that is not finite; each key's in bad. */
+static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n,
+                            int64_t to_come, int64_t stride, float *tile, char *bad) {
+    const char *row[2 * SANTA_BLOCK];
+    const int64_t bytes = santa__bytes(r->dtype, r->dim);
+    int64_t b;
     int i, any = 0;
-    santa__point(r, santa__keys_from(NULL, first, n), n, 0, row);
+    santa__point(r, santa__keys_from(NULL, first, to_come), n, SANTA_BLOCK, row);
     for (i = 0; i < n; i++, tile += stride) {
+        for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA_BLOCK] + r->at + b);
         if (santa__is_adjacent(r)) {
             bad[i] = j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0;
         } else {
@@ -7121,7 +7210,7 @@ static float santa__row_mass(const santa__prefill *x, int64_t i) {
     return x->lane[i].bad ? santa__nan() : read + rest > 0.0 ? (float)(read / (read + rest)) : 1.0f;
 }
 
-/* Results of all lanes; counts. read: keys of each row that some head read. */
+/* Results of all lanes; counts. read: keys of each row that some head read, where they differ. */
 static void santa__panels_end(santa__prefill *x, const int64_t *read) {
     santa__job *j = &x->j;
     float *acc = SANTA__PART(float, j, acc), *mass = j->o->sample_attention.row_mass, lse;
@@ -7140,10 +7229,11 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         j->stats->rows++;
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
-        keys = x->tally_m ? l->end - l->begin : read[l->x / j->group];
+        keys = x->is_by_head ? read[l->x / j->group] : l->read;
+        j->stats->v_rows_read += keys;
+        if (x->tally_m) keys = l->end - l->begin;
         j->stats->keys += l->end - l->begin;
         j->stats->k_rows_read += keys;
-        j->stats->v_rows_read += read[l->x / j->group];
         santa__count_features(j, keys);
     }
 }
@@ -7191,18 +7281,23 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
 
 static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
+static int64_t santa__first_key(const santa__job *j) {
+    return j->p->a.kv_start ? j->p->a.kv_start[j->batch] : 0;
+}
+
 /* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
-   block and the diagonal are always there. */
-static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t r, int64_t b) {
-    if (b == 0 || b >= r) return 1;
+   block that has keys and the diagonal are always there. */
+static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, int64_t r, int64_t b) {
+    if (b <= first || b >= r) return 1;
     return sets[b] | sets[blocks + r - b] | sets[blocks + r - b - 1];
 }
 
 /* Whether the rows at work, of head h of the group, read the block of keys with key `first`. */
 static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
-    const int64_t b = first / x->j.o->sample_attention.block_size, blocks = santa__mask_blocks(x->j.p);
+    const int64_t size = x->j.o->sample_attention.block_size, b = first / size,
+                  blocks = santa__mask_blocks(x->j.p);
     if (x->mask) return x->mask[h * x->mask_step + b] != 0;
-    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, x->block, b);
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size, x->block, b);
 }
 
 static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {
@@ -7224,9 +7319,11 @@ static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
     return (int64_t *)(void *)santa__sets_of_call(call) + (item - call->p.o.item_begin) * call->p.group;
 }
 
-/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys. */
+/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys, and
+   padding before them. */
 static int64_t santa__first_row(const santa__job *j) {
-    return !j->p->a.causal ? 0 : SANTA__MAX(-santa__key_range(&j->p->a, j->batch, 0).position, 0);
+    const int64_t before = santa__first_key(j) - santa__key_range(&j->p->a, j->batch, 0).position;
+    return !j->p->a.causal ? 0 : SANTA__MIN(SANTA__MAX(before, 0), j->p->q_len);
 }
 
 /* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant, but for the
@@ -7272,7 +7369,7 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first + skip, n - skip, stride, x->k, bad);
+        santa__load_tile(j, &j->k, first + skip, n - skip, end - first - skip, stride, x->k, bad);
         if (skip > 0) {
             memmove(x->k + skip * stride, x->k, (size_t)((n - skip) * stride) * sizeof *x->k);
             memset(x->k, 0, (size_t)(skip * stride) * sizeof *x->k);
@@ -7430,7 +7527,8 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 const santa__range r = santa__key_range(&call->p.a, j->batch, l);
                 double held = 0.0;
                 for (b = 0; b * SANTA_BLOCK < r.end; b++)
-                    if (santa__in_sets(sets, blocks, r.position / block, b * SANTA_BLOCK / block))
+                    if (santa__in_sets(sets, blocks, santa__first_key(j) / block, r.position / block,
+                                       b * SANTA_BLOCK / block))
                         held += (double)sampled[unit * tiles + b].late[l - row]
                               + (double)sampled[unit * tiles + b].early[l - row];
                 share[rows++] = held;
@@ -7555,7 +7653,8 @@ static void santa__panel_tally(const santa__prefill *x, int64_t p, int64_t first
     for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
 }
 
-static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t *read) {
+/* Keys first .. first + n - 1, of so many to come. */
+static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t to_come, int64_t *read) {
     const santa__job *j = &x->j;
     const int64_t dv = j->plan->dv_tile;
     char bad[SANTA_BLOCK];
@@ -7564,11 +7663,11 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
     for (p = 0; p < x->panels; p++) {
         const int keeps = santa__panel_keeps(x, p, first);
         if (!(keeps || x->tally_m) || !santa__panel_sees(x, p, first, n)) continue;
-        if (!has_k) santa__load_tile(j, &j->k, first, n, j->plan->d_tile, x->k, bad);
+        if (!has_k) santa__load_tile(j, &j->k, first, n, to_come, j->plan->d_tile, x->k, bad);
         has_k = 1;
         if (!keeps) { santa__panel_tally(x, p, first, n); continue; }
         if (!has_v) {
-            any_bad = santa__load_tile(j, &j->v, first, n, dv, x->v, bad);
+            any_bad = santa__load_tile(j, &j->v, first, n, to_come, dv, x->v, bad);
             for (i = 0; i < n && any_bad; i++)
                 if (bad[i]) memset(x->v + i * dv, 0, (size_t)dv * sizeof *x->v);
         }
@@ -7576,7 +7675,7 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
         x->has_bad_value = bad;
         santa__panel_attend(x, p, first, n, any_bad);
     }
-    for (i = 0; i < j->rows && has_v; i++) {
+    for (i = 0; i < j->rows && has_v && x->is_by_head; i++) {
         const santa__range r = santa__key_range(&j->p->a, j->batch, j->q_index + i);
         read[i] += SANTA__MAX(SANTA__MIN(r.end, first + n) - SANTA__MAX(r.begin, first), 0);
     }
@@ -7598,7 +7697,8 @@ static void santa__prefill_piece(const santa__call *call, char *work, int64_t it
     for (b = begin / SANTA_BLOCK; b * SANTA_BLOCK < end; b++) {
         const int64_t first = SANTA__MAX(b * SANTA_BLOCK, begin),
                       last = SANTA__MIN((b + 1) * SANTA_BLOCK, end);
-        santa__prefill_tile(&x, first, (int)(last - first), read);
+        santa__prefill_tile(&x, first, (int)(last - first),
+                            x.is_by_head || x.sets ? last - first : end - first, read);
     }
     santa__panels_end(&x, read);
 }
@@ -9340,7 +9440,7 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
     }
 }
 
-SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t n, float *f) {
     const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
     int64_t c;
     int bad = 0;
@@ -9348,11 +9448,21 @@ SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64
         SANTA__V x = zero;
         if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
         else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
-        x = SANTA__ISA(vmul)(x, unit);
+        if (santa__unit(t) > 1.0f) x = SANTA__ISA(vmul)(x, unit);
         bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
         SANTA__ISA(vput)(f + c, x);
     }
     return bad;
+}
+
+SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    switch (t) {
+#define SANTA__X(id, name, bytes, numbers) \
+    case SANTA_##id: return SANTA__ISA(widen_type)(SANTA_##id, row, n, f);
+        SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    }
+    return 1;
 }
 
 /* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
@@ -9454,10 +9564,12 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); num_combs;
-                    first_key and context_lens; santa_problem, which backends now get;
-                    santa_method_from_name, santa_method_traits. Query rows share a pass over K;
-                    dense calls of 32 rows and more round in another order.
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); num_combs; first_key and
+                    context_lens; kv_start; santa_problem, which backends now get;
+                    santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
+                    santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
+                    more round in another order.
+                    V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;

@@ -4,6 +4,7 @@
                               where sampling starts to pay
      make bench QUICK=1       the same, less of it, in half a minute
      build/bench --sweep      how the cost grows with context, draws and group
+     build/bench --prefill    as many query rows as keys: exact, and sparse on planted heads
      build/bench --help       all options
    One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws,
    if not said otherwise. Every timed call works on the next window of an arena several times
@@ -15,17 +16,19 @@
 #include "bench.h"
 #include "program.h"
 
-enum { HEADS = 32, KV_HEADS = 8, SAMPLES = 128, MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 32 };
+enum { HEADS = 32, KV_HEADS = 8, MOST_HEADS = 64, SAMPLES = 128 };
+enum { MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 32 };
 
 /* ------------------------------------------------------------ settings */
 
 static struct settings {
-    int quick, sweep;
+    int quick, sweep, prefill;
     unsigned types, layouts, methods;                 /* bit i: entry i of the table                  */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];           /* ascending                                    */
+    int64_t d[MAX_LIST];                              /* --prefill only */
     int64_t heads, kv_heads;
-    int n_count, thread_count;
+    int n_count, thread_count, d_count;
     FILE *csv;
 } set;
 
@@ -240,7 +243,6 @@ static const int32_t *block_table(int64_t pages) {
     return table;
 }
 
-enum { MOST_HEADS = 64 };
 static float query[MOST_HEADS * DIM], output[MOST_HEADS * DIM];
 static uint16_t query_bf16[MOST_HEADS * DIM];
 
@@ -767,6 +769,21 @@ static void sweep(const element *e) {
     }
 }
 
+#include "prefill.h"
+
+static void prefill(const element *e) {
+    prefill_header();
+    for (int n = 0; n < set.n_count; n++)
+        for (int d = 0; d < set.d_count; d++)
+            for (int t = 0; t < set.thread_count; t++) {
+                fprintf(stderr, "\r\033[K%3d %%  prefill: %s, head_dim %lld, n %lld, %lld threads",
+                        100 * progress.done++ / progress.all, e->name, (long long)set.d[d],
+                        (long long)set.n[n], (long long)set.threads[t]);
+                prefill_cell(e, set.n[n], set.d[d], set.heads, set.kv_heads, set.threads[t],
+                             set.isa->isa, set.quick ? 1.0 : 12.0, set.csv);
+            }
+}
+
 /* ------------------------------------------------------------ options */
 
 static void usage(int code) {
@@ -774,6 +791,8 @@ static void usage(int code) {
             "  --quick         fewer cells, shorter\n"
             "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8) instead "
             "of the table; f16, NHD\n"
+            "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16, 4/1 heads\n"
+            "  --head-dims LIST  of --prefill: 64,128  [128]\n"
             "  --csv FILE      the rows as CSV\n"
             "  --n LIST        contexts: 4096,32k,1M\n"
             "  --threads LIST  1,2\n"
@@ -803,14 +822,15 @@ static void heads_in(const char *text, int64_t *heads, int64_t *kv_heads) {
 static void parse(int argc, char **argv) {
     const char *types = NULL, *places = NULL, *n = NULL, *threads = NULL, *names = NULL, *isa = "auto",
                *csv = NULL;
-    const char *heads = NULL;
+    const char *heads = NULL, *head_dims = NULL;
     const struct { const char *name; const char **value; } texts[] = {
         { "--types", &types }, { "--layouts", &places }, { "--n", &n }, { "--threads", &threads },
         { "--methods", &names },
-        { "--isa", &isa }, { "--csv", &csv }, { "--heads", &heads },
+        { "--isa", &isa }, { "--csv", &csv }, { "--heads", &heads }, { "--head-dims", &head_dims },
     };
     const struct { const char *name; int *value; } flags[] = {
-        { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--huge-pages", &huge_pages },
+        { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--prefill", &set.prefill },
+        { "--huge-pages", &huge_pages },
     };
     char processors[32];
     for (int i = 1; i < argc; i++) {
@@ -824,6 +844,12 @@ static void parse(int argc, char **argv) {
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld",
              online < 1 ? 1 : online);
+    if (set.prefill && (set.sweep || names || places)) usage(1);
+    if (!set.prefill && head_dims) usage(1);
+    if (set.prefill && !types) types = "f32,f16,bf16";
+    if (set.prefill && !n) n = set.quick ? "2k" : "2k,8k,32k";
+    set.d_count = numbers_in(head_dims ? head_dims : "128", 1024, set.d);
+    for (int i = 0; i < set.d_count; i++) if (set.d[i] % 32) usage(1);
     if (!types) types = set.sweep ? "f16" : set.quick ? "f32,f16,q8_0" : "f32,f16,bf16,e4m3,q8_0";
     set.types = NAMES_IN(types, elements, ELEMENTS);
     if (!places) places = set.sweep || set.quick ? "NHD" : "NHD,HND,HDN,P16";
@@ -831,8 +857,8 @@ static void parse(int argc, char **argv) {
     set.methods = names ? NAMES_IN(names, methods, METHODS) : ~0u;
     set.n_count = numbers_in(n ? n : set.quick ? "4k,32k" : "1k,4k,16k,32k,128k", INT32_MAX, set.n);
     set.thread_count = numbers_in(threads ? threads : processors, MAX_THREADS, set.threads);
-    set.heads = HEADS;
-    set.kv_heads = KV_HEADS;
+    set.heads = set.prefill ? 4 : HEADS;
+    set.kv_heads = set.prefill ? 1 : KV_HEADS;
     if (heads) heads_in(heads, &set.heads, &set.kv_heads);
     const unsigned forced = NAMES_IN(isa, isas, ISAS);
     for (int i = 0; i < ISAS; i++) if (forced == 1u << i) set.isa = isas + i;
@@ -876,6 +902,24 @@ static int usable(const element *e) {
 
 static int bits(unsigned x) { return x ? (int)(x & 1) + bits(x >> 1) : 0; }
 
+static void end_csv(void) {
+    fprintf(stderr, "\r\033[K");
+    if (set.csv && fclose(set.csv)) { perror("--csv"); exit(1); }
+}
+
+static void run_prefill(void) {
+    printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, tiles of %s in registers,\n"
+           "# operands in the first cache, each thread its own. Times: processor time over threads, the\n"
+           "# least of turns that all rows of a cell take; wall: elapsed, the least. GFLOP/s of dense: 4 d\n"
+           "# operations for each query and key that it sees. sparse: SampleAttention, defaults, all stages,\n"
+           "# on heads with planted columns and a slash; dense/x: dense over its time; kept, cost, mass:\n"
+           "# santa_sample_audit, means over heads.\n",
+           product_of(set.isa->isa).name);
+    progress.all = bits(set.types) * set.n_count * set.d_count * set.thread_count;
+    for (int i = 0; i < ELEMENTS; i++) if (set.types >> i & 1) prefill(elements + i);
+    end_csv();
+}
+
 int main(int argc, char **argv) {
     uint64_t state = 1;
     parse(argc, argv);
@@ -886,6 +930,10 @@ int main(int argc, char **argv) {
     for (int i = 0; i < ELEMENTS; i++)
         if ((set.types >> i & 1) && !usable(elements + i)) set.types &= ~(1u << i);
     if (!set.types) return 1;
+    if (set.prefill) {
+        run_prefill();
+        return 0;
+    }
     printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method\n"
            "# needs; GB/s: that over the time; %% read: share of the rate at which K is read once in\n"
            "# the same rounds by as many threads; /read K: time over that read's; dense/x: times faster\n"
@@ -904,7 +952,6 @@ int main(int argc, char **argv) {
         cost_of_a_call(elements + i);
         crossover(elements + i);
     }
-    fprintf(stderr, "\r\033[K");
-    if (set.csv && fclose(set.csv)) { perror("--csv"); return 1; }
+    end_csv();
     return 0;
 }

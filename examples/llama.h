@@ -9,7 +9,8 @@
        if (llama_load(&m, "model.bin", &e) || llama_load_tokenizer(&t, "tokenizer.bin", m.vocab_size, &e)
            || llama_state_init(&s, &m, 512, &e)) puts(e.text); // each returns 0, or -1 and a text
 
-       llama_prefill(&s, prompt, count, 0, &e);                // dense attention, many tokens at once
+       llama_prefill(&s, prompt, count, 0, &e);                // many tokens at once, dense if not
+                                                               // llama_prefill_options says otherwise
 
        santa_options o = {0};  o.method = SANTA_SYS;  o.num_samples = 64;
        llama_state_options(&s, &o, &e);                        // how llama_forward attends, from now on
@@ -648,10 +649,7 @@ static void llama_product_task(void *context, int64_t part) {
 
 /* ------------------------------------------------------------ forward */
 
-enum {
-    LLAMA_CHUNK = 128,                       /* tokens that a prefill takes through the layers at once */
-    LLAMA_STRIPE = 16                        /* of them, query rows in one call of santa_decode */
-};
+enum { LLAMA_CHUNK = 256 };                   /* tokens that a prefill takes through the layers at once */
 
 /* What one call of santa_decode takes and gives beside tensors. */
 typedef struct llama_call { santa_stats stats; int32_t length; } llama_call;
@@ -674,19 +672,24 @@ static inline santa_options llama_dense(void) {
 typedef struct llama_state {
     const llama_model *model;
     int64_t  capacity;                   /* positions that the cache can hold */
+    int64_t  chunk;                      /* tokens that llama_prefill takes at once: LLAMA_CHUNK, or what
+                                            llama_state_chunk says */
     float   *k_cache, *v_cache;          /* [n_layers, capacity, n_kv_heads, head_dim] */
-    float   *x, *normed;                 /* [LLAMA_CHUNK, dim] */
-    float   *q, *attended;               /* [LLAMA_CHUNK, q_dim] */
-    float   *q_plain, *k_plain;          /* [LLAMA_CHUNK, q_dim and kv_dim] before RoPE */
-    float   *gate, *up;                  /* [LLAMA_CHUNK, hidden_dim] */
-    float   *turn;                       /* [LLAMA_CHUNK, head_dim] cos and sin of the position, by pairs */
     float   *logits;                     /* [vocab_size] */
-    float   *buffer;                     /* the one allocation behind all of these */
+    float   *buffer;                     /* the allocation behind these */
+    float   *x, *normed;                 /* [chunk, dim] */
+    float   *q, *attended;               /* [chunk, q_dim] */
+    float   *q_plain, *k_plain;          /* [chunk, q_dim and kv_dim] before RoPE */
+    float   *gate, *up;                  /* [chunk, hidden_dim] */
+    float   *turn;                       /* [chunk, head_dim] cos and sin of the position, by pairs */
+    float   *rows_buffer;                /* the allocation behind those */
     llama_call *call;
     santa_options *options;              /* [n_layers] how llama_forward attends */
+    santa_options *prefill;              /* [n_layers] how llama_prefill does */
+    santa_sample_audit *audit;           /* [n_layers, n_heads] of the last chunk of a sparse prefill */
     void    *workspace;                  /* of llama_forward */
-    void    *dense_workspace;            /* of llama_prefill, for a chunk's stripes */
-    size_t   workspace_bytes, dense_bytes; /* dense_bytes: of one stripe */
+    void    *prefill_workspace;
+    size_t   workspace_bytes, prefill_bytes;
     int      threads;                    /* with OpenMP or parallel_for */
     santa_parallel_for parallel_for;     /* or NULL */
     void    *parallel_user;
@@ -707,6 +710,7 @@ typedef struct llama_state {
 
 static inline void llama_state_free(llama_state *s) {
     LLAMA_FREE(s->buffer);
+    LLAMA_FREE(s->rows_buffer);
     LLAMA_FREE(s->call);
     LLAMA_FREE(s->workspace);
     for (int i = 0; i < 2; i++) {
@@ -716,7 +720,9 @@ static inline void llama_state_free(llama_state *s) {
     LLAMA_FREE(s->index);
     free(s->buckets);
     free(s->options);
-    free(s->dense_workspace);
+    free(s->prefill);
+    free(s->audit);
+    free(s->prefill_workspace);
     memset(s, 0, sizeof *s);
 }
 
@@ -802,6 +808,33 @@ static inline santa_status llama_keep_copy(llama_state *s, int32_t layer) {
     return status;
 }
 
+/* llama_prefill takes so many tokens, at most the capacity, through the layers at once from now on:
+   sparse prefill chooses what to read once for all rows of a call, and wants a prompt's all. */
+static inline int llama_state_chunk(llama_state *s, int64_t tokens, llama_error *e) {
+    const llama_model *m = s->model;
+    const size_t rows = (size_t)(tokens < s->capacity ? tokens : s->capacity), dim = (size_t)m->dim,
+                 q_dim = (size_t)m->q_dim, kv_dim = (size_t)m->kv_dim, hidden = (size_t)m->hidden_dim;
+    const size_t one = 2 * dim + 3 * q_dim + kv_dim + 2 * hidden + (size_t)m->head_dim;
+    if (tokens < 1) return llama_fail(e, "a chunk of %lld tokens", (long long)tokens);
+    float *at = NULL;
+    if (rows <= SIZE_MAX / sizeof(float) / one) at = (float *)LLAMA_ALLOC(rows * one * sizeof(float));
+    if (!at) return llama_fail(e, "no memory for %lld tokens at once", (long long)rows);
+    LLAMA_FREE(s->rows_buffer);
+    s->rows_buffer = at;
+    s->chunk = (int64_t)rows;
+    s->x = at;        at += rows * dim;
+    s->normed = at;   at += rows * dim;
+    s->q = at;        at += rows * q_dim;
+    s->attended = at; at += rows * q_dim;
+    s->q_plain = at;  at += rows * q_dim;
+    s->k_plain = at;  at += rows * kv_dim;
+    s->gate = at;     at += rows * hidden;
+    s->up = at;       at += rows * hidden;
+    s->turn = at;
+    for (int32_t i = 0; s->buckets && i < m->n_layers; i++) s->buckets[i].q.data = s->q_plain;
+    return 0;
+}
+
 /* capacity: positions to hold, 1 .. seq_len of the model. Attention is dense until llama_state_options. */
 static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t capacity, llama_error *e) {
     memset(s, 0, sizeof *s);
@@ -812,38 +845,20 @@ static inline int llama_state_init(llama_state *s, const llama_model *m, int64_t
         return llama_fail(e, "%lld positions do not fit in the model's context of %d", (long long)capacity,
                           (int)m->seq_len);
     s->capacity = capacity;
-    const size_t chunk = LLAMA_CHUNK, dim = (size_t)m->dim, q_dim = (size_t)m->q_dim,
-                 hidden = (size_t)m->hidden_dim;
-    const size_t cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
-    const size_t rest =
-        chunk * (2 * dim + 3 * q_dim + (size_t)m->kv_dim + 2 * hidden + (size_t)m->head_dim)
-        + (size_t)m->vocab_size;
-    if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + rest) * sizeof(float));
+    const size_t layers = (size_t)m->n_layers,
+                 cache = llama_count(m->n_layers, (int32_t)capacity, m->kv_dim);
+    if (cache != 0) s->buffer = (float *)LLAMA_ALLOC((2 * cache + (size_t)m->vocab_size) * sizeof(float));
     s->call = (llama_call *)LLAMA_ALLOC(sizeof *s->call);
-    s->options = (santa_options *)calloc((size_t)m->n_layers, sizeof *s->options);
-    if (!s->buffer || !s->call || !s->options)
+    s->options = (santa_options *)calloc(layers, sizeof *s->options);
+    s->prefill = (santa_options *)calloc(layers, sizeof *s->prefill);
+    s->audit = (santa_sample_audit *)calloc(layers * (size_t)m->n_heads, sizeof *s->audit);
+    if (!s->buffer || !s->call || !s->options || !s->prefill || !s->audit)
         return llama_fail(e, "no memory for a KV cache of %lld positions", (long long)capacity);
     s->call->length = 1;
-    float *at = s->buffer;
-    s->k_cache = at;  at += cache;
-    s->v_cache = at;  at += cache;
-    s->x = at;        at += chunk * dim;
-    s->normed = at;   at += chunk * dim;
-    s->q = at;        at += chunk * q_dim;
-    s->attended = at; at += chunk * q_dim;
-    s->q_plain = at;  at += chunk * q_dim;
-    s->k_plain = at;  at += chunk * (size_t)m->kv_dim;
-    s->gate = at;     at += chunk * hidden;
-    s->up = at;       at += chunk * hidden;
-    s->turn = at;     at += chunk * (size_t)m->head_dim;
-    s->logits = at;
-
-    const santa_options dense = llama_dense();
-    const santa_attention a = llama_attention(s, 0, 0, LLAMA_STRIPE, &s->call->length, SANTA_CPU);
-    s->dense_bytes = santa_workspace_size(&a, &dense);
-    s->dense_workspace = malloc(LLAMA_CHUNK / LLAMA_STRIPE * s->dense_bytes);
-    if (!s->dense_workspace) return llama_fail(e, "no memory for the workspace of a prefill");
-    return 0;
+    s->k_cache = s->buffer;
+    s->v_cache = s->k_cache + cache;
+    s->logits = s->v_cache + cache;
+    return llama_state_chunk(s, LLAMA_CHUNK, e);
 }
 
 /* SANTA_OK, or why these options cannot be had. */
@@ -965,39 +980,46 @@ static inline santa_status llama_attend_sampled(llama_state *s, int32_t layer, i
     return SANTA_OK;
 }
 
-/* Attention of a chunk's rows, dense and causal, by stripes; always on the CPU. */
-typedef struct llama_stripes {
-    const llama_state *s;
-    int32_t layer;
-    int64_t position, n;
-    santa_status status[LLAMA_CHUNK / LLAMA_STRIPE];
-} llama_stripes;
-
-static void llama_stripe_task(void *context, int64_t i) {
-    llama_stripes *c = (llama_stripes *)context;
-    const int64_t row = i * LLAMA_STRIPE, n = llama_min(c->n - row, LLAMA_STRIPE);
-    const int32_t length = (int32_t)(c->position + row + n);
-    const santa_options dense = llama_dense();
-    const santa_attention a = llama_attention(c->s, c->layer, row, n, &length, SANTA_CPU);
-    c->status[i] = santa_decode(&a, &dense, (char *)c->s->dense_workspace + (size_t)i * c->s->dense_bytes,
-                                c->s->dense_bytes, NULL);
+/* Attention of a chunk's rows with the layer's options of prefill; always on the CPU. */
+static inline santa_status llama_attend_prefill(llama_state *s, int32_t layer, int64_t position,
+                                                int64_t n) {
+    const int32_t length = (int32_t)(position + n);
+    santa_attention a = llama_attention(s, layer, 0, n, &length, SANTA_CPU);
+    santa_options o = s->prefill[layer];
+    a.causal = 1;
+    o.num_threads = s->threads;
+    o.parallel_for = s->parallel_for;
+    o.parallel_user = s->parallel_user;
+    if (o.method == SANTA_SAMPLE_ATTENTION)
+        o.sample_attention.audit = s->audit + (int64_t)layer * s->model->n_heads;
+    const size_t bytes = santa_workspace_size(&a, &o);
+    if (bytes > s->prefill_bytes) {
+        free(s->prefill_workspace);
+        s->prefill_workspace = malloc(bytes);
+        s->prefill_bytes = s->prefill_workspace ? bytes : 0;
+    }
+    return santa_decode(&a, &o, s->prefill_workspace, s->prefill_bytes, NULL);
 }
 
-static inline santa_status llama_attend_dense(const llama_state *s, int32_t layer, int64_t position,
-                                              int64_t n) {
-    llama_stripes c;
-    const int64_t stripes = (n + LLAMA_STRIPE - 1) / LLAMA_STRIPE;
-    c.s = s;
-    c.layer = layer;
-    c.position = position;
-    c.n = n;
-    llama_parallel(s, stripes, llama_stripe_task, &c);
-    for (int64_t i = 0; i < stripes; i++) if (c.status[i] != SANTA_OK) return c.status[i];
-    return SANTA_OK;
+/* llama_prefill attends with these options in this layer from now on: dense, or
+   SANTA_SAMPLE_ATTENTION, whose audits are in s->audit then. */
+static inline int llama_prefill_options(llama_state *s, int32_t layer, const santa_options *o,
+                                        llama_error *e) {
+    if (layer < 0 || layer >= s->model->n_layers)
+        return llama_fail(e, "layer %d: the model has %d", (int)layer, (int)s->model->n_layers);
+    if (o->method != SANTA_DENSE && o->method != SANTA_SAMPLE_ATTENTION)
+        return llama_fail(e, "prefill is dense or sample-attention, not %s", santa_method_name(o->method));
+    santa_attention a = llama_attention(s, layer, 0, s->chunk, &s->call->length, SANTA_CPU);
+    a.causal = 1;
+    const santa_status status = santa_check(&a, o);
+    if (status != SANTA_OK) return llama_fail(e, "prefill: %s", santa_status_string(status));
+    s->prefill[layer] = *o;
+    return 0;
 }
 
-/* n <= LLAMA_CHUNK tokens at position .. through all layers: enters their keys and values in
-   the cache and leaves their last hidden states in s->x. */
+/* n <= s->chunk tokens at position .. through all layers: enters their keys and values in the
+   cache and leaves their last hidden states in s->x. A prefill ends with the last layer's keys and
+   values: what follows there is wanted of a prompt's last token only, which llama_forward takes. */
 static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position,
                                int prefill, llama_error *e) {
     const llama_model *m = s->model;
@@ -1014,21 +1036,24 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
         float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
+        const int is_last = prefill && layer + 1 == m->n_layers;
         llama_rmsnorm(m, s->normed, s->x, m->att_norm + layer * dim, n);
-        llama_matmul(s, s->q_plain, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
+        if (!is_last || s->rows)
+            llama_matmul(s, s->q_plain, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
         llama_matmul(s, s->k_plain, m->wk + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
         llama_matmul(s, v, m->wv + layer * kv_dim * dim, s->normed, n, kv_dim, dim);
-        llama_rope(s, s->q, s->q_plain, n, q_dim);
+        if (!is_last || s->rows) llama_rope(s, s->q, s->q_plain, n, q_dim);
         llama_rope(s, k, s->k_plain, n, kv_dim);
         if (s->rows) s->rows(s->rows_user, s, layer, position, n);
         for (int i = 0; i < 2; i++)                         /* what lies behind is another text now */
             if (s->encoded[i]) s->encoded[i][layer] = llama_min(s->encoded[i][layer], position);
         santa_status status =
             s->buckets ? llama_assign(s, layer, n, (int32_t)(position + n)) : SANTA_OK;
-        if (status == SANTA_OK)
-            status = prefill ? llama_attend_dense(s, layer, position, n)
+        if (status == SANTA_OK && !is_last)
+            status = prefill ? llama_attend_prefill(s, layer, position, n)
                              : llama_attend_sampled(s, layer, position);
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
+        if (is_last) break;
         llama_matmul(s, s->normed, m->wo + layer * dim * q_dim, s->attended, n, dim, q_dim);
         for (int64_t i = 0; i < n * dim; i++) s->x[i] += s->normed[i];
         llama_rmsnorm(m, s->normed, s->x, m->ffn_norm + layer * dim, n);
@@ -1042,13 +1067,12 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
     return 0;
 }
 
-/* count tokens at position .. with dense attention: enters their keys and values in the cache,
-   over what may be there. Gives no logits: leave the last token of a prompt to
-   llama_forward. */
+/* count tokens at position .., by chunks: enters their keys and values in the cache, over what may
+   be there. Gives no logits: leave the last token of a prompt to llama_forward. */
 static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t count, int64_t position,
                                 llama_error *e) {
-    for (int64_t i = 0; i < count; i += LLAMA_CHUNK) {
-        const int64_t n = llama_min(count - i, LLAMA_CHUNK);
+    for (int64_t i = 0; i < count; i += s->chunk) {
+        const int64_t n = llama_min(count - i, s->chunk);
         if (llama_layers(s, token + i, n, position + i, 1, e) != 0) return -1;
     }
     return 0;

@@ -17,7 +17,15 @@ launches_with() {
         test/cuda/test_launches.cpp && limited "$dir/test"
 }
 
+# The page of what is supported is what the library says.
+support() {
+    need "${CXX:-g++}"
+    "${CXX:-g++}" -std=c++17 -O0 -Itest/cuda/standin -o "$dir/support" test/cuda/support.cpp &&
+    "$dir/support" >"$dir/support.md" && diff bench/results/support.md "$dir/support.md"
+}
+
 launches_once() {
+    cell "bench/results/support.md" support
     cell "launches on a stand-in runtime" launches_with "${CXX:-g++}" -O0
 }
 

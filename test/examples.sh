@@ -74,6 +74,16 @@ trainer() {
     limited python3 -B examples/saap/train.py --self-test --threads 1
 }
 
+# python_tests MODULE WORDS...: those of the tests that want this module and no other. The library that
+# they compile is kept between runs.
+python_tests() {
+    need python3
+    python3 -c 'import numpy' 2>/dev/null || skip "no numpy"
+    python3 -c "import $1" 2>/dev/null || skip "no $1"
+    shift
+    mkdir -p "$BUILD/cache" && XDG_CACHE_HOME=$(cd "$BUILD/cache" && pwd) limited python3 -B examples/python/test_santa.py "$@"
+}
+
 # Prints the program of a >>quickstart section or of the first ```c block, without its indentation.
 header_quickstart() {
     awk '/^   >>/ { on = $1 == ">>quickstart"; next } on { sub(/^     /, ""); print }' santa.h
@@ -119,7 +129,12 @@ list() {
     cell "examples/saap/train.py"          trainer
     cell "quick start of santa.h, alone"   quickstart header_quickstart santa.h plain
     cell "quick start of README.md"        quickstart readme_quickstart README.md build
-    [ -z "$alone" ] || cell "quick start of santa.h as C++" quickstart_cpp
+    [ -z "$alone" ] || {
+    cell "quick start of santa.h as C++"   quickstart_cpp
+    cell "examples/python with NumPy"      python_tests numpy -torch -hf
+    cell "examples/python with torch"      python_tests torch torch
+    cell "examples/python with transformers" python_tests transformers hf
+    }
 }
 
 [ "$alone" ] || "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" || exit 1

@@ -161,6 +161,18 @@ mingw_run() {
     mingw && limited wine "$dir/test.exe" --quick
 }
 
+# WebAssembly by clang alone; run where node is.
+wasm() {
+    need clang
+    printf 'int main(void) { return 0; }' >"$dir/probe.c"
+    clang --target=wasm32 -c -o "$dir/probe.o" "$dir/probe.c" 2>/dev/null || skip "clang has no wasm32"
+    # shellcheck disable=SC2086
+    clang --target=wasm32 -std=c99 $STRICT "$1" -Itest/wasm -c -o "$dir/santa.o" test/wasm/main.c || return 1
+    need wasm-ld node
+    wasm-ld --no-entry --export=check --allow-undefined -o "$dir/santa.wasm" "$dir/santa.o" &&
+    limited node test/wasm/run.js "$dir/santa.wasm"
+}
+
 openmp() {
     need "$1"
     can_link "$1" -fopenmp
@@ -223,6 +235,8 @@ list() {
     cell "clang c99, whole suite, every instruction set" every_isa clang c99 -O2
     cell "mingw, compile and link"                   mingw
     cell "mingw, run"                                mingw_run
+    cell "WebAssembly -O0"                           wasm -O0
+    cell "WebAssembly -O2"                           wasm -O2
     for compiler in gcc clang; do
         # Dialects differ in what they accept: -O0 shows it. What is optimised differs little between them.
         for std in c99 c11 c17 c++11 c++14 c++17 c++20; do

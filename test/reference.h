@@ -495,6 +495,7 @@ static inline int64_t ref_scores(const ref_problem *p, int64_t b, int64_t i, int
         if (s->soft_cap > 0.0f) x = (double)s->soft_cap * tanh(x / (double)s->soft_cap);
         if (s->alibi) x += (double)p->slopes[h] * (double)(j - position);
         if ((s->causal && j > position) || (s->window > 0 && j <= position - s->window)) x = -REF_INF;
+        if (p->a.kv_start && j < p->a.kv_start[b]) x = -REF_INF;
         scores[j] = x;
     }
     return n;

@@ -50,6 +50,15 @@ versions() {
     sed -n '/>>history$/{n;p;}' santa.h | tail -n 1 | grep -q "^   $version "
 }
 
+# santa_struct_size knows every struct of the API.
+structs() {
+    sed -n '/>>implementation \*\//q; s/^typedef struct santa_\([a-z_]*\) .*/\1/p' santa.h >"$dir/structs"
+    [ "$(wc -l <"$dir/structs")" -gt 9 ] || return 1
+    while read -r name; do
+        grep -q "^    X.* *X($name)\|^    X($name)" santa.h || { echo "not in SANTA_STRUCT_LIST: $name"; return 1; }
+    done <"$dir/structs"
+}
+
 list() {
     cell "a case that hangs ends the run and fails it" hangs
     cell "a case that ends in time does not" \
@@ -68,6 +77,7 @@ list() {
     cell "a part with a good count that ends badly" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a; part a sh -c "echo 1 passed, 0 failed, 0 skipped; exit 5"'
     cell "one version everywhere" versions
+    cell "every struct has its size in the API" structs
     cell "a part of the plan that is not run" parts 1 "1 passed, 1 failed, 0 skipped" \
          'plan a b; part a echo "1 passed, 0 failed, 0 skipped"'
 }

@@ -685,6 +685,106 @@ static void merge_nan(void) {
             }
 }
 
+/* V with the tokens of a feature side by side, as some engines keep it. */
+static void feature_major_values(void) {
+    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3};
+    for (int type = 0; type < 4; type++)
+        for (int64_t len = 5; len < 400; len = 2 * len + 59)
+            for (int kind = 0; kind < 3; kind++) {
+                ref_spec s = ref_spec_make(kind == 1 ? 20 : 4, 2, len, 40);
+                s.batch      = 2;
+                s.ragged     = 1;
+                s.q_len      = 1 + 2 * kind;
+                s.causal     = kind > 0;
+                s.window     = kind == 2 ? 70 : 0;
+                s.v_type     = types[type];
+                s.head_dim_v = kind == 1 ? 75 : 64;
+                ref_problem p;
+                ref_build(&p, &s);
+                const int64_t elements = s.batch * s.len * s.kv_heads * s.head_dim_v;
+                const santa_tensor rows = p.a.v;
+                p.a.v.data      = test_alloc((size_t)elements * 4);
+                p.a.v.stride[0] = s.len * s.kv_heads * s.head_dim_v;
+                p.a.v.stride[1] = 1;
+                p.a.v.stride[2] = s.len * s.head_dim_v;
+                p.a.v.stride[3] = s.len;
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t j = 0; j < s.len; j++)
+                        for (int64_t h = 0; h < s.kv_heads; h++)
+                            for (int64_t c = 0; c < s.head_dim_v; c++)  /* what is not valid is NaN */
+                                ref_set(&p.a.v, b, j, h, c,
+                                        j < ref_len(&p, b) ? ref_get(&rows, b, j, h, c) : (double)NAN);
+                FOR_EACH_ISA (isa) {
+                    santa_options o = ref_options(SANTA_DENSE, 0, 0);
+                    char what[80];
+                    o.isa = isa;
+                    snprintf(what, sizeof what, "type %d, length %d, kind %d, %s", type, (int)len, kind,
+                             santa_isa_name(isa));
+                    if (ref_run(&p, &o, NULL)) compare(&p, what, 2e-5);
+                }
+                free(p.a.v.data);
+                ref_free(&p);
+            }
+}
+
+/* Left padding: never read, and the same rows drawn as from a cache without it. */
+static void padded_left(void) {
+    enum { LEN = 300, DIM = 24, ROW = 2 * DIM };
+    int32_t start[2] = {0, 0};
+    for (int method = 0; method < SANTA_METHOD_COUNT; method++)
+        for (int turn = 0; turn < 6; turn++) {
+            static const int32_t starts[] = {64, 128, 300, 1, 77, 299};
+            ref_spec s = ref_spec_make(4, 2, LEN, DIM);
+            s.batch  = 2;
+            s.q_len  = turn == 4 ? 3 : 1;
+            s.causal = turn == 4;
+            s.window = turn == 5 ? 9 : 0;
+            ref_problem p;
+            ref_build(&p, &s);
+            santa_options o = ref_options((santa_method)method, 24, 5);
+            if (santa_method_traits((santa_method)method) & SANTA_BIASED) p.a.std_error = NULL;
+            start[0] = starts[turn];
+            for (int64_t j = 0; j < start[0]; j++)
+                for (int64_t h = 0; h < 2; h++)
+                    for (int64_t c = 0; c < DIM; c++) {
+                        ref_set(&p.a.k, 0, j, h, c, NAN);
+                        ref_set(&p.a.v, 0, j, h, c, NAN);
+                    }
+            p.a.kv_start = start;
+            const char *name = santa_method_name((santa_method)method);
+            if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
+            for (int64_t i = 0; i < s.batch * s.q_len * s.heads; i++)
+                CHECK_MSG(!isnan(p.lse[i]), "%s, from %d on: row %d saw the padding", name, (int)start[0],
+                          (int)i);
+            for (int64_t c = 0; c < DIM; c++)
+                CHECK_MSG(!isnan(ref_get(&p.a.out, 0, s.q_len - 1, 3, c)), "%s, from %d on", name,
+                          (int)start[0]);
+            if (method == SANTA_DENSE) compare(&p, "left padding", 2e-5);
+            if (turn < 2 && method != SANTA_FLASH && method != SANTA_SAAP) {   /* these count from key 0 */
+                float before[4 * DIM];
+                santa_attention a = p.a;
+                for (int64_t h = 0; h < 4; h++)
+                    for (int64_t c = 0; c < DIM; c++)
+                        before[h * DIM + c] = (float)ref_get(&a.out, 0, 0, h, c);
+                const int64_t rest = LEN - start[0];
+                a.kv_start = NULL;
+                a.q.shape[0] = a.k.shape[0] = a.v.shape[0] = a.out.shape[0] = 1;
+                a.k.shape[1] = a.v.shape[1] = rest;
+                a.k.data = (float *)a.k.data + start[0] * ROW;
+                a.v.data = (float *)a.v.data + start[0] * ROW;
+                const size_t bytes = santa_workspace_size(&a, &o);
+                void *work = test_alloc(bytes);
+                CHECK_STATUS(santa_decode(&a, &o, work, bytes, NULL), SANTA_OK);
+                free(work);
+                for (int64_t h = 0; h < 4; h++)
+                    for (int64_t c = 0; c < DIM; c++)
+                        CHECK_MSG((float)ref_get(&a.out, 0, 0, h, c) == before[h * DIM + c],
+                                  "%s, from %d on: head %d differs", name, (int)start[0], (int)h);
+            }
+            ref_free(&p);
+        }
+}
+
 const test_case suite_dense[] = {
     {"types of q, k, v, out: all 81", types},
     {"head_dim, head_dim_v", head_dims},
@@ -703,6 +803,8 @@ const test_case suite_dense[] = {
     {"rows outside the window are not read, every method", masked_rows_unread},
     {"feature-major K", feature_major},
     {"feature-major K backwards", feature_major_backwards},
+    {"feature-major V", feature_major_values},
+    {"left padding, every method", padded_left},
     {"merge of a split context", merge_splits},
     {"merge: empty sides, NaN", merge_edges},
     {"parts of a longer context", shards},

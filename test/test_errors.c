@@ -193,8 +193,45 @@ static void texts(void) {
     santa_status wild = SANTA_STATUS_COUNT;                    /* out of range: some text, no crash */
     CHECK(santa_status_string(wild) != NULL);
     set_enum(&wild, -1);
-    CHECK(santa_status_string(wild) != NULL);
+    CHECK(!strcmp(santa_status_string(wild), "not a santa_status"));
+    CHECK(!strcmp(santa_status_name(wild), "not a santa_status"));
     CHECK_INT(SANTA_OK, 0);
+}
+
+static void names(void) {
+    santa_status cuda;
+    for (int i = 0; i < SANTA_STATUS_COUNT; i++) {
+        const char *name = santa_status_name((santa_status)i);
+        CHECK_MSG(!strncmp(name, "SANTA_", 6) && !strcmp(name + 6, statuses[i].name),
+                  "status %d is named %s, not SANTA_%s", i, name, statuses[i].name);
+    }
+    CHECK(!strcmp(santa_status_name(SANTA_OK), "SANTA_OK"));
+    CHECK(!strcmp(santa_status_name(SANTA_ERR_SHAPE), "SANTA_ERR_SHAPE"));
+    set_enum(&cuda, SANTA_ERR_CUDA + 700);
+    CHECK(!strcmp(santa_status_name(cuda), "SANTA_ERR_CUDA"));
+}
+
+/* By hand, so that a line missing in SANTA_STRUCT_LIST shows. */
+static void version_and_structs(void) {
+    const struct { const char *name; size_t size; } structs[] = {
+#define STRUCT(type) {#type, sizeof(type)}
+        STRUCT(santa_tensor), STRUCT(santa_buckets), STRUCT(santa_attention), STRUCT(santa_audit),
+        STRUCT(santa_vattention_options), STRUCT(santa_proxy_options), STRUCT(santa_saap_options),
+        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options),
+        STRUCT(santa_options), STRUCT(santa_stats), STRUCT(santa_problem), STRUCT(santa_backend),
+        STRUCT(santa_stream_id), STRUCT(santa_draws), STRUCT(santa_budget)
+#undef STRUCT
+    };
+    for (size_t i = 0; i < sizeof structs / sizeof *structs; i++)
+        CHECK_MSG(santa_struct_size(structs[i].name) == structs[i].size, "%s has %lu bytes, said %lu",
+                  structs[i].name, (unsigned long)structs[i].size,
+                  (unsigned long)santa_struct_size(structs[i].name));
+    CHECK_INT(santa_struct_size("santa_status"), 0);
+    CHECK_INT(santa_struct_size("options"), 0);
+    CHECK_INT(santa_struct_size("santa_"), 0);
+    CHECK_INT(santa_struct_size(""), 0);
+    CHECK_INT(santa_struct_size(NULL), 0);
+    CHECK_INT(santa_version(), SANTA_VERSION);
 }
 
 static void valid_calls(void) {
@@ -482,6 +519,12 @@ static void score_extras(void) {
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
     GOOD(a.first_key = INT32_MAX);
+    static int32_t start[BATCH];
+    start[0] = 0;
+    start[1] = (int32_t)lens[1];
+    GOOD(a.kv_start = start);
+    BAD(ERR_KV_START, a.kv_start = start; start[1]++);
+    BAD(ERR_KV_START, a.kv_start = start; start[1] = 0; start[0] = -1);
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that
@@ -557,7 +600,7 @@ static void method_options(void) {
         GOOD(o.method = SANTA_FLASH; o.tile_size = t);
     }
     GOOD(o.method = SANTA_PROP; o.tile_size = 64);
-    BAD(ERR_TILE_SIZE, o.method = SANTA_SYS; o.tile_size = 64); /* not accepted and ignored */
+    BAD(ERR_OPTION_UNUSED, o.method = SANTA_SYS; o.tile_size = 64); /* not accepted and ignored */
     static const double bad_p[] = {-0.1, -1.0, 1.0000001, 2.0};
     for (int i = 0; i < 4; i++)
         BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
@@ -597,7 +640,7 @@ static void method_options(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_FLASH;
         if (has) GOOD(o.method = (santa_method)m; o.num_combs = SANTA_MAX_COMBS);
-        else     BAD(ERR_COMBS, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
+        else     BAD(ERR_OPTION_UNUSED, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
         GOOD(o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 1);
     }
     GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4); /* the default, 128, divides */
@@ -888,7 +931,7 @@ static void buckets(void) {
     BAD(ERR_NUM_SAMPLES, o.num_samples = SANTA_NONE);                            /* of another method */
     BAD_SAAP(ERR_STD_ERROR, o.num_samples = SANTA_NONE);
     BAD_SAAP(ERR_PROXY_METHOD, o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy);
-    BAD_SAAP(ERR_COMBS, o.num_combs = 2);
+    BAD_SAAP(ERR_OPTION_UNUSED, o.num_combs = 2);
     BAD_SAAP(ERR_BUCKETS_NULL, a.buckets = NULL);
     BAD_SAAP(ERR_BUCKETS_NULL, router.r->centroids = NULL);
     BAD_SAAP(ERR_BUCKETS_NULL, router.r->hidden = 5);                            /* without weights */
@@ -1434,6 +1477,8 @@ static void all_statuses(void) {
 
 const test_case suite_errors[] = {
     {"statuses have distinct texts", texts},
+    {"statuses have their names", names},
+    {"version and sizes of structs", version_and_structs},
     {"valid calls", valid_calls},
     {"null pointers", null_pointers},
     {"types and devices", types_and_devices},

@@ -15,6 +15,7 @@
 #include "harness.h"
 #include "../examples/llama.h"
 #include "../examples/saap.h"
+#include "../examples/prefill_options.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -456,6 +457,63 @@ static void buckets(void) {
     tear_down();
 }
 
+/* Sparse prefill of a prompt: what keeps all is dense's text; wrong options and files are named. */
+static void sparse_prefill(void) {
+    static const struct { const char *more[6], *says; int code, exact; } calls[] = {
+        {{"--prefill", "sample", "--alpha", "1"}, "of the last one keys and values only", 0, 1},
+        {{"--prefill", "sample", "--alpha", "0.3", "--dense-layers", "9"}, "sample", 0, 1},
+        {{"--prefill", "sample", "--alpha", "0.05", "--dense-layers", "0"}, "blocks of keys kept", 0, 0},
+        {{"--prefill", "sample", "--chunks", "3", "--block", "128"}, "the first after", 0, 0},
+        {{"--prefill", "sample", "--prefill-options", buckets_path}, "kept, by layer: all;", 0, 1},
+        {{"--prefill", "sample", "--prefill-options", "/no/such"}, "cannot open /no/such", 1, 0},
+        {{"--prefill", "sample", "--prefill-options", model_path}, "not a whole file of prefill", 1, 0},
+        {{"--prefill", "sample", "--prefill-options", buckets_path, "--alpha", "0.5"}, "without", 1, 0},
+        {{"--prefill-options", buckets_path}, "needs --prefill sample", 1, 0},
+        {{"--alpha", "0.5"}, "needs --prefill sample", 1, 0},
+        {{"--chunks", "2"}, "needs --prefill sample", 1, 0},
+        {{"--dense-layers", "2"}, "needs --prefill sample", 1, 0},
+        {{"--prefill", "sample", "--block", "96"}, "64 or 128", 1, 0},
+        {{"--prefill", "sample", "--alpha", "0"}, "--alpha wants", 1, 0},
+        {{"--prefill", "sys"}, "no choice sys", 1, 0},
+    };
+    static char dense[sizeof message];
+    const char *none[6] = {NULL};
+    prefill_options_file options;
+    char why[200];
+    if (!set_up()) return;
+    file_bytes model = make_versioned(usual);
+    write_file(model_path, model.data, model.size);
+    memset(&options, 0, sizeof options);
+    options.layers = LAYERS;
+    options.ranges = 2;
+    options.block = 64;
+    options.upto[0] = 350;
+    for (int i = 0; i < LAYERS; i++) {
+        options.setting[0][i].chunks = i > 0;              /* the last layer has no attention in a prefill */
+        options.setting[0][i].alpha_columns = options.setting[0][i].alpha_slashes = 0.01;
+    }
+    CHECK(prefill_options_save(buckets_path, &options, why, sizeof why) == 0);
+    CHECK(decode_long("dense", none) == 0);
+    memcpy(dense, message, sizeof dense);
+    const char *const want = text_of(dense);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        const char *more[6];
+        memcpy(more, calls[i].more, sizeof more);
+        const int code = decode_long("dense", more);
+        CHECK_MSG(code == calls[i].code && strstr(message, calls[i].says),
+                  "call %d: exit code %d, no '%s'; it said: %.900s", (int)i, code, calls[i].says, message);
+        if (calls[i].exact)
+            CHECK_MSG(strcmp(text_of(message), want) == 0, "call %d: %s\nis not\n%s", (int)i, message,
+                      want);
+    }
+    options.layers = LAYERS + 1;
+    CHECK(prefill_options_save(buckets_path, &options, why, sizeof why) == 0);
+    const char *file[6] = {"--prefill", "sample", "--prefill-options", buckets_path};
+    CHECK(decode_long("dense", file) == 1 && strstr(message, "the model has"));
+    free(model.data);
+    tear_down();
+}
+
 /* ------------------------------------------------------------ llama.h itself */
 
 /* Loads the bytes as a model and makes a state of it; 0 and a failed check if that does not go. */
@@ -701,6 +759,57 @@ static void layer_options(void) {
     free(f.data);
 }
 
+/* The cache behind a prefill is that of one token at a time, whatever the chunks; sparse prefill with
+   all of the mass is dense, with little of it is not, but in the first layer, which has nothing below. */
+static void prefill_chunks(void) {
+    static const int64_t chunks[] = {1, 31, 32, 100, 256, 1 << 20};
+    llama_model m;
+    llama_state s;
+    llama_error e = {""};
+    float want[VOCAB], got[VOCAB];
+    santa_options o = llama_dense(), sys = o, bad = o;
+    file_bytes f = make_versioned(usual);
+    if (open_model(&f, &m, &s, LONG_CONTEXT)) {
+        const int64_t layer_size = s.capacity * m.kv_dim;
+        logits_behind(&s, 300, 0, want);
+        for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+            CHECK(llama_state_chunk(&s, chunks[i], &e) == 0);
+            CHECK_INT(s.chunk, chunks[i] < LONG_CONTEXT ? chunks[i] : LONG_CONTEXT);
+            logits_behind(&s, 300, 299, got);
+            check_same("a prefill by chunks", got, want, 1e-5);
+        }
+        o.method = SANTA_SAMPLE_ATTENTION;
+        o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 1.0;
+        for (int32_t layer = 0; layer < LAYERS; layer++)
+            CHECK(llama_prefill_options(&s, layer, &o, &e) == 0);
+        logits_behind(&s, 300, 299, got);
+        check_same("sparse prefill with all of the mass", got, want, 1e-5);
+        CHECK_NEAR(s.audit[0].kept_share, 1.0, 0, 0);
+        float *const before = (float *)malloc((size_t)(LAYERS * layer_size) * sizeof *before);
+        memcpy(before, s.k_cache, (size_t)(LAYERS * layer_size) * sizeof *before);
+        o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.01;
+        o.sample_attention.dense_above = SANTA_NONE;
+        for (int32_t layer = 0; layer < LAYERS; layer++)
+            CHECK(llama_prefill_options(&s, layer, &o, &e) == 0);
+        logits_behind(&s, 300, 299, got);
+        CHECK(s.audit[0].kept_share < 1.0);
+        CHECK_INT(s.audit[(LAYERS - 1) * HEADS].columns, 0);      /* never asked */
+        CHECK(memcmp(before, s.k_cache, (size_t)(299 * m.kv_dim) * sizeof *before) == 0);
+        CHECK(memcmp(before + layer_size, s.k_cache + layer_size, (size_t)(299 * m.kv_dim) * sizeof *before)
+              != 0);
+        free(before);
+        sys.method = SANTA_SYS;
+        bad.method = SANTA_SAMPLE_ATTENTION;
+        bad.sample_attention.num_chunks = -1;
+        CHECK(llama_prefill_options(&s, 0, &sys, &e) != 0 && strstr(e.text, "not sys"));
+        CHECK(llama_prefill_options(&s, 0, &bad, &e) != 0 && strstr(e.text, "num_chunks"));
+        CHECK(llama_prefill_options(&s, LAYERS, &o, &e) != 0 && strstr(e.text, "layer"));
+        CHECK(llama_state_chunk(&s, 0, &e) != 0 && strstr(e.text, "chunk"));
+    }
+    close_model(&m, &s);
+    free(f.data);
+}
+
 /* What llama_rows saw of each position, and how often. */
 typedef struct seen_rows { int calls[LAYERS][LONG_CONTEXT]; double k[LAYERS][LONG_CONTEXT]; } seen_rows;
 
@@ -788,6 +897,8 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define formats          no_fork
 #define version_1        no_fork
 #define prefill_matches_forward no_fork
+#define prefill_chunks   no_fork
+#define sparse_prefill   no_fork
 #define layer_options    no_fork
 #define rows_before_rope no_fork
 #endif
@@ -805,6 +916,8 @@ const test_case suite_model[] = {
     {"llama2.c, versions 1 and 2", version_1},
     {"prefill and going back", prefill_matches_forward},
     {"options of single layers, tap", layer_options},
+    {"prefill by chunks, exact and sparse", prefill_chunks},
+    {"sparse prefill: options and files", sparse_prefill},
     {"rows before and behind RoPE", rows_before_rope},
     {0, 0}
 };

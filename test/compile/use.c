@@ -281,6 +281,8 @@ int main(void) {
     buckets();
     measure();
     convert_and_draw();
+    EXPECT(santa_version() == SANTA_VERSION && santa_struct_size("santa_options") == sizeof(santa_options));
+    EXPECT(!strcmp(santa_status_name(SANTA_ERR_SHAPE), "SANTA_ERR_SHAPE"));
     EXPECT(santa_isa_supported(SANTA_ISA_SCALAR) && santa_isa_supported(santa_best_isa()));
     printf("isa %s\n", santa_isa_name(santa_best_isa()));
     return wrong;

@@ -1374,6 +1374,10 @@ static void errors(void) {
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
+    with("kv_start", SANTA_ERR_BACKEND_KV_START, [](santa_attention *a, santa_options *) {
+        static const int32_t none[16] = {0};
+        a->kv_start = none;
+    });
     with("items", SANTA_ERR_BACKEND_ITEMS, [](santa_attention *, santa_options *o) { o->item_end = 1; });
     with("too many keys", SANTA_ERR_BACKEND_TOO_LONG,
          [](santa_attention *a, santa_options *) { a->k.shape[1] = a->v.shape[1] = INT32_MAX - 62; });

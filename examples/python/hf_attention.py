@@ -1,0 +1,339 @@
+"""santa.h as an attention of Hugging Face transformers 5: decode steps are sampled, prefill is exact.
+
+    pip install torch transformers
+    import hf_attention                                         # registers "santa"
+    model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="santa")
+    hf_attention.configure(method="sys", num_samples=128, seed=7)
+    model.generate(**inputs)
+
+    python3 hf_attention.py --model PATH --prompt-file FILE     # your checkpoint: answers, KL, time
+
+configure() takes what santa.decode() takes for how to sample; until then it is sys with 128 draws a head,
+rows of fewer than 16 * num_samples keys exact. A step (one query token a sequence) draws by seed, layer,
+number of keys and place in the batch: the same call gives the same tokens. Calls of more query tokens,
+such as prefill or the check of drafted tokens, are exact.
+
+What a model asks for is done or refused: grouped heads, sliding windows, sinks (gpt-oss), soft cap
+(Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
+number, must let each query row see one run of keys, the same for all heads; another, or one with other
+numbers, is a ValueError. So are dropout, position biases, paged caches and gradients. A row that sees no
+key (padding) gives zeros. Keys are not copied; sequences whose keys begin elsewhere are calls of their own.
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+import santa
+
+_ALLOWED = ("method", "num_samples", "top_p", "tile_size", "stash", "num_combs", "dense_below", "scores",
+            "bernoulli_draws", "seed", "vattention", "isa", "num_threads")
+_settings: Dict[str, Any] = {"method": "sys", "num_samples": 128, "dense_below": santa.AUTO}
+
+
+def configure(**options: Any) -> Dict[str, Any]:
+    """Options of santa.decode() for the decode steps of all models. Returns those before.
+
+    What is not named becomes its default.
+    num_threads, which prefill takes, too, is torch.get_num_threads() by default.
+    """
+    global _settings
+    wrong = [name for name in options if name not in _ALLOWED]
+    if wrong or options.get("scores") in ("proxy", 6) or options.get("method") in ("saap", 10):
+        raise TypeError(
+            f"{', '.join(wrong) or 'what needs a copy or an index of K'}: not for configure(), which takes "
+            f"{', '.join(_ALLOWED)}")
+    before, _settings = _settings, options
+    return before
+
+
+class Counts(NamedTuple):
+    """Of the decode steps on a CPU since reset_counts(): over layers, sequences and KV heads."""
+    keys: int = 0
+    v_rows_read: int = 0
+    rows: int = 0                           # query rows x heads
+    dense_rows: int = 0                     # those of them that were too short to be sampled
+
+
+_counts = Counts()
+
+
+def reset_counts() -> Counts:
+    """What was counted until now."""
+    global _counts
+    before, _counts = _counts, Counts()
+    return before
+
+
+# ------------------------------------------------------------------------------- masks
+
+class _Run(NamedTuple):
+    """Query rows begin .. end - 1 see keys from first on: up to their own (causal) or to the last."""
+    begin: int
+    end: int
+    first: int
+    causal: bool
+    window: int                             # 0 = none
+
+
+_Call = Tuple[int, int, _Run,
+              List[int]]  # sequences begin .. end - 1, and where the last row's keys end in each
+
+
+def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.Tensor:
+    """[batch, q_len, kv_len] of bool."""
+    if mask.dim() != 4 or mask.shape[-1] != kv_len:
+        raise ValueError(f"attention mask of shape {tuple(mask.shape)}, not [batch, 1, {q_len}, {kv_len}]")
+    if mask.dtype != torch.bool:
+        if not mask.dtype.is_floating_point:
+            raise ValueError(f"attention mask of {mask.dtype}: neither boolean nor additive")
+        seen, hidden = mask == 0, mask <= torch.finfo(mask.dtype).min / 2
+        if not bool((seen | hidden).all()):
+            raise ValueError(
+                "attention mask with numbers beside 0 and the lowest one: santa.h adds no such bias")
+        mask = seen
+    if mask.shape[1] > 1:
+        if not bool((mask == mask[:, :1]).all()):
+            raise ValueError("attention mask that differs between heads")
+        mask = mask[:, :1]
+    return mask.expand(batch, 1, q_len, kv_len)[:, 0]
+
+
+def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
+    """Rows that see keys begin[i] .. end[i] - 1, in few runs; with the last row's end."""
+    runs, i, n = [], 0, len(begin)
+    while i < n:
+        if begin[i] == end[i]:
+            i += 1
+            continue
+        j, window = i + 1, 0
+        causal = j < n and begin[j] < end[j] and end[j] == end[i] + 1 and begin[j] - begin[i] in (0, 1)
+        if causal:
+            while j < n and begin[j] < end[j] and end[j] == end[j - 1] + 1:
+                if begin[j] == begin[j - 1] + 1:  # the window has the length of the row before
+                    window = end[j] - begin[j]
+                elif begin[j] != begin[j - 1] or window:
+                    break
+                j += 1
+        else:
+            while j < n and (begin[j], end[j]) == (begin[i], end[i]):
+                j += 1
+        runs.append((_Run(i, j, begin[i], causal, window), end[j - 1]))
+        i = j
+    return runs
+
+
+def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_causal: bool,
+          window: int) -> List[_Call]:
+    """The calls that do what the mask says. mask None: rows see all keys up to their own, q_len of them."""
+    if mask is None:
+        if q_len > 1 and is_causal and q_len != kv_len:
+            raise ValueError(
+                f"{q_len} query tokens, {kv_len} keys and no attention mask: it is not known who sees what")
+        if window and not is_causal:
+            raise ValueError("a sliding window without causality and without a mask")
+        causal = q_len > 1 and is_causal
+        return [(0, batch, _Run(0, q_len, 0, causal, window), [kv_len] * batch)]
+    seen = _visible(mask, batch, q_len, kv_len)
+    if mask.shape[0] == 1:
+        seen = seen[:1]                                         # the same for all sequences
+    count = seen.sum(-1)
+    begin = torch.where(count > 0, seen.to(torch.uint8).argmax(-1), 0)
+    end = torch.where(count > 0, kv_len - seen.flip(-1).to(torch.uint8).argmax(-1), 0)
+    if not bool((end - begin == count).all()):
+        raise ValueError(
+            "attention mask with a row that sees keys with gaps between them: santa.h takes one run of keys"
+        )
+    rows = [_runs(b, e) for b, e in zip(begin.tolist(), end.tolist())] * (batch // seen.shape[0])
+    calls: List[_Call] = []
+    b = 0
+    while b < batch:  # neighbours that differ in their ends go together
+        shape, stop = [run for run, _ in rows[b]], b + 1
+        while stop < batch and [run for run, _ in rows[stop]] == shape:
+            stop += 1
+        calls += [(b, stop, run, [rows[x][i][1] for x in range(b, stop)]) for i, run in enumerate(shape)]
+        b = stop
+    return calls
+
+
+def _planned(mask: Optional[torch.Tensor], *sizes: Any) -> List[_Call]:
+    """All layers get the same mask: what was found is kept with it, as long as nobody writes to it."""
+    if mask is None or mask.is_inference():
+        return _plan(mask, *sizes)
+    key = (mask._version, sizes)
+    kept = getattr(mask, "_santa_plan", None)
+    if kept is None or kept[0] != key:
+        kept = (key, _plan(mask, *sizes))
+        mask._santa_plan = kept                                 # type: ignore[attr-defined]
+    return kept[1]
+
+
+# ------------------------------------------------------------------------------- attention
+
+@torch.compiler.disable
+def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                    attention_mask: Optional[torch.Tensor], scaling: Optional[float] = None,
+                    dropout: float = 0.0, is_causal: Optional[bool] = None, softcap: Optional[float] = None,
+                    s_aux: Optional[torch.Tensor] = None, sliding_window: Optional[int] = None,
+                    position_bias: Optional[torch.Tensor] = None, cache: Any = None,
+                    **_: Any) -> Tuple[torch.Tensor, None]:
+    """query [batch, heads, q_len, head_dim], key and value [batch, kv_heads, len, head_dim]; the result
+    is [batch, q_len, heads, head_dim], and no weights."""
+    global _counts
+    if dropout and module.training or position_bias is not None or cache is not None:
+        raise ValueError("santa has no dropout, position bias or paged cache")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value)):
+        raise ValueError("santa has no gradients: use torch.no_grad()")
+    batch, heads, q_len, _head_dim = query.shape
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    calls = _planned(attention_mask, batch, q_len, key.shape[2], bool(is_causal), int(sliding_window or 0))
+    options: Dict[str, Any] = {"num_threads": _threads()}
+    if q_len == 1:
+        options.update(_settings)
+    layer = getattr(module, "layer_idx", None) or 0
+    sinks = None if s_aux is None else s_aux.detach().float().contiguous()
+    full = sum((stop - b) * (run.end - run.begin) for b, stop, run, _ in calls) == batch * q_len
+    out = (torch.empty if full else torch.zeros)((batch, q_len, heads, value.shape[3]), dtype=query.dtype,
+                                                 device=query.device)
+    for b, stop, run, ends in calls:
+        rows, keys = slice(run.begin, run.end), slice(run.first, max(ends))
+        lengths = [end - run.first for end in ends]
+        if q_len == 1:
+            options["offsets"] = [santa.offset(layer, length) for length in lengths]
+            options["request_ids"] = list(range(b, stop))
+        r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
+                         out=out.transpose(1, 2)[b:stop, :,
+                                                 rows], q_layout="HND", kv_layout="HND", seq_lens=lengths,
+                         causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or
+                         0.0, sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
+        if r.stats is not None:
+            _counts = Counts(*(x + getattr(r.stats, name) for name, x in _counts._asdict().items()))
+    return out, None
+
+
+def _threads() -> int:
+    return 1 if santa.build_info()["threads"] == "none" else torch.get_num_threads()
+
+
+def santa_mask(*args: Any, **kwargs: Any) -> Optional[torch.Tensor]:
+    """The boolean mask of torch's attention. None only where it means that a whole prompt is causal."""
+    q_len, kv_len = (kwargs[name] if name in kwargs else args[i]
+                     for name, i in (("q_length", 1), ("kv_length", 2)))
+    if q_len != kv_len:
+        kwargs["allow_is_causal_skip"] = False
+    kwargs["allow_is_bidirectional_skip"] = False
+    return sdpa_mask(*args, **kwargs)
+
+
+AttentionInterface.register("santa", santa_attention)
+AttentionMaskInterface.register("santa", santa_mask)
+
+
+# ------------------------------------------------------------------------------- comparison
+
+class Comparison(NamedTuple):
+    """decode steps of a model with its own attention and with santa, fed with the same tokens."""
+    exact: List[int]                        # greedy tokens of its own attention
+    drawn: List[int]                        # what santa would have taken for each
+    kl: List[float]                         # KL(own || santa) of each step's distribution, nats
+    exact_ms: List[float]
+    drawn_ms: List[float]
+    counts: Counts
+
+
+@torch.no_grad()
+def compare(model: Any, input_ids: torch.Tensor, steps: int, baseline: str = "eager") -> Comparison:
+    """Prompt [1, len], then steps tokens in turns: one step of the baseline, one of santa."""
+    before = model.config._attn_implementation
+
+    def step(name: str, ids: torch.Tensor, cache: Any) -> Tuple[torch.Tensor, Any, float]:
+        model.set_attn_implementation(name)
+        began = time.perf_counter()
+        r = model(input_ids=ids, past_key_values=cache, use_cache=True)
+        logits = torch.log_softmax(r.logits[0, -1].double(), -1)            # its copy waits for a GPU
+        logits = logits.cpu()
+        return logits, r.past_key_values, 1e3 * (time.perf_counter() - began)
+
+    try:
+        caches: Dict[str, Any] = {}
+        for name in (baseline, "santa"):
+            logits, caches[name], _ = step(name, input_ids, None)
+            if name == baseline:
+                token = int(logits.argmax())
+        reset_counts()
+        result = Comparison([], [], [], [], [], Counts())
+        for _ in range(steps):
+            ids = torch.tensor([[token]], device=input_ids.device)
+            own, caches[baseline], own_ms = step(baseline, ids, caches[baseline])
+            drawn, caches["santa"], drawn_ms = step("santa", ids, caches["santa"])
+            token = int(own.argmax())
+            result.exact.append(token)
+            result.drawn.append(int(drawn.argmax()))
+            result.kl.append(float(torch.where(own > -torch.inf, own.exp() * (own - drawn), 0.0).sum()))
+            result.exact_ms.append(own_ms)
+            result.drawn_ms.append(drawn_ms)
+        return result._replace(counts=reset_counts())
+    finally:
+        model.set_attn_implementation(before)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description="A checkpoint with its own attention and with santa.h: answers, KL, time.")
+    parser.add_argument("--model", required=True, metavar="PATH",
+                        help="folder of a checkpoint; nothing is downloaded")
+    parser.add_argument("--prompt", default="", help="text")
+    parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
+    parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
+    parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
+    parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
+    parser.add_argument("--dense-below", type=int, default=santa.AUTO,
+                        help="exact for fewer keys (16 * num_samples; 0: never)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--baseline", default="eager",
+                        help="the attention to compare with: eager or sdpa (eager)")
+    parser.add_argument("--dtype", default="auto", help="float32, bfloat16, .. (the checkpoint's)")
+    parser.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(args.model, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(args.model, local_files_only=True,
+                                                 dtype=args.dtype).to(args.device).eval()
+    text = args.prompt
+    if args.prompt_file:
+        with open(args.prompt_file, encoding="utf-8") as f:
+            text = f.read() + text
+    ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
+    configure(method=args.method, num_samples=args.num_samples, dense_below=args.dense_below,
+              seed=args.seed)
+    c = compare(model, ids, args.steps, args.baseline)
+    greedy = {}
+    for name in (args.baseline, "santa"):
+        model.set_attn_implementation(name)
+        made = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=args.steps,
+                              do_sample=False)
+        greedy[name] = tokenizer.decode(made[0, ids.shape[1]:], skip_special_tokens=True)
+        print(f"{name}:\n    {greedy[name]!r}")
+    same = sum(a == b for a, b in zip(c.exact, c.drawn))
+    print(f"prompt of {ids.shape[1]} tokens, {args.steps} steps fed with {args.baseline}'s tokens:")
+    print(f"same token first    {same} of {args.steps}")
+    print(f"KL, nats            mean {statistics.fmean(c.kl):.2e}, largest {max(c.kl):.2e}")
+    if c.counts.keys:
+        read, dense = c.counts.v_rows_read / c.counts.keys, c.counts.dense_rows / c.counts.rows
+        print(f"V rows read         {100.0 * read:.1f} %")
+        print(f"rows of few keys    {100.0 * dense:.0f} %, exact")
+    for name, ms in ((args.baseline, c.exact_ms), ("santa", c.drawn_ms)):
+        print(f"ms a step, {name:8} median {statistics.median(ms):.1f}, {min(ms):.1f} to {max(ms):.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

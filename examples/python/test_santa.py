@@ -1,0 +1,1252 @@
+#!/usr/bin/env python3
+"""Tests of santa.py and hf_attention.py against float64 NumPy.
+
+    python3 -m pytest test_santa.py
+    python3 test_santa.py [words of test names] [-words of those to leave out]     without pytest
+
+What needs torch or transformers is skipped, by name, where they are not.
+"""
+import inspect
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import unittest
+
+try:
+    import numpy as np
+except ImportError:
+    if __name__ == "__main__":
+        sys.exit("skipped: no numpy (pip install numpy)")
+    raise unittest.SkipTest("no numpy")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import santa  # noqa: E402
+
+METHODS = ("dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p", "vattention", "pps", "saap")
+DRAWING = ("iid", "strat", "sys", "prop", "flash", "pps")
+
+
+# ---------------------------------------------------------------------------------- reference
+
+def problem(batch=2, q_len=1, n=300, heads=4, kv_heads=2, d=16, dv=12, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((batch, q_len, heads, d)).astype(dtype),
+            rng.standard_normal((batch, n, kv_heads, d)).astype(dtype),
+            rng.standard_normal((batch, n, kv_heads, dv)).astype(dtype))
+
+
+def scores(q, k, b, i, h, length, position, sm_scale, k_scale=1.0, soft_cap=0.0, causal=False, window=0,
+           slopes=None, first_key=0):
+    """Of query row i and head h, -inf where masked; float64."""
+    s = sm_scale * k_scale * (
+        k[b, :length, h // (q.shape[2] // k.shape[2])].astype(np.float64) @ q[b, i, h].astype(np.float64))
+    if soft_cap:
+        s = soft_cap * np.tanh(s / soft_cap)
+    j = first_key + np.arange(length)
+    if slopes is not None:
+        s = s + float(slopes[h]) * (j - position)
+    seen = np.ones(length, bool)
+    if causal:
+        seen &= j <= position
+    if window:
+        seen &= j > position - window
+    return np.where(seen, s, -np.inf)
+
+
+def reference(q, k, v, seq_lens=None, sm_scale=0.0, k_scale=1.0, v_scale=1.0, sinks=None, context_lens=None,
+              first_key=0, keep=None, **rest):
+    """out and lse in float64. keep: a function of a row's scores that says which keys stay."""
+    batch, q_len, heads, d = q.shape
+    out = np.zeros((batch, q_len, heads, v.shape[3]))
+    lse = np.full((batch, q_len, heads), -np.inf)
+    for b in range(batch):
+        length = k.shape[1] if seq_lens is None else int(seq_lens[b])
+        end = length if context_lens is None else int(context_lens[b])
+        for i in range(q_len):
+            for h in range(heads):
+                s = scores(q, k, b, i, h, length, end - q_len + i, sm_scale or d ** -0.5, k_scale,
+                           first_key=first_key if context_lens is not None else 0, **rest)
+                if keep is not None:
+                    s = np.where(keep(s), s, -np.inf)
+                sink = -np.inf if sinks is None else float(sinks[h])
+                top = max(s.max(initial=-np.inf), sink)
+                if top == -np.inf:
+                    continue
+                w = np.exp(s - top)
+                total = w.sum() + np.exp(sink - top)
+                lse[b, i, h] = top + np.log(total)
+                out[b, i, h] = v_scale * (w @ v[b, :length, h //
+                                                (heads // k.shape[2])].astype(np.float64)) / total
+    return out, lse
+
+
+def near(got, want, tolerance=2e-5):
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape, f"shape {got.shape}, want {want.shape}"
+    with np.errstate(invalid="ignore"):                                         # -inf - -inf
+        same = (got == want) | (np.abs(got - want) <= tolerance * (1.0 + np.abs(want)))
+    assert same.all(), (f"{(~same).sum()} of {same.size} off, worst {np.abs(got - want)[~same].max()}, "
+                        f"at {np.argwhere(~same)[0]}")
+
+
+def same_bits(x, y):
+    assert np.asarray(x).tobytes() == np.asarray(y).tobytes(), "bits differ"
+
+
+def raises(error, function, *args, name=None, text=None, **kwargs):
+    try:
+        function(*args, **kwargs)
+    except error as e:
+        assert name is None or e.name == "SANTA_ERR_" + name, f"got {e}, want {name}"
+        assert text is None or text in str(e), f"{text!r} is not in {str(e)!r}"
+        return e
+    raise AssertionError(f"no {error}: {kwargs}")
+
+
+def torch_or_skip():
+    try:
+        import torch
+    except ImportError:
+        raise unittest.SkipTest("no torch")
+    return torch
+
+
+# ---------------------------------------------------------------------------------- exact attention
+
+def test_dense_is_the_formula():
+    for q_len, heads, kv_heads, d, dv in ((1, 4, 2, 16, 12), (3, 6, 1, 20, 20), (1, 8, 8, 64, 64), (5, 5, 5,
+                                                                                                    7, 1)):
+        q, k, v = problem(2, q_len, 130, heads, kv_heads, d, dv)
+        r = santa.decode(q, k, v, lse=True)
+        want = reference(q, k, v)
+        assert r.out.dtype == np.float32 and r.out.shape == (2, q_len, heads, dv)
+        assert r.std_error is None and r.stats is None and r.audit is None
+        near(r.out, want[0])
+        near(r.lse, want[1])
+
+
+def test_score_extras():
+    q, k, v = problem(2, 3, 90)
+    slopes, sinks = np.array([0.1, 0.02, -0.05, 0.0], "f"), np.array([0.5, -np.inf, 2.0, -3.0], "f")
+    for extra in ({"causal": True}, {"window": 17}, {"causal": 1, "window": 5}, {"soft_cap": 1.5},
+                  {"sm_scale": 0.7}, {"k_scale": 0.5}, {"v_scale": 3.0}, {"sinks": sinks},
+                  {"alibi_slopes": slopes}, {"seq_lens": [90, 40]}, {"seq_lens": np.array([2, 0])},
+                  {"causal": True, "context_lens": [120, 101], "first_key": 10
+                   }, {"window": 20, "context_lens": np.array([101, 100], np.int32), "first_key": 10}, {
+                       "alibi_slopes": slopes.tolist(), "sinks": sinks.tolist(), "causal": True,
+                       "window": 30, "soft_cap": 4.0, "seq_lens": np.array([80, 33],
+                                                                           np.int32), "sm_scale": 0.3
+                   }):
+        r = santa.decode(q, k, v, lse=True, **extra)
+        known = {("slopes" if name == "alibi_slopes" else name): x for name, x in extra.items()}
+        want = reference(q, k, v, **known)
+        near(r.out, want[0])
+        near(r.lse, want[1])
+
+
+def test_strides():
+    q, k, v = problem(2, 3, 70)
+    want = reference(q, k, v)[0]
+
+    def swap(x):
+        return np.ascontiguousarray(x.transpose(0, 2, 1, 3))
+    near(santa.decode(swap(q), k, v, q_layout="HND").out, swap(want))
+    near(santa.decode(q, swap(k), swap(v), kv_layout="HND").out, want)
+    near(santa.decode(swap(q), swap(k), swap(v), q_layout="HND", kv_layout="HND").out, swap(want))
+    near(santa.decode(q, swap(k).transpose(0, 2, 1, 3), np.asfortranarray(v)).out, want)
+    wide = np.zeros((2, 70, 2, 50), "f")
+    wide[..., 3:19], wide[..., 30:42] = k, v
+    near(santa.decode(q, wide[..., 3:19], wide[..., 30:42]).out, want)
+    near(santa.decode(q, k[:, ::-1], v[:, ::-1]).out, want)                     # negative strides
+    near(
+        santa.decode(np.broadcast_to(q[:1], q.shape), k, v).out,
+        reference(np.broadcast_to(q[:1], q.shape), k, v)[0])
+    room = np.full((2, 3, 4, 20), 9.0, "f")
+    r = santa.decode(q, k, v, out=room[..., 4:16])
+    near(room[..., 4:16], want)
+    assert (room[..., :4] == 9).all() and (room[..., 16:] == 9).all() and np.shares_memory(r.out, room)
+    flat = santa.decode(q[:, 0], k, v, lse=True)                                # [batch, heads, head_dim]
+    assert flat.out.shape == (2, 4, 12) and flat.lse.shape == (2, 4)
+    near(flat.out, reference(q[:, :1], k, v)[0][:, 0])
+
+
+def test_types():
+    q, k, v = problem(2, 1, 100, d=32, dv=32)
+    half = [x.astype(np.float16) for x in (q, k, v)]
+    r = santa.decode(*half, lse=True)
+    assert r.out.dtype == np.float16 and r.lse.dtype == np.float32
+    near(r.out, reference(*half)[0], 1e-3)
+    near(santa.decode(q, *half[1:]).out, reference(q, *half[1:])[0])
+
+    def bf16(x):                                                                # cut, and what is left
+        bits = (x.view(np.uint32) >> 16).astype(np.uint16)
+        return bits, (bits.astype(np.uint32) << 16).view(np.float32)
+    bits, cut = zip(*(bf16(x) for x in (q, k, v)))
+    r = santa.decode(q, *(santa.View(x, "bf16") for x in bits[1:]))
+    near(r.out, reference(q, *cut[1:])[0])
+    r = santa.decode(*(santa.View(x, "bf16") for x in bits))
+    assert r.out.dtype == np.uint16
+    near((r.out.astype(np.uint32) << 16).view(np.float32), reference(*cut)[0], 8e-3)
+
+    e4m3 = np.random.default_rng(1).integers(0, 256, (2, *k.shape)).astype(np.uint8)
+    e4m3[(e4m3 & 0x78) > 0x48] &= 0x87                                          # below 8, and no NaN
+    exponent, fraction = (e4m3 >> 3 & 15).astype(int), (e4m3 & 7) / 8
+    value = np.where(e4m3 >> 7, -1, 1) * np.where(exponent,
+                                                  (1 + fraction) * 2.0**(exponent - 7), fraction * 2.0**-6)
+    near(santa.decode(q, *(santa.View(x, "e4m3") for x in e4m3), k_scale=0.5, v_scale=2.0).out,
+         reference(q, *value, k_scale=0.5, v_scale=2.0)[0])
+
+    def q8_0(x):  # blocks of an f16 scale and 32 int8
+        rows = x.reshape(*x.shape[:-1], -1, 32)
+        scale = (np.abs(rows).max(-1, keepdims=True) / 127).astype(np.float16)
+        codes = np.clip(np.round(rows / scale.astype("f")), -127, 127).astype(np.int8)
+        blocks = np.concatenate((scale.view(np.uint8), codes.view(np.uint8)), -1)
+        return blocks.reshape(*x.shape[:-1], -1), (codes * scale.astype("f")).reshape(x.shape)
+    (kb, k8), (vb, v8) = q8_0(k), q8_0(v)
+    near(santa.decode(q, santa.View(kb, "q8_0"), santa.View(vb, "q8_0")).out, reference(q, k8, v8)[0])
+    near(
+        santa.decode(q, santa.View(kb[:, 10:], "q8_0"), v[:, 10:]).out,
+        reference(q, k8[:, 10:], v[:, 10:])[0])
+    r = santa.decode(q, santa.View(kb, "q8_0"), santa.View(vb, "q8_0"), scores="q8")
+    near(r.out, reference(q, k8, v8)[0], 0.03)
+    raises(santa.SantaError, santa.decode, q, k, v, scores="q8", name="SCORES_Q8")
+
+
+def test_pages():
+    q, k, v = problem(2, 1, 96)
+    pages = np.array([[5, 0, 7], [2, 9, 1]], np.int32)
+    kp, vp = (np.full((10, 32, 2, x.shape[3]), np.nan, "f") for x in (k, v))
+    for b in range(2):
+        for i in range(3):
+            kp[pages[b, i]], vp[pages[b, i]] = k[b, 32 * i:32 * i + 32], v[b, 32 * i:32 * i + 32]
+    want = reference(q, k, v, seq_lens=[96, 40])[0]
+    wide = np.full((2, 8), -1, np.int32)
+    wide[:, 2:5] = pages
+    for table in (pages, pages.tolist(), pages.astype(np.int64), wide[:, 2:5], np.asfortranarray(pages)):
+        near(santa.decode(q, kp, vp, block_table=table, seq_lens=[96, 40]).out, want)
+    hnd = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (kp, vp)]
+    near(santa.decode(q, *hnd, kv_layout="HND", block_table=pages, seq_lens=[96, 40]).out, want)
+    raises(santa.SantaError, santa.decode, q, kp, vp, block_table=pages + 5, name="BLOCK_TABLE")
+    raises(ValueError, santa.decode, q, kp, vp, block_table=pages[:1])
+    raises(ValueError, santa.decode, q, kp, vp, block_table=[[0, 1], [2]])
+
+
+# ---------------------------------------------------------------------------------- methods
+
+def index_of_keys(k, buckets=8):
+    centroids = np.stack([santa.kmeans(k[0, :, h], buckets, seed=1) for h in range(k.shape[2])])
+    index = santa.Buckets(k, centroids, key_norm=4.0)
+    index.assign(k)
+    return index
+
+
+def test_every_method():
+    """With more draws than keys each is near exact attention, or is exact; top-p leaves out its tenth."""
+    assert tuple(santa.methods()) == METHODS
+    q, k, v = problem(1, 1, 200)
+    want, lse = reference(q, k, v)
+    index = index_of_keys(k)
+    for method in METHODS:
+        r = santa.decode(q, k, v, method=method, num_samples=8192, lse=True, stats=True, seed=3,
+                         buckets=index if method == "saap" else None)
+        near(r.out, want, 0.12 if method == "top-p" else 0.05 if method in DRAWING else 0.03)
+        near(r.lse, lse, 0.02 if method == "vattention" else 1e-4)
+        assert r.stats.rows == 4 and r.stats.keys == 400, r.stats
+
+
+def test_top_k_and_top_p():
+    q, k, v = problem(2, 1, 150)
+    want = reference(q, k, v, keep=lambda s: s >= np.sort(s)[-20])
+    near(santa.decode(q, k, v, method="top-k", num_samples=20).out, want[0])
+    near(santa.decode(q, k, v, method="top_k", num_samples=20).out, want[0])
+    near(santa.decode(q, k, v, method=6, num_samples=20).out, want[0])
+
+    def nucleus(s, top=0.6):
+        p = np.exp(s - s.max()) / np.exp(s - s.max()).sum()
+        order = np.argsort(-p)
+        return np.isin(np.arange(len(p)), order[:np.searchsorted(np.cumsum(p[order]), top) + 1])
+    near(santa.decode(q, k, v, method="top-p", top_p=0.6).out, reference(q, k, v, keep=nucleus)[0])
+
+
+def test_draws_are_unbiased():
+    """Means over seeds, in standard errors; and those of a method that is biased are not."""
+    q, k, v = problem(1, 1, 400, d=32, seed=5)
+    q *= 2
+    want = reference(q, k, v)[0]
+    runs = 400
+
+    def z(**options):
+        got = np.stack([santa.decode(q, k, v, num_samples=16, seed=s, **options).out
+                        for s in range(runs)]).astype(np.float64)
+        return np.abs(got.mean(0) - want) / (got.std(0) / runs ** 0.5 + 1e-6)
+    for method in DRAWING:
+        assert z(method=method).max() < 5.0, (method, z(method=method).max())
+    assert z(method="sys", num_combs=4).max() < 5.0
+    biased = z(method="top-k", dense_below=0)
+    assert biased.max() > 50.0, biased.max()
+
+
+def test_seeds_offsets_requests():
+    q, k, v = problem(1, 1, 500)
+    q, k, v = (np.concatenate((x, x)) for x in (q, k, v))
+
+    def run(**options):
+        return santa.decode(q, k, v, method="sys", num_samples=16, **options).out
+    a = run(seed=1, offset=5)
+    same_bits(a, run(seed=1, offset=5))
+    assert (a[0] != a[1]).any()                                                 # of different requests
+    for other in (run(seed=2, offset=5), run(seed=1, offset=6), run(seed=1, offset=5, request_ids=[7, 8])):
+        assert (a != other).any()
+    same_bits(*run(seed=1, request_ids=[3, 3]))
+    same_bits(run(seeds=[1, 1], offsets=[5, 5]), a)
+    same_bits(run(seed=9, seeds=np.array([1, 1], np.uint64), offset=5), a)
+    same_bits(run(seeds=[2 ** 64 - 1] * 2), run(seed=2 ** 64 - 1))
+    assert (run(offsets=np.array([5, 6]), request_ids=[1, 1])[0] != run(offsets=[5, 6],
+                                                                        request_ids=[1, 1])[1]).any()
+    assert santa.offset(3, 5) == 5 * 65536 + 3
+
+
+def test_std_error_and_combs():
+    q, k, v = problem(1, 1, 800, seed=2)
+    want = reference(q, k, v)[0]
+    for options in ({"method": "iid"}, {"method": "sys", "num_combs": 4},
+                    {"method": "prop", "num_combs": 8, "tile_size": 64}):
+        errors, said = 0.0, 0.0
+        for seed in range(100):
+            r = santa.decode(q, k, v, num_samples=64, seed=seed, std_error=True, **options)
+            errors += ((r.out - want) ** 2).sum() / 100
+            said += (r.std_error.astype(np.float64) ** 2).sum() / 100
+        assert r.std_error.shape == (1, 1, 4) and 0.7 < said / errors < 1.4, (options, said / errors)
+    raises(santa.SantaError, santa.decode, q, k, v, method="top-k", std_error=True, name="STD_ERROR")
+
+
+def test_options_change_what_they_should():
+    q, k, v = problem(1, 1, 2000, d=32)
+
+    def stats(**options):
+        return santa.decode(q, k, v, stats=True, seed=1, **options).stats
+
+    assert stats(method="sys", num_samples=8).draws == 32 and stats(method="sys",
+                                                                    num_samples=32).draws == 128
+    assert stats(method="prop", tile_size=64).tiles > stats(method="prop", tile_size=512).tiles
+    assert stats(method="sys", num_samples=64, dense_below=santa.AUTO).dense_rows == 0
+    assert stats(method="sys", num_samples=128, dense_below=santa.AUTO).dense_rows == 4
+    assert stats(scores="bernoulli_strat", bernoulli_draws=2).k_features_head < stats(
+        scores="bernoulli_strat", bernoulli_draws=9).k_features_head < stats().k_features_head
+    seen = {
+        santa.decode(q, k, v, scores=s, seed=4).out.tobytes()
+        for s in ("exact", "bernoulli_iid", "bernoulli_strat", "group_iid", "group_strat")
+    }
+    assert len(seen) == 5
+    f32, f16, u8 = (santa.decode(q, k, v, method="iid", stash=s, seed=4).out for s in ("f32", "f16", "u8"))
+    same_bits(f32, santa.decode(q, k, v, method="iid", seed=4).out)
+    assert (u8 != f32).any() and np.abs(f16 - f32).max() < 0.5 and np.abs(u8 - f32).max() < 0.5
+    near(santa.decode(q, k, v, isa="scalar").out, reference(q, k, v)[0])
+    first = santa.decode(q, k, v, item_begin=0, item_end=1, out=np.full((1, 1, 4, 12), 7, "f"))
+    assert (first.out[:, :, 2:] == 7).all()
+    near(first.out[:, :, :2], reference(q, k, v)[0][:, :, :2])
+
+
+def test_vattention():
+    q, k, v = problem(2, 1, 3000, seed=3)
+    r = santa.decode(
+        q, k, v, method="vattention", stats=True, std_error=True, vattention={
+            "sink_tokens": 10, "local_tokens": 20, "heavy_tokens": 30, "base_samples": 50, "epsilon": 0.1,
+            "delta": 0.1, "guarantee": "full", "bound": "hoeffding", "audit": True
+        })
+    audit = np.frombuffer(r.audit, santa.Audit)
+    assert audit.shape == (8,) and (audit["num_keys"] == 3000).all() and (audit["num_base"] >= 50).all()
+    assert (audit["num_fixed"] >= 60).all() and (audit["num_fixed"] <= 90).all() and (audit["trace"]
+                                                                                      > 0).all()
+    loose, tight = (santa.decode(q, k, v, method="vattention", stats=True,
+                                 vattention={"epsilon": e}).stats.draws for e in (0.3, 0.05))
+    assert loose < tight
+    asked = []
+
+    def heavy(batch, row, head, query, begin, end, count):
+        asked.append((batch, row, head))
+        assert np.allclose(query, q[batch, row, head]) and len(query) == 16
+        s = k[batch, begin:end, head // 2] @ q[batch, row, head]
+        return begin + np.argsort(-s)[:count]
+
+    r = santa.decode(q, k, v, method="vattention",
+                     vattention={"heavy": heavy, "heavy_tokens": 100, "epsilon": 0.01})
+    assert sorted(set(asked)) == [(b, 0, h) for b in range(2) for h in range(4)]
+    near(r.out, reference(q, k, v)[0], 0.02)
+
+    def broken(*_):
+        raise KeyError("no such key")
+    raises(KeyError, santa.decode, q, k, v, method="vattention", vattention={"heavy": broken})
+    raises(ValueError, santa.decode, q, k, v, method="vattention", vattention={"heavy": lambda *_: [2**40]})
+    raises(TypeError, santa.decode, q, k, v, method="vattention", vattention={"heavy": 5})
+
+    def nested(*args):  # the outer call's workspace stays its own
+        near(santa.decode(q[:, :, :2], k, v).out, reference(q[:, :, :2], k, v)[0])
+        return heavy(*args)
+    same_bits(santa.decode(q, k, v, method="vattention", vattention={"heavy": nested}).out,
+              santa.decode(q, k, v, method="vattention", vattention={"heavy": heavy}).out)
+
+
+def test_proxy():
+    q, k, v = problem(2, 1, 1200, d=64, seed=4)
+    want = reference(q, k, v, seq_lens=[1200, 1000])[0]
+    p = santa.Proxy(k)
+    assert p.bits == 4 and p.size == len(p.data) and p.size < k.nbytes / 4
+    p.encode(seq_lens=[1200, 1000])
+    for method in ("sys", "prop", "pps", "top-k", "vattention"):
+        r = santa.decode(q, k, v, method=method, scores="proxy", proxy=p, num_samples=512,
+                         seq_lens=[1200, 1000], stats=True)
+        near(r.out, want, 0.25)
+        assert r.stats.proxy_rows_read > 0 and r.stats.k_rows_read < r.stats.keys
+    steps = santa.Proxy(k)
+    steps.encode(0, 900, seq_lens=[1100, 900])
+    for n in range(100):
+        steps.append(seq_lens=[1101 + n, 901 + n])
+    steps.encode(900, seq_lens=[1200, 1000])
+    same_bits(p.data[:p.size // 2], steps.data[:p.size // 2])
+    bits = santa.Proxy(k, bits=2)
+    assert bits.size < 0.6 * p.size
+    bits.encode()
+    near(
+        santa.decode(q, k, v, method="sys", scores="proxy", proxy=bits, num_samples=512).out,
+        reference(q, k, v)[0], 0.3)
+    raw = santa.decode(q, k, v, method="sys", scores="proxy", proxy=bits.data, proxy_bits=2,
+                       num_samples=512)
+    same_bits(raw.out, santa.decode(q, k, v, method="sys", scores="proxy", proxy=bits, num_samples=512).out)
+
+    def stats(**options):
+        return santa.decode(q, k, v, method="sys", scores="proxy", proxy=p, stats=True,
+                            seq_lens=[1200, 1000], **options).stats
+    assert stats(proxy_lens=[0, 0]).proxy_rows_read == 0 < stats(proxy_lens=[640, 0]).proxy_rows_read
+    assert stats(proxy_options={"sink_tokens": 300, "local_tokens": 500}).k_rows_read > stats().k_rows_read
+    assert stats(proxy_options={"rescue_above": 1e-9, "rescue_keys": 40}).rescued_rows == 8
+    assert stats(proxy_options={"rescue_above": santa.NONE, "exact_above": 1e-9}).redone_rows == 8
+    hnd = np.ascontiguousarray(k.transpose(0, 2, 1, 3))
+    other = santa.Proxy(hnd, kv_layout="HND")
+    other.encode(seq_lens=[1200, 1000])
+    same_bits(other.data, p.data) if (other.data == p.data).all() else near(other.size, p.size)
+
+    pages = np.arange(38, dtype=np.int32).reshape(2, 19)[:, ::-1].copy()
+    kp, vp = (np.zeros((38, 64, 2, x.shape[3]), "f") for x in (k, v))
+    for b in range(2):
+        for i in range(19):
+            n = min(64, 1200 - 64 * i)
+            kp[pages[b, i], :n], vp[pages[b, i], :n] = k[b, 64 * i:64 * i + n], v[b, 64 * i:64 * i + n]
+    paged = santa.Proxy(kp, paged=True)
+    paged.encode(block_table=pages, seq_lens=[1200, 1000])
+    same_bits(
+        santa.decode(q, kp, vp, method="sys", scores="proxy", proxy=paged, block_table=pages,
+                     seq_lens=[1200, 1000]).out,
+        santa.decode(q, k, v, method="sys", scores="proxy", proxy=p, seq_lens=[1200, 1000]).out)
+
+    few = santa.Proxy(k[:, :50])
+    few.append(3)
+    assert few.size == 0
+    same_bits(
+        santa.decode(q, k[:, :50], v[:, :50], method="sys", scores="proxy", proxy=few).out,
+        santa.decode(q, k[:, :50], v[:, :50], method="sys", scores="proxy", proxy=few, num_samples=7).out)
+
+    raises(santa.SantaError, santa.Proxy, k, bits=3, name="PROXY_BITS")
+    raises(santa.SantaError, santa.Proxy, k[..., :12], name="PROXY_HEAD_DIM")
+    raises(santa.SantaError, santa.Proxy, kp[:, :24], paged=True, name="PROXY_PAGE")
+    raises(santa.SantaError, p.encode, 5, 2, name="PROXY_RANGE")
+    raises(santa.SantaError, p.append, -1, name="PROXY_RANGE")
+    raises(santa.SantaError, p.encode, seq_lens=[5000, 0], name="SEQ_LEN")
+    raises(ValueError, p.encode, block_table=pages)
+    raises(ValueError, paged.encode)
+    raises(ValueError, santa.Proxy, k, data=np.zeros(8, np.uint8))
+    raises(ValueError, santa.decode, q, k, v, method="sys", scores="proxy", proxy=p.data[:100])
+    raises(santa.SantaError, santa.decode, q, k, v, method="sys", scores="proxy", name="PROXY_NULL")
+    raises(santa.SantaError, santa.decode, q, k, v, method="iid", scores="proxy", proxy=p,
+           name="PROXY_METHOD")
+
+
+def test_saap():
+    q, k, v = problem(2, 1, 2000, seed=6)
+    index = index_of_keys(k[:, :1500], 16)
+    r = santa.decode(q, k[:, :1500], v[:, :1500], method="saap", buckets=index, num_samples=santa.NONE,
+                     stats=True,
+                     saap={"num_probes": 2, "sink_tokens": 8, "local_tokens": 100, "measure_mass": 1})
+    assert 0 < r.stats.visited_rows < r.stats.far_rows and 0.05 < r.stats.covered_mass < 1
+    more = santa.decode(q, k[:, :1500], v[:, :1500], method="saap", buckets=index, num_samples=santa.NONE,
+                        stats=True, saap={"num_probes": 9, "local_tokens": 100}).stats
+    assert more.visited_rows > r.stats.visited_rows and more.covered_mass == 0
+    same = santa.decode(q, k[:, :1500], v[:, :1500], method="saap", buckets=index, num_samples=100, seed=1)
+    other = santa.decode(q, k[:, :1500], v[:, :1500], method="saap", buckets=index, num_samples=100, seed=1,
+                         saap={"uniform_share": 0.9})
+    assert (same.out != other.out).any()
+
+    centroids = np.stack([santa.kmeans(k[0, :, h], 16) for h in range(2)])
+    whole = santa.Buckets(k, centroids, key_norm=4.0, num_slots=3, slots=[2, 0])
+    whole.assign(k[:, :1999], seq_lens=[1999, 1999])
+    whole.assign(k[:, 1999:], -1, num_threads=2)
+    assert 0 <= whole.find(2, 1, 1999) < 16 and whole.find(2, 1, 2000) == -1
+    nearest = np.argmax(centroids[0] @ k[0, 5, 0])
+    assert whole.find(2, 0, 5) == nearest and whole.find(1, 0, 5) == -1
+    near(
+        santa.decode(q, k, v, method="saap", buckets=whole, num_samples=1 << 20).out,
+        reference(q, k, v)[0])
+
+    rng = np.random.default_rng(0)
+    w1, b1, w2, b2 = (rng.standard_normal(s).astype("f")
+                      for s in ((2, 24, 16), (2, 24), (2, 16, 24), (2, 16)))
+    routed = santa.Buckets(k, centroids, w1=w1, b1=b1, w2=w2, b2=b2)
+    routed.assign(k)
+    hidden = np.maximum(np.einsum("ghd,bgnd->bgnh", w1, q.reshape(2, 2, 2, 16)) + b1[:, None], 0)
+    f = np.einsum("gch,bgnh->bgnc", w2, hidden) + b2[:, None]
+    f = (np.exp(f) / np.exp(f).sum(-1, keepdims=True)).sum(2)                   # [batch, kv_heads, buckets]
+
+    def best(b, s):  # keys that a row of KV head s sees
+        far = np.arange(2000 - 2000 % 64 - 64)[4:]
+        read = np.ones(2000, bool)
+        read[far] = [routed.find(b, s, int(j)) == f[b, s].argmax() for j in far]
+        return read
+    one = {"num_probes": 1, "sink_tokens": 4, "local_tokens": 64}
+
+    def probed(buckets):
+        return santa.decode(q, k, v, method="saap", buckets=buckets, num_samples=santa.NONE, saap=one).out
+    plain = probed(routed)
+    for b in range(2):
+        for s in range(2):
+            read = best(b, s)
+            assert 100 < read.sum() < 1000
+            near(
+                plain[b, :, 2 * s:2 * s + 2],
+                reference(q[b:b + 1, :, 2 * s:2 * s + 2], k[b:b + 1, read, s:s + 1], v[b:b + 1, read,
+                                                                                       s:s + 1])[0][0])
+    routed.q = -3 * q  # the router asks with other queries
+    assert (plain != probed(routed)).any()
+    routed.q = q
+    same_bits(plain, probed(routed))
+
+    raises(santa.SantaError, santa.decode, q, k, v, method="saap", name="BUCKETS_NULL")
+    raises(TypeError, santa.decode, q, k, v, method="saap", buckets=centroids)
+    raises(santa.SantaError, routed.assign, k[:, :5], -2, name="BUCKETS_RANGE")
+    raises(ValueError, santa.Buckets, k, centroids[:, :, :8])
+    raises(ValueError, santa.Buckets, k, centroids, w1=w1)
+    raises(ValueError, santa.Buckets, k, centroids, w1=w1, b1=b1, w2=w2.astype(np.float16), b2=b2)
+    raises(TypeError, santa.kmeans, k[0, :, 0].astype(np.float16), 4)
+    raises(santa.SantaError, santa.kmeans, k[0, :, 0], 4, iterations=-1, name="KMEANS")
+
+
+# ---------------------------------------------------------------------------------- options refused
+
+REFUSED = {  # option: a wrong value, the status, and what else the call needs
+    "seq_lens": ([1, 999], "SEQ_LEN", {}), "block_table": ([[0], [7]], "BLOCK_TABLE", {}),
+    "sm_scale": (float("nan"), "SM_SCALE", {}), "k_scale": (-1.0, "SCALE", {}),
+    "v_scale": (float("inf"), "SCALE", {}),
+    "soft_cap": (-1.0, "SOFT_CAP", {}), "causal": (2, "CAUSAL", {}), "window": (-1, "WINDOW", {}),
+    "sinks": ([0, 0, float("nan"), 0], "SINKS", {}), "alibi_slopes": ([0, 0, 0, float("inf")], "ALIBI", {}),
+    "first_key": (-1, "FIRST_KEY", {}), "context_lens": ([300, 10], "CONTEXT_LEN", {}),
+    "proxy": (None, "PROXY_NULL", {"method": "sys", "scores": "proxy"}),
+    "proxy_bits": (3, "PROXY_BITS", {"method": "sys", "scores": "proxy"}),
+    "proxy_lens": ([0, -1], "PROXY_LEN", {"method": "sys", "scores": "proxy", "proxy": "make"}),
+    "buckets": (None, "BUCKETS_NULL", {"method": "saap"}), "method": (99, "METHOD", {}),
+    "num_samples": (-5, "NUM_SAMPLES", {"method": "sys"}), "top_p": (2.0, "TOP_P", {"method": "top-p"}),
+    "tile_size": (7, "TILE_SIZE", {"method": "flash"}), "stash": (9, "STASH", {"method": "iid"}),
+    "num_combs": (3, "COMBS", {"method": "sys"}), "dense_below": (-2, "DENSE_BELOW", {"method": "sys"}),
+    "scores": (9, "SCORES", {}), "bernoulli_draws": (-1, "BERNOULLI_DRAWS", {"scores": "group_iid"}),
+    "isa": (77, "ISA", {}), "num_threads": (-1, "THREADS", {}), "item_begin": (3, "ITEMS", {}),
+    "item_end": (99, "ITEMS", {}),
+}
+REFUSED_IN = {
+    "vattention": {
+        "sink_tokens": (-2, "VATTENTION_TOKENS"), "local_tokens": (-2, "VATTENTION_TOKENS"),
+        "heavy_tokens": (-2, "VATTENTION_TOKENS"), "base_samples": (1, "BASE_SAMPLES"),
+        "epsilon": (1.5, "EPSILON"), "delta": (1.5, "DELTA"), "guarantee": (5, "GUARANTEE"),
+        "bound": (5, "BOUND")
+    }, "proxy_options": {
+        name: (-2, "PROXY_OPTIONS")
+        for name in ("sink_tokens", "local_tokens", "rescue_keys", "rescue_above", "exact_above")
+    }, "saap": {
+        name: (value, "SAAP_OPTIONS")
+        for name, value in (("num_probes", -2), ("sink_tokens", -2), ("local_tokens", -2),
+                            ("uniform_share", 1.5), ("measure_mass", 2))
+    },
+}
+# These have no wrong value, or one that santa.py itself finds; each has a test of its own above or below.
+FREE = {
+    "q", "k", "v", "out", "lse", "std_error", "stats", "q_layout", "kv_layout", "seed", "offset", "seeds",
+    "offsets", "request_ids", "parallel_for", "stream", "workspace"
+} | set(REFUSED_IN)
+
+
+def test_every_option_is_checked_by_the_library():
+    assert set(inspect.signature(santa.decode).parameters) == set(REFUSED) | FREE
+    q, k, v = problem(2, 1, 300)
+    proxy = santa.Proxy(k)
+    proxy.encode()
+    index = index_of_keys(k)
+    for option, (value, name, also) in REFUSED.items():
+        also = {**also, **({"proxy": proxy} if "proxy" in also else {})}
+        e = raises(santa.SantaError, santa.decode, q, k, v, name=name, **{**also, option: value})
+        assert isinstance(e, ValueError) and e.status > 0 and str(e).startswith(f"SANTA_ERR_{name}: "), e
+        raises(santa.SantaError, santa.workspace_size, q, k, v, name=name, **
+               {**also, option: value}) if option not in ("seq_lens", "block_table", "context_lens",
+                                                          "proxy_lens", "sinks", "alibi_slopes",
+                                                          "proxy") else None
+    needs = {
+        "vattention": {"method": "vattention"},
+        "proxy_options": {"method": "sys", "scores": "proxy",
+                          "proxy": proxy}, "saap": {"method": "saap", "buckets": index}
+    }
+    for group, options in REFUSED_IN.items():
+        santa.decode(q, k, v, **needs[group])
+        for option, (value, name) in options.items():
+            raises(santa.SantaError, santa.decode, q, k, v, name=name, **needs[group],
+                   **{group: {option: value}})
+        raises(TypeError, santa.decode, q, k, v, **needs[group], **{group: {"epsilons": 1}},
+               text="epsilons")
+    fields = {
+        "vattention": santa._VAttentionOptions, "proxy_options": santa._ProxyOptions,
+        "saap": santa._SaapOptions
+    }
+    for group, struct in fields.items():
+        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit"} == set(REFUSED_IN[group])
+
+
+def test_every_field_has_an_argument():
+    """Fields of the C structs that no argument sets would be options that cannot be reached."""
+    arguments = set(inspect.signature(santa.decode).parameters)
+    made = {"max_pages", "block_table_stride", "parallel_user"}  # from block_table; the callback has it
+    fields = {f[0] for f in santa._Attention._fields_ + santa._Options._fields_}
+    assert fields - made <= arguments, fields - made - arguments
+
+
+def test_wrong_arguments():
+    q, k, v = problem(2, 1, 50)
+    for name, args in (("BATCH", (q[:1], k, v)), ("KV_HEADS", (q, k, v[:, :, :1])),
+                       ("HEAD_DIM", (q[..., :8], k, v)), ("KV_LEN", (q, k, v[:, :9])),
+                       ("GROUP", (q[:, :, :3], k, v)), ("SHAPE", (q[:, :0], k, v))):
+        raises(santa.SantaError, santa.decode, *args, name=name)
+    raises(santa.SantaError, santa.decode, q, k, v, method="topk", name="METHOD", text="top-k")
+    raises(santa.SantaError, santa.decode, q, k, v, out=np.zeros((2, 1, 4, 5), "f"), name="HEAD_DIM_V")
+    raises(santa.SantaError, santa.decode, q, k, v, out=np.broadcast_to(np.zeros(
+        (1, 1, 1, 12), "f"), (2, 1, 4, 12)).view(), name="OUT_STRIDE") if np.broadcast_to(
+            q, q.shape).flags.writeable else None
+    raises(ValueError, santa.decode, q[:1], k[:1, 0], v[:1, 0], text="k has 3 dimensions")
+    raises(ValueError, santa.decode, q, k, v, out=np.zeros((2, 4, 12), "f"), text="out has 3 dimensions")
+    for bad in (q[0, 0], q.astype(np.float64), q.astype(">f4"), q.tolist(), "q", None, q.astype(np.int32)):
+        raises((TypeError, ValueError), santa.decode, bad, k, v)
+    frozen = np.zeros((2, 1, 4, 12), "f")
+    frozen.flags.writeable = False
+    raises(ValueError, santa.decode, q, k, v, out=frozen, text="read-only")
+    before = np.full((2, 1, 4, 12), 3, "f")
+    raises(santa.SantaError, santa.decode, q, k, v, out=before, soft_cap=-1.0)
+    assert (before == 3).all()
+    for option, value in (("seq_lens", [1]), ("seq_lens", [[1], [2, 3]]), ("seq_lens", [1, 2**40]),
+                          ("seq_lens", np.zeros((2, 2), "i")), ("seeds", [1, -1]), ("seed", -1),
+                          ("seed", 2**64), ("num_samples", 2**63), ("window", 1.5), ("sinks", [0.0] * 3),
+                          ("sinks", np.zeros(5, "f")), ("scores", "exactly"), ("isa", "sse"),
+                          ("stash", "f64"), ("q_layout", "HDN"), ("kv_layout", "nhd"), ("method", 1.5),
+                          ("parallel_for", 3), ("lse", np.zeros((2, 1, 4))), ("lse", np.zeros(
+                              (2, 4), "f")), ("std_error", np.zeros(
+                                  (2, 1, 8), "f")[..., ::2]), ("workspace", np.zeros(10, "u1")[::2]),
+                          ("workspace", np.zeros(10,
+                                                 "u1").view("S1")), ("proxy", np.zeros((1 << 16, 2),
+                                                                                       "u1")[:, 0])):
+        raises((TypeError, ValueError), santa.decode, q, k, v, **{option: value})
+    raises(TypeError, santa.decode, q, k, v, num_sample=5)
+    raises(ValueError, santa.View, k, "f64")
+    raises(TypeError, santa.decode, q, santa.View(k, "e4m3"), v)
+    raises(ValueError, santa.decode, q, santa.View(np.zeros((2, 50, 2, 33), np.uint8), "q8_0"), v)
+    raises(TypeError, santa.decode, q, bytes(100), v)
+    byte_steps = np.zeros((2, 50, 2, 16), np.dtype([("a", "u1"), ("x", "<f4")]))["x"]
+    raises(ValueError, santa.decode, q, byte_steps, v, text="multiples")
+
+
+def test_nan_shows():
+    q, k, v = problem(1, 1, 50)
+    k[0, 7, 1, 3] = np.nan
+    for method in ("dense", "sys"):
+        out = santa.decode(q, k, v, method=method).out
+        assert np.isnan(out[:, :, 2:]).all() and np.isfinite(out[:, :, :2]).all()
+
+
+# ---------------------------------------------------------------------------------- memory and threads
+
+def test_workspace_and_results_in_place():
+    q, k, v = problem(1, 1, 3000)
+    size = santa.workspace_size(q, k, v, method="sys", num_threads=1)
+    mine, lse, out = np.full(size + 64, 0xA5, np.uint8), np.zeros((1, 1, 4), "f"), np.zeros((1, 1, 4, 12),
+                                                                                            "f")
+    r = santa.decode(q, k, v, method="sys", workspace=mine[:size], lse=lse, out=out)
+    assert r.out is out and r.lse is lse and (mine[size:] == 0xA5).all() and (mine[:size] != 0xA5).any()
+    same_bits(out, santa.decode(q, k, v, method="sys").out)
+    near(lse, reference(q, k, v)[1])
+    raises(santa.SantaError, santa.decode, q, k, v, method="sys", workspace=mine[:size - 1],
+           name="WORKSPACE_SIZE")
+    santa.free_workspaces()
+    same_bits(out, santa.decode(q, k, v, method="sys").out)
+
+
+def test_threads():
+    q, k, v = problem(1, 2, 20000, seed=8)
+    want = santa.decode(q, k, v, method="sys").out
+    if santa.build_info()["threads"] == "none":
+        raises(santa.SantaError, santa.decode, q, k, v, num_threads=2, name="THREADS")
+    else:
+        for threads in (2, 5):
+            same_bits(want, santa.decode(q, k, v, method="sys", num_threads=threads).out)
+    ran = []
+
+    def in_python(count, task):
+        threads = [threading.Thread(target=task, args=(i,)) for i in range(count)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        ran.append(count)
+    same_bits(want, santa.decode(q, k, v, method="sys", num_threads=3, parallel_for=in_python).out)
+    assert ran and set(ran) == {3}
+
+    def broken(count, task):
+        raise RuntimeError("no threads today")
+    raises(RuntimeError, santa.decode, q, k, v, num_threads=2, parallel_for=broken)
+
+    got = [None] * 6
+
+    def call(i):
+        for _ in range(5):
+            got[i] = santa.decode(q, k, v, method="sys",
+                                  num_threads=1 + i % 2 * (santa.build_info()["threads"] != "none")).out
+    threads = [threading.Thread(target=call, args=(i,)) for i in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for x in got:
+        same_bits(want, x)
+
+
+def test_a_forked_child():
+    if not hasattr(os, "fork"):
+        raise unittest.SkipTest("no fork")
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {HERE!r})
+import numpy as np, santa
+rng = np.random.default_rng(0)
+q, k, v = (rng.standard_normal((1, n, h, 16)).astype("f") for n, h in ((1, 4), (9000, 2), (9000, 2)))
+threads = 1 if santa.build_info()["threads"] == "none" else 2
+want = santa.decode(q, k, v, method="sys", num_threads=threads).out
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    os._exit(0 if (santa.decode(q, k, v, method="sys", num_threads=threads).out == want).all() else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-B", "-c", code], timeout=120).returncode == 0
+
+
+class OnlyDLPack:
+    """An array that shows nothing else."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_dlpack():
+    q, k, v = problem(1, 1, 60)
+    want = reference(q, k, v)[0]
+    count = sys.getrefcount(k)
+    for _ in range(3):
+        r = santa.decode(*(OnlyDLPack(x) for x in (q, k, v)), seq_lens=OnlyDLPack(np.array([60], np.int32)))
+        near(r.out, want)
+        del r
+    assert sys.getrefcount(k) == count, "a capsule was kept"
+    out = np.zeros_like(want, np.float32)
+    santa.decode(q, OnlyDLPack(k.transpose(0, 2, 1, 3)), OnlyDLPack(v.transpose(0, 2, 1, 3)),
+                 kv_layout="HND", out=OnlyDLPack(out))
+    near(out, want)
+    raises(TypeError, santa.decode, OnlyDLPack(q.astype(np.float64)), k, v)
+
+    class Elsewhere(OnlyDLPack):
+        def __dlpack_device__(self):
+            return 7, 0
+    raises(TypeError, santa.decode, Elsewhere(q), k, v, text="device 7")
+
+
+def test_buffers():
+    q, k, v = problem(1, 1, 60)
+
+    def buffer(x):
+        return memoryview(bytearray(x.tobytes())).cast({4: "f", 2: "e"}[x.itemsize], x.shape)
+    near(np.asarray(santa.decode(buffer(q), buffer(k), buffer(v)).out), reference(q, k, v)[0])
+    raises(TypeError, santa.decode, memoryview(q.tobytes()).cast("f", q.shape), k, v)
+
+
+# ---------------------------------------------------------------------------------- torch
+
+def test_torch_tensors():
+    torch = torch_or_skip()
+    arrays = problem(2, 3, 300, d=32, dv=32)
+    q, k, v = (torch.from_numpy(x) for x in arrays)
+    r = santa.decode(q, k, v, lse=True, causal=True)
+    assert isinstance(r.out, torch.Tensor) and r.out.dtype == torch.float32 and r.lse.dtype == torch.float32
+    want = reference(*arrays, causal=True)
+    near(r.out, want[0])
+    near(r.lse, want[1])
+    for dtype, tolerance in ((torch.float16, 2e-3), (torch.bfloat16, 1e-2)):
+        low = [x.to(dtype) for x in (q, k, v)]
+        got = santa.decode(*low)
+        assert got.out.dtype == dtype
+        near(got.out.float(), reference(*(x.float().numpy() for x in low))[0], tolerance)
+    e4m3 = [x.to(torch.float8_e4m3fn) for x in (k, v)]
+    near(santa.decode(q, *e4m3).out, reference(arrays[0], *(x.float().numpy() for x in e4m3))[0])
+    hnd = santa.decode(q.transpose(1, 2), k.transpose(1, 2),
+                       v.transpose(1, 2).contiguous(), q_layout="HND", kv_layout="HND")
+    near(hnd.out, reference(*arrays)[0].transpose(0, 2, 1, 3))
+    for lens in (torch.tensor([300, 100]), torch.tensor([300, 100], dtype=torch.int32),
+                 torch.tensor([[300, 0], [100, 0]])[:, 0]):
+        near(santa.decode(q, k, v, seq_lens=lens).out, reference(*arrays, seq_lens=[300, 100])[0])
+    sinks = torch.tensor([0.5, 1.0, 2.0, -1.0])
+    near(santa.decode(q, k, v, sinks=sinks.double(), alibi_slopes=sinks / 100).out,
+         reference(*arrays, sinks=sinks.numpy(), slopes=sinks.numpy() / 100)[0])
+    out = torch.zeros(2, 4, 3, 32).transpose(1, 2)
+    assert santa.decode(q, k, v, out=out, method="sys").out is out
+    same_bits(out.contiguous().numpy(), santa.decode(*arrays, method="sys").out)
+    p = santa.Proxy(k)
+    p.encode()
+    assert p.data.dtype == torch.uint8
+    near(
+        santa.decode(q, k, v, method="sys", scores="proxy", proxy=p, num_samples=512).out,
+        reference(*arrays)[0], 0.25)
+    parameter = torch.nn.Parameter(q)
+    same_bits(santa.decode(parameter, k, v).out.numpy(), santa.decode(q, k, v).out.numpy())
+    raises(TypeError, santa.decode, q.double(), k, v)
+    raises(TypeError, santa.decode, q.to("meta"), k, v, text="meta")
+    raises(santa.SantaError, santa.decode, q, k, v, num_samples=-1, method="sys", name="NUM_SAMPLES")
+
+
+def test_nothing_is_copied():
+    """K and V as large as a quarter of a gigabyte would show in the process' peak."""
+    import resource
+    k = np.zeros((1, 1 << 20, 1, 64), "f")
+    k[:, ::64] = 1
+    q = np.ones((1, 1, 1, 64), "f")
+    santa.decode(q, k, k)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    santa.decode(q, k, k)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 16       # KB
+
+
+# ---------------------------------------------------------------------------------- the build
+
+def python(code, **environment):
+    return subprocess.run([sys.executable, "-B", "-c", f"import sys; sys.path.insert(0, {HERE!r})\n{code}"],
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600,
+                          env={**os.environ, **environment})
+
+
+CHECK = "import santa; sys.exit(santa._self_check())"
+FAST_BUILD = "-O0 -DSANTA_NO_SIMD"                              # the compiler is most of these tests' time
+
+
+def test_self_check_without_packages():
+    code = "sys.modules['numpy'] = None; " + CHECK
+    done = python(code)
+    assert done.returncode == 0 and "all is well" in done.stdout, done.stdout
+
+
+def test_programs_in_the_texts():
+    """Those of README.md and of santa.py's first lines run as they are."""
+    with open(os.path.join(HERE, "README.md"), encoding="utf-8") as f:
+        program = f.read().split("```python\n")[1].split("```")[0]
+    done = python(program)
+    assert done.returncode == 0 and done.stdout.startswith("(1, 1, 8, 64) [[["), done.stdout
+    lines = santa.__doc__.split("\n")
+    begin, end = (next(i for i, line in enumerate(lines) if line.startswith(x))
+                  for x in ("    import ", "    out = "))
+    lines = [line[4:] for line in lines[begin:end + 1]]
+    done = python("\n".join(lines) + "\nprint(out.shape)")
+    assert done.returncode == 0 and "(1, 1, 8, 64)" in done.stdout, done.stdout
+
+
+def test_pthread_and_no_threads():
+    for kind in ("pthread", "none"):
+        code = (f"import santa, test_santa as t; assert santa.build_info()['threads'] == {kind!r}\n"
+                "t.test_threads()")
+        done = python(code, SANTA_THREADS=kind, SANTA_CFLAGS=FAST_BUILD)
+        assert done.returncode == 0, done.stdout
+    done = python("import santa", SANTA_THREADS="many")
+    assert done.returncode != 0 and "SANTA_THREADS=many" in done.stdout, done.stdout
+
+
+def test_two_processes_at_once():
+    """Each finds nothing, both compile, both work, one library is left."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "XDG_CACHE_HOME": cache, "SANTA_CFLAGS": FAST_BUILD}
+        both = [
+            subprocess.Popen([sys.executable, "-B", os.path.join(HERE, "santa.py")], env=environment,
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for _ in range(2)
+        ]
+        for p in both:
+            said = p.communicate(timeout=600)[0]
+            assert p.returncode == 0 and "compiling" in said, said
+        left = os.listdir(os.path.join(cache, "santa"))
+        assert len(left) == 1 and left[0].endswith(".so"), left
+        done = subprocess.run([sys.executable, "-B", os.path.join(HERE, "santa.py")], env=environment,
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert done.returncode == 0 and "compiling" not in done.stdout, done.stdout
+
+
+def test_a_changed_header_is_refused():
+    """Two fields in another order, a new field, another version: each is an ImportError that says what."""
+    with open(os.path.join(santa._source_folder(), "santa.h"), encoding="utf-8") as f:
+        header = f.read()
+    epsilon, delta = (line for line in header.split("\n")
+                      if line.startswith(("    double  epsilon;", "    double  delta;")))
+    assert epsilon + "\n" + delta in header
+    for old, new, said in ((epsilon + "\n" + delta, delta + "\n" + epsilon,
+                            "offset of santa_vattention_options.epsilon is"),
+                           ("    int64_t      num_threads;", "    int64_t      more, num_threads;",
+                            "sizeof(santa_options) is"), ("#define SANTA_VERSION_PATCH 0",
+                                                          "#define SANTA_VERSION_PATCH 7",
+                                                          "SANTA_VERSION is 207"),
+                           ("    SANTA_SCORES_Q8, ", "    SANTA_SCORES_NEW, SANTA_SCORES_Q8, ",
+                            "SANTA_SCORES_Q8 is 6"), ("    int64_t      window; ",
+                                                      "    int64_t      windows; ", "window")):
+        assert header.count(old) == 1, (old, header.count(old))
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "santa.h"), "w", encoding="utf-8") as f:
+                # declarations are enough to compile: the check comes before any call
+                f.write(header.replace(old, new).split("/* ====")[0])
+            done = python("import santa", SANTA_DIR=folder, XDG_CACHE_HOME=folder, SANTA_CFLAGS=FAST_BUILD)
+            assert done.returncode != 0 and "ImportError" in done.stdout, done.stdout
+            assert said in done.stdout, done.stdout
+
+
+def test_no_header_no_compiler_no_cache():
+    with tempfile.TemporaryDirectory() as folder:
+        done = python("import santa", SANTA_DIR=folder)
+        assert done.returncode != 0 and "set SANTA_DIR" in done.stdout, done.stdout
+        done = python("import santa", CC=os.path.join(folder, "no-such-cc"))
+        assert done.returncode != 0 and "cannot run" in done.stdout, done.stdout
+        done = python("import santa", CC="false", XDG_CACHE_HOME=folder)
+        assert done.returncode != 0 and "ImportError" in done.stdout, done.stdout
+        with open(os.path.join(folder, "file"), "w"):
+            pass                                                # where a folder should be
+        done = python(CHECK, XDG_CACHE_HOME=os.path.join(folder, "file"), SANTA_CFLAGS=FAST_BUILD)
+        assert done.returncode == 0 and "not kept" in done.stdout, done.stdout
+
+
+def test_cuda_is_asked_for_without_nvcc():
+    done = python("import santa", SANTA_CUDA="1", PATH="/usr/bin:/bin")
+    if os.path.exists("/usr/bin/nvcc"):
+        raise unittest.SkipTest("nvcc in /usr/bin")
+    assert done.returncode != 0 and "nvcc" in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------------------------- transformers
+
+def hf_or_skip():
+    torch = torch_or_skip()
+    try:
+        import transformers
+    except ImportError:
+        raise unittest.SkipTest("no transformers")
+    if int(transformers.__version__.split(".")[0]) < 5:
+        raise unittest.SkipTest(f"transformers {transformers.__version__} is older than 5")
+    transformers.logging.set_verbosity_error()
+    import hf_attention
+    return torch, transformers, hf_attention
+
+
+def hf_models(torch, transformers):
+    """Tiny random ones whose attention matters: weights are larger than those that training begins with."""
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "vocab_size": 97, "head_dim": 16, "max_position_embeddings": 4096,
+        "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, "initializer_range": 0.25
+    }
+    configs = {
+        "llama": transformers.LlamaConfig(**sizes),
+        "gemma2": transformers.Gemma2Config(**sizes, sliding_window=8, attn_logit_softcapping=5.0,
+                                            query_pre_attn_scalar=16),
+        "gpt-oss": transformers.GptOssConfig(**sizes, sliding_window=8, num_local_experts=4,
+                                             num_experts_per_tok=2)
+    }
+    for name, config in configs.items():
+        torch.manual_seed(1)
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+        if name == "gpt-oss":
+            for layer in model.model.layers:
+                torch.nn.init.normal_(layer.self_attn.sinks)
+        yield name, model
+
+
+def hf_ids(torch, length=21):
+    ids = torch.randint(2, 97, (3, length), generator=torch.Generator().manual_seed(2))
+    left, right = torch.ones_like(ids), torch.ones_like(ids)
+    left[0, :6] = left[2, :1] = right[1, 17:] = right[2, 9:] = 0
+    return ids, left, right
+
+
+def both(torch, hf, model, function, **options):
+    """function() with eager and with santa."""
+    got = []
+    before = hf.configure(**options)
+    try:
+        with torch.no_grad():
+            for name in ("eager", "santa"):
+                model.set_attn_implementation(name)
+                got.append(function())
+    finally:
+        hf.configure(**before)
+    return got
+
+
+def test_hf_dense_is_eager():
+    """Prefill, whole and in pieces, decode with both caches; padding on either side and none."""
+    torch, transformers, hf = hf_or_skip()
+    for name, model in hf_models(torch, transformers):
+        ids, left, right = hf_ids(torch)
+
+        def close(x, y, what):
+            off = float((x - y).abs().max() / y.abs().max())
+            assert off < 1e-5, (name, what, off)
+
+        for what, mask in (("left padding", left), ("right padding", right),
+                           ("no padding", torch.ones_like(ids)), ("no mask", None)):
+            eager, santas = both(torch, hf, model, lambda: model(ids, attention_mask=mask).logits)
+            seen = slice(None) if mask is None else mask.bool()
+            close(santas[seen], eager[seen], what)
+        with torch.no_grad():
+            plain, padded = model(ids).logits, model(ids, attention_mask=left).logits
+        assert float(
+            (plain - padded)[left.bool()].abs().max()) > 1e-2, "padding does not matter to this model"
+
+        def pieces():
+            first = model(ids[:, :13], attention_mask=left[:, :13], use_cache=True)
+            return model(ids[:, 13:], attention_mask=left, past_key_values=first.past_key_values).logits
+        eager, santas = both(torch, hf, model, pieces)
+        close(santas, eager, "pieces")
+        with torch.inference_mode():
+            eager, santas = both(torch, hf, model, pieces)
+            close(santas, eager, "inference mode")
+        for cache in ("dynamic", "static"):
+            def generate():
+                r = model.generate(ids, attention_mask=left, max_new_tokens=12, do_sample=False,
+                                   return_dict_in_generate=True, output_logits=True,
+                                   cache_implementation=cache)
+                return torch.stack(r.logits), r.sequences
+            eager, santas = both(torch, hf, model, generate, method="dense")
+            close(santas[0], eager[0], cache)
+            assert (santas[1] == eager[1]).all(), (name, cache)
+        half = model.to(torch.bfloat16)
+        eager, santas = both(torch, hf, half, lambda: half(ids, attention_mask=left).logits.float())
+        off = float((santas - eager)[left.bool()].abs().mean() / eager[left.bool()].abs().mean())
+        assert off < 0.05, (name, "bfloat16", off)
+
+
+def test_hf_sinks_window_and_cap_are_seen():
+    """Without them eager's logits are other ones, so that the test above would notice."""
+    torch, transformers, hf = hf_or_skip()
+    ids = hf_ids(torch)[0]
+    for name, model in hf_models(torch, transformers):
+        with torch.no_grad():
+            want = model(ids).logits
+            if name == "gemma2":
+                for layer in model.model.layers:
+                    layer.self_attn.attn_logit_softcapping = None
+            elif name == "gpt-oss":
+                for layer in model.model.layers:
+                    layer.self_attn.sinks.fill_(-1e4)
+            else:
+                model.config.num_key_value_heads = 2
+                for layer in model.model.layers:
+                    layer.self_attn.scaling *= 1.5
+            assert float((model(ids).logits - want).abs().max() / want.abs().max()) > 1e-3, name
+
+
+def test_hf_generate_samples():
+    """Drawn, deterministic by seed, near exact attention with many draws."""
+    torch, transformers, hf = hf_or_skip()
+    for name, model in hf_models(torch, transformers):
+        ids, left, _ = hf_ids(torch, 200)
+        model.set_attn_implementation("santa")
+
+        def generate(**options):
+            before = hf.configure(**options)
+            r = model.generate(ids, attention_mask=left, max_new_tokens=8, do_sample=False,
+                               return_dict_in_generate=True, output_logits=True)
+            hf.configure(**before)
+            return torch.stack(r.logits)
+        hf.reset_counts()
+        one = generate(method="sys", num_samples=8, seed=1)
+        counts = hf.reset_counts()
+        assert 0 < counts.v_rows_read < 0.6 * counts.keys and counts.dense_rows == 0, (name, counts)
+        assert (one == generate(method="sys", num_samples=8, seed=1)).all(), name
+        assert (one != generate(method="sys", num_samples=8, seed=2)).any(), name
+        exact = generate(method="dense")
+        assert (one[0] == exact[0]).all(), "the prompt is exact"
+        hf.reset_counts()
+        assert (exact == generate(method="sys", num_samples=32, dense_below=santa.AUTO)).all(), name
+        counts = hf.reset_counts()
+        assert counts.dense_rows == counts.rows > 0, (name, counts)
+        off = [
+            float((generate(method="sys", num_samples=n, seed=3)[1] - exact[1]).abs().max() /
+                  exact[1].abs().max()) for n in (8, 1024)
+        ]
+        assert off[1] < 0.3 * off[0] and off[1] < 0.05, (name, off)
+
+
+def test_hf_masks():
+    """What the calls of a plan let rows see is the mask again, for many kinds; others are refused."""
+    torch, transformers, hf = hf_or_skip()
+    rng = np.random.default_rng(0)
+    row = np.arange(40)
+
+    def causal(first=0, window=99):
+        return (row[None] <= row[:, None]) & (row[None] > row[:, None] - window) & (row[None] >= first)
+
+    def expand(plan, batch, q_len, kv_len):
+        seen = np.zeros((batch, q_len, kv_len), bool)
+        for b, stop, run, ends in plan:
+            assert len(ends) == stop - b
+            for x, end in zip(range(b, stop), ends):
+                for i in range(run.begin, run.end):
+                    last = end - (run.end - 1 - i) if run.causal else end
+                    seen[x, i, max(run.first, last - run.window if run.window else 0):last] = True
+        return seen
+    segments = (row[None] // 12 == row[:, None] // 12) & causal()
+    prefix = causal() | (row[None] < 9)
+    padded_right = causal() & (row[None] < 31)
+    kinds = {
+        "causal": [causal()], "window": [causal(window=7)],
+        "left": [causal(), causal(5), causal(5),
+                 causal(39)], "left and window": [causal(3, 7), causal(0, 7),
+                                                  causal(33, 7)], "segments": [segments],
+        "prefix": [prefix], "right": [padded_right, causal(4)], "all": [np.ones(
+            (40, 40), bool)], "none": [np.zeros((40, 40), bool),
+                                       causal()], "pieces": [causal()[25:], causal(8)[25:]],
+        "step": [causal()[-1:], causal(11)[-1:],
+                 causal(0, 9)[-1:]], "static": [np.pad(causal(3), ((0, 0), (0, 10)))]
+    }
+    for _ in range(50):
+        a = np.sort(rng.integers(0, 41, (3, 8, 2)), -1)
+        kinds[f"random {_}"] = list((row >= a[..., :1]) & (row < a[..., 1:]))
+    for kind, masks in kinds.items():
+        mask = torch.from_numpy(np.stack(masks)[:, None])
+        sizes = (len(masks), *mask.shape[2:])
+        plan = hf._plan(mask, *sizes, True, 0)
+        assert (expand(plan, *sizes) == mask[:, 0].numpy()).all(), kind
+        additive = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
+        assert hf._plan(additive, *sizes, True, 0) == plan
+        assert hf._plan(torch.where(mask, 0.0, -torch.inf).expand(-1, 4, -1, -1), *sizes, True, 0) == plan
+        if len(masks) == 1:
+            assert (expand(hf._plan(mask, 3, *sizes[1:], True, 0), 3,
+                           *sizes[1:]) == mask[:, 0].numpy()).all(), kind
+    for kind, calls in (("causal", 1), ("window", 1), ("left", 3), ("left and window", 3), ("segments", 4),
+                        ("right", 3), ("all", 1)):
+        mask = torch.from_numpy(np.stack(kinds[kind])[:, None])
+        assert len(hf._plan(mask, *mask[:, 0].shape, True,
+                            0)) == calls, (kind, hf._plan(mask, *mask[:, 0].shape, True, 0))
+    assert (expand(hf._plan(None, 1, 40, 40, True, 0), 1, 40, 40) == causal()).all()
+    assert (expand(hf._plan(None, 1, 40, 40, True, 6), 1, 40, 40) == causal(window=6)).all()
+    assert expand(hf._plan(None, 1, 5, 40, False, 0), 1, 5, 40).all()
+    assert expand(hf._plan(None, 2, 1, 40, True, 0), 2, 1, 40).all()
+    good = torch.from_numpy(causal()[None, None])
+    gap, bias, heads = good.clone(), torch.where(good, 0.0, -torch.inf), good.repeat(1, 2, 1, 1)
+    gap[0, 0, 20, 7] = False
+    bias[0, 0, 20, 7] = -1.0
+    heads[0, 1, 20, 20] = False
+    for wrong, said in ((gap, "gaps"), (bias, "bias"), (heads, "heads"), (good.int(), "neither"),
+                        (good[0], "shape"), (good[..., 1:], "shape"), (bias.nan_to_num(nan=0) * torch.nan,
+                                                                       "bias")):
+        raises(ValueError, hf._plan, wrong, 1, 40, 40, True, 0, text=said)
+    raises(ValueError, hf._plan, None, 1, 5, 40, True, 0, text="not known")
+
+    model = next(hf_models(torch, transformers))[1]
+    ids = hf_ids(torch, 40)[0]
+    for mask in (good, segments[None, None], prefix[None, None]):
+        mask = torch.as_tensor(mask).expand(3, 1, 40, 40)
+        own, drawn = both(torch, hf, model,
+                          lambda: model(ids, attention_mask=torch.where(mask, 0.0, -1e38 * 3)).logits)
+        assert float((own - drawn).abs().max() / own.abs().max()) < 1e-5
+    with torch.no_grad():
+        raises(ValueError, model, ids, attention_mask=gap.expand(3, 1, 40, 40), text="gaps")
+        kept = good.clone()
+        model(ids, attention_mask=kept)
+        kept[0, 0, 20, 7] = False                               # what was found in it before is not used
+        raises(ValueError, model, ids, attention_mask=kept, text="gaps")
+    raises(ValueError, model, ids, text="gradients")
+    raises(TypeError, hf.configure, num_sample=5)
+    raises(TypeError, hf.configure, scores="proxy")
+    raises(TypeError, hf.configure, method="saap")
+
+
+def test_hf_comparison_of_a_checkpoint():
+    torch, transformers, hf = hf_or_skip()
+    model = next(hf_models(torch, transformers))[1]
+    tokens = {"<unk>": 0, "<s>": 1, **{f"w{i}": i for i in range(2, 97)}}
+    ids = hf_ids(torch, 300)[0][:1]
+    before = hf.configure(method="dense")
+    c = hf.compare(model, ids, 4)
+    hf.configure(method="sys", num_samples=16)
+    drawn = hf.compare(model, ids, 4)
+    hf.configure(**before)
+    assert c.exact == c.drawn == drawn.exact and max(c.kl) < 1e-9 < 1e-6 < max(drawn.kl), (c, drawn)
+    assert min(drawn.kl) > -1e-12 and 0 < drawn.counts.v_rows_read < drawn.counts.keys
+    assert model.config._attn_implementation == "eager"
+    with tempfile.TemporaryDirectory() as folder:
+        import tokenizers
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(tokens, unk_token="<unk>"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        words = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>",
+                                                     pad_token="<unk>")
+        words.save_pretrained(folder)
+        model.save_pretrained(folder)
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="santa")
+        with torch.no_grad():
+            assert float((loaded(ids).logits - model(ids).logits).abs().max() /
+                         loaded(ids).logits.abs().max()) < 1e-5
+        with open(os.path.join(folder, "text"), "w") as f:
+            f.write(" ".join(f"w{i}" for i in ids[0].tolist()))
+        done = subprocess.run([
+            sys.executable, "-B",
+            os.path.join(HERE, "hf_attention.py"), "--model", folder, "--prompt-file",
+            os.path.join(folder, "text"), "--steps", "5", "--num-samples", "8"
+        ], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        assert done.returncode == 0, done.stderr
+        for line in ("prompt of 300 tokens, 5 steps", "same token first", "KL, nats", "V rows read",
+                     "ms a step, santa"):
+            assert line in done.stdout, done.stdout
+
+
+# ---------------------------------------------------------------------------------- without pytest
+
+def main(words):
+    """Runs the tests whose names hold every word, and none of those behind a minus."""
+    passed = failed = skipped = 0
+    for name, test in list(globals().items()):
+        if not name.startswith("test_") or not all(
+            (word.lstrip("-") in name) == (word[0] != "-") for word in words):
+            continue
+        try:
+            test()
+            print(f"ok      {name}", flush=True)
+            passed += 1
+        except unittest.SkipTest as reason:
+            print(f"skipped {name}: {reason}", flush=True)
+            skipped += 1
+        except Exception:
+            print(f"FAILED  {name}\n{traceback.format_exc()}", flush=True)
+            failed += 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
