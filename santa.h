@@ -7297,7 +7297,8 @@ static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
     const int64_t size = x->j.o->sample_attention.block_size, b = first / size,
                   blocks = santa__mask_blocks(x->j.p);
     if (x->mask) return x->mask[h * x->mask_step + b] != 0;
-    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size, x->block, b);
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size,
+                                      x->block, b);
 }
 
 static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {

@@ -13,6 +13,7 @@ static inline pf_range pf_range_of(const ref_problem *p, int64_t b, int64_t i) {
     r.position = (p->a.context_lens ? p->a.context_lens[b] - p->a.first_key : n) - p->spec.q_len + i;
     r.begin = p->a.window > 0 ? ref_max(r.position - p->a.window + 1, 0) : 0;
     r.end   = p->a.causal ? ref_max(ref_min(r.position + 1, n), 0) : n;
+    if (p->a.kv_start) r.begin = ref_max(r.begin, p->a.kv_start[b]);
     r.begin = ref_min(r.begin, r.end);
     return r;
 }

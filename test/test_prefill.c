@@ -160,13 +160,15 @@ static void extras(void) {
 static void parts_and_scales(void) {
     for (int mix = 0; mix < 12; mix++) {
         ref_spec s = spec_of(4, 2, 45, 130, 16);
-        int32_t context[3];
+        int32_t context[3], padding[3];
         ref_problem p;
         s.batch  = 3;
         s.window = mix % 3 ? 0 : 60;
         s.causal = mix % 4 != 3;
         s.alibi  = mix % 2;
         ref_build(&p, &s);
+        for (int b = 0; b < 3; b++) padding[b] = (int32_t)(b * (60 + mix % 2 * 5));
+        if (mix % 5 > 2) p.a.kv_start = padding;
         for (int b = 0; b < 3; b++) context[b] = (int32_t)(130 + 37 * b * (mix % 5) + 5);
         p.a.context_lens = context;
         p.a.first_key    = mix % 2 ? 5 : 0;

@@ -16,7 +16,7 @@
 /* What the manual says of one head: its sets, the share of blocks that it and its group keep, and how
    far each decision is from another one, as a share of all mass. */
 typedef struct model {
-    int64_t block, k_blocks, q_blocks, first_row, rows, sampled;     /* rows: that see a key */
+    int64_t block, k_blocks, first_block, first_row, rows, sampled;  /* rows: that see a key */
     int64_t *row;                                                    /* [sampled] */
     double  *prob;                                                   /* [sampled][len] */
     uint8_t *column, *slash;                                         /* [k_blocks] */
@@ -29,7 +29,9 @@ static void slices(const ref_problem *p, int64_t b, const santa_sample_attention
     const int64_t q_len = p->spec.q_len, n = ref_len(p, b), position = n - q_len;
     const int64_t chunks = o->num_chunks ? o->num_chunks : 2;
     m->block = o->block_size ? o->block_size : 64;
-    m->first_row = ref_min(ref_max(-position, 0), q_len);
+    const int64_t padding = p->a.kv_start ? p->a.kv_start[b] : 0;
+    m->first_block = padding / m->block;
+    m->first_row = ref_min(ref_max(padding - position, 0), q_len);
     m->rows = q_len - m->first_row;
     m->row = (int64_t *)test_alloc((size_t)(q_len + 1) * sizeof *m->row);
     m->sampled = 0;
@@ -100,7 +102,7 @@ static void model_free(model *m) { free(m->row); free(m->prob); free(m->column);
 /* Whether a head takes the block kb of keys for rows in block qb, both by position. */
 static int takes(const model *m, int64_t qb, int64_t kb) {
     if (kb > qb) return 0;
-    if (kb == 0 || kb == qb || m->column[kb] || m->slash[qb - kb]) return 1;
+    if (kb <= m->first_block || kb == qb || m->column[kb] || m->slash[qb - kb]) return 1;
     return m->slash[qb - kb - 1];                             /* the slash that ends in this block */
 }
 
@@ -324,6 +326,7 @@ static void against_the_model(void) {
         ref_spec s = spec_of(heads[turn % 6], kv[turn % 6], shape[turn % 10][0], shape[turn % 10][1], 4 + turn % 9);
         call c;
         char what[64];
+        int32_t padding[4];
         s.stream    = (uint64_t)turn;
         s.gain      = 2.0 + turn % 4;
         s.batch     = turn % 7 == 3 ? 4 : 1;
@@ -335,6 +338,8 @@ static void against_the_model(void) {
         s.page_size = turn % 4 == 1 ? 1 + 5 * (turn % 9) : 0;
         s.k_type    = s.v_type = (santa_dtype)(turn % 4);
         call_make(&c, &s);
+        for (int b = 0; b < 4; b++) padding[b] = (int32_t)(ref_len(&c.p, ref_min(b, s.batch - 1)) * (b + turn % 3) / 5);
+        if (turn % 6 >= 4) c.p.a.kv_start = padding;
         santa_sample_attention_options *o = &c.o.sample_attention;
         o->alpha_columns = turn % 11 == 5 ? (double)SANTA_NONE : 0.3 + 0.06 * (turn % 11);
         o->alpha_slashes = turn % 13 == 6 ? (double)SANTA_NONE : 0.95 - 0.06 * (turn % 13);
