@@ -919,7 +919,8 @@ typedef struct santa_stats {
                                       pps once for the group), residual keys (vAttention) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
-    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
+    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of
+                                      dense_below; of sample-attention that ran dense */
     int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
@@ -971,8 +972,9 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
 /* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query rows has
-   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0;
-   a sequence may use fewer than q_blocks. Block b of keys begins with key b * block_size. */
+   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0,
+   both counted from first_key; a sequence may use fewer than q_blocks, and no more are written to
+   mask_out. Block b of keys begins with key b * block_size. */
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks);
 
@@ -2844,10 +2846,10 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
+    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -3012,6 +3014,11 @@ static int santa__is_bernoulli(const santa_options *o) {
 
 static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa_method_traits(o->method) & traits) != 0;
+}
+
+/* Whether the method picks keys by their scores, which it keeps beside the masses. */
+static int santa__selects(const santa_options *o) {
+    return santa__has_traits(o, SANTA_BIASED) && !santa__has_traits(o, SANTA_SPARSE);
 }
 
 /* Bytes of one query's packed form, and as santa__pack makes it. */
@@ -5003,7 +5010,7 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
-            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block,
+            santa__block_mass(j->kernel, santa__selects(j->o), j[h].scores + i * p->block,
                               p->score_stride, j->queries, (int)p->block,
                               SANTA__PART(float, &j[h], block_max) + i,
                               SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
@@ -5304,7 +5311,7 @@ static int64_t santa__num_copied(const santa__job *j) {
 /* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
 static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
     const santa__part_of all = santa__copied_by_some(j);
     int64_t i, x;
@@ -5364,7 +5371,7 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, const sant
                                  int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
-    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
+    if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
@@ -5599,7 +5606,7 @@ static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
         for (i = 0; i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
         santa__score(j, santa__keys_from(NULL, from, r->end - from), (int)(to - from), x, 1,
                      s + from % SANTA_BLOCK, SANTA_BLOCK);
-        santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), s, 0, 1, SANTA_BLOCK,
+        santa__block_mass(j->kernel, santa__selects(j->o), s, 0, 1, SANTA_BLOCK,
                           max + (b - first), sum + (b - first), 0);
     }
     l->k = NULL;
@@ -5630,7 +5637,7 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
     for (i = h; i < h + heads; i++) {
         santa__copied_head *x = &head[i];
         float error = 0.0f;
-        if (!santa__has_traits(j->o, SANTA_BIASED)) x->found = santa__found_variance(x);
+        if (!santa__selects(j->o)) x->found = santa__found_variance(x);
         santa__count_guards(tally, x);
         x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
         if (!x->is_done) continue;
@@ -5657,7 +5664,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     l.weight = SANTA__PART(float, j, weight);
     l.v = &j->v;
     l.k = &j->k;
-    if (!santa__has_traits(j->o, SANTA_BIASED))
+    if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
     else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &l);
     santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
@@ -5686,7 +5693,7 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
     const santa__part_of part = santa__copied_keys(j, r);
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
@@ -6691,6 +6698,11 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->acc = santa__part(p, dv, 4);
 }
 
+/* The plan of santa_scores where a call's is that of >>prefill: one row's. */
+static void santa__plan_row(santa__plan *p, const santa_problem *x) {
+    santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL);
+}
+
 /* The plan of a call, and the bytes of its workspace; anything past size_t is refused. */
 static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
     const int64_t rows = santa__rows_together(p), window = p->a.window;
@@ -6702,11 +6714,15 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         if (window < n - more) n = window + more;
     }
     if (santa__is_prefill(p)) {
-        if (santa__mul((uint64_t)p->group, santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v))
+        santa__plan row;
+        if (santa__mul((uint64_t)p->group, santa__add(santa__add((uint64_t)p->capacity, (uint64_t)p->head_dim),
+                                                      (uint64_t)p->head_dim_v))
             > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
+        santa__plan_row(&row, p);
         santa__plan_prefill(plan, p);
         *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), santa__set_bytes(p));
+        *total = SANTA__MAX(*total, row.total);
         *total = santa__add(*total, 63);
         return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
     }
@@ -6754,9 +6770,14 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
 
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks) {
+    static const uint8_t any = 0;
+    santa_options with;
     santa_problem p;
-    const santa_status s = q_blocks && k_blocks ? santa_problem_make(a, o, &p) : SANTA_ERR_NULL_ARGUMENT;
-    if (s != SANTA_OK) return s;
+    santa_status s;
+    if (!o || !q_blocks || !k_blocks) return SANTA_ERR_NULL_ARGUMENT;
+    with = *o;
+    with.sample_attention.mask = &any;           /* the shape is asked for before there is a mask */
+    if ((s = santa_problem_make(a, &with, &p)) != SANTA_OK) return s;
     *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);
     *k_blocks = santa__mask_blocks(&p);
     return SANTA_OK;
@@ -6837,7 +6858,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
@@ -7239,9 +7260,10 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
         keys = x->is_by_head ? read[l->x / j->group] : l->read;
+        j->stats->v_rows_read += keys;
+        if (x->tally_m) keys = l->end - l->begin;
         j->stats->keys += l->end - l->begin;
         j->stats->k_rows_read += keys;
-        j->stats->v_rows_read += keys;
         santa__count_features(j, keys);
     }
 }
@@ -7289,18 +7311,24 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
 
 static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
+static int64_t santa__first_key(const santa__job *j) {
+    return j->p->a.kv_start ? j->p->a.kv_start[j->batch] : 0;
+}
+
 /* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
-   block and the diagonal are always there. */
-static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t r, int64_t b) {
-    if (b == 0 || b >= r) return 1;
+   block that has keys and the diagonal are always there. */
+static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, int64_t r, int64_t b) {
+    if (b <= first || b >= r) return 1;
     return sets[b] | sets[blocks + r - b] | sets[blocks + r - b - 1];
 }
 
 /* Whether the rows at work, of head h of the group, read the block of keys with key `first`. */
 static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
-    const int64_t b = first / x->j.o->sample_attention.block_size, blocks = santa__mask_blocks(x->j.p);
+    const int64_t size = x->j.o->sample_attention.block_size, b = first / size,
+                  blocks = santa__mask_blocks(x->j.p);
     if (x->mask) return x->mask[h * x->mask_step + b] != 0;
-    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, x->block, b);
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size,
+                                      x->block, b);
 }
 
 static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {
@@ -7322,9 +7350,11 @@ static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
     return (int64_t *)(void *)santa__sets_of_call(call) + (item - call->p.o.item_begin) * call->p.group;
 }
 
-/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys. */
+/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys, and
+   padding before them. */
 static int64_t santa__first_row(const santa__job *j) {
-    return !j->p->a.causal ? 0 : SANTA__MAX(-santa__key_range(&j->p->a, j->batch, 0).position, 0);
+    const int64_t before = santa__first_key(j) - santa__key_range(&j->p->a, j->batch, 0).position;
+    return !j->p->a.causal ? 0 : SANTA__MIN(SANTA__MAX(before, 0), j->p->q_len);
 }
 
 /* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant, but for the
@@ -7356,7 +7386,7 @@ static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t bloc
    where a score is NaN or +inf. */
 static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
     const santa__job *j = &x->j;
-    const int64_t block = j->o->sample_attention.block_size;
+    const int64_t block = j->o->sample_attention.block_size, stride = j->plan->d_tile;
     float m[SANTA__PANEL], keep[SANTA__PANEL], sum[SANTA__PANEL];
     char bad[SANTA_BLOCK];
     int64_t begin, end, p, b, l;
@@ -7364,12 +7394,17 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
     santa__prefill_rows(x, from, to, 1, &begin, &end);
     for (b = 0; b * SANTA_BLOCK < end; b++) {
         const int64_t first = b * SANTA_BLOCK;
-        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first);
+        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first),
+                  skip = (int)SANTA__MAX(SANTA__MIN(begin, end) - first, 0);   /* not to be read */
         santa__sampled *y = &sampled[b];
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first, n, end - first, j->plan->d_tile, x->k, bad);
+        santa__load_tile(j, &j->k, first + skip, n - skip, end - first - skip, stride, x->k, bad);
+        if (skip > 0) {
+            memmove(x->k + skip * stride, x->k, (size_t)((n - skip) * stride) * sizeof *x->k);
+            memset(x->k, 0, (size_t)(skip * stride) * sizeof *x->k);
+        }
         for (p = 0; p < x->panels; p++) {
             const santa__lane *lane = x->lane + p * SANTA__PANEL;
             if (!santa__panel_sees(x, p, first, n)) continue;
@@ -7489,11 +7524,13 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     santa__sampled *sampled;
     santa_sample_audit *audit;
     double *mass, *share, sum = 0.0;
+    int is_bad = 0;
     uint8_t *sets = santa__sets_of(call, item) + h * 2 * blocks;
-    int64_t i, from, to, row, unit = 0, rows = 0, b, l, columns, slashes;
+    int64_t i, from, to, row, unit = 0, rows = 0, used, b, l, columns, slashes;
     santa__prefill_make(&x, call, work, item);
     x.is_by_head = 1;
     x.head = h;
+    used = (santa__seq_len(&call->p.a, j->batch) + block - 1) / block;
     sampled = SANTA__PART(santa__sampled, j, sampled);
     mass = SANTA__PART(double, j, set_mass);
     share = SANTA__PART(double, j, unit_mass);
@@ -7502,7 +7539,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
         for (row = from; row < to; row += SANTA_BLOCK, unit++) {
             const int64_t last = SANTA__MIN(row + SANTA_BLOCK, to);
             if (!santa__sample_unit(&x, row, last, sampled + unit * tiles))
-                santa__is_dense_of(call, item)[h] = 1;                /* so that the NaN shows */
+                santa__is_dense_of(call, item)[h] = is_bad = 1;       /* so that the NaN shows */
             santa__sample_masses(&x, sampled + unit * tiles, mass);
             for (l = 0; l < last - row && h == 0; l++) {
                 const int64_t keys = x.lane[l].end - x.lane[l].begin;
@@ -7510,9 +7547,10 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 santa__count_features(&x.j, keys);
             }
         }
-    columns = santa__choose_set(mass, blocks, call->p.o.sample_attention.alpha_columns,
+    memset(sets, 0, (size_t)(2 * blocks));
+    columns = santa__choose_set(mass, used, call->p.o.sample_attention.alpha_columns,
                                 SANTA__PART(int32_t, j, set_order), sets);
-    slashes = santa__choose_set(mass + blocks, blocks, call->p.o.sample_attention.alpha_slashes,
+    slashes = santa__choose_set(mass + blocks, used, call->p.o.sample_attention.alpha_slashes,
                                 SANTA__PART(int32_t, j, set_order), sets + blocks);
     for (i = unit = 0; santa__slice(j, i, &from, &to); i++)
         for (row = from; row < to; row += SANTA_BLOCK, unit++)
@@ -7520,7 +7558,8 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 const santa__range r = santa__key_range(&call->p.a, j->batch, l);
                 double held = 0.0;
                 for (b = 0; b * SANTA_BLOCK < r.end; b++)
-                    if (santa__in_sets(sets, blocks, r.position / block, b * SANTA_BLOCK / block))
+                    if (santa__in_sets(sets, blocks, santa__first_key(j) / block, r.position / block,
+                                       b * SANTA_BLOCK / block))
                         held += (double)sampled[unit * tiles + b].late[l - row]
                               + (double)sampled[unit * tiles + b].early[l - row];
                 share[rows++] = held;
@@ -7533,6 +7572,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     audit->cost = rows > 0 ? (double)rows / (double)(call->p.q_len - santa__first_row(j)) : 0.0;
     audit->sampled_mass = rows > 0 ? sum / (double)rows : 1.0;
     audit->sampled_low = santa__low_mean(share, rows);
+    if (is_bad) audit->sampled_mass = audit->sampled_low = (double)santa__nan();
 }
 
 /* Where the mask or the sets are looked up for the rows from row on, all in one block. */
@@ -8240,6 +8280,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
+    if (call.plan.is_prefill) santa__plan_row(&call.plan, &call.p);
     santa__job_make(&j, &call, santa__align(workspace), batch, kv_head);
     j.range[0] = santa__key_range(a, batch, q_index);
     santa__job_rows(&j, q_index, 1);
@@ -8324,7 +8365,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
-        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block,
+        santa__block_mass(x.kernel, santa__selects(&o), u + b * p.block, 0, 1, x.block,
                           max + b, sum + b, 0);
     /* a sampler may use more entries than rows on its way */
     l.index = (int32_t *)(void *)(work + p.index);
