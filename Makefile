@@ -22,7 +22,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
 help:
 	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
 	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
-	@echo "make demo       small language models decode text and answer questions, exactly and with sampled attention; times"
+	@echo "make demo       small language models: text and answers, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
@@ -91,7 +91,7 @@ $(LIBRARY): test/impl.c santa.h
 $(BUILD)/santa_test: $(TESTS) $(LIBRARY)
 	$(CC) $(CFLAGS) -pthread -o $@ $^ $(LDLIBS)
 
-$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/accuracy/*.h) santa.h
+$(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/gain.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -110,7 +110,7 @@ $(BUILD)/support: test/cuda/support.cpp test/cuda/launched.h $(wildcard test/cud
 $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
 
-$(BUILD)/bench: bench/bench.c bench/bench.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
+$(BUILD)/bench: bench/bench.c bench/bench.h bench/gain.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
@@ -123,10 +123,10 @@ $(BUILD)/compare/old/santa.h $(BUILD)/compare/new/santa.h: $(BUILD)/compare/%/sa
 	@from="$(compare_$*)"; if [ -f "$$from" ]; then cat "$$from"; else git show "$$from:santa.h"; fi >$@.now
 	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
 
-$(BUILD)/compare/%.o: bench/compare_unit.c bench/bench.h bench/compare.h $(BUILD)/compare/%/santa.h
+$(BUILD)/compare/%.o: bench/compare_unit.c bench/bench.h bench/gain.h bench/compare.h $(BUILD)/compare/%/santa.h
 	$(CC) $(CFLAGS) -DSIDE=$*_side -I$(BUILD)/compare/$* -c -o $@ $<
 
-$(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/program.h bench/compare.h santa.h \
+$(BUILD)/compare/compare: bench/compare.c bench/bench.h bench/gain.h bench/program.h bench/compare.h santa.h \
                           $(BUILD)/compare/old.o $(BUILD)/compare/new.o $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $(filter %.c %.o,$^) $(LDLIBS)
 
@@ -134,7 +134,7 @@ $(BUILD)/accuracy: bench/accuracy/accuracy.c bench/accuracy/tasks.h examples/lla
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)
 
-$(BUILD)/demo: bench/accuracy/demo.c bench/accuracy/tasks.h bench/bench.h examples/llama.h santa.h $(LIBRARY)
+$(BUILD)/demo: bench/accuracy/demo.c bench/accuracy/tasks.h bench/bench.h bench/gain.h examples/llama.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 

@@ -26,6 +26,7 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
+     recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -388,6 +389,27 @@
    mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
+
+   >>recipes
+
+   What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
+   - Your own list of keys, one for all heads: pages of one token.
+         a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
+         a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
+     Exact attention over the list, or a method that draws from it. lse merges it with other keys
+     (santa_merge). Causal, window and ALiBi count places in the list.
+   - A list for each KV head: the KV heads are the batch, a page is a token of one of them.
+         a.q = santa_view(q, type, kv_heads, 1, group, d);                 a.out likewise
+         a.k = santa_view(k, type, n * kv_heads, 1, 1, d);                 a.v likewise
+         table[h][i] = list[h][i] * kv_heads + h;  a.seq_lens = counts;
+   - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
+   - Left padding: a.kv_start = start;
+   - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
+         a.v = a.k;  a.v.shape[3] = latent;
+   - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
+     Exact attention reads it by dot products; draws touch a cache line for each number.
+   - A draft with draws, an exact check: draft each token with sys, then one call with method dense,
+     q_len = the drafted rows, causal = 1: it reads K and V once for all of them.
 
    >>options
 
@@ -897,7 +919,8 @@ typedef struct santa_stats {
                                       pps once for the group), residual keys (vAttention) */
     int64_t tiles, tiles_skipped;  /* prop, flash: tiles per head; those from which nothing was drawn */
     int64_t exact_rows;            /* vAttention rows (x heads) that took every key */
-    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of dense_below */
+    int64_t dense_rows;            /* rows (x heads) of a sampled method run dense because of
+                                      dense_below; of sample-attention that ran dense */
     int64_t proxy_rows_read;       /* keys scored by the copy of K, per query row and KV head */
     int64_t rescued_rows;          /* rows (x heads) whose largest proxy scores were made exact */
     int64_t redone_rows;           /* rows (x heads) done again with exact scores */
@@ -949,8 +972,9 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
 SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_options *o);
 
 /* Blocks of a mask of SANTA_SAMPLE_ATTENTION for a call with these shapes: block r of query rows has
-   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0;
-   a sequence may use fewer than q_blocks. Block b of keys begins with key b * block_size. */
+   those at positions p with p / block_size - p0 / block_size = r, rounded down, p0 the position of row 0,
+   both counted from first_key; a sequence may use fewer than q_blocks, and no more are written to
+   mask_out. Block b of keys begins with key b * block_size. */
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks);
 
@@ -1639,8 +1663,10 @@ typedef struct santa__kernels {
    such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
+#define SANTA__UNROLL_A_FEW
 #else
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
+#define SANTA__UNROLL_A_FEW _Pragma("GCC unroll 4")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
@@ -1662,8 +1688,8 @@ typedef struct santa__kernels {
    chunk, stride: from head to head
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
-   SANTA__BY_STRIP: 0: code for each type. 1: only for f32 and bf16; of the others a strip of a
-   row becomes floats first, by santa__unpack. */
+   SANTA__BY_STRIP: 0: code for each type. 1: only for f32; of the others a strip of a row becomes
+   floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
 
 /* The queries of a group as the kernels want them, so that one pointer serves all heads: for
@@ -1830,6 +1856,11 @@ static void santa__unpack_f16(const char *SANTA__RESTRICT row, float *SANTA__RES
     }
 }
 
+static void santa__unpack_bf16(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
+    int i;
+    for (i = 0; i < SANTA__PACK; i++) f[i] = santa__from_bits((uint32_t)santa__u16(row + 2 * i) << 16);
+}
+
 static void santa__unpack_e4m3(const char *SANTA__RESTRICT row, float *SANTA__RESTRICT f) {
     int i;
     for (i = 0; i < SANTA__PACK; i++) {
@@ -1850,6 +1881,7 @@ static void santa__unpack_q8_0(const char *SANTA__RESTRICT row, float *SANTA__RE
 static const char *santa__unpack(santa_dtype t, const char *row, float *f) {
     if (t == SANTA_F32) return row;
     if (t == SANTA_F16) santa__unpack_f16(row, f);
+    else if (t == SANTA_BF16) santa__unpack_bf16(row, f);
     else if (t == SANTA_E4M3) santa__unpack_e4m3(row, f);
     else santa__unpack_q8_0(row, f);
     return (const char *)f;
@@ -2814,10 +2846,10 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
     if (s != SANTA_OK) return s;
-    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_proxy(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
+    if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -2982,6 +3014,11 @@ static int santa__is_bernoulli(const santa_options *o) {
 
 static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa_method_traits(o->method) & traits) != 0;
+}
+
+/* Whether the method picks keys by their scores, which it keeps beside the masses. */
+static int santa__selects(const santa_options *o) {
+    return santa__has_traits(o, SANTA_BIASED) && !santa__has_traits(o, SANTA_SPARSE);
 }
 
 /* Bytes of one query's packed form, and as santa__pack makes it. */
@@ -4973,7 +5010,7 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     for (i = from; i < to; i++) {
         santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
-            santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), j[h].scores + i * p->block,
+            santa__block_mass(j->kernel, santa__selects(j->o), j[h].scores + i * p->block,
                               p->score_stride, j->queries, (int)p->block,
                               SANTA__PART(float, &j[h], block_max) + i,
                               SANTA__PART(float, &j[h], block_sum) + i, p->blocks);
@@ -5274,7 +5311,7 @@ static int64_t santa__num_copied(const santa__job *j) {
 /* Weights, masses, and sums of weight * gain^2 of the blocks from .. to - 1: the copy once. */
 static void santa__copied_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     float *spread = SANTA__PART(float, j, spread), squares[SANTA_BLOCK];
     const santa__part_of all = santa__copied_by_some(j);
     int64_t i, x;
@@ -5334,7 +5371,7 @@ static void santa__copied_shares(const santa__job *j, santa__mass *m, const sant
                                  int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
     m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
-    if (!santa__has_traits(j->o, SANTA_BIASED)) santa__mass_units(m, is_rounded);
+    if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
@@ -5569,7 +5606,7 @@ static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
         for (i = 0; i < SANTA_BLOCK; i++) s[i] = SANTA__MASKED;
         santa__score(j, santa__keys_from(NULL, from, r->end - from), (int)(to - from), x, 1,
                      s + from % SANTA_BLOCK, SANTA_BLOCK);
-        santa__block_mass(j->kernel, santa__has_traits(j->o, SANTA_BIASED), s, 0, 1, SANTA_BLOCK,
+        santa__block_mass(j->kernel, santa__selects(j->o), s, 0, 1, SANTA_BLOCK,
                           max + (b - first), sum + (b - first), 0);
     }
     l->k = NULL;
@@ -5600,7 +5637,7 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
     for (i = h; i < h + heads; i++) {
         santa__copied_head *x = &head[i];
         float error = 0.0f;
-        if (!santa__has_traits(j->o, SANTA_BIASED)) x->found = santa__found_variance(x);
+        if (!santa__selects(j->o)) x->found = santa__found_variance(x);
         santa__count_guards(tally, x);
         x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
         if (!x->is_done) continue;
@@ -5627,7 +5664,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     l.weight = SANTA__PART(float, j, weight);
     l.v = &j->v;
     l.k = &j->k;
-    if (!santa__has_traits(j->o, SANTA_BIASED))
+    if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
     else if (mass[h].total > 0.0) santa__draw_ranked(j, &mass[h], &l);
     santa__attend_drawn(j, x0 + h, heads, &mass[h], &l, &head[h]);
@@ -5656,7 +5693,7 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
     const santa__part_of part = santa__copied_keys(j, r);
-    const int is_top = santa__has_traits(j->o, SANTA_BIASED);
+    const int is_top = santa__selects(j->o);
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
@@ -6661,6 +6698,11 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
     p->acc = santa__part(p, dv, 4);
 }
 
+/* The plan of santa_scores where a call's is that of >>prefill: one row's. */
+static void santa__plan_row(santa__plan *p, const santa_problem *x) {
+    santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL);
+}
+
 /* The plan of a call, and the bytes of its workspace; anything past size_t is refused. */
 static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
     const int64_t rows = santa__rows_together(p), window = p->a.window;
@@ -6672,11 +6714,15 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         if (window < n - more) n = window + more;
     }
     if (santa__is_prefill(p)) {
-        if (santa__mul((uint64_t)p->group, santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v))
+        santa__plan row;
+        if (santa__mul((uint64_t)p->group, santa__add(santa__add((uint64_t)p->capacity, (uint64_t)p->head_dim),
+                                                      (uint64_t)p->head_dim_v))
             > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
+        santa__plan_row(&row, p);
         santa__plan_prefill(plan, p);
         *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), santa__set_bytes(p));
+        *total = SANTA__MAX(*total, row.total);
         *total = santa__add(*total, 63);
         return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
     }
@@ -6724,9 +6770,14 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
 
 SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_options *o, int64_t *q_blocks,
                                        int64_t *k_blocks) {
+    static const uint8_t any = 0;
+    santa_options with;
     santa_problem p;
-    const santa_status s = q_blocks && k_blocks ? santa_problem_make(a, o, &p) : SANTA_ERR_NULL_ARGUMENT;
-    if (s != SANTA_OK) return s;
+    santa_status s;
+    if (!o || !q_blocks || !k_blocks) return SANTA_ERR_NULL_ARGUMENT;
+    with = *o;
+    with.sample_attention.mask = &any;           /* the shape is asked for before there is a mask */
+    if ((s = santa_problem_make(a, &with, &p)) != SANTA_OK) return s;
     *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);
     *k_blocks = santa__mask_blocks(&p);
     return SANTA_OK;
@@ -6807,7 +6858,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
@@ -7209,9 +7260,10 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         j->stats->v_rows_head += l->read;
         if (l->x % j->group) continue;
         keys = x->is_by_head ? read[l->x / j->group] : l->read;
+        j->stats->v_rows_read += keys;
+        if (x->tally_m) keys = l->end - l->begin;
         j->stats->keys += l->end - l->begin;
         j->stats->k_rows_read += keys;
-        j->stats->v_rows_read += keys;
         santa__count_features(j, keys);
     }
 }
@@ -7259,18 +7311,24 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
 
 static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
+static int64_t santa__first_key(const santa__job *j) {
+    return j->p->a.kv_start ? j->p->a.kv_start[j->batch] : 0;
+}
+
 /* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
-   block and the diagonal are always there. */
-static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t r, int64_t b) {
-    if (b == 0 || b >= r) return 1;
+   block that has keys and the diagonal are always there. */
+static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, int64_t r, int64_t b) {
+    if (b <= first || b >= r) return 1;
     return sets[b] | sets[blocks + r - b] | sets[blocks + r - b - 1];
 }
 
 /* Whether the rows at work, of head h of the group, read the block of keys with key `first`. */
 static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
-    const int64_t b = first / x->j.o->sample_attention.block_size, blocks = santa__mask_blocks(x->j.p);
+    const int64_t size = x->j.o->sample_attention.block_size, b = first / size,
+                  blocks = santa__mask_blocks(x->j.p);
     if (x->mask) return x->mask[h * x->mask_step + b] != 0;
-    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, x->block, b);
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size,
+                                      x->block, b);
 }
 
 static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {
@@ -7292,9 +7350,11 @@ static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
     return (int64_t *)(void *)santa__sets_of_call(call) + (item - call->p.o.item_begin) * call->p.group;
 }
 
-/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys. */
+/* Number of a sequence's first row that sees a key: a causal call may have more rows than keys, and
+   padding before them. */
 static int64_t santa__first_row(const santa__job *j) {
-    return !j->p->a.causal ? 0 : SANTA__MAX(-santa__key_range(&j->p->a, j->batch, 0).position, 0);
+    const int64_t before = santa__first_key(j) - santa__key_range(&j->p->a, j->batch, 0).position;
+    return !j->p->a.causal ? 0 : SANTA__MIN(SANTA__MAX(before, 0), j->p->q_len);
 }
 
 /* Rows [*from, *to) of slice i, and whether there is one: whole blocks of rows, equidistant, but for the
@@ -7326,7 +7386,7 @@ static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t bloc
    where a score is NaN or +inf. */
 static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
     const santa__job *j = &x->j;
-    const int64_t block = j->o->sample_attention.block_size;
+    const int64_t block = j->o->sample_attention.block_size, stride = j->plan->d_tile;
     float m[SANTA__PANEL], keep[SANTA__PANEL], sum[SANTA__PANEL];
     char bad[SANTA_BLOCK];
     int64_t begin, end, p, b, l;
@@ -7334,12 +7394,17 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
     santa__prefill_rows(x, from, to, 1, &begin, &end);
     for (b = 0; b * SANTA_BLOCK < end; b++) {
         const int64_t first = b * SANTA_BLOCK;
-        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first);
+        const int n = (int)(SANTA__MIN(first + SANTA_BLOCK, end) - first),
+                  skip = (int)SANTA__MAX(SANTA__MIN(begin, end) - first, 0);   /* not to be read */
         santa__sampled *y = &sampled[b];
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first, n, end - first, j->plan->d_tile, x->k, bad);
+        santa__load_tile(j, &j->k, first + skip, n - skip, end - first - skip, stride, x->k, bad);
+        if (skip > 0) {
+            memmove(x->k + skip * stride, x->k, (size_t)((n - skip) * stride) * sizeof *x->k);
+            memset(x->k, 0, (size_t)(skip * stride) * sizeof *x->k);
+        }
         for (p = 0; p < x->panels; p++) {
             const santa__lane *lane = x->lane + p * SANTA__PANEL;
             if (!santa__panel_sees(x, p, first, n)) continue;
@@ -7459,11 +7524,13 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     santa__sampled *sampled;
     santa_sample_audit *audit;
     double *mass, *share, sum = 0.0;
+    int is_bad = 0;
     uint8_t *sets = santa__sets_of(call, item) + h * 2 * blocks;
-    int64_t i, from, to, row, unit = 0, rows = 0, b, l, columns, slashes;
+    int64_t i, from, to, row, unit = 0, rows = 0, used, b, l, columns, slashes;
     santa__prefill_make(&x, call, work, item);
     x.is_by_head = 1;
     x.head = h;
+    used = (santa__seq_len(&call->p.a, j->batch) + block - 1) / block;
     sampled = SANTA__PART(santa__sampled, j, sampled);
     mass = SANTA__PART(double, j, set_mass);
     share = SANTA__PART(double, j, unit_mass);
@@ -7472,7 +7539,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
         for (row = from; row < to; row += SANTA_BLOCK, unit++) {
             const int64_t last = SANTA__MIN(row + SANTA_BLOCK, to);
             if (!santa__sample_unit(&x, row, last, sampled + unit * tiles))
-                santa__is_dense_of(call, item)[h] = 1;                /* so that the NaN shows */
+                santa__is_dense_of(call, item)[h] = is_bad = 1;       /* so that the NaN shows */
             santa__sample_masses(&x, sampled + unit * tiles, mass);
             for (l = 0; l < last - row && h == 0; l++) {
                 const int64_t keys = x.lane[l].end - x.lane[l].begin;
@@ -7480,9 +7547,10 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 santa__count_features(&x.j, keys);
             }
         }
-    columns = santa__choose_set(mass, blocks, call->p.o.sample_attention.alpha_columns,
+    memset(sets, 0, (size_t)(2 * blocks));
+    columns = santa__choose_set(mass, used, call->p.o.sample_attention.alpha_columns,
                                 SANTA__PART(int32_t, j, set_order), sets);
-    slashes = santa__choose_set(mass + blocks, blocks, call->p.o.sample_attention.alpha_slashes,
+    slashes = santa__choose_set(mass + blocks, used, call->p.o.sample_attention.alpha_slashes,
                                 SANTA__PART(int32_t, j, set_order), sets + blocks);
     for (i = unit = 0; santa__slice(j, i, &from, &to); i++)
         for (row = from; row < to; row += SANTA_BLOCK, unit++)
@@ -7490,7 +7558,8 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 const santa__range r = santa__key_range(&call->p.a, j->batch, l);
                 double held = 0.0;
                 for (b = 0; b * SANTA_BLOCK < r.end; b++)
-                    if (santa__in_sets(sets, blocks, r.position / block, b * SANTA_BLOCK / block))
+                    if (santa__in_sets(sets, blocks, santa__first_key(j) / block, r.position / block,
+                                       b * SANTA_BLOCK / block))
                         held += (double)sampled[unit * tiles + b].late[l - row]
                               + (double)sampled[unit * tiles + b].early[l - row];
                 share[rows++] = held;
@@ -7503,6 +7572,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
     audit->cost = rows > 0 ? (double)rows / (double)(call->p.q_len - santa__first_row(j)) : 0.0;
     audit->sampled_mass = rows > 0 ? sum / (double)rows : 1.0;
     audit->sampled_low = santa__low_mean(share, rows);
+    if (is_bad) audit->sampled_mass = audit->sampled_low = (double)santa__nan();
 }
 
 /* Where the mask or the sets are looked up for the rows from row on, all in one block. */
@@ -8210,6 +8280,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if (workspace_bytes < call.bytes) return SANTA_ERR_WORKSPACE_SIZE;
+    if (call.plan.is_prefill) santa__plan_row(&call.plan, &call.p);
     santa__job_make(&j, &call, santa__align(workspace), batch, kv_head);
     j.range[0] = santa__key_range(a, batch, q_index);
     santa__job_rows(&j, q_index, 1);
@@ -8294,7 +8365,7 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
     memcpy(u, scores, (size_t)n * sizeof *u);
     for (i = n; i < x.blocks * p.block; i++) u[i] = SANTA__MASKED;
     for (b = 0; b < x.blocks; b++)
-        santa__block_mass(x.kernel, santa__has_traits(&o, SANTA_BIASED), u + b * p.block, 0, 1, x.block,
+        santa__block_mass(x.kernel, santa__selects(&o), u + b * p.block, 0, 1, x.block,
                           max + b, sum + b, 0);
     /* a sampler may use more entries than rows on its way */
     l.index = (int32_t *)(void *)(work + p.index);
@@ -8740,19 +8811,59 @@ SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int
     return SANTA__ISA(vrow)(t, tmp, 0);
 }
 
-/* sum[g * rows + i] += q_g . row_i over the features from c on, fewer than SANTA__PACK. */
-SANTA__TARGET static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int64_t at, int rows,
-                                               int64_t c, int64_t d, const char *q, int heads, float *sum) {
-    int i, g;
-    for (; c < d; c += SANTA__LANES, q += SANTA__LANES * sizeof(float))
-        for (i = 0; i < rows; i++) {
-            const SANTA__V x = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, row[i] + at, c)
-                                                     : SANTA__ISA(vrow_tail)(t, row[i] + at, c, d - c);
-            for (g = 0; g < heads; g++) {
-                const SANTA__V y = SANTA__ISA(vget)((const float *)(const void *)q + g * SANTA__PACK);
-                sum[g * rows + i] += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(x, y));
+/* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at run
+   time is tested once for all of them, one by one: a jump through a table costs more. */
+SANTA__INLINE void SANTA__ISA(vrows)(santa_dtype t, const char *const *row, int64_t at, int64_t c, int n,
+                                     SANTA__V *x) {
+    int i;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    if (t == SANTA_##id) {                                                                                 \
+        SANTA__UNROLL                                                                                      \
+        for (i = 0; i < n; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, row[i] + at, c);                       \
+        return;                                                                                            \
+    }
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
+}
+
+SANTA__INLINE void SANTA__ISA(vcolumns)(santa_dtype t, const char *row, int64_t c, int n, SANTA__V *x) {
+    int i;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    if (t == SANTA_##id) {                                                                                 \
+        SANTA__UNROLL                                                                                      \
+        for (i = 0; i < n; i++) x[i] = SANTA__ISA(vrow)(SANTA_##id, row, c + i * SANTA__LANES);            \
+        return;                                                                                            \
+    }
+    SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA__UNROLL
+    for (i = 0; i < n; i++) x[i] = SANTA__ISA(vset)(0.0f);            /* no such type */
+}
+
+/* Adds the products of the features behind the last whole strip to all scores, which then get
+   their unit. In a pass of its own, since a call among the products costs them registers. */
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(dot_rest)(santa_dtype t, const char *const *row, int n,
+                                                               int64_t d, const santa__queries *x) {
+    const int64_t whole = d / SANTA__PACK * SANTA__PACK;
+    int64_t h, g, c;
+    int i;
+    for (h = 0; h < x->heads; h++)
+        for (i = 0; i < n; i++)
+            for (c = whole; c < d; c += SANTA__LANES) {
+                const char *r = row[i] + x->at + h * x->k_step,
+                           *q = x->q + h * x->q_step + whole / SANTA__PACK * x->q_strip;
+                const SANTA__V y = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, r, c)
+                                                         : SANTA__ISA(vrow_tail)(t, r, c, d - c);
+                for (g = 0; g < x->group; g++) {
+                    const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)(q + g * SANTA__PACKED)
+                                                        + (c - whole));
+                    float *s = x->s + h * x->s_step + g * x->s_stride + i;
+                    *s += SANTA__ISA(vtotal)(SANTA__ISA(vmul)(y, z));
+                    if (c + SANTA__LANES >= d) *s *= santa__unit(t);
+                }
             }
-        }
 }
 
 #ifndef SANTA__DOT_BF16                      /* for the text below, never run */
@@ -8765,17 +8876,19 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 
 /* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's
    products, since all at once would fill the CPU's queue of loads, and some would be dropped. A
-   compiler that may move them brings them together: up to half slower from memory. For f32 the
-   tests of an unrolled loop, taken or not, measured better than a loop. */
-SANTA__INLINE void SANTA__ISA(send)(santa_dtype t, const char *coming, int64_t bytes, int i, int of) {
+   compiler that may move them brings them together: up to half slower from memory. For four heads
+   in f32 the tests of an unrolled loop, taken or not, measured better than a loop. */
+SANTA__INLINE void SANTA__ISA(send)(int unrolled, const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
-    if (!coming) return;
-    if (t != SANTA_F32) {
+    if (unrolled) {
+        if (!coming) return;
+        SANTA__UNROLL_A_FEW
         for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
-    } else {
-        SANTA__UNROLL
-        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+        return;
     }
+    if (i * 64 >= bytes) return;
+    SANTA__PREFETCH(coming + i * 64);
+    for (b = (i + of) * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
 }
 
 /* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n
@@ -8789,14 +8902,16 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
     int k, g, u;
     SANTA__UNROLL
     for (u = 0; u < SANTA__PACK; u += wide, q += sizeof *x) {
-        SANTA__UNROLL
-        for (k = 0; k < rows; k++)
-            x[k] = pairs ? SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u))
-                         : SANTA__ISA(vrow)(t, r[k] + at, u);
+        if (pairs) {
+            SANTA__UNROLL
+            for (k = 0; k < rows; k++)
+                x[k] = SANTA__ISA(vget)((const float *)(const void *)(r[k] + at + 2 * u));
+        } else SANTA__ISA(vrows)(t, r, at, u, rows, x);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
-            SANTA__ISA(send)(t, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
+            SANTA__ISA(send)
+            (heads == 4 && t == SANTA_F32, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
             if (heads == 2 && g > 0 && one) continue;
             y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
             SANTA__KEEP_ORDER();
@@ -8866,14 +8981,16 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
             SANTA__UNROLL
             for (c = 0; c < all; c += step) {
                 const char *p = NULL;
+                int64_t lines = 0;
                 if (sent++ < rows) {
                     const int last = ++next_head == cycle;
                     p = *coming + next;
+                    lines = bytes;
                     coming += last;
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (integers || by_strip || c >= whole) SANTA__ISA(send)(t, p, bytes, 0, 1);
+                if (integers || by_strip || c >= whole) SANTA__ISA(send)(0, p, lines, 0, 1);
                 if (c >= whole) continue;
                 if (integers)
                     SANTA__ISA(dot_quants)
@@ -8883,15 +9000,14 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                     const char *f[8];
                     for (k = 0; k < rows; k++) f[k] = santa__unpack(t, r[k] + at, strip[k]);
                     SANTA__ISA(dot_strip)(SANTA_F32, 0, f, 0, rows, q, heads, one, NULL, 0, acc);
-                } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, bytes, acc);
+                } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, lines, acc);
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_strip;
             }
             if (integers && whole < d) SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
-            if (!integers && whole < d)
-                SANTA__ISA(dot_rest)(t, r, start, rows, whole, d, q, one ? 1 : heads, sum);
-            if (pairs || santa__unit(t) > 1.0f) for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
+            if (pairs || (santa__unit(t) > 1.0f && whole == d))
+                for (k = 0; k < SANTA__KEEP_K; k++) sum[k] *= unit;
             if (i + rows <= n) {
                 SANTA__UNROLL
                 for (g = 0; g < heads; g++)
@@ -8905,49 +9021,67 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     }
 }
 
-/* by_strip: the type is known only at run time, and a strip of a row becomes floats first. */
-SANTA__INLINE void SANTA__ISA(dot_type)(santa_dtype t, int form, int by_strip, const char *const *row,
-                                        int n, int64_t d, const santa__queries *x) {
-    int64_t g = 0;
-    if (d == 128 && t != SANTA_F32 && !by_strip)      /* known to the compiler; f32 was slower that way */
-        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, 128, x, 4, g);
-    for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 4, g);
-    if (SANTA__BY_STRIP && x->group - g == 1) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 1, g);
-    else for (; g < x->group; g += 2) SANTA__ISA(dot_heads)(t, form, by_strip, row, n, d, x, 2, g);
-}
-
-/* The types become constants. A function for each: all in one leaves the compiler too few
-   registers for the inner loops. */
+/* Fours of heads, with a type that the compiler knows and the usual d, too; f32 was slower that
+   way. A function for each: all in one leaves the compiler too few registers for the inner loops,
+   and fours are what most models spend their time in. */
+#if !SANTA__BY_STRIP
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
-        SANTA__ISA(dot_type)(t, form, 0, row, n, d, x); \
+        int64_t g = 0; \
+        if (d == 128 && t != SANTA_F32) \
+            for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, 128, x, 4, g); \
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, d, x, 4, g); \
     }
-SANTA__DOT(dot_q8, SANTA_Q8_0, SANTA__INTEGERS)
-#ifdef SANTA__DOT_BF16
-SANTA__DOT(dot_bf16, SANTA_BF16, SANTA__PAIRS)
-#endif
-#if SANTA__BY_STRIP
-SANTA__DOT(dot_of_bf16, SANTA_BF16, SANTA__FLOATS)
-SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
-                                          const santa__queries *x) {
-    if (t == SANTA_BF16) SANTA__ISA(dot_of_bf16)(row, n, d, x);
-    else SANTA__ISA(dot_type)(t, SANTA__FLOATS, 1, row, n, d, x);
-}
-#else
-#define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_of_##name, SANTA_##id, SANTA__FLOATS)
+#define SANTA__X(id, name, bytes, numbers) SANTA__DOT(dot_fours_##name, SANTA_##id, SANTA__FLOATS)
 SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
+SANTA__DOT(dot_fours_quants, SANTA_Q8_0, SANTA__INTEGERS)
+#ifdef SANTA__DOT_BF16
+SANTA__DOT(dot_fours_pairs, SANTA_BF16, SANTA__PAIRS)
+#endif
+#undef SANTA__DOT
+#endif
+
+/* The others, of any type, or all where there is no function for fours. */
+SANTA__INLINE void SANTA__ISA(dot_few)(santa_dtype t, int form, const char *const *row, int n, int64_t d,
+                                       const santa__queries *x) {
+    const int few = SANTA__BY_STRIP ? 1 : 2;
+    int64_t g = SANTA__BY_STRIP ? 0 : x->group / 4 * 4;
+    if (SANTA__BY_STRIP && form == SANTA__FLOATS)
+        for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 1, row, n, d, x, 4, g);
+    for (; g < x->group; g += few) SANTA__ISA(dot_heads)(t, form, SANTA__BY_STRIP, row, n, d, x, few, g);
+}
+
 SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row, int n, int64_t d,
                                           const santa__queries *x) {
+#if !SANTA__BY_STRIP
     switch (t) {
-#define SANTA__X(id, name, bytes, numbers) case SANTA_##id: SANTA__ISA(dot_of_##name)(row, n, d, x); break;
+#define SANTA__X(id, name, bytes, numbers)                                                                 \
+    case SANTA_##id: SANTA__ISA(dot_fours_##name)(row, n, d, x); break;
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
+#endif
+    SANTA__ISA(dot_few)(t, SANTA__FLOATS, row, n, d, x);
+    if (d % SANTA__PACK != 0) SANTA__ISA(dot_rest)(t, row, n, d, x);
+}
+
+SANTA__TARGET static void SANTA__ISA(dot_q8)(const char *const *row, int n, int64_t d,
+                                             const santa__queries *x) {
+#if !SANTA__BY_STRIP
+    SANTA__ISA(dot_fours_quants)(row, n, d, x);
+#endif
+    SANTA__ISA(dot_few)(SANTA_Q8_0, SANTA__INTEGERS, row, n, d, x);
+}
+
+#ifdef SANTA__DOT_BF16
+SANTA__TARGET static void SANTA__ISA(dot_bf16)(const char *const *row, int n, int64_t d,
+                                               const santa__queries *x) {
+    SANTA__ISA(dot_fours_pairs)(row, n, d, x);
+    SANTA__ISA(dot_few)(SANTA_BF16, SANTA__PAIRS, row, n, d, x);
 }
 #endif
-#undef SANTA__DOT
 
 /* exp(x) for x <= 0: 2^n * e^r with |r| <= ln(2)/2, Taylor to r^7 (error below 1e-8 before
    rounding). */
@@ -9046,8 +9180,7 @@ SANTA__INLINE void SANTA__ISA(accumulate_columns)(santa_dtype t, float unit, con
         const char *r = row[i] + at;
         int64_t b;
         for (b = first; b < last && !strips; b += 64) SANTA__PREFETCH(row[i + far] + at + b);
-        SANTA__UNROLL
-        for (v = 0; v < vecs; v++) f[v] = SANTA__ISA(vrow)(t, r, c + v * SANTA__LANES);
+        SANTA__ISA(vcolumns)(t, r, c, vecs, f);
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
@@ -9106,26 +9239,54 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit,
 SANTA__INLINE void SANTA__ISA(accumulate_heads)(santa_dtype t, float unit, const char *const *row, int n,
                                                 int64_t dv, int heads, int64_t g0,
                                                 const santa__weights *x) {
-    const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8);
+    const int vecs = SANTA__MIN(SANTA__KEEP_V / heads, 8),
+              half = vecs * SANTA__LANES > 64 ? vecs / 2 : 0;         /* for dv = 64 */
     int64_t c = 0;
     for (; c + vecs * SANTA__LANES <= dv; c += vecs * SANTA__LANES)
         SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, vecs, heads, g0, x);
+    if (half && c + half * SANTA__LANES <= dv) {
+        SANTA__ISA(accumulate_columns)(t, unit, row, n, dv, c, half, heads, g0, x);
+        c += half * SANTA__LANES;
+    }
     if (c < dv)
         SANTA__ISA(accumulate_rest)
         (t, unit, row, n, dv, c, (int)SANTA__MIN((int64_t)heads, x->group - g0), g0, x);
 }
 
-SANTA__INLINE void SANTA__ISA(accumulate_type)(santa_dtype t, float unit, const char *const *row, int n,
-                                               int64_t dv, const santa__weights *weights) {
-    const santa__weights x = *weights;                                /* which acc cannot alias */
+/* As in dot: fours of heads with a type that the compiler knows, the others of any type. */
+#if SANTA__BY_STRIP
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_strip)(float unit, const char *const *row,
+                                                                       int n, int64_t dv,
+                                                                       const santa__weights *x) {
     int64_t g = 0;
-    for (; g + 4 <= x.group; g += 4) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 4, g, &x);
+    for (; g < x->group; g += 2) SANTA__ISA(accumulate_heads)(SANTA_F32, unit, row, n, dv, 2, g, x);
+}
+#else
+#define SANTA__X(id, name, bytes, numbers) \
+    SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_fours_##name)( \
+        const char *const *row, int n, int64_t dv, const santa__weights *weights) { \
+        const santa__weights x = *weights;                            /* which acc cannot alias */ \
+        const float unit = santa__unit(SANTA_##id); \
+        int64_t g = 0; \
+        for (; g + 4 <= x.group; g += 4) \
+            SANTA__ISA(accumulate_heads)(SANTA_##id, unit, row, n, dv, 4, g, &x); \
+    }
+SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(accumulate_few)(santa_dtype t, const char *const *row,
+                                                                     int n, int64_t dv,
+                                                                     const santa__weights *weights) {
+    const santa__weights x = *weights;
+    const float unit = santa__unit(t);
+    int64_t g = x.group / 4 * 4;
     for (; g < x.group; g += 2) SANTA__ISA(accumulate_heads)(t, unit, row, n, dv, 2, g, &x);
 }
+#endif
 
 #if SANTA__BY_STRIP
-SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const char *const *row, int n,
-                                                        int64_t dv, const santa__weights *x) {
+SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
+                                                 const santa__weights *x) {
     float strip[SANTA_BLOCK][SANTA__PACK];
     const char *f[SANTA_BLOCK];
     santa__weights part = *x;
@@ -9142,26 +9303,19 @@ SANTA__TARGET static void SANTA__ISA(accumulate_strips)(santa_dtype t, const cha
                 f[i] = santa__unpack(
                     t, (const char *)memcpy(tail, row[i] + at, (size_t)santa__bytes(t, left)), strip[i]);
         }
-        SANTA__ISA(accumulate_type)(SANTA_F32, santa__unit(t), f, n, left, &part);
+        SANTA__ISA(accumulate_strip)(santa__unit(t), f, n, left, &part);
     }
-}
-
-SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
-                                                 const santa__weights *x) {
-    if (t == SANTA_BF16) SANTA__ISA(accumulate_type)(SANTA_BF16, 1.0f, row, n, dv, x);
-    else SANTA__ISA(accumulate_strips)(t, row, n, dv, x);
 }
 #else
 SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
                                                  const santa__weights *x) {
     switch (t) {
 #define SANTA__X(id, name, bytes, numbers)                                                                 \
-    case SANTA_##id:                                                                                       \
-        SANTA__ISA(accumulate_type)(SANTA_##id, santa__unit(SANTA_##id), row, n, dv, x);                   \
-        break;
+    case SANTA_##id: SANTA__ISA(accumulate_fours_##name)(row, n, dv, x); break;
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
+    SANTA__ISA(accumulate_few)(t, row, n, dv, x);
 }
 #endif
 
@@ -9531,7 +9685,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     more round in another order.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290.
+                    itself, delta below 1e-290. tile_size of a method without tiles is
+                    SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.

@@ -9,7 +9,9 @@
    One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws,
    if not said otherwise. Every timed call works on the next window of an arena several times
    the last-level cache, so K and V come from memory. The methods of a cell take turns, so that
-   what else the machine does hits all alike; numbers are medians over the rounds. */
+   what else the machine does hits all alike. Times are medians over the rounds; dense/x compares
+   the least times, with 10 and 90 % of what single rounds say, and is left out where times spread
+   too much for a verdict. Tables have 100 columns, 80 where COLUMNS is less than 100. */
 #define _DEFAULT_SOURCE
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -72,7 +74,7 @@ typedef struct row {
     void *workspace;
     size_t workspace_bytes;
     int runs;
-    double t[MAX_ROUNDS], median, low, high, bytes;
+    double t[MAX_ROUNDS], median, low, high, bytes;  /* t: in the order of the rounds */
 } row;
 
 /* A predictor that costs nothing and tells nothing: keys at equal distances, the same ones for
@@ -461,10 +463,12 @@ static double once(const cell *c, row *r) {
 static void summarise(const cell *c, row *r) {
     const double size = (double)c->type->bytes / (double)c->type->block,
                  all = (double)(c->n * c->kv_heads * DIM);
-    qsort(r->t, (size_t)r->runs, sizeof *r->t, by_value);
-    r->median = r->t[r->runs / 2];
-    r->low = r->t[r->runs / 10];
-    r->high = r->t[r->runs - 1 - r->runs / 10];
+    static double sorted[MAX_ROUNDS];
+    memcpy(sorted, r->t, (size_t)r->runs * sizeof *sorted);
+    qsort(sorted, (size_t)r->runs, sizeof *sorted, by_value);
+    r->median = sorted[r->runs / 2];
+    r->low = sorted[r->runs / 10];
+    r->high = sorted[r->runs - 1 - r->runs / 10];
     switch (r->m->what) {
         case READ_K:    r->bytes = size * all; break;
         case READ_COPY: r->bytes = (double)copies.size; break;
@@ -518,45 +522,64 @@ static const row *find(const row *rows, int count, const char *name) {
     return NULL;
 }
 
+/* How many times as fast as dense; all 0 without it. */
+static gain over_dense(const row *r, const row *dense) {
+    const gain none = { 0.0, 0.0, 0.0, 0.0 };
+    return dense ? gain_of(dense->t, r->t, r->runs < dense->runs ? r->runs : dense->runs) : none;
+}
+
 /* floor and dense are the cell's rows, or NULL: the columns that need them are then 0. */
 static void csv_row(const cell *c, const row *r, const row *floor, const row *dense) {
     static int started;
     if (!set.csv) return;
     if (!started++)
         fprintf(set.csv, "section,method,type,layout,n,threads,heads,kv_heads,num_samples,isa,"
-                "median_ms,low_ms,high_ms,bytes,gb_per_s,read_gb_per_s,over_read_k,dense_over_method\n");
-    fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,%.3f\n",
+                "median_ms,low_ms,high_ms,bytes,gb_per_s,read_gb_per_s,over_read_k,dense_over_method,"
+                "gain_low,gain_high,p90_over_p10\n");
+    const gain g = over_dense(r, dense);
+    fprintf(set.csv, "%s,%s,%s,%s,%lld,%lld,%lld,%lld,%lld,%s,%.6f,%.6f,%.6f,%.0f,%.3f,%.3f,%.3f,"
+            "%.3f,%.3f,%.3f,%.3f\n",
             c->section, r->m->name, c->type->name, c->place->name, (long long)c->n,
             (long long)threads_of(c, r), (long long)c->heads, (long long)c->kv_heads, (long long)r->samples,
             set.isa->name, r->median * 1e3, r->low * 1e3, r->high * 1e3, r->bytes, rate(r),
             floor ? rate(floor) : 0.0, floor ? r->median / floor->median : 0.0,
-            dense ? dense->median / r->median : 0.0);
+            g.best, g.low, g.high, g.busy);
 }
 
-static void header(void) {
-    printf("\n%-10s %-4s %-3s %7s %4s %5s %2s  %9s  %-19s %8s %6s %6s %7s %7s\n", "method", "type", "lay",
-           "n", "S", "heads", "T", "ms", "(10 % .. 90 %)", "MB", "GB/s", "% read", "/read K", "dense/x");
+/* 100 columns, or 80: then without the spread of times. */
+static int is_wide(void) {
+    const char *columns = getenv("COLUMNS");
+    const int given = columns ? atoi(columns) : 0;
+    return given <= 0 || given >= 100;
 }
 
 /* The rows of a cell: to stdout and to the CSV file. */
 static void print(const cell *c, const row *rows, int count) {
     const row *floor = find(rows, count, "read K"), *dense = find(rows, count, "dense");
+    double busy = 0.0;
     fprintf(stderr, "\r\033[K");
+    printf("\n%s %s, %lld keys, %lld heads on %lld, %lld thread%s\n", c->type->name, c->place->name,
+           (long long)c->n, (long long)c->heads, (long long)c->kv_heads, (long long)c->threads,
+           c->threads == 1 ? "" : "s");
+    printf("%-10s %4s %9s%-*s %7s %6s %5s %6s %6s\n", "method", "S", "ms", is_wide() ? 21 : 0,
+           is_wide() ? "  (10 .. 90 %)" : "", "MB", "GB/s", "%read", "/readK", "dense/x (10 .. 90 %)");
     for (int i = 0; i < count; i++) {
         const row *r = rows + i;
-        char range[32], draws[16] = "-";
-        snprintf(range, sizeof range, "(%.3f .. %.3f)", r->low * 1e3, r->high * 1e3);
+        const gain g = over_dense(r, dense);
+        char range[32] = "", draws[16] = "-";
+        if (is_wide()) snprintf(range, sizeof range, "  (%.3f .. %.3f)", r->low * 1e3, r->high * 1e3);
         if (r->samples) snprintf(draws, sizeof draws, "%lld", (long long)r->samples);
-        printf("%-10s %-4s %-3s %7lld %4s %2lld/%-2lld %2lld  %9.3f  %-19s %8.1f %6.2f", r->m->name,
-               c->type->name, c->place->name, (long long)c->n, draws, (long long)c->heads,
-               (long long)c->kv_heads, (long long)threads_of(c, r), r->median * 1e3, range, r->bytes * 1e-6,
-               rate(r));
-        if (floor) printf(" %6.1f %7.2f", 100.0 * rate(r) / rate(floor), r->median / floor->median);
-        else printf(" %6s %7s", "-", "-");
-        if (dense) printf(" %7.2f\n", dense->median / r->median);
-        else printf(" %7s\n", "-");
+        printf("%-10s %4s %9.3f%-*s %7.1f %6.2f", r->m->name, draws, r->median * 1e3, is_wide() ? 21 : 0,
+               range, r->bytes * 1e-6, rate(r));
+        if (floor) printf(" %5.1f %6.2f", 100.0 * rate(r) / rate(floor), r->median / floor->median);
+        else printf(" %5s %6s", "-", "-");
+        if (!dense || r == dense) printf(" %6s\n", "-");
+        else if (g.busy > TOO_BUSY) printf(" %6s (%.2f .. %.2f)\n", "?", g.low, g.high);
+        else printf(" %6.2f (%.2f .. %.2f)\n", g.best, g.low, g.high);
+        if (g.busy > busy) busy = g.busy;
         csv_row(c, r, floor, dense);
     }
+    if (busy > TOO_BUSY) printf("?: no verdict (machine too busy: p90/p10 = %.2f)\n", busy);
     fflush(stdout);
 }
 
@@ -620,7 +643,6 @@ static int table_cells(void) {
 }
 
 static void table(const element *e) {
-    header();
     for (int n = 0; n < set.n_count; n++)
         for (int l = 0; l < LAYOUTS; l++)
             for (int t = 0; t < set.thread_count; t++) {
@@ -659,13 +681,13 @@ static void cost_of_a_call(const element *e) {
         announce(&c);
         measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, SAMPLES));
         fprintf(stderr, "\r\033[K");
-        printf("# cost of a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n",
+        printf("# a call, %s, one head, %lld key%s in the cache: dense %.2f us, sys %.2f us\n",
                e->name, (long long)n, n == 1 ? "" : "s", rows[0].median * 1e6, rows[1].median * 1e6);
         for (int i = 0; i < 2; i++) csv_row(&c, rows + i, NULL, rows);
     }
 }
 
-/* Where sampling starts to pay: dense / sys over n / S. */
+/* Where sampling starts to pay: dense / sys over n / S, by the least times of each. */
 enum { CROSS_FIRST = 1, CROSS_LAST = 64, CROSS_STEPS = 7 };
 static const int64_t cross_samples[] = { 32, 128, 512 };
 static void crossover(const element *e) {
@@ -673,6 +695,7 @@ static void crossover(const element *e) {
     for (int i = 0; i < 3; i++) {
         const int64_t samples = cross_samples[i];
         int64_t pays = 0;
+        double busy = 0.0;
         char line[128];
         int length = 0;
         for (int64_t r = CROSS_FIRST; r <= CROSS_LAST; r *= 2) {
@@ -680,15 +703,17 @@ static void crossover(const element *e) {
             cell c = new_cell("crossover", e, layouts, r * samples, threads, set.quick ? 0.03 : 0.15);
             announce(&c);
             measure(&c, rows, prepare_rows(&c, rows, exact_and_sampled, 2, samples));
-            const double gain = rows[0].median / rows[1].median;
+            const gain g = over_dense(rows + 1, rows);
             for (int m = 0; m < 2; m++) csv_row(&c, rows + m, NULL, rows);
-            length += snprintf(line + length, sizeof line - (size_t)length, " %5.2f", gain);
-            pays = gain <= 1.0 ? 0 : pays ? pays : r;          /* from here on, as far as was looked  */
+            length += snprintf(line + length, sizeof line - (size_t)length, " %5.2f", g.best);
+            pays = g.best <= 1.0 ? 0 : pays ? pays : r;        /* from here on, as far as was looked  */
+            if (g.busy > busy) busy = g.busy;
         }
         fprintf(stderr, "\r\033[K");
-        printf("# dense / sys, %-4s S = %3lld, n / S = %d, %d, %d .. %d:%s   ", e->name, (long long)samples,
-               CROSS_FIRST, 2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
-        if (pays) printf("sampling pays from n = %lld S\n", (long long)pays);
+        printf("# dense / sys, %s, S = %lld, n / S = %d, %d, %d .. %d:\n#  %s\n#   ", e->name,
+               (long long)samples, CROSS_FIRST, 2 * CROSS_FIRST, 4 * CROSS_FIRST, CROSS_LAST, line);
+        if (busy > TOO_BUSY) printf("no verdict (machine too busy: p90/p10 = %.2f)\n", busy);
+        else if (pays) printf("sampling pays from n = %lld S\n", (long long)pays);
         else printf("sampling does not pay\n");
     }
     fflush(stdout);
@@ -736,8 +761,7 @@ static void sweep_axis(const char *section, const char *note, const cell *base, 
     cost first = { 0.0, 0.0, 0.0 }, last = first;
     const char axis = section[strlen("sweep ")];
     c.section = section;
-    printf("\n# %s", note);
-    header();
+    printf("\n# %s\n", note);
     for (int i = 0; i < count; i++) {
         if (axis == 'n') c.n = values[i];
         if (axis == 'g') c.heads = values[i] * c.kv_heads;
@@ -789,9 +813,10 @@ static void prefill(const element *e) {
 static void usage(int code) {
     fprintf(stderr,
             "  --quick         fewer cells, shorter\n"
-            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8) instead "
-            "of the table; f16, NHD\n"
-            "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16, 4/1 heads\n"
+            "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
+            "                  instead of the table; f16, NHD\n"
+            "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
+            "                  4/1 heads\n"
             "  --head-dims LIST  of --prefill: 64,128  [128]\n"
             "  --csv FILE      the rows as CSV\n"
             "  --n LIST        contexts: 4096,32k,1M\n"
@@ -934,13 +959,14 @@ int main(int argc, char **argv) {
         run_prefill();
         return 0;
     }
-    printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that the method\n"
-           "# needs; GB/s: that over the time; %% read: share of the rate at which K is read once in\n"
-           "# the same rounds by as many threads; /read K: time over that read's; dense/x: times faster\n"
-           "# than dense. vattention: 10 %% of the keys per head (more below 64k), predictor without\n"
-           "# cost; read 10 %%: as many rows of K and V, as single rows can be read at best.\n"
-           "# bernoulli: sys, one draw per K feature and group. P16: pages of 16 tokens, in no order.\n"
-           "# dense q8, sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
+    printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that\n"
+           "# the method needs; GB/s: that over the time; %%read: share of the rate at which K\n"
+           "# is read once in the same rounds by as many threads; /readK: time over that\n"
+           "# read's; dense/x: times faster than dense, by the least times. vattention: 10 %%\n"
+           "# of the keys per head (more below 64k), predictor without cost; read 10 %%: as\n"
+           "# many rows of K and V, as single rows can be read at best. bernoulli: sys, one\n"
+           "# draw per K feature and group. P16: pages of 16 tokens, in no order. dense q8,\n"
+           "# sys q8: SANTA_SCORES_Q8. The query is f32, to bf16 K bf16.\n", DIM);
     progress.all = bits(set.types)
                    * (set.sweep ? SWEEP_CELLS * bits(set.layouts) : table_cells() + 2 + 3 * CROSS_STEPS);
     progress.start = now();

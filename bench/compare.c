@@ -104,7 +104,7 @@ static result measure(compare_call *c, size_t window) {
 }
 
 static double ratios[MAX_CELLS];
-static int cells, same;
+static int cells, same, faster, slower;          /* faster, slower: quartiles on one side of 1 */
 
 static void run_cell(compare_call *c, size_t window) {
     size_t bytes = 0;
@@ -126,6 +126,8 @@ static void run_cell(compare_call *c, size_t window) {
     free(c->workspace);
     if (cells < MAX_CELLS) ratios[cells++] = r.ratio;
     same += r.same;
+    faster += r.high < 1.0;
+    slower += r.low > 1.0;
     fprintf(stderr, "\r\033[K");
     printf("%s,%s,%s,%lld,%lld,%s,%d,%.6f,%.6f,%.4f,%.4f,%.4f,%s,%.2g\n", c->type, c->layout, c->method,
            (long long)c->n, (long long)c->threads, c->isa, r.rounds, r.time[0] * 1e3, r.time[1] * 1e3,
@@ -164,6 +166,8 @@ static void print_summary(void) {
     qsort(ratios, (size_t)cells, sizeof *ratios, by_value);
     printf("# %d cells, %d with the same bits; new / old: min %.3f, median %.3f, max %.3f\n", cells, same,
            ratios[0], ratios[cells / 2], ratios[cells - 1]);
+    printf("# by the quartiles of the rounds' ratios: %d faster, %d slower, %d without a verdict\n", faster,
+           slower, cells - faster - slower);
 }
 
 /* ------------------------------------------------------------ options */

@@ -15,7 +15,8 @@ process of its own first: what aborts there has no row (ik_llama.cpp's FA of f32
 One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128. NHD (token-major) is the layout of llama.cpp's
 cache, HND is head-major. All read the same bytes in memory: several copies of K and V in turn, together larger than
 the last-level cache. All run on the same OpenMP team where ggml uses OpenMP. In every round each method runs once with
-each number of threads; the first round warms up; the table has the median of the others. The floor reads K once.
+each number of threads; the first round warms up; the table has the median of the others, and ratios of the least times,
+unless times spread too much for a verdict. The floor reads K once.
 
 Inputs: 'gauss' is all standard normal: attention is nearly uniform, the exact output nearly zero, and the relative
 error of any sampler large. 'peaked' is closer to real heads: 256 keys share a direction with the group's queries and
@@ -51,6 +52,7 @@ GGML_TYPE = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 GGML_PREC_F32 = 10
 MASK_ROWS = 64                                        # of which one is used; older versions ask for multiples of 64 or 16
 BASELINES = {"fa_over_method": "FA", "fa_off_over_method": "-fa off", "dense_over_method": "santa dense"}
+TOO_BUSY = 1.5                                        # p90 / p10 of times from which on no conclusion is drawn
 COLD_BYTES = 3 << 28                                  # K halves of the copies hold 384 MB and more
 
 # ---------------------------------------------------------------------------------------------- santa.h
@@ -65,8 +67,8 @@ class Case(C.Structure):
 
 
 def load_santa():
-    path, sources = os.path.join(ROOT, "build", "libsanta_peers.so"), ("bench/peers_cpu.c", "bench/bench.h", "santa.h")
-    sources = [os.path.join(ROOT, f) for f in sources]
+    path = os.path.join(ROOT, "build", "libsanta_peers.so")
+    sources = [os.path.join(ROOT, f) for f in ("bench/peers_cpu.c", "bench/bench.h", "bench/gain.h", "santa.h")]
     if not os.path.exists(path) or os.path.getmtime(path) < max(map(os.path.getmtime, sources)):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         command = [os.environ.get("CC", "cc"), "-O3", "-fopenmp", "-shared", "-fPIC", "-o", path, sources[0], "-lm"]
@@ -413,24 +415,41 @@ def run_shape(lib, g, args, kind, layout, n, rounds):
     return [row for t in threads for row in report(args.peer, methods, effective, n, kind, layout, t)]
 
 
+def busy(*times):
+    """p90 / p10 of the series of times that spreads most."""
+    ordered = [sorted(t) for t in times]
+    return max(t[len(t) - 1 - len(t) // 10] / t[len(t) // 10] for t in ordered)
+
+
 def report(peer, methods, effective, n, kind, layout, threads):
     """Prints the rows of one shape and number of threads; returns them for the CSV file."""
-    ms = {m.name: 1e3 * statistics.median(m.seconds[threads]) for m in methods}
+    times = {m.name: m.seconds[threads] for m in methods}
+    worst = 0.0
+    print(f"\n{n} keys, {kind}, {layout}, {threads} thread{'s' * (threads > 1)}\n"
+          f"{'':<23} {'ms':>9} {'range':<17} {'/read K':>7} {'FA/x':>6} {'off/x':>6} {'dense/x':>7} {'error':>8} {'peaked':>8}")
     for m in methods:
-        low, high = 1e3 * min(m.seconds[threads]), 1e3 * max(m.seconds[threads])
-        ratio = {}
+        median, low, high = (1e3 * f(times[m.name]) for f in (statistics.median, min, max))
+        ratio, shown = {}, []
         for column, of in BASELINES.items():
-            baseline = of if of in ms else f"{peer} {of}"
-            ratio[column] = ms[baseline] / ms[m.name] if baseline in ms else math.nan
-        over, errors = ms[m.name] / ms["read K once"], f"{m.error['gauss']:9.1e} {m.error['peaked']:9.1e}" if m.output else ""
-        spread, ratios = f"({low:.2f} .. {high:.2f})", " ".join(f"{r:7.2f}" if r == r else f"{'-':>7}" for r in ratio.values())
-        print(f"{n:>7} {kind:<4} {layout:<3} {threads:>2} {m.name:<23} {ms[m.name]:9.3f} {spread:<19} {over:7.2f} {ratios} "
+            baseline = of if of in times else f"{peer} {of}"
+            known = baseline in times
+            ratio[column] = min(times[baseline]) / min(times[m.name]) if known else math.nan
+            spread = busy(times[m.name], times[baseline]) if known and baseline != m.name else 1.0
+            worst = max(worst, spread)
+            shown.append("-" if not known else "?" if spread > TOO_BUSY else f"{ratio[column]:.2f}")
+        over = median / (1e3 * statistics.median(times["read K once"]))
+        errors = f"{m.error['gauss']:8.1e} {m.error['peaked']:8.1e}" if m.output else ""
+        spread = f"({low:.2f}..{high:.2f})"
+        print(f"{m.name:<23} {median:9.3f} {spread:<17} {over:7.2f} {shown[0]:>6} {shown[1]:>6} {shown[2]:>7} "
               f"{errors}".rstrip(), flush=True)
         yield {"n": n, "type": kind, "layout": layout, "threads": threads, "method": m.name, "num_samples": m.samples,
-               "median_ms": f"{ms[m.name]:.4f}", "low_ms": f"{low:.4f}", "high_ms": f"{high:.4f}", "over_read_k": f"{over:.3f}",
+               "median_ms": f"{median:.4f}", "low_ms": f"{low:.4f}", "high_ms": f"{high:.4f}", "over_read_k": f"{over:.3f}",
                **{column: f"{r:.3f}" if r == r else "" for column, r in ratio.items()},
                "error": f"{m.error['gauss']:.3e}", "error_peaked": f"{m.error['peaked']:.3e}",
-               "effective_keys": f"{effective['gauss']:.1f}", "effective_keys_peaked": f"{effective['peaked']:.1f}"}
+               "effective_keys": f"{effective['gauss']:.1f}", "effective_keys_peaked": f"{effective['peaked']:.1f}",
+               "p90_over_p10": f"{busy(times[m.name]):.3f}"}
+    if worst > TOO_BUSY:
+        print(f"?: no verdict (machine too busy: p90/p10 = {worst:.2f})")
 
 
 def cpu_name():
@@ -475,12 +494,10 @@ def main():
     print(f"# {cpu_name()}, {os.cpu_count()} processors; {args.peer} {g.version or 'without a version'}; "
           f"{datetime.date.today()}")
     print(f"# python3 {' '.join(sys.argv)}")
-    print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; T threads; median ms of "
-          "interleaved rounds (range)\n# /read K: time over reading K once; FA/x, off/x, dense/x: times faster than "
-          f"{args.peer} FA, {args.peer} -fa off, our dense;\n"
-          "# error: median relative L2 against float64 on the stored numbers (gauss, peaked)")
-    print(f"{'n':>7} {'type':<4} {'lay':<3} {'T':>2} {'method':<23} {'ms':>9} {'range':<19} {'/read K':>7} {'FA/x':>7} "
-          f"{'off/x':>7} {'dense/x':>7} {'error':>9} {'peaked':>9}", flush=True)
+    print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; median ms of\n"
+          f"# interleaved rounds (range); /read K: time over reading K once; FA/x, off/x, dense/x: times faster than\n"
+          f"# {args.peer} FA, {args.peer} -fa off, our dense, by the least times; error: median relative L2 against\n"
+          "# float64 on the stored numbers (gauss, peaked)", flush=True)
     rows = []
     for n in contexts:
         for kind in args.types or (["f16", "q8_0"] if quick else ["f16", "q8_0", "bf16", "f32"]):

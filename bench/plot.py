@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Decode time against context, log-log, as an SVG without dependencies, from CSV files of peers_cuda.py, bench_cuda and
-bench.
+"""Decode time against context, log-log, as an SVG without dependencies, from CSV files of peers_cuda.py, bench_cuda,
+bench and peers_cpu.py; with --relative how many times as fast as our dense, on a linear scale.
 
-    python3 bench/plot.py FILE.csv ... -o plot.svg [--panel REGEX] [--title TEXT]
+    python3 bench/plot.py FILE.csv ... -o plot.svg [--relative] [--panel REGEX] [--lines REGEX] [--title TEXT]
     make bench && python3 bench/plot.py build/bench.csv -o build/bench.svg --panel 'f16|q8_0'
 
 One panel for each device, type, layout and batch or number of threads that has at least two contexts, one line per
-method; the others are named on stderr. --panel keeps the panels whose title matches. The floor, reading K once, is
-dashed. Light or dark follows the reader's browser.
+method; the others are named on stderr. --panel keeps the panels whose title matches, --lines the lines. The floor,
+reading K once, is dashed. With --relative a time is compared with the dense of its own file; where two files have a line,
+it is the first one's. Light or dark follows the reader's browser.
 """
 import argparse
 import csv
@@ -55,15 +56,41 @@ def cpu_points(rows):
             yield f"CPU, {row['type']}, {row['layout']}, threads {t}{forced}", *line, n, us
 
 
+def peer_points(rows):
+    """Of peers_cpu.py."""
+    for row in rows:
+        name, n, us = row["method"], int(row["n"]), 1e3 * float(row["median_ms"])
+        if name.endswith(", copy"):                                          # "santa pps 128, copy": as bench calls it
+            method, draws = name.removesuffix(", copy").rsplit(" ", 1)
+            name = f"{method} copy {draws}"
+        ours = name.startswith("santa ")
+        line = FLOOR if name == "read K once" else (name, name.split()[1] if ours else "peer")
+        yield f"CPU, {row['type']}, {row['layout']}, threads {row['threads']}", *line, n, us
+
+
+def points_of(rows):
+    columns = rows[0] if rows else {}
+    return gpu_points(rows) if "us" in columns else peer_points(rows) if "error_peaked" in columns else cpu_points(rows)
+
+
 def read(path):
     """Yields (panel, label, class, context, microseconds) of one file; the columns say which benchmark wrote it."""
     with open(path, newline="") as f:
         rows = list(csv.DictReader(f))
     try:
-        for panel, label, kind, n, us in gpu_points(rows) if rows and "us" in rows[0] else cpu_points(rows):
+        for panel, label, kind, n, us in points_of(rows):
             yield panel, label, kind if kind in COLOURED else "other", n, us
     except (KeyError, ValueError) as e:
         sys.exit(f"{path}: not a CSV file of these benchmarks ({type(e).__name__}: {e})")
+
+
+def relative(points):
+    """The same with how many times as fast as dense in place of the microseconds."""
+    points = list(points)
+    dense = {(panel, n): us for panel, label, _, n, us in points if label == "santa dense"}
+    for panel, label, kind, n, us in points:
+        if (panel, n) in dense:
+            yield panel, label, kind, n, dense[panel, n] / us
 
 
 def spread(wanted, low, high):
@@ -102,22 +129,22 @@ def ticks(low, high):
     return [t for t in steps if low <= t <= high]
 
 
-def draw(title, lines, x0, y0):
-    """One panel at (x0, y0). lines: label -> (class, {context: us})."""
+def draw(title, lines, x0, y0, linear):
+    """One panel at (x0, y0). lines: label -> (class, {context: us}); linear: times as fast instead, from 0 on."""
     contexts = sorted({n for _, points in lines.values() for n in points})
     times = [t for _, points in lines.values() for t in points.values()]
-    low, high = min(times) * 0.8, max(times) * 1.25
+    low, high = (0.0, max(times) * 1.05) if linear else (min(times) * 0.8, max(times) * 1.25)
     left, right, top, bottom = x0 + LEFT, x0 + WIDTH - RIGHT, y0 + TOP, y0 + HEIGHT - BOTTOM
 
     def x(n):
         return left + 12 + (right - left - 24) * math.log(n / contexts[0]) / math.log(contexts[-1] / contexts[0])
 
     def y(t):
-        return bottom - (bottom - top) * math.log(t / low) / math.log(high / low)
+        return bottom - (bottom - top) * (t / high if linear else math.log(t / low) / math.log(high / low))
     svg = [f'<text class="title" x="{left}" y="{y0 + 24}">{escape(title)}</text>']
-    for t in ticks(low, high):
+    for t in range(math.floor(high) + 1) if linear else ticks(low, high):
         svg.append(f'<path class="grid" d="M{left} {y(t):.1f}H{right}"/>')
-        svg.append(f'<text class="end" x="{left - 8}" y="{y(t) + 4:.1f}">{duration(t)}</text>')
+        svg.append(f'<text class="end" x="{left - 8}" y="{y(t) + 4:.1f}">{f"{t}x" if linear else duration(t)}</text>')
     for n in contexts:
         svg.append(f'<path class="grid" d="M{x(n):.1f} {top}V{bottom}"/>')
         svg.append(f'<text class="mid" x="{x(n):.1f}" y="{bottom + 18}">{count(n)}</text>')
@@ -157,15 +184,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE.csv")
     parser.add_argument("-o", "--output", required=True)
+    parser.add_argument("--relative", action="store_true", help="times as fast as our dense, linear")
     parser.add_argument("--panel", default="", metavar="REGEX")
-    parser.add_argument("--title", default="One decode step: time against context")
+    parser.add_argument("--lines", default="", metavar="REGEX")
+    parser.add_argument("--title")
     args = parser.parse_args()
+    args.title = args.title or ("One decode step: times as fast as our dense" if args.relative else
+                                "One decode step: time against context")
     panels = {}
     for path in args.files:
-        for panel, label, kind, n, us in read(path):
-            if re.search(args.panel, panel):
+        for panel, label, kind, n, y in relative(read(path)) if args.relative else read(path):
+            if re.search(args.panel, panel) and re.search(args.lines, label):
                 points = panels.setdefault(panel, {}).setdefault(label, (kind, {}))[1]
-                points[n] = min(us, points.get(n, us))     # the floor is in every row; of several runs the fastest
+                # the floor is in every row; of several runs the fastest
+                points[n] = points.get(n, y) if args.relative else min(y, points.get(n, y))
     short = [panel for panel, lines in panels.items() if len({n for _, points in lines.values() for n in points}) < 2]
     for panel in short:
         print(f"left out, one context only: {panel}", file=sys.stderr)
@@ -179,7 +211,7 @@ def main():
            f"<title>{escape(args.title)}</title>", style(), f'<rect class="back" width="{width}" height="{height}"/>',
            f'<text class="title" x="{LEFT}" y="26">{escape(args.title)}</text>']
     for i, (panel, lines) in enumerate(panels.items()):
-        svg += draw(panel, lines, i % columns * WIDTH, 34 + i // columns * HEIGHT)
+        svg += draw(panel, lines, i % columns * WIDTH, 34 + i // columns * HEIGHT, args.relative)
     with open(args.output, "w", encoding="utf-8") as f:
         f.write("\n".join(svg + ["</svg>", ""]))
 

@@ -188,9 +188,13 @@ static const char *name_at(const void *table, size_t entry_size, int i) {
 }
 
 static void print_names(const char *option, const void *table, size_t entry_size, int entries) {
-    fprintf(stderr, "  %-16s", option);
-    for (int i = 0; i < entries; i++)
-        fprintf(stderr, "%s%s", name_at(table, entry_size, i), i + 1 < entries ? "," : "\n");
+    enum { INDENT = 18 };
+    int column = fprintf(stderr, "  %-16s", option);
+    for (int i = 0; i < entries; i++) {
+        const char *name = name_at(table, entry_size, i);
+        if (column + (int)strlen(name) > 79) column = fprintf(stderr, "\n%*s", INDENT, "") - 1;
+        column += fprintf(stderr, "%s%s", name, i + 1 < entries ? "," : "\n");
+    }
 }
 
 static int equal_names(const char *a, const char *b, size_t length) {
@@ -261,7 +265,7 @@ static void print_machine(santa_isa isa) {
     cpu_says("model name", name, sizeof name);      /* may hide the generation: hence the numbers */
     cpu_says("cpu family", family, sizeof family);
     cpu_says("model\t", model, sizeof model);
-    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB; compiler %s; "
+    printf("# CPU %s, family %s, model %s, %ld processors, last-level cache %zu MB;\n# compiler %s; "
            "instruction set %s%s\n",
            name, family, model, sysconf(_SC_NPROCESSORS_ONLN), last_level_cache() >> 20, __VERSION__,
            santa_isa_name(isa == SANTA_ISA_AUTO ? santa_best_isa() : isa),

@@ -409,3 +409,33 @@
     {1, 0x220490d5u, 0xbb5d79e7u}, /* 407: saap */
     {4, 0x78c7cfd3u, 0x2b5dfdcau}, /* 408: saap */
     {1, 0x8adb2ca0u, 0x9caf1aa6u}, /* 409: saap */
+    {0, 0xfc2d603au, 0x2cb40a57u}, /* 410: sample-attention */
+    {4, 0x24309cefu, 0xcca727e2u}, /* 411: dense */
+    {1, 0xb457972bu, 0x17720da3u}, /* 412: sample-attention */
+    {2, 0xf1e465b9u, 0xe97a9920u}, /* 413: sample-attention */
+    {0, 0x3fbf6968u, 0x534b45c2u}, /* 414: dense */
+    {0, 0xc4d4149du, 0x3b5cd2c7u}, /* 415: sample-attention */
+    {4, 0x5ee1e758u, 0x0971095fu}, /* 416: sample-attention */
+    {0, 0x66e04b21u, 0x48f557a5u}, /* 417: dense */
+    {0, 0x48043c2au, 0x48f3ce1bu}, /* 418: sample-attention */
+    {0, 0xf5300ccbu, 0xf892d073u}, /* 419: sample-attention */
+    {0, 0xf97d5445u, 0xd21b82a9u}, /* 420: dense */
+    {1, 0x1efb7e40u, 0x7fe479b6u}, /* 421: sample-attention */
+    {0, 0xae1c804au, 0x8c2074ebu}, /* 422: sample-attention */
+    {0, 0x5c39e6fcu, 0xb2faea5au}, /* 423: dense */
+    {2, 0xe6ec1bddu, 0xad4cc298u}, /* 424: sample-attention */
+    {0, 0xc1a618d6u, 0xe3ad79bcu}, /* 425: sample-attention */
+    {0, 0xb36b1fbau, 0x66c1c8aau}, /* 426: dense */
+    {0, 0x01543ba4u, 0xb762e58bu}, /* 427: sample-attention */
+    {0, 0xcb95ab05u, 0xf9f77dbcu}, /* 428: sample-attention */
+    {0, 0x3a99a780u, 0xb22e1134u}, /* 429: dense */
+    {0, 0x16f52c52u, 0x28752a88u}, /* 430: sample-attention */
+    {0, 0x421678ecu, 0x5cd5f6e9u}, /* 431: sample-attention */
+    {1, 0x62e31d53u, 0x6ee3fa54u}, /* 432: dense */
+    {0, 0xe2d5ff94u, 0x8f2820afu}, /* 433: sample-attention */
+    {0, 0xed15bd43u, 0x1ff00dcdu}, /* 434: sample-attention */
+    {1, 0x77d0f5e3u, 0x8b257c52u}, /* 435: dense */
+    {0, 0x46837fdcu, 0x28be0426u}, /* 436: sample-attention */
+    {0, 0x52225af6u, 0xaa6ac21fu}, /* 437: sample-attention */
+    {0, 0xab6e93fdu, 0x576c3824u}, /* 438: dense */
+    {0, 0x1eca4cd9u, 0xbd7b4b76u}, /* 439: sample-attention */

@@ -9,6 +9,7 @@ USE=test/compile/use.c
 UNIT=test/compile/unit.c
 ONE_UNIT="-DSANTA_IMPLEMENTATION"
 ASSERT="-DSANTA_ASSERT(x)=assert(x)"
+TEXT_LIMIT=380000               # gcc 12: 343000
 
 # Splits "c++17" from "c99" and the like; g++ and clang++ are then told the language, as the files end in .c.
 driver() {
@@ -149,6 +150,16 @@ renamed() {
     "$1" -std=c99 $STRICT -O0 -o "$dir/one" "$dir/one.c" -lm && "$dir/one"
 }
 
+# The code that one include costs, in every instruction set, has a limit: it tells how long it takes to compile, too.
+text_size() {
+    need gcc size
+    [ "$(uname -m)" = x86_64 ] || skip "not an x86-64"
+    gcc -O2 -c -o "$dir/unit.o" $UNIT || return 1
+    bytes=$(size "$dir/unit.o" | awk 'NR == 2 { print $1 }')
+    echo "$bytes bytes of text, $TEXT_LIMIT at most"
+    [ "$bytes" -le "$TEXT_LIMIT" ]
+}
+
 mingw() {
     need x86_64-w64-mingw32-gcc
     # shellcheck disable=SC2086
@@ -260,6 +271,7 @@ list() {
     cell "C++ around a C implementation, gcc"   cpp_with_c gcc g++
     cell "C++ around a C implementation, clang" cpp_with_c clang clang++
     cell "names"                                names
+    cell "bytes of code"                        text_size
     cell "CMake, add_subdirectory"              cmake_project subdirectory 1
     cell "CMake, FetchContent"                  cmake_project fetch 1
     cell "CMake, install and find_package, OpenMP" cmake_openmp

@@ -225,6 +225,10 @@ static inline santa_options ref_options(santa_method method, int64_t num_samples
     return o;
 }
 
+/* Whether the method has an estimate of its error, and whether its scores may be other than exact. */
+static inline int ref_has_error(santa_method m) { return !(santa_method_traits(m) & SANTA_BIASED); }
+static inline int ref_has_scores(santa_method m) { return !(santa_method_traits(m) & SANTA_SPARSE); }
+
 static inline int64_t ref_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ref_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline double *ref_doubles(int64_t n) {

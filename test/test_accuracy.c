@@ -155,6 +155,8 @@ static void tables(void) {
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",v_rows_group_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",top1_same_percent,")), 100.0, 0, 0);
     CHECK_NEAR(atof(value_behind("1,\"all\",\"dense\",\"-\",against_dense_points,")), 0.0, 0, 0);
+    /* three texts are too few for an interval */
+    CHECK(strstr(said, "\"dense\",\"-\",against_dense_points,0,,\n") != NULL);
     /* all keys */
     CHECK_NEAR(atof(value_behind("1,\"all\",\"top-k\",\"2048\",relative_l2,")), 0.0, 1e-5, 0);
     CHECK(atof(value_behind("1,\"all\",\"sys\",\"8\",relative_l2,"))

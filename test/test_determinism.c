@@ -48,13 +48,11 @@ static ref_problem *build(const ref_spec *spec) {
     return &built;
 }
 
-static int has_std_error(santa_method method) { return method != SANTA_TOP_K && method != SANTA_TOP_P; }
-
 static result decode(const ref_spec *spec, const santa_options *o) {
     result r;
     memset(&r, 0, sizeof r);
     ref_problem *p = build(spec);
-    p->a.std_error = has_std_error(o->method) ? p->std_error : NULL;
+    p->a.std_error = ref_has_error(o->method) ? p->std_error : NULL;
     santa_stats stats;
     if (ref_run(p, o, &stats)) {
         r = take(p);
@@ -106,6 +104,7 @@ static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
         default: break;
     }
     if (method == SANTA_FLASH) o->tile_size = 32;
+    if (!ref_has_scores(method)) o->scores = SANTA_SCORES_EXACT;
     return s;
 }
 
@@ -195,7 +194,7 @@ static void items_body(const setup *u) {
         ref_problem *p = build(&u->spec);
         santa_stats total, part;
         memset(&total, 0, sizeof total);
-        p->a.std_error = has_std_error(u->o[m].method) ? p->std_error : NULL;
+        p->a.std_error = ref_has_error(u->o[m].method) ? p->std_error : NULL;
         /* from the last to the first */
         for (int64_t first = items, step = 1; first > 0; step = step % 4 + 1) {
             santa_options o = u->o[m];
@@ -291,7 +290,7 @@ static void threads(void) { for_every_shape(threads_body); }
 static void workspace_body(const setup *u) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         ref_problem *p = build(&u->spec);
-        p->a.std_error = has_std_error(u->o[m].method) ? p->std_error : NULL;
+        p->a.std_error = ref_has_error(u->o[m].method) ? p->std_error : NULL;
         const size_t bytes = santa_workspace_size(&p->a, &u->o[m]);
         char *memory = (char *)test_alloc(bytes + 64);
         for (size_t shift = 0; shift < 64; shift += test_quick ? 21 : shift < 9 ? 1 : 11)
@@ -320,7 +319,7 @@ static void rubbish_beside_nan(void) {
         ref_build(&p, &s);
         p.q[0] = p.q[3 * 8] = (double)test_nan();
         ref_write(&p);
-        if (!has_std_error(o.method)) p.a.std_error = NULL;
+        if (!ref_has_error(o.method)) p.a.std_error = NULL;
         const size_t bytes = santa_workspace_size(&p.a, &o);
         void *w = test_alloc(bytes);
         for (int fill = 0; fill < 2; fill++) {
@@ -433,7 +432,8 @@ static void shared_keys(void) {
             santa_options o = ref_options((santa_method)m, 40, 6);
             o.vattention.sink_tokens = o.vattention.local_tokens = 16;
             o.stash       = (santa_stash)(turn % 4);
-            o.scores      = s.k_type == SANTA_Q8_0 && turn % 3 == 0 ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
+            o.scores      = s.k_type == SANTA_Q8_0 && turn % 3 == 0 && ref_has_scores(o.method)
+                              ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
             o.dense_below = turn % 8 == 7 ? 1200 : 0;
             s.layout      = turn / 2 % 2 ? REF_HND : REF_NHD;
             result want = decode(&s, &o);
@@ -449,10 +449,10 @@ static void shared_keys(void) {
                 snprintf(what, sizeof what, "turn %d, %d threads", turn, (int)threads);
                 rounds = 0;
                 result got = decode(&s, &o);
+                const unsigned traits = santa_method_traits(o.method);
                 const int token_major =
                     s.layout == REF_NHD && kv > 1 &&
-                    (m != SANTA_DENSE || (s.window ? s.window : length) >= 2048 * threads);
-                const unsigned traits = santa_method_traits(o.method);
+                    (!(traits & (SANTA_EXACT | SANTA_SPARSE)) || (s.window ? s.window : length) >= 2048 * threads);
                 const int share =
                     (2 * threads > batch * kv || (token_major && !(traits & SANTA_ROUTES))) && length > 1024
                     && (!(traits & SANTA_ADAPTS) || (traits & SANTA_ROUTES));
@@ -613,7 +613,8 @@ static void dense_below_auto(void) {
         o.dense_below = 1000;
         result got = decode(&s, &o);
         same(&want, 0, &got, "dense_below", o.method);
-        CHECK_INT(got.stats.dense_rows, 0);
+        CHECK_INT(got.stats.dense_rows, want.stats.dense_rows);
+        CHECK_INT(got.stats.dense_rows, santa_method_traits(o.method) & SANTA_SPARSE ? 2 : 0);
         free(got.bits);
         free(want.bits);
     }

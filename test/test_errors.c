@@ -25,6 +25,9 @@ static int32_t lens[BATCH], table[BATCH * MAX_PAGES];
 static struct outputs {
     float         out[OUT_ROWS * DIM_V], wide[OUT_ROWS * WIDE], lse[OUT_ROWS], std_error[OUT_ROWS];
     santa_audit   audit[OUT_ROWS];
+    santa_sample_audit sampled[BATCH * HEADS];
+    float         row_mass[OUT_ROWS];
+    uint8_t       mask[256];                                                     /* see reset_sparse */
     santa_stats   stats;
     unsigned char copy[1 << 16];                                                 /* of K, see reset_proxy */
     unsigned char workspace[SCRATCH];
@@ -99,12 +102,24 @@ static void reset_proxy(void) {
     a.proxy  = got.copy;
 }
 
+/* Sparse prefill that looks at blocks although it has few rows. */
+static void reset_sparse(void) {
+    reset();
+    o.method = SANTA_SAMPLE_ATTENTION;
+    a.std_error = NULL;
+    o.sample_attention.mask_out = got.mask;
+    o.sample_attention.audit    = got.sampled;
+    o.sample_attention.row_mass = got.row_mass;
+}
+
 static void reset_proxy_paged(void) {
     reset_paged();
     o.method = SANTA_PPS;
     o.scores = SANTA_SCORES_PROXY;
     a.proxy  = got.copy;
 }
+
+static int is_biased(int m) { return (santa_method_traits((santa_method)m) & SANTA_BIASED) != 0; }
 
 static void clear_outputs(void) { memset(&got, 0xa5, sizeof got); }
 
@@ -144,6 +159,8 @@ static void expect_decode(santa_status want, const char *change, int line) {
 #define BAD_PROXY_PAGED(status, change) CHANGED(reset_proxy_paged, status, change)
 #define GOOD_PROXY(change)            BAD_PROXY(OK, change)
 #define GOOD_PROXY_PAGED(change)      BAD_PROXY_PAGED(OK, change)
+#define BAD_SPARSE(status, change)    CHANGED(reset_sparse, status, change)
+#define GOOD_SPARSE(change)           BAD_SPARSE(OK, change)
 #define GOOD(change)                  BAD(OK, change)
 #define GOOD_PAGED(change)            BAD_PAGED(OK, change)
 #define GOOD_VATTENTION(change)       BAD_VATTENTION(OK, change)
@@ -224,7 +241,7 @@ static void valid_calls(void) {
     GOOD(a.lse = a.std_error = NULL; o.vattention.audit = NULL; a.sinks = a.alibi_slopes = NULL;
          a.seq_lens = NULL);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
-        GOOD(o.method = (santa_method)m; if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL);
+        GOOD(o.method = (santa_method)m; if (is_biased(m)) a.std_error = NULL);
     reset();
     EXPECT(OK, santa_decode(&a, &o, got.workspace, SCRATCH, NULL));              /* stats may be NULL */
 }
@@ -696,6 +713,58 @@ static void vattention_options(void) {
     GOOD_VATTENTION(o.vattention.base_samples = INT64_MAX);
 }
 
+static void sparse_options(void) {
+    static const double bad[] = {-0.5, 1.0000001, 2.0, -1.0000001, -1e300};
+    static const int64_t chunks[] = {-1, 65, INT64_MAX, INT64_MIN}, blocks[] = {-64, 1, 32, 63, 65, 127, 129, 256};
+    static const int32_t context[BATCH] = {120, 130};
+    static uint8_t mask[256];
+    int64_t q_blocks, k_blocks;
+    memset(mask, 1, sizeof mask);
+    BAD_SPARSE(ERR_STD_ERROR, a.std_error = got.std_error);
+    GOOD_SPARSE((void)0);
+    for (int i = 0; i < 5; i++) {
+        BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_columns = bad[i]);
+        BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = bad[i]);
+        BAD(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = bad[i]);    /* of any method */
+    }
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_columns = nan_d());
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = nan_d());
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = infinity_d());
+    for (int i = 0; i < 4; i++) BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.num_chunks = chunks[i]);
+    for (int i = 0; i < 8; i++) BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.block_size = blocks[i]);
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.per_head = 2);
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.per_head = -1);
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.dense_above = -0.5);
+    BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.dense_above = nan_d());
+    GOOD_SPARSE(o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = SANTA_NONE);
+    GOOD_SPARSE(o.sample_attention.alpha_columns = 1e-300; o.sample_attention.alpha_slashes = 1.0);
+    GOOD_SPARSE(o.sample_attention.num_chunks = 64);
+    GOOD_SPARSE(o.sample_attention.num_chunks = 1; o.sample_attention.block_size = 128);
+    GOOD_SPARSE(o.sample_attention.per_head = 1; o.sample_attention.dense_above = SANTA_NONE);
+    GOOD_SPARSE(o.sample_attention.mask = mask);
+    BAD_SPARSE(ERR_SAMPLE_CAUSAL, a.causal = 0);
+    BAD_SPARSE(ERR_SAMPLE_CAUSAL, a.context_lens = context);
+    GOOD_SPARSE(o.sample_attention.mask = mask; a.causal = 0);
+    GOOD_SPARSE(o.sample_attention.mask = mask; a.context_lens = context);
+    GOOD_SPARSE(memset(&o.sample_attention, 0, sizeof o.sample_attention); a.causal = 0);
+    BAD_SPARSE(ERR_SAMPLE_CAUSAL, memset(&o.sample_attention, 0, sizeof o.sample_attention); a.causal = 0;
+               a.q.shape[1] = a.out.shape[1] = 32; a.out.stride[0] = 32 * HEADS * DIM_V);
+    for (int s = SANTA_SCORES_BERNOULLI_IID; s <= SANTA_SCORES_GROUP_STRAT; s++)
+        BAD_SPARSE(ERR_SAMPLE_SCORES, o.scores = (santa_scores_method)s);
+    reset_sparse();
+    EXPECT(ERR_NULL_ARGUMENT, santa_mask_shape(&a, &o, NULL, &k_blocks));
+    EXPECT(ERR_NULL_ARGUMENT, santa_mask_shape(&a, &o, &q_blocks, NULL));
+    EXPECT(ERR_NULL_ARGUMENT, santa_mask_shape(NULL, &o, &q_blocks, &k_blocks));
+    EXPECT(OK, santa_mask_shape(&a, &o, &q_blocks, &k_blocks));
+    CHECK_INT(q_blocks, 2);
+    CHECK_INT(k_blocks, 2);
+    o.sample_attention.block_size = 128;
+    EXPECT(OK, santa_mask_shape(&a, &o, &q_blocks, &k_blocks));
+    CHECK_INT(k_blocks, 1);
+    o.sample_attention.block_size = 100;
+    EXPECT(ERR_SAMPLE_ATTENTION, santa_mask_shape(&a, &o, &q_blocks, &k_blocks));
+}
+
 static void proxy_options(void) {
     static const double bad[] = {-0.5, -2.0, -1e300};
     GOOD_PROXY((void)0);
@@ -985,7 +1054,7 @@ static void workspaces(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         reset();
         o.method = (santa_method)m;
-        if (m == SANTA_TOP_K || m == SANTA_TOP_P) a.std_error = NULL;
+        if (is_biased(m)) a.std_error = NULL;
         const size_t bytes = santa_workspace_size(&a, &o);
         if (!CHECK_MSG(bytes > 0 && bytes <= SCRATCH, "%s: workspace of %lu bytes",
                        santa_method_name(o.method), (unsigned long)bytes))
@@ -1397,7 +1466,7 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, proxy_options, proxy_copies, workspaces, steps, budgets,
+        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps, budgets,
         measures
     };
     if (!produced[SANTA_OK])
@@ -1425,6 +1494,7 @@ const test_case suite_errors[] = {
     {"names and traits of methods, problems", methods_and_problems},
     {"threads and items", threads_and_items},
     {"vattention options", vattention_options},
+    {"sample-attention options", sparse_options},
     {"proxy options", proxy_options},
     {"copies of K", proxy_copies},
     {"buckets", buckets},

@@ -1,4 +1,4 @@
-/* Golden results: what some 410 calls on the scalar path drew and gave, against golden.h. The
+/* Golden results: what some 440 calls on the scalar path drew and gave, against golden.h. The
    same seed draws the same rows from version to version and on every machine; where that changes,
    the history in santa.h says so and why.
 
@@ -28,8 +28,8 @@ static const golden_line golden_table[] = {
 };
 
 /* Methods that come later have their calls at the end: those before stay what they are. */
-enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20,
-       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED };
+enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20, PREFILLS = 30,
+       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -78,7 +78,9 @@ static int64_t every_third(void *user, int64_t batch, int64_t q_index, int64_t h
 }
 
 static int is_copied(int i);
+static santa_method golden_method(int i);
 static int is_routed(int i);
+static int is_prefill(int i);
 
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
@@ -109,22 +111,32 @@ static ref_spec golden_spec(int i) {
     }
     if (is_copied(i) && s.page_size) s.page_size = 16 << choose(i, 24, 3);
     if (is_copied(i) || is_routed(i)) s.len += 100;
+    if (is_prefill(i)) {
+        s.batch = 1 + choose(i, 80, 2);
+        s.q_len = 32 + choose(i, 81, 170);
+        s.len   = 30 + choose(i, 82, 300);
+        if (golden_method(i) != SANTA_DENSE) s.causal = 1;
+    }
     return s;
 }
+
+/* Of many query rows. */
+static int is_prefill(int i) { return i >= CALLS - PREFILLS; }
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
 /* By a copy of K. */
-static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS && !is_routed(i); }
+static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i); }
 
 /* By buckets of keys. */
-static int is_routed(int i) { return i >= ATTENTIONS + SUMS + PPS + COPIES; }
+static int is_routed(int i) { return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i); }
 
 static santa_method golden_method(int i) {
     static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
     return i < ATTENTIONS ? (santa_method)(i % METHODS)
          : is_copied(i)   ? copied[i % 4]
          : is_routed(i)   ? SANTA_SAAP
+         : is_prefill(i)  ? (i % 3 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE)
                           : SANTA_PPS;
 }
 
@@ -156,6 +168,16 @@ static santa_options golden_options(int i, uint32_t seed) {
     v->guarantee    = (santa_guarantee)choose(i, 55, 2);
     v->bound        = (santa_bound)choose(i, 56, 2);
     if (choose(i, 57, 2)) v->heavy = every_third;
+    if (is_prefill(i)) {
+        santa_sample_attention_options *x = &o.sample_attention;
+        o.scores = SANTA_SCORES_EXACT;
+        x->alpha_columns = choose(i, 83, 4) ? 0.125 * (double)(1 + choose(i, 84, 8)) : (double)SANTA_NONE;
+        x->alpha_slashes = choose(i, 85, 3) ? 0.125 * (double)choose(i, 86, 5) : (double)SANTA_NONE;
+        x->num_chunks    = choose(i, 87, 4);
+        x->block_size    = 64 * choose(i, 88, 3);
+        x->per_head      = choose(i, 89, 2) == 0;
+        x->dense_above   = choose(i, 90, 3) ? (double)SANTA_NONE : 0.0;
+    }
     if (is_routed(i)) {
         o.saap.num_probes   = choose(i, 72, 3) ? 0 : 1 + choose(i, 73, 3);
         o.saap.sink_tokens  = choose(i, 74, 8) - 1;
@@ -292,14 +314,36 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     p.a.sm_scale = (float)((double)s.sm_scale * (1.0 + change));
     p.a.k_scale  = choose(i, 60, 4) ? 0.0f : 0.5f;
     p.a.v_scale  = choose(i, 61, 4) ? 0.0f : 2.0f;
-    if (o.method == SANTA_TOP_K || o.method == SANTA_TOP_P || o.num_samples < 0) p.a.std_error = NULL;
+    if (!ref_has_error(o.method) || o.num_samples < 0) p.a.std_error = NULL;
     for (int64_t k = 0; k < rows; k++) p.lse[k] = p.std_error[k] = 0.0f;
     void *copy = NULL;
     if (is_copied(i)) {
         p.a.proxy_bits = choose(i, 71, 3) ? 4 : 2;
         p.a.proxy = copy = golden_copy(&p);
     }
+    uint8_t *mask = NULL;
+    santa_sample_audit *sampled = NULL;
+    float   *mass = NULL;
+    int64_t q_blocks = 0, k_blocks = 0;
+    if (santa_method_traits(o.method) & SANTA_SPARSE) {
+        CHECK_STATUS(santa_mask_shape(&p.a, &o, &q_blocks, &k_blocks), SANTA_OK);
+        o.sample_attention.mask_out = mask = (uint8_t *)test_alloc((size_t)(s.batch * s.heads * q_blocks * k_blocks));
+        o.sample_attention.audit = sampled =
+            (santa_sample_audit *)test_alloc((size_t)(s.batch * s.heads) * sizeof *sampled);
+        o.sample_attention.row_mass = mass = ref_floats(rows);
+        memset(mask, 0, (size_t)(s.batch * s.heads * q_blocks * k_blocks));
+    }
     CHECK(ref_run(&p, &o, &x));
+    for (int64_t k = 0; k < s.batch * s.heads * q_blocks * k_blocks; k++) add_int(&h, mask[k]);
+    for (int64_t k = 0; mask && k < s.batch * s.heads; k++) {
+        add_int(&h, sampled[k].columns);
+        add_int(&h, sampled[k].slashes);
+        add_int(&h, sampled[k].is_dense);
+        add_number(&h, sampled[k].kept_share, 4096.0, 1e-9);
+        add_number(&h, sampled[k].sampled_mass, 256.0, NOISE);
+        add_number(&h, sampled[k].cra, 256.0, NOISE);
+    }
+    const int64_t every = is_prefill(i) ? rows / ROWS : 1;    /* the rows whose numbers are compared */
     const int64_t counts[7] = {x.rows,  x.keys,       x.v_rows_read, x.v_rows_head,
                                x.draws, x.dense_rows, x.exact_rows};
     for (int k = 0; k < 7; k++) add_int(&h, counts[k]);
@@ -316,14 +360,16 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     }
     for (int64_t k = 0; k < rows; k++) {
         const int64_t b = k / (s.q_len * s.heads), row = k / s.heads % s.q_len, head = k % s.heads;
-        for (int64_t c = 0; k < ROWS && c < 2; c++) {
+        const int is_compared = k % every == 0 && k / every < ROWS;
+        if (is_compared && mass) add_number(&h, (double)mass[k], 256.0, NOISE);
+        for (int64_t c = 0; is_compared && c < 2; c++) {
             const double out = ref_get(&p.a.out, b, row, head, c * (s.head_dim_v - 1));
             if (s.out_type == SANTA_F32)      add_number(&h, out, 64.0, NOISE);
             else if (s.out_type == SANTA_F16) add_number(&h, out, 16.0, fabs(out) / 2048.0);
             else                              add_number(&h, out, 1.0, fabs(out) / 256.0);
         }
-        if (k < ROWS) add_number(&h, (double)p.lse[k], 64.0, NOISE);
-        if (k < ROWS) add_number(&h, (double)p.std_error[k], 16.0, 2.0 * NOISE);
+        if (is_compared) add_number(&h, (double)p.lse[k], 64.0, NOISE);
+        if (is_compared) add_number(&h, (double)p.std_error[k], 16.0, 2.0 * NOISE);
         if (o.method != SANTA_VATTENTION) continue;
         const int64_t sizes[7] = {audit[k].num_keys, audit[k].num_fixed, audit[k].num_residual,
                                   audit[k].num_base, audit[k].needed,    audit[k].budget,
@@ -333,6 +379,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     golden_steps(&h, &p, &o);
     free(copy);
     free(weights);
+    free(mask); free(sampled); free(mass);
     ref_free(&p);
     free(audit);
     return h;
@@ -501,7 +548,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 410 calls", golden_results},
+    {"results of 440 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };

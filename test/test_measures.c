@@ -1,5 +1,7 @@
-/* Variances, distinct rows, effective keys and error measures against brute force in float64. */
+/* Variances, distinct rows, effective keys and error measures against brute force in float64; the
+   benchmarks' ratios. */
 #include "reference.h"
+#include "../bench/gain.h"
 
 enum { UNIFORM, SOFTMAX, PEAKED, SPARSE, ONE_HOT, DYADIC, FAMILIES };
 
@@ -324,6 +326,29 @@ static void closed_form_slopes(void) {
     free(p); free(v); free(wide); free(workspace);
 }
 
+/* bench/gain.h: the least times give the ratio, rounds their spread; a machine that is busy in a
+   fifth of the rounds gives no verdict, one odd round does. */
+static void gains(void) {
+    enum { ROUNDS = 20 };
+    double slow[ROUNDS], fast[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        slow[i] = 3.0 + 0.01 * (double)((i * 7) % ROUNDS);
+        fast[i] = 1.5 + 0.01 * (double)((i * 3) % ROUNDS);
+    }
+    gain g = gain_of(slow, fast, ROUNDS);
+    CHECK_NEAR(g.best, 2.0, 1e-12, 0);
+    CHECK(g.low > 3.0 / 1.69 && g.low < g.high && g.high < 3.19 / 1.5);
+    CHECK_NEAR(g.busy, 1.67 / 1.52, 1e-12, 0);
+    fast[5] = 90.0;
+    CHECK(gain_of(slow, fast, ROUNDS).busy < TOO_BUSY);
+    for (int i = 0; i < ROUNDS; i += 5) slow[i] *= 3.0;
+    g = gain_of(slow, fast, ROUNDS);
+    CHECK(g.busy > TOO_BUSY && g.high > 4.0);
+    CHECK_NEAR(g.best, 3.01 / 1.5, 1e-12, 0);                  /* round 0 was the least */
+    CHECK_NEAR(gain_of(fast, fast, 1).busy, 1.0, 0, 0);
+    CHECK_NEAR(gain_of(slow, fast, 0).best, 0.0, 0, 0);
+}
+
 const test_case suite_measures[] = {
     {"variances against brute force", variances},
     {"strat <= iid; sys against alternating V", orders},
@@ -334,5 +359,6 @@ const test_case suite_measures[] = {
     {"relative L2, cosine", errors_of_vectors},
     {"relative L2 of zeros and of NaN", errors_of_nothing},
     {"slopes of the closed forms", closed_form_slopes},
+    {"ratios of the benchmarks", gains},
     {0, 0},
 };

@@ -112,7 +112,7 @@ static santa_options options_of(int method, int scores, int isa) {
     return o;
 }
 
-static int has_std_error(santa_method m) { return m != SANTA_TOP_K && m != SANTA_TOP_P; }
+static int has_std_error(santa_method m) { return !(santa_method_traits(m) & SANTA_BIASED); }
 
 static int is_finite(float x) {
     uint32_t bits;
@@ -332,12 +332,15 @@ static void guard_methods(void) {
         for (int scores = SANTA_SCORES_EXACT; scores <= SANTA_SCORES_GROUP_STRAT; scores++)
             for (int kv_layout = 0; kv_layout < LAYOUTS; kv_layout++)
                 for (int at_end = 0; at_end < 2; at_end++) {
+                    const int has_scores = !(santa_method_traits((santa_method)m) & SANTA_SPARSE);
                     problem p = small_problem();
+                    if (scores != SANTA_SCORES_EXACT && !has_scores) continue;
                     p.dtype     = (santa_dtype)((m + scores + kv_layout) % 5);
                     if (p.dtype == SANTA_Q8_0 && kv_layout == FEATURE_MAJOR) p.dtype = SANTA_E4M3;
                     p.kv_layout = (layout)kv_layout;
                     p.batch     = 2;
                     p.q_len     = 1 + (m + scores) % 2;
+                    if ((m == SANTA_DENSE || !has_scores) && kv_layout % 2 == at_end) p.q_len = 40;
                     p.len[0]    = 70;
                     p.len[1]    = 133;
                     round_dims(&p);
@@ -741,7 +744,7 @@ static void step_workspaces_to_the_byte(void) {
 /* Without causal, the first row of a window of w keys sees q_len - 1 keys more than w. */
 static void workspace_of_a_window(void) {
     for (int m = 0; m < METHODS; m++)
-        for (int causal = 0; causal < 2; causal++) {
+        for (int causal = santa_method_traits((santa_method)m) & SANTA_SPARSE ? 1 : 0; causal < 2; causal++) {
             problem p = small_problem();
             p.capacity = p.len[0] = 1024;
             p.q_len    = 300;

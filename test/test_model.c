@@ -601,7 +601,7 @@ static void formats(void) {
    quantised version 2 is named. */
 static void version_1(void) {
     static const int32_t header[7] = {DIM, HIDDEN, LAYERS, HEADS, KV_HEADS, VOCAB, CONTEXT};
-    enum { NORMS = LAYERS * DIM };
+    const int norm_numbers = LAYERS * DIM, last_norm = DIM;
     for (int shared = 0; shared < 2; shared++) {
         float first[VOCAB], logits[VOCAB];
         llama_model m;
@@ -613,12 +613,12 @@ static void version_1(void) {
                       classifier = shared ? 0 : VOCAB * DIM;
         /* in order: embedding, norms, attention, norms, FFN, norm, RoPE, classifier; norms unequal */
         unsigned char *const embedding = old.data + HEADER, *const att_norm = embedding + 4 * VOCAB * DIM,
-            *const wq = att_norm + 4 * NORMS, *const ffn_norm = wq + 4 * attention,
-            *const w1 = ffn_norm + 4 * NORMS, *const norm = w1 + 4 * 3 * LAYERS * DIM * HIDDEN,
+            *const wq = att_norm + 4 * norm_numbers, *const ffn_norm = wq + 4 * attention,
+            *const w1 = ffn_norm + 4 * norm_numbers, *const norm = w1 + 4 * 3 * LAYERS * DIM * HIDDEN,
             *const last = old.data + old.size - 4 * classifier;
         unsigned char *const norms[3] = {att_norm, ffn_norm, norm};
         for (int i = 0; i < 3; i++)
-            for (int j = 0; j < (i < 2 ? NORMS : DIM); j++) {
+            for (int j = 0; j < (i < 2 ? norm_numbers : last_norm); j++) {
                 const float x = 1.0f + 0.1f * (float)test_normal(&r);
                 uint32_t    u;
                 memcpy(&u, &x, 4);
@@ -629,8 +629,8 @@ static void version_1(void) {
         for (int i = 0; i < 7; i++) put_u32(&f, (uint32_t)header[i]);
         put(&f, shared ? "\1" : "\0", 1);
         while (f.size < 256) put(&f, "", 1);
-        put(&f, att_norm, 4 * NORMS);
-        put(&f, ffn_norm, 4 * NORMS);
+        put(&f, att_norm, (size_t)(4 * norm_numbers));
+        put(&f, ffn_norm, (size_t)(4 * norm_numbers));
         put(&f, norm, 4 * DIM);
         put(&f, embedding, 4 * VOCAB * DIM);
         put(&f, wq, (size_t)(4 * attention));

@@ -1165,7 +1165,7 @@ static void no_mass(void) {
             o.vattention.base_samples = 20;
             o.vattention.heavy_tokens = SANTA_NONE;
         }
-        p.a.std_error = m == SANTA_TOP_K || m == SANTA_TOP_P ? NULL : p.std_error;
+        p.a.std_error = ref_has_error((santa_method)m) ? p.std_error : NULL;
         p.std_error[0] = p.std_error[1] = test_nan();
         if (!ref_run(&p, &o, NULL)) break;
         for (int h = 0; h < 2; h++) {

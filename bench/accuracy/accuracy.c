@@ -22,7 +22,8 @@
 
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
-       FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512 };
+       FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
+       ENOUGH_BODIES = 8 };                                 /* fewer say too little for an interval */
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
 static const int64_t variance_budgets[] = { 16, 32, 64, 128, 256, 512, 1024 };
@@ -1445,8 +1446,9 @@ static int add_searched(run *r) {
 static void emit(FILE *csv, int table, const char *section, const char *row, const char *column,
                  const char *metric, double value, double low, double high) {
     if (!csv) return;
-    fprintf(csv, "%d,\"%s\",\"%s\",\"%s\",%s,%.6g,%.6g,%.6g\n", table, section, row, column, metric, value,
-            low, high);
+    fprintf(csv, "%d,\"%s\",\"%s\",\"%s\",%s,%.6g,", table, section, row, column, metric, value);
+    if (isnan(low)) fprintf(csv, ",\n");                    /* no interval */
+    else fprintf(csv, "%.6g,%.6g\n", low, high);
 }
 
 static cell total(const run *r, int v, int task) {           /* task < 0: all */
@@ -1544,7 +1546,21 @@ static void emit_shares(FILE *csv, const variant *v, int table, const char *task
              metric[i].value);
 }
 
-static int print_variant(const run *r, int i, int table, FILE *csv) {
+/* 95 % interval in per cent; below ENOUGH_BODIES the mean alone. */
+static void print_interval(const run *r, const tasks_interval *x) {
+    if (r->c.bodies < ENOUGH_BODIES) printf(" %5.1f     ", 100.0 * x->mean);
+    else printf(" %5.1f\xC2\xB1%-4.1f", 100.0 * x->mean, 50.0 * (x->high - x->low));
+}
+
+static void emit_interval(const run *r, FILE *csv, int table, const char *task, const variant *v,
+                          const char *metric, const tasks_interval *x) {
+    const int enough = r->c.bodies >= ENOUGH_BODIES;
+    emit(csv, table, task, v->method, v->budget, metric, 100.0 * x->mean, enough ? 100.0 * x->low : NAN,
+         enough ? 100.0 * x->high : NAN);
+}
+
+/* What a variant answered. */
+static int print_grades(const run *r, int i, int table, FILE *csv) {
     const variant *v = &r->variants[i];
     double *score = (double *)malloc((size_t)r->c.bodies * sizeof *score);
     if (!score) return -1;
@@ -1554,53 +1570,63 @@ static int print_variant(const run *r, int i, int table, FILE *csv) {
         const tasks_interval a = accuracy(r, i, t, score);
         const cell c = total(r, i, t);
         const share s = shares(r, &c, i == 0);
-        printf(" %5.1f\xC2\xB1%-4.1f", 100.0 * a.mean, 50.0 * (a.high - a.low));
-        emit(csv, table, tasks_task_name[t], v->method, v->budget, "accuracy_percent", 100.0 * a.mean,
-             100.0 * a.low, 100.0 * a.high);
+        print_interval(r, &a);
+        emit_interval(r, csv, table, tasks_task_name[t], v, "accuracy_percent", &a);
         const tasks_interval d = difference(r, i, 1u << t);
-        emit(csv, table, tasks_task_name[t], v->method, v->budget, "against_dense_points", 100.0 * d.mean,
-             100.0 * d.low, 100.0 * d.high);
+        emit_interval(r, csv, table, tasks_task_name[t], v, "against_dense_points", &d);
         emit_shares(csv, v, table, tasks_task_name[t], &s);
         if (t == TASKS_PLAIN) emit(csv, table, "TEXT", v->method, v->budget, "nats", s.nll, s.nll, s.nll);
     }
     const cell c = total(r, i, -1);
     const share s = shares(r, &c, i == 0);
     const tasks_interval d = difference(r, i, ~0u);
-    emit(csv, table, "all", v->method, v->budget, "against_dense_points", 100.0 * d.mean, 100.0 * d.low,
-         100.0 * d.high);
-    printf(" %6.1f\xC2\xB1%-4.1f", 100.0 * d.mean, 50.0 * (d.high - d.low));
-    if (r->queries_of[TASKS_PLAIN]) printf(" %6.3f", s.nll);
-    if (table == 8) {
-        printf("  %6.1f %8.2f %6.1f\n", s.kept, s.seconds, s.top_1);
-        emit_shares(csv, v, table, "all", &s);
-        free(score);
-        return 0;
-    }
-    printf("  %6.2f %6.2f", s.v_group, s.v_head);
-    if (table == 3) printf(" %6.1f %6.1f", s.k_group, s.k_head);
-    if (table == 6) printf(" %6.1f %6.1f %6.1f", s.bytes, s.rescued, s.redone);
-    if (table == 7) printf(" %6.2f", s.bytes);
-    if (table == 7 && v->options.method == SANTA_SAAP) printf(" %6.2f %6.1f", s.selected, s.mass);
-    else if (table == 7) printf(" %6s %6s", "-", "-");
-    printf("  %7.4f %7.4f %6.1f\n", s.l2, s.cosine, s.top_1);
+    emit_interval(r, csv, table, "all", v, "against_dense_points", &d);
+    print_interval(r, &d);
+    printf("\n");
     emit_shares(csv, v, table, "all", &s);
     free(score);
     return 0;
 }
 
+/* What it read, and how far its outputs are off. */
+static void print_shares(const run *r, int i, int table) {
+    const variant *v = &r->variants[i];
+    const cell c = total(r, i, -1);
+    const share s = shares(r, &c, i == 0);
+    if (table == 8) {
+        printf("%-22s %-11s %7.1f %8.2f %6.1f", v->method, v->budget, s.kept, s.seconds, s.top_1);
+        if (r->queries_of[TASKS_PLAIN]) printf(" %6.3f", s.nll);
+        printf("\n");
+        return;
+    }
+    printf("%-22s %-11s %6.2f %6.2f", v->method, v->budget, s.v_group, s.v_head);
+    if (table == 3) printf(" %6.1f %6.1f", s.k_group, s.k_head);
+    if (table == 6) printf(" %6.1f %6.1f %6.1f", s.bytes, s.rescued, s.redone);
+    if (table == 7) printf(" %6.2f", s.bytes);
+    if (table == 7 && v->options.method == SANTA_SAAP) printf(" %6.2f %6.1f", s.selected, s.mass);
+    else if (table == 7) printf(" %6s %6s", "-", "-");
+    printf("  %7.4f %7.4f %6.1f", s.l2, s.cosine, s.top_1);
+    if (r->queries_of[TASKS_PLAIN]) printf(" %6.3f", s.nll);
+    printf("\n");
+}
+
+static int is_of_table(const run *r, int i, int table) { return i == 0 || r->variants[i].table == table; }
+
+/* Two tables, of 100 columns each. */
 static int print_variants(const run *r, int table, FILE *csv) {
     printf("%-22s %-11s", "method", "budget");
-    for (int t = 0; t < TASKS_COUNT; t++) if (r->queries_of[t]) printf(" %9s ", tasks_task_name[t]);
-    printf("   vs dense ");
-    if (r->queries_of[TASKS_PLAIN]) printf("   nats");
-    if (table == 8) printf("   kept %%  seconds  top-1\n");
-    else printf("   V/grp %% V/head");
-    if (table == 3) printf("  K/grp K/head");
-    if (table == 6) printf(" bytes %% rescue   redo");
-    if (table == 7) printf(" bytes %% select   mass");
-    if (table != 8) printf("   rel.L2  cosine  top-1\n");
+    for (int t = 0; t < TASKS_COUNT; t++) if (r->queries_of[t]) printf(" %5s     ", tasks_task_name[t]);
+    printf(" vs dense\n");
     for (int i = 0; i < r->variant_count; i++)
-        if ((i == 0 || r->variants[i].table == table) && print_variant(r, i, table, csv) != 0) return -1;
+        if (is_of_table(r, i, table) && print_grades(r, i, table, csv) != 0) return -1;
+    printf("\n%-22s %-11s", "method", "budget");
+    printf(table == 8 ? "   kept%%  seconds" : " V/grp%% V/head");
+    if (table == 3) printf("  K/grp K/head");
+    if (table == 6) printf(" bytes%% rescue   redo");
+    if (table == 7) printf(" bytes%% select   mass");
+    printf("%s  top-1%s\n", table == 8 ? "" : "   rel.L2  cosine",
+           r->queries_of[TASKS_PLAIN] ? "   nats" : "");
+    for (int i = 0; i < r->variant_count; i++) if (is_of_table(r, i, table)) print_shares(r, i, table);
     return 0;
 }
 
@@ -1633,22 +1659,23 @@ static void print_section(const measures *m, int first, FILE *csv) {
         while (k < columns && strcmp(column[k], m->data[i].column) != 0) k++;
         if (k == columns && columns < COUNT(column)) column[columns++] = m->data[i].column;
     }
-    printf("\n%s\n%-52s", f->section, "");
-    for (int k = 0; k < columns; k++) printf(" %12s", column[k]);
+    const int own_line = columns > 4;                       /* for the name of a row: 100 columns */
+    printf("\n%s\n%-*s", f->section, own_line ? 0 : 52, "");
+    for (int k = 0; k < columns; k++) printf(" %11s", column[k]);
     printf(slopes ? "      slope\n" : "\n");
     for (int i = first; i < m->count; i++) {
         const entry *e = &m->data[i];
         if (strcmp(e->section, f->section) != 0 || strcmp(e->column, column[0]) != 0) continue;
-        printf("%-52s", e->row);
+        printf(own_line ? "  %s\n" : "%-52s", e->row);
         for (int k = 0; k < columns; k++) {
             int j = first;
             while (j < m->count
                    && (strcmp(m->data[j].section, f->section) != 0 || strcmp(m->data[j].row, e->row) != 0
                        || strcmp(m->data[j].column, column[k]) != 0))
                 j++;
-            if (j == m->count) { printf(" %12s", "-"); continue; }
+            if (j == m->count) { printf(" %11s", "-"); continue; }
             const double value = m->data[j].sum / m->data[j].count;
-            printf(" %12.4g", value);
+            printf(" %11.4g", value);
             emit(csv, f->table, f->section, e->row, column[k], "mean", value, value, value);
         }
         if (slopes) print_slope(m, e);
@@ -1689,34 +1716,28 @@ static int report(const run *r, FILE *csv) {
         if (table != 4 && print_variants(r, table, csv) != 0) return -1;
         print_measures(r, table, csv);
     }
-    printf("\nAccuracy in %% \xC2\xB1 half its 95 %% interval (queries of one text are not "
-           "independent); vs dense: points\n"
-           "to dense on the same queries, mean of the tasks; nats: of a word of TEXT; V: distinct rows "
-           "read, per group of\n"
-           "heads and per head, %% of dense; rel.L2, cosine: output of a head against dense at the same "
-           "state, the first step\n"
-           "of each answer, mean of heads, layers and queries; top-1: the first token is dense's, %%.\n");
+    printf("\nAccuracy in %%");
+    if (r->c.bodies < ENOUGH_BODIES)
+        printf("; fewer than %d texts: no intervals", ENOUGH_BODIES);
+    else
+        printf(" \xC2\xB1 half its 95 %% interval (queries of one text are not independent)");
+    printf(";\nvs dense: points to dense on the same queries, mean of the tasks; nats: of a word of TEXT;\n"
+           "V: distinct rows read, per group of heads and per head, %% of dense; rel.L2, cosine: output\n"
+           "of a head against dense at the same state, the first step of each answer, mean of heads,\n"
+           "layers and queries; top-1: the first token is dense's, %%.\n");
     if (r->c.tables & 1u << 7)
-        printf("Table 8: the text's prefill is sparse in all layers, or in all but the first (2 slices, "
-               "blocks of 64, alpha\n"
-               "of columns and slashes, the union of a group's heads if not per head; no head runs dense "
-               "but with defaults);\n"
-               "what follows is exact. kept: blocks of keys read in the sparse layers; seconds: of a "
-               "prefill, processor\n"
-               "time. Below: on the inputs of the dense prefill, means over heads: share of the softmax "
-               "that sampled and\n"
-               "all rows keep, of the worst 1 %% and of the worst row (CRA); error of the rows' "
-               "outputs.\n");
+        printf("Table 8: the text's prefill is sparse in all layers, or in all but the first (2 slices,\n"
+               "blocks of 64, alpha of columns and slashes, the union of a group's heads if not per head;\n"
+               "no head runs dense but with defaults); what follows is exact. kept: blocks of keys read in\n"
+               "the sparse layers; seconds: of a prefill, processor time. On the inputs of the dense\n"
+               "prefill, means over heads: share of the softmax that sampled and all rows keep, of the\n"
+               "worst 1 %% and of the worst row (CRA); error of the rows' outputs.\n");
     if (r->c.tables & 1u << 6)
-        printf("Table 7: cl.: classifier, i.p.: q . centroid, with so many buckets; whole: l buckets as "
-               "published (window\n"
-               "512, 1 sink); drawn: so many keys for a group (window 64, 4 sinks); both: l buckets, and "
-               "keys of the others\n"
-               "drawn; w: window, u: uniform share, s: sinks. Bytes: K, V, a copy, 4 of the index for a "
-               "key, the router's\n"
-               "weights once a step and KV head, %% of K and V in 16 bits; select: far keys read, %%; "
-               "mass: share of\n"
-               "the softmax in the keys read, %%.\n");
+        printf("Table 7: cl.: classifier, i.p.: q . centroid, with so many buckets; whole: l buckets as\n"
+               "published (window 512, 1 sink); drawn: so many keys for a group (window 64, 4 sinks); both: l\n"
+               "buckets, and keys of the others drawn; w: window, u: uniform share, s: sinks. Bytes: K, V, a\n"
+               "copy, 4 of the index for a key, the router's weights once a step and KV head, %% of K and V\n"
+               "in 16 bits; select: far keys read, %%; mass: share of the softmax in the keys read, %%.\n");
     return 0;
 }
 
@@ -1733,7 +1754,8 @@ static void print_header(const run *r, int argc, char **argv) {
     for (int i = 0; i < argc; i++) printf(" %s", argv[i]);
     printf("\n# %s; cpu %s, %d threads; attention on the %s\n", date, colon ? colon + 2 : "unknown",
            (int)r->c.threads, LLAMA_DEVICE == SANTA_CPU ? "CPU" : "GPU");
-    printf("# %s: %d layers, %d heads on %d KV heads, head_dim %d; texts: %d of %d tokens; queries a text:",
+    printf("# %s: %d layers, %d heads on %d KV heads, head_dim %d; texts: %d of %d tokens;\n"
+           "# queries a text:",
            r->c.model, (int)r->model.n_layers, (int)r->model.n_heads, (int)r->model.n_kv_heads,
            (int)r->model.head_dim, (int)r->c.bodies, (int)r->text.length);
     for (int t = 0; t < TASKS_COUNT; t++)

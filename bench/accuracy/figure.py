@@ -36,7 +36,7 @@ def read(path, x_metric):
             try:
                 if row["table"] == "1" and row["section"] != "all":
                     key = row["section"], row["method"], row["budget"]
-                    found.setdefault(key, {})[row["metric"]] = [float(row[k]) for k in ("value", "low", "high")]
+                    found.setdefault(key, {})[row["metric"]] = [float(row[k] or "nan") for k in ("value", "low", "high")]
                     if row["section"] not in tasks:
                         tasks.append(row["section"])
             except (KeyError, TypeError, ValueError) as e:

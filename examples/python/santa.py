@@ -106,7 +106,7 @@ class _Buckets(_Struct):
 
 
 class _Attention(_Struct):
-    _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens block_table",
+    _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens kv_start block_table",
                        _i64, "max_pages block_table_stride",
                        _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window",
                        _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
@@ -133,12 +133,24 @@ class _SaapOptions(_Struct):
                        _i32, "measure_mass")
 
 
+class SampleAudit(_Struct):
+    """What sparse prefill did for one head: santa_sample_audit of santa.h."""
+    _fields_ = _fields(_f64, "kept_share cost sampled_mass sampled_low cra low_mass",
+                       _i64, "columns slashes", _i32, "is_dense")
+
+
+class _SampleAttentionOptions(_Struct):
+    _fields_ = _fields(_f64, "alpha_columns alpha_slashes", _i64, "num_chunks block_size", _i32, "per_head",
+                       _f64, "dense_above", _ptr, "mask mask_out audit row_mass")
+
+
 class _Options(_Struct):
     _fields_ = _fields(_i64, "num_samples", _i32, "method", _f64, "top_p", _i64, "tile_size", _i32, "stash",
                        _i64, "num_combs dense_below", _i32, "scores", _i64, "bernoulli_draws",
                        _u64, "seed offset", _ptr, "seeds offsets request_ids",
                        _VAttentionOptions, "vattention", _ProxyOptions, "proxy", _SaapOptions, "saap",
-                       _i32, "isa", _i64, "num_threads", _ParallelFor, "parallel_for",
+                       _SampleAttentionOptions, "sample_attention", _i32, "isa", _i64, "num_threads",
+                       _ParallelFor, "parallel_for",
                        _ptr, "parallel_user", _i64, "item_begin item_end", _ptr, "stream")
 
 
@@ -153,7 +165,8 @@ class Stats(_Struct):
 
 _STRUCTS = {"tensor": _Tensor, "buckets": _Buckets, "attention": _Attention, "audit": Audit,
             "vattention_options": _VAttentionOptions, "proxy_options": _ProxyOptions,
-            "saap_options": _SaapOptions, "options": _Options, "stats": Stats}
+            "saap_options": _SaapOptions, "sample_audit": SampleAudit,
+            "sample_attention_options": _SampleAttentionOptions, "options": _Options, "stats": Stats}
 
 _FUNCTIONS = {                                                   # name: result, arguments
     "santa_version": (_i32,), "santa_struct_size": (C.c_size_t, C.c_char_p),
@@ -163,6 +176,7 @@ _FUNCTIONS = {                                                   # name: result,
     "santa_best_isa": (_i32,), "santa_isa_name": (C.c_char_p, _i32), "santa_offset": (_u64, _i64, _i64),
     "santa_check": (_i32, _ptr, _ptr), "santa_workspace_size": (C.c_size_t, _ptr, _ptr),
     "santa_decode": (_i32, _ptr, _ptr, _ptr, C.c_size_t, _ptr),
+    "santa_mask_shape": (_i32, _ptr, _ptr, _ptr, _ptr),
     "santa_proxy_size": (C.c_size_t, _ptr), "santa_proxy_encode": (_i32, _ptr, _i64, _i64, _ptr),
     "santa_proxy_append": (_i32, _ptr, _i64, _ptr),
     "santa_buckets_size": (C.c_size_t, _ptr), "santa_buckets_assign": (_i32, _ptr, _ptr, _i64, _ptr),
@@ -648,7 +662,7 @@ def _flat(x: Any) -> List[Any]:
     return [y for row in x for y in _flat(row)] if isinstance(x, (list, tuple)) else [x]
 
 
-_C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32"}
+_C_NAME = {C.c_int32: "int32", _i64: "int64", _u64: "uint64", _f32: "float32", C.c_uint8: "uint8"}
 
 
 def _array(x: Any, kind: Any, shape: Tuple[int, ...], name: str, device: int, like: Any,
@@ -724,7 +738,8 @@ class Result(NamedTuple):
     lse: Any = None                         # [batch, q_len, heads], float32
     std_error: Any = None                   # likewise
     stats: Optional[Stats] = None
-    # vattention: an Audit for each [batch, q_len, heads]; numpy.frombuffer(audit, Audit) reads them
+    # vattention: an Audit for each [batch, q_len, heads]; numpy.frombuffer(audit, Audit) reads them.
+    # sample-attention: a SampleAudit for each [batch, heads]
     audit: Optional[C.Array] = None
 
 
@@ -760,9 +775,9 @@ def _enum(prefix: str, value: Union[str, int], name: str) -> int:
     return names.index(wanted)
 
 
-def _fill(struct: C.Structure, values: Mapping[str, Any], what: str) -> None:
+def _fill(struct: C.Structure, values: Mapping[str, Any], what: str, but: Sequence[str] = ()) -> None:
     """Numbers into the fields of their names."""
-    kinds = {f[0]: f[1] for f in struct._fields_}
+    kinds = {f[0]: f[1] for f in struct._fields_ if f[0] not in but}
     for name, value in values.items():
         if name not in kinds:
             raise TypeError(f"{what} has no {name!r}, but {', '.join(kinds)}")
@@ -803,6 +818,7 @@ class _Call:
             stride = 1
             for i, n in reversed(list(enumerate((batch, q_len, heads, a.v.shape[3])))):
                 a.out.shape[i], a.out.stride[i], stride = n, stride, stride * n
+            self._masks()
             return
         out = x["out"]
         if out is None:
@@ -828,6 +844,7 @@ class _Call:
                 self.keep.append(found.owner)
                 setattr(a, name, found.pointer or None)
                 self.results[name] = made
+        self._masks()
 
     def _pointer(self, x: Any, kind: Any, shape: Tuple[int, ...], name: str) -> Optional[int]:
         return _array(x, kind, shape, name, self.device, self.like, self.keep)
@@ -836,7 +853,7 @@ class _Call:
         x, a = self.x, self.a
         names = ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_key")
         _fill(a, {name: x[name] for name in names}, "decode")
-        for name in ("seq_lens", "context_lens", "proxy_lens"):
+        for name in ("seq_lens", "kv_start", "context_lens", "proxy_lens"):
             setattr(a, name, self._pointer(x[name], C.c_int32, (batch,), name))
         for name in ("sinks", "alibi_slopes"):
             setattr(a, name, self._pointer(x[name], _f32, (heads,), name))
@@ -882,6 +899,7 @@ class _Call:
         _fill(o.saap, x["saap"] or {}, "saap")
         self._vattention(dict(x["vattention"] or {}))
         self._threads()
+        self._sample_attention(dict(x["sample_attention"] or {}))
 
     def _vattention(self, values: Dict[str, Any]) -> None:
         v = self.o.vattention
@@ -915,6 +933,41 @@ class _Call:
         else:
             raise TypeError("heavy is not callable")
         self.keep.append(v.heavy)
+
+    def mask_shape(self) -> Tuple[int, int, int, int]:
+        blocks = (_i64 * 2)()
+        status = self.lib.santa_mask_shape(C.byref(self.a), C.byref(self.o), C.byref(blocks),
+                                           C.byref(blocks, C.sizeof(_i64)))
+        if status:
+            raise SantaError(status, lib=self.lib)
+        return (self.a.q.shape[0], self.a.q.shape[2], blocks[0], blocks[1])
+
+    def _sample_attention(self, values: Dict[str, Any]) -> None:
+        s = self.o.sample_attention
+        mask, audit = values.pop("mask", None), values.pop("audit", False)
+        outs = [(name, dtype, values.pop(name, None)) for name, dtype in (("mask_out", "uint8"),
+                                                                          ("row_mass", "float32"))]
+        _fill(s, values, "sample_attention", ("mask", "mask_out", "audit", "row_mass"))
+        self.wants = (mask, [x for x in outs if x[2] is not None])
+        if audit:
+            self.audit = (SampleAudit * (self.a.q.shape[0] * self.a.q.shape[2]))()
+            s.audit = C.addressof(self.audit)
+
+    def _masks(self) -> None:
+        """What has the shape of a mask, which the library tells when it knows out."""
+        s, (mask, outs) = self.o.sample_attention, self.wants
+        if mask is None and not outs:
+            return
+        shape = self.mask_shape()
+        s.mask = self._pointer(mask, C.c_uint8, shape, "mask")
+        for name, dtype, array in outs:
+            want = shape if name == "mask_out" else tuple(self.a.q.shape[:3])
+            found = _look(array, name)
+            if (found.shape, found.dtype, found.device, found.dense(), found.writable) != (
+                    want, dtype, self.device, True, True):
+                raise ValueError(f"{name} is not a dense writable {dtype} array of shape {want} where q is")
+            self.keep.append(found.owner)
+            setattr(s, name, found.pointer)
 
     def _threads(self) -> None:
         o, given = self.o, self.x["parallel_for"]
@@ -1039,7 +1092,7 @@ def _set_pages(a: _Attention, block_table: Any, batch: int, device: int, like: A
 
 def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Union[bool, Array] = False,
            std_error: Union[bool, Array] = False, stats: bool = False, q_layout: str = "NHD",
-           kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None,
+           kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None, kv_start: Optional[Numbers] = None,
            block_table: Optional[Numbers] = None, sm_scale: float = 0.0, k_scale: float = 0.0,
            v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
            sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
@@ -1051,6 +1104,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
            seeds: Optional[Numbers] = None, offsets: Optional[Numbers] = None,
            request_ids: Optional[Numbers] = None, vattention: Optional[Mapping[str, Any]] = None,
            proxy_options: Optional[Mapping[str, Any]] = None, saap: Optional[Mapping[str, Any]] = None,
+           sample_attention: Optional[Mapping[str, Any]] = None,
            isa: Union[str, int] = "auto", num_threads: int = 0, parallel_for: Optional[ParallelFor] = None,
            item_begin: int = 0, item_end: int = 0, stream: Any = None,
            workspace: Optional[Array] = None) -> Result:
@@ -1064,7 +1118,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
     lse, std_error   True: make an array; an array: write there, float32 [batch, q_len, heads]
     stats        True: count what was read. On a GPU this waits for the call
-    seq_lens, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
+    seq_lens, kv_start, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
     block_table: [batch, max_pages];  sinks, alibi_slopes: [heads]
                  lists or arrays; dense ones of the C type are not copied
     causal       False: a row sees all keys, also later ones
@@ -1078,6 +1132,9 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
                  that returns at most count keys
     proxy_options    a dict of sink_tokens, local_tokens, rescue_keys, rescue_above, exact_above
     saap         a dict of num_probes, sink_tokens, local_tokens, uniform_share, measure_mass
+    sample_attention a dict of alpha_columns, alpha_slashes, num_chunks, block_size, per_head, dense_above,
+                 audit (True: Result.audit) and arrays: mask and mask_out, uint8 of mask_shape(),
+                 row_mass, float32 [batch, q_len, heads]
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes
@@ -1093,6 +1150,14 @@ def workspace_size(q: Array, k: Array, v: Array, **options: Any) -> int:
     bound = inspect.signature(decode).bind(q, k, v, **options)
     bound.apply_defaults()
     return _Call(dict(bound.arguments), sizes_only=True).size()
+
+
+def mask_shape(q: Array, k: Array, v: Array, **options: Any) -> Tuple[int, int, int, int]:
+    """Shape of sparse prefill's mask for such a call: santa_mask_shape."""
+    import inspect
+    bound = inspect.signature(decode).bind(q, k, v, **options)
+    bound.apply_defaults()
+    return _Call(dict(bound.arguments), sizes_only=True).mask_shape()
 
 
 # ------------------------------------------------------------------------------- copies and indexes of K

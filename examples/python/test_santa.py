@@ -26,7 +26,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import santa  # noqa: E402
 
-METHODS = ("dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p", "vattention", "pps", "saap")
+METHODS = ("dense", "iid", "strat", "sys", "prop", "flash", "top-k", "top-p", "vattention", "pps", "saap",
+           "sample-attention")
 DRAWING = ("iid", "strat", "sys", "prop", "flash", "pps")
 
 
@@ -58,7 +59,7 @@ def scores(q, k, b, i, h, length, position, sm_scale, k_scale=1.0, soft_cap=0.0,
 
 
 def reference(q, k, v, seq_lens=None, sm_scale=0.0, k_scale=1.0, v_scale=1.0, sinks=None, context_lens=None,
-              first_key=0, keep=None, **rest):
+              first_key=0, keep=None, kv_start=None, **rest):
     """out and lse in float64. keep: a function of a row's scores that says which keys stay."""
     batch, q_len, heads, d = q.shape
     out = np.zeros((batch, q_len, heads, v.shape[3]))
@@ -70,6 +71,8 @@ def reference(q, k, v, seq_lens=None, sm_scale=0.0, k_scale=1.0, v_scale=1.0, si
             for h in range(heads):
                 s = scores(q, k, b, i, h, length, end - q_len + i, sm_scale or d ** -0.5, k_scale,
                            first_key=first_key if context_lens is not None else 0, **rest)
+                if kv_start is not None:
+                    s[:kv_start[b]] = -np.inf
                 if keep is not None:
                     s = np.where(keep(s), s, -np.inf)
                 sink = -np.inf if sinks is None else float(sinks[h])
@@ -132,7 +135,10 @@ def test_dense_is_the_formula():
 def test_score_extras():
     q, k, v = problem(2, 3, 90)
     slopes, sinks = np.array([0.1, 0.02, -0.05, 0.0], "f"), np.array([0.5, -np.inf, 2.0, -3.0], "f")
-    for extra in ({"causal": True}, {"window": 17}, {"causal": 1, "window": 5}, {"soft_cap": 1.5},
+    for extra in ({"causal": True}, {"window": 17}, {"kv_start": [0, 60]},
+                  {"kv_start": np.array([7, 40], np.int32), "causal": True, "window": 25,
+                   "seq_lens": [90, 41]},
+                  {"causal": 1, "window": 5}, {"soft_cap": 1.5},
                   {"sm_scale": 0.7}, {"k_scale": 0.5}, {"v_scale": 3.0}, {"sinks": sinks},
                   {"alibi_slopes": slopes}, {"seq_lens": [90, 40]}, {"seq_lens": np.array([2, 0])},
                   {"causal": True, "context_lens": [120, 101], "first_key": 10
@@ -536,7 +542,8 @@ def test_saap():
 # ---------------------------------------------------------------------------------- options refused
 
 REFUSED = {  # option: a wrong value, the status, and what else the call needs
-    "seq_lens": ([1, 999], "SEQ_LEN", {}), "block_table": ([[0], [7]], "BLOCK_TABLE", {}),
+    "seq_lens": ([1, 999], "SEQ_LEN", {}), "kv_start": ([0, 301], "KV_START", {}),
+    "block_table": ([[0], [7]], "BLOCK_TABLE", {}),
     "sm_scale": (float("nan"), "SM_SCALE", {}), "k_scale": (-1.0, "SCALE", {}),
     "v_scale": (float("inf"), "SCALE", {}),
     "soft_cap": (-1.0, "SOFT_CAP", {}), "causal": (2, "CAUSAL", {}), "window": (-1, "WINDOW", {}),
@@ -566,6 +573,10 @@ REFUSED_IN = {
         name: (value, "SAAP_OPTIONS")
         for name, value in (("num_probes", -2), ("sink_tokens", -2), ("local_tokens", -2),
                             ("uniform_share", 1.5), ("measure_mass", 2))
+    }, "sample_attention": {
+        name: (value, "SAMPLE_ATTENTION")
+        for name, value in (("alpha_columns", 1.5), ("alpha_slashes", -0.5), ("num_chunks", 65),
+                            ("block_size", 32), ("per_head", 2), ("dense_above", -0.5))
     },
 }
 # These have no wrong value, or one that santa.py itself finds; each has a test of its own above or below.
@@ -581,18 +592,19 @@ def test_every_option_is_checked_by_the_library():
     proxy = santa.Proxy(k)
     proxy.encode()
     index = index_of_keys(k)
+    data = ("seq_lens", "kv_start", "block_table", "context_lens", "proxy_lens", "sinks", "alibi_slopes",
+            "proxy")                                            # what they hold does not matter for a size
     for option, (value, name, also) in REFUSED.items():
         also = {**also, **({"proxy": proxy} if "proxy" in also else {})}
         e = raises(santa.SantaError, santa.decode, q, k, v, name=name, **{**also, option: value})
         assert isinstance(e, ValueError) and e.status > 0 and str(e).startswith(f"SANTA_ERR_{name}: "), e
-        raises(santa.SantaError, santa.workspace_size, q, k, v, name=name, **
-               {**also, option: value}) if option not in ("seq_lens", "block_table", "context_lens",
-                                                          "proxy_lens", "sinks", "alibi_slopes",
-                                                          "proxy") else None
+        if option not in data:
+            raises(santa.SantaError, santa.workspace_size, q, k, v, name=name, **{**also, option: value})
     needs = {
         "vattention": {"method": "vattention"},
         "proxy_options": {"method": "sys", "scores": "proxy",
-                          "proxy": proxy}, "saap": {"method": "saap", "buckets": index}
+                          "proxy": proxy}, "saap": {"method": "saap", "buckets": index},
+        "sample_attention": {"method": "sample-attention"}
     }
     for group, options in REFUSED_IN.items():
         santa.decode(q, k, v, **needs[group])
@@ -603,10 +615,35 @@ def test_every_option_is_checked_by_the_library():
                text="epsilons")
     fields = {
         "vattention": santa._VAttentionOptions, "proxy_options": santa._ProxyOptions,
-        "saap": santa._SaapOptions
+        "saap": santa._SaapOptions, "sample_attention": santa._SampleAttentionOptions
     }
     for group, struct in fields.items():
-        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit"} == set(REFUSED_IN[group])
+        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit", "mask", "mask_out",
+                                                  "row_mass"} == set(REFUSED_IN[group])
+
+
+def test_sparse_prefill():
+    r = np.random.default_rng(5)
+    q, k, v = (r.standard_normal((2, n, h, 16)).astype("f") for n, h in ((200, 4), (900, 2), (900, 2)))
+    dense = santa.decode(q, k, v, causal=True, lse=True)
+    some = {"alpha_columns": 0.1, "alpha_slashes": 0.1, "dense_above": santa.NONE}
+    shape = santa.mask_shape(q, k, v, causal=True, method="sample-attention")
+    assert shape == (2, 4, 5, 15)
+    mask, mass = np.zeros(shape, "u1"), np.zeros((2, 200, 4), "f")
+    sparse = santa.decode(q, k, v, causal=True, method="sample-attention", lse=True, sample_attention={
+        **some, "mask_out": mask, "row_mass": mass, "audit": True})
+    np.testing.assert_allclose(np.exp(sparse.lse - dense.lse), mass, rtol=1e-4)
+    assert len(sparse.audit) == 8 and 0 < sparse.audit[3].kept_share < 1 and mask[1, 3].any()
+    given = santa.decode(q, k, v, causal=True, method="sample-attention", sample_attention={"mask": mask})
+    np.testing.assert_array_equal(given.out, sparse.out)
+    whole = santa.decode(q, k, v, causal=True, method="sample-attention", sample_attention={
+        "mask": np.ones(shape, "u1")})
+    np.testing.assert_array_equal(whole.out, dense.out)
+    raises(ValueError, santa.decode, q, k, v, causal=True, method="sample-attention", sample_attention={
+        "mask": mask[:1]}, text="mask has shape")
+    raises(ValueError, santa.decode, q, k, v, causal=True, method="sample-attention", sample_attention={
+        "row_mass": mass[:, :, ::2]}, text="row_mass is not")
+    raises(santa.SantaError, santa.decode, q, k, v, method="sample-attention", name="SAMPLE_CAUSAL")
 
 
 def test_every_field_has_an_argument():

@@ -234,8 +234,49 @@ static void buckets(void) {
     EXPECT(off < 1e-3 && stats.visited_rows == stats.far_rows && stats.far_rows > 0);
 }
 
+/* Many query rows: with all blocks, sparse prefill is exact attention; a mask says which are read. */
+static void prefill(void) {
+    enum { ROWS = 70 };
+    static float    many[ROWS * HEADS * DIM_V], exact[ROWS * HEADS * DIM_V];
+    static uint8_t  mask[HEADS * 4 * 4];
+    santa_attention a;
+    santa_options   o;
+    santa_sample_audit audit[HEADS];
+    int64_t         q_blocks = 0, k_blocks = 0;
+    double          off = 0.0, first = 0.0;
+    int             i;
+    memset(&a, 0, sizeof a);
+    memset(&o, 0, sizeof o);
+    a.q = santa_view(k, SANTA_F32, 1, ROWS, HEADS, DIM);      /* K has numbers enough */
+    a.k = santa_view(k, SANTA_F32, 1, N, KV_HEADS, DIM);
+    a.v = santa_view(v, SANTA_F32, 1, N, KV_HEADS, DIM_V);
+    a.out = santa_view(exact, SANTA_F32, 1, ROWS, HEADS, DIM_V);
+    a.causal = 1;
+    EXPECT(santa_workspace_size(&a, &o) <= SCRATCH);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+    a.out = santa_view(many, SANTA_F32, 1, ROWS, HEADS, DIM_V);
+    o.method = SANTA_SAMPLE_ATTENTION;
+    o.sample_attention.alpha_columns = 1.0;
+    o.sample_attention.dense_above   = SANTA_NONE;
+    o.sample_attention.audit         = audit;
+    EXPECT(santa_mask_shape(&a, &o, &q_blocks, &k_blocks) == SANTA_OK);
+    EXPECT(HEADS * q_blocks * k_blocks <= (int64_t)sizeof mask && k_blocks == 4);
+    o.sample_attention.mask_out = mask;
+    EXPECT(santa_workspace_size(&a, &o) <= SCRATCH);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+    for (i = 0; i < ROWS * HEADS * DIM_V; i++) off += fabs((double)many[i] - (double)exact[i]);
+    EXPECT(off < 1e-2 && near_to(audit[0].kept_share, 1.0, 0.0) && mask[0] == 1);
+    o.sample_attention.mask_out = NULL;
+    o.sample_attention.mask     = mask;
+    memset(mask, 0, sizeof mask);
+    EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
+    for (i = 0; i < ROWS * HEADS * DIM_V; i++) first += fabs((double)many[i]);
+    EXPECT(near_to(first, 0.0, 0.0));
+}
+
 int main(void) {
     attend();
+    prefill();
     copy();
     buckets();
     measure();

@@ -84,6 +84,9 @@ static int api_decode(fuzz_problem *p, santa_stats *stats) {
         if (fuzz_areas[area].memory) ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
     if (p->s.copy) ok &= CHECK(fuzz_memory_whole(FUZZ_COPY));
     if (p->s.o.method == SANTA_SAAP) ok &= CHECK(fuzz_memory_whole(FUZZ_BUCKETS));
+    for (int area = FUZZ_MASK_OUT; area <= FUZZ_ROW_MASS; area++)
+        if (p->s.o.method == SANTA_SAMPLE_ATTENTION && fuzz_areas[area].memory)
+            ok &= CHECK_MSG(fuzz_memory_whole(area), "wrote beside area %d", area);
     return ok & CHECK_MSG(api_gaps_untouched(&p->a.out), "wrote into the gaps of out");
 }
 
@@ -130,6 +133,16 @@ typedef struct api_exact {
     int64_t begin, end;
 } api_exact;
 
+/* Whether a row reads a key: by the mask that the call gave back. */
+static int api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t first, int64_t position, int64_t j) {
+    const santa_sample_attention_options *x = &p->o.sample_attention;
+    const int64_t block = x->block_size ? x->block_size : 64;
+    int64_t q_blocks, k_blocks;
+    if (!x->mask_out || santa_mask_shape(&p->a, &p->o, &q_blocks, &k_blocks) != SANTA_OK) return 1;
+    const int64_t far = block << 40, row = (position + far) / block - (first + far) / block;
+    return x->mask_out[((b * p->s.kv_heads * p->s.group + h) * q_blocks + row) * k_blocks + j / block];
+}
+
 static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64_t h) {
     const fuzz_spec *s = &p->s;
     const double eps = 6e-8,
@@ -166,15 +179,16 @@ static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64
         }
         noise[j] += eps * 4.0 * fabs(dot) + 1e-6;
         x.score[j] = dot;
-        if (dot > max) max = dot;
+        x.p[j] = api_reads(p, b, h, position - i, position, j);
+        if (x.p[j] > 0.0 && dot > max) max = dot;
     }
-    for (int64_t j = x.begin; j < x.end; j++) total += x.p[j] = exp(x.score[j] - max);
+    for (int64_t j = x.begin; j < x.end; j++) total += x.p[j] = x.p[j] > 0.0 ? exp(x.score[j] - max) : 0.0;
     const double keys = total;
     if (p->a.sinks) total += exp((double)p->a.sinks[h] - max);
     x.lse = total > 0.0 ? max + log(total) : -REF_INF;
     x.keys_share = total > 0.0 ? keys / total : 0.0;
     for (int64_t j = x.begin; j < x.end; j++) {
-        x.p[j] /= total;
+        if (total > 0.0) x.p[j] /= total;
         x.noise += x.p[j] * expm1(noise[j]);
         noise[j] = expm1(noise[j]);
     }
@@ -188,7 +202,7 @@ static void api_free(api_exact x) { free(x.p); free(x.score); }
 static int api_row_is_dense(const fuzz_problem *p, const api_result *r, int64_t slot, int64_t keys) {
     const santa_options *o = &p->o;
     const int64_t samples = o->num_samples ? o->num_samples : 128;
-    if (o->method == SANTA_DENSE) return 1;
+    if (o->method == SANTA_DENSE || o->method == SANTA_SAMPLE_ATTENTION) return 1;
     if (o->method == SANTA_VATTENTION) return p->o.vattention.audit && r->audit[slot].exact && keys > 0;
     return fuzz_has_draws(o->method) &&
            keys < (o->dense_below == SANTA_AUTO ? 16 * samples : o->dense_below);
@@ -275,7 +289,7 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
             keys += (end - begin) * s->kv_heads;
         }
     return CHECK_INT(x->keys, keys) & CHECK_INT(x->rows, s->batch * s->q_len * s->kv_heads * s->group) &
-           CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1 : 1)) &
+           CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1 : s->o.method == SANTA_SAMPLE_ATTENTION ? 2 : 1)) &
            CHECK(x->v_rows_read >= 0 && x->v_rows_read <= keys && x->v_rows_read <= x->v_rows_head) &
            CHECK(x->v_rows_head <= keys * s->group * (s->copy ? 2 : 1) && x->draws >= 0) &
            CHECK(x->proxy_rows_read >= 0 && x->proxy_rows_read <= (s->copy ? keys : 0)) &

@@ -16,6 +16,9 @@ static struct outputs {
     unsigned char out[ELEMENTS * sizeof(float)];
     float         lse[SLOTS], std_error[SLOTS];
     santa_audit   audit[SLOTS];
+    santa_sample_audit sampled[SLOTS];
+    float         row_mass[SLOTS];
+    uint8_t       mask[1 << 14];
     santa_stats   stats;
 } got;
 
@@ -24,6 +27,7 @@ enum { CENTROIDS = 5, UNITS = 6 };                            /* of the router, 
 static int32_t  index_data[1 << 14];
 static float    weights[4096];                                /* whichever of its arrays */
 static int32_t  slots[ENTRIES];
+static uint8_t  mask_data[1 << 14];                           /* blocks to read */
 static santa_buckets router;
 static int32_t  copied_lens[ENTRIES];
 static float    sinks[ENTRIES], slopes[ENTRIES];
@@ -42,6 +46,7 @@ static void fill_memory(void) {
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
         weights[i] = (float)(test_uniform(&r) - 0.5);
+    for (size_t i = 0; i < sizeof mask_data; i++) mask_data[i] = test_next(&r) % 3 != 0;
     for (size_t i = 0; i < sizeof copy_data; i++) copy_data[i] = (unsigned char)test_next(&r);
 }
 
@@ -137,6 +142,24 @@ static santa_tensor arena_view(void *arena, santa_dtype dtype, int64_t n0, int64
     return hnd ? santa_view_hnd(data, dtype, n0, n1, n2, n3) : santa_view(data, dtype, n0, n1, n2, n3);
 }
 
+/* What sparse prefill has to itself. */
+static void valid_sparse(fuzz_source *s, fuzz_call *c) {
+    santa_sample_attention_options *x = &c->o.sample_attention;
+    c->o.scores = SANTA_SCORES_EXACT;
+    c->a.causal = 1;
+    c->a.context_lens = NULL;
+    x->alpha_columns = (double)fuzz_between(s, 0, 20) / 20.0;
+    x->alpha_slashes = (double)fuzz_between(s, -1, 0) + (double)fuzz_below(s, 2);
+    x->num_chunks    = fuzz_below(s, 5);
+    x->block_size    = 64 * fuzz_below(s, 3);
+    x->per_head      = fuzz_chance(s, 2);
+    x->dense_above   = fuzz_chance(s, 2) ? (double)SANTA_NONE : 0.0;
+    if (fuzz_chance(s, 3)) x->mask = mask_data;
+    if (fuzz_chance(s, 2)) x->mask_out = got.mask;
+    if (fuzz_chance(s, 2)) x->audit = got.sampled;
+    if (fuzz_chance(s, 2)) x->row_mass = got.row_mass;
+}
+
 /* A router, and random keys in its index. */
 static void valid_router(fuzz_source *s, fuzz_call *c) {
     const santa_attention *a = &c->a;
@@ -165,8 +188,9 @@ static void valid_router(fuzz_source *s, fuzz_call *c) {
 static fuzz_call valid_call(fuzz_source *s) {
     fuzz_call c;
     memset(&c, 0, sizeof c);
-    const int64_t batch = fuzz_between(s, 1, 3), q_len = fuzz_between(s, 1, 3);
-    const int64_t kv_heads = fuzz_between(s, 1, 3), group = fuzz_between(s, 1, 5);
+    const int     many = fuzz_chance(s, 6);                   /* query rows */
+    const int64_t batch = fuzz_between(s, 1, 3), q_len = many ? fuzz_between(s, 32, 80) : fuzz_between(s, 1, 3);
+    const int64_t kv_heads = fuzz_between(s, 1, many ? 1 : 3), group = fuzz_between(s, 1, many ? 2 : 5);
     const santa_dtype kv = (santa_dtype)fuzz_below(s, 5), other = (santa_dtype)fuzz_below(s, 3);
     const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200),
                   page = fuzz_chance(s, 4) ? 16 * fuzz_between(s, 1, 3) : fuzz_between(s, 1, 20);
@@ -229,7 +253,8 @@ static fuzz_call valid_call(fuzz_source *s) {
         c.a.proxy_bits = 2 * (int)fuzz_below(s, 3);
     }
     if (c.o.method == SANTA_SAAP) valid_router(s, &c);
-    if (c.o.method != SANTA_TOP_K && c.o.method != SANTA_TOP_P && c.o.num_samples >= 0 && fuzz_chance(s, 2))
+    if (c.o.method == SANTA_SAMPLE_ATTENTION) valid_sparse(s, &c);
+    if (!(santa_method_traits(c.o.method) & SANTA_BIASED) && c.o.num_samples >= 0 && fuzz_chance(s, 2))
         c.a.std_error = got.std_error;
     if (fuzz_chance(s, 4)) c.o.seeds = words;
     if (fuzz_chance(s, 4)) c.o.offsets = words + 3;
@@ -264,11 +289,14 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
         &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
         &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens,
         &o->proxy.rescue_keys, &o->saap.num_probes, &o->saap.sink_tokens, &o->saap.local_tokens,
-        &router.num_buckets, &router.hidden, &router.num_slots
+        &router.num_buckets, &router.hidden, &router.num_slots,
+        &o->sample_attention.num_chunks, &o->sample_attention.block_size
     };
     float *const scales[] = {&a->sm_scale, &a->k_scale, &a->v_scale};
     double *const reals[] = {&o->top_p, &o->vattention.epsilon, &o->vattention.delta,
-                             &o->proxy.rescue_above, &o->proxy.exact_above, &o->saap.uniform_share};
+                             &o->proxy.rescue_above, &o->proxy.exact_above, &o->saap.uniform_share,
+                             &o->sample_attention.alpha_columns, &o->sample_attention.alpha_slashes,
+                             &o->sample_attention.dense_above};
     santa_tensor *t = tensors[fuzz_below(s, 4)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
@@ -289,7 +317,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     case 5: case 6:
         *integers[fuzz_below(s, (int64_t)(sizeof integers / sizeof *integers))] = fuzz_wild_int(s);
         break;
-    case 7: *reals[fuzz_below(s, 6)] = fuzz_wild_double(s); break;
+    case 7: *reals[fuzz_below(s, (int64_t)(sizeof reals / sizeof *reals))] = fuzz_wild_double(s); break;
     case 8: *scales[fuzz_below(s, 3)] = fuzz_wild_float(s); c->tame = 0; break;
     case 9: a->soft_cap = fuzz_wild_float(s); c->tame = 0; break;
     case 10:
@@ -343,6 +371,12 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
                        || a->k.shape[2] > 3 || a->k.shape[3] > 64))
         router.centroids = NULL;
     if (santa_buckets_size(a) > sizeof index_data) router.index = NULL;
+    santa_sample_attention_options *x = &o->sample_attention;
+    int64_t q_blocks = 0, k_blocks = 0;
+    if ((x->mask || x->mask_out) && santa_mask_shape(a, o, &q_blocks, &k_blocks) == SANTA_OK &&
+        (double)batch * (double)heads * (double)q_blocks * (double)k_blocks > (double)sizeof mask_data)
+        x->mask = x->mask_out = NULL;
+    if (batch > SLOTS || heads > SLOTS || batch * heads > SLOTS) x->audit = NULL;
     if (batch > ENTRIES - 8) o->seeds = o->offsets = o->request_ids = NULL;
     if (a->block_table && a->max_pages > 0 && batch > 0) {
         const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;

@@ -98,7 +98,7 @@ static size_t model_seed(int number, uint8_t *data, size_t capacity) {
     if (format < 2) {                                         /* llama2.c, the classifier shared or not */
         for (int i = 0; i < 7; i++) fuzz_put_u32(&b, (uint32_t)(i == 5 && format ? -plain[i] : plain[i]));
     } else if (format == 5) {                                 /* its version 1 */
-        static const uint8_t zeros[256];
+        static const uint8_t zeros[256] = {0};
         const uint8_t shared = (uint8_t)(how % 2);
         fuzz_put(&b, "24ka", 4);
         fuzz_put_u32(&b, 1);

@@ -13,7 +13,8 @@
 enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
        FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES,
        FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED,
-       FUZZ_CENTROIDS, FUZZ_W1, FUZZ_B1, FUZZ_W2, FUZZ_B2, FUZZ_BUCKETS, FUZZ_SLOTS, FUZZ_ROUTE };
+       FUZZ_CENTROIDS, FUZZ_W1, FUZZ_B1, FUZZ_W2, FUZZ_B2, FUZZ_BUCKETS, FUZZ_SLOTS, FUZZ_ROUTE,
+       FUZZ_MASK, FUZZ_MASK_OUT, FUZZ_SAMPLED, FUZZ_ROW_MASS };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -57,6 +58,7 @@ typedef struct fuzz_spec {
     int64_t  buckets, hidden;                      /* of a router: for SANTA_SAAP           */
     santa_dtype router_type;
     int      own_route;                            /* queries of its own to route by        */
+    int      own_mask;                             /* of SANTA_SAMPLE_ATTENTION             */
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
@@ -89,6 +91,7 @@ static inline fuzz_layout fuzz_some_layout(fuzz_source *s, santa_dtype type) {
 /* Sizes of one of a few kinds, small enough that thousands of them run in a second. */
 static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
     const int64_t unit = p->k_type == SANTA_Q8_0 || p->v_type == SANTA_Q8_0 ? 32 : 1;
+    int64_t most = 400000;
     static const int64_t dims[] = {16, 24, 32, 48, 64, 80, 96, 128, 160, 192};
     p->batch    = fuzz_between(s, 1, 3);
     p->q_len    = fuzz_chance(s, 3) ? fuzz_between(s, 2, 4) : 1;
@@ -120,15 +123,27 @@ static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
     case 3: p->n = fuzz_between(s, 60, 700); break;           /* many blocks */
     default: break;
     }
+    if (fuzz_chance(s, 8)) {                                  /* prefill */
+        p->q_len = fuzz_between(s, 30, 80);
+        if (fuzz_chance(s, 4)) p->q_len = fuzz_between(s, 100, 300);
+        p->batch = fuzz_between(s, 1, 2);
+        p->kv_heads = fuzz_between(s, 1, 2);
+        p->group = fuzz_between(s, 1, 3);
+        if (fuzz_chance(s, 8)) p->group = fuzz_between(s, 30, 60);
+        p->n = fuzz_between(s, 1, 400);
+        while (p->batch * p->kv_heads * p->group * p->q_len > (p->dim_v > 64 ? 600 : 1300))
+            p->q_len -= p->q_len / 4;
+        most = 4000000;
+    }
     p->dim   = (p->dim + unit - 1) / unit * unit;
     p->dim_v = (p->dim_v + unit - 1) / unit * unit;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > most &&
            p->group > 1)
         p->group--;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > most &&
            p->kv_heads > 1)
         p->kv_heads--;
-    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > 400000 &&
+    while (p->batch * p->kv_heads * p->group * p->q_len * p->n * (p->dim + p->dim_v) > most &&
            p->q_len > 1)
         p->q_len--;
 }
@@ -215,6 +230,19 @@ static inline void fuzz_choose_router(fuzz_source *s, fuzz_spec *p) {
     }
 }
 
+static inline void fuzz_choose_sparse(fuzz_source *s, fuzz_spec *p) {
+    santa_sample_attention_options *x = &p->o.sample_attention;
+    p->o.scores = SANTA_SCORES_EXACT;
+    p->own_mask = fuzz_chance(s, 3);
+    if (!p->own_mask) { p->causal = 1; p->context = 0; }
+    x->alpha_columns = fuzz_chance(s, 4) ? (double)SANTA_NONE : (double)fuzz_below(s, 101) / 100.0;
+    x->alpha_slashes = fuzz_chance(s, 4) ? (double)SANTA_NONE : (double)fuzz_below(s, 101) / 100.0;
+    x->num_chunks  = fuzz_chance(s, 3) ? 0 : fuzz_between(s, 1, 5);
+    x->block_size  = 64 * fuzz_below(s, 3);
+    x->per_head    = fuzz_chance(s, 2);
+    x->dense_above = fuzz_chance(s, 2) ? (double)SANTA_NONE : (double)fuzz_below(s, 12) / 10.0;
+}
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -254,10 +282,11 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->at_end     = !fuzz_chance(s, 3);
     p->wide_table = fuzz_chance(s, 2);
     p->no_lse     = fuzz_chance(s, 8);
-    p->no_error   = p->o.method == SANTA_TOP_K || p->o.method == SANTA_TOP_P || fuzz_chance(s, 3);
+    p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
     if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
     if (p->o.method == SANTA_SAAP) fuzz_choose_router(s, p);
+    if (p->o.method == SANTA_SAMPLE_ATTENTION) fuzz_choose_sparse(s, p);
 }
 
 /* ------------------------------------------------------------ numbers */
@@ -586,6 +615,30 @@ static inline void fuzz_build_router(fuzz_problem *p) {
     free(keys);
 }
 
+/* A mask of the caller's own, a function of the sequence and the block; where the one that was used goes. */
+static inline void fuzz_build_masks(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    const int64_t heads = s->kv_heads * s->group, rows = s->batch * s->q_len * heads;
+    santa_sample_attention_options *x = &p->o.sample_attention;
+    int64_t q_blocks = 0, k_blocks = 0;
+    CHECK_STATUS(santa_mask_shape(&p->a, &p->o, &q_blocks, &k_blocks), SANTA_OK);
+    const int64_t bytes = s->batch * heads * q_blocks * k_blocks;
+    if (s->own_mask) {
+        uint8_t *mask = (uint8_t *)fuzz_memory(FUZZ_MASK, (size_t)bytes, s->at_end, 0);
+        for (int64_t i = 0; i < bytes; i++) {
+            const int64_t b = i / k_blocks / q_blocks / heads, block = i / k_blocks % (q_blocks * heads);
+            const uint64_t at = (uint64_t)(((s->first + b) * heads * q_blocks + block) * 4099 + i % k_blocks);
+            mask[i] = fuzz_hash(s->value_seed + 5u, at) % 3 != 0;
+        }
+        x->mask = mask;
+    }
+    x->mask_out = (uint8_t *)fuzz_memory(FUZZ_MASK_OUT, (size_t)bytes, s->at_end, 0xff);
+    if (s->no_audit) return;
+    x->audit = (santa_sample_audit *)fuzz_memory(FUZZ_SAMPLED, (size_t)(s->batch * heads) * sizeof *x->audit,
+                                                 s->at_end, 0xff);
+    x->row_mass = (float *)fuzz_memory(FUZZ_ROW_MASS, (size_t)rows * sizeof(float), s->at_end, 0xff);
+}
+
 /* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
 static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     memset(p, 0, sizeof *p);
@@ -678,6 +731,7 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         p->o.vattention.heavy      = fuzz_predict;
         p->o.vattention.heavy_user = &p->s.predictor;
     }
+    if (s->o.method == SANTA_SAMPLE_ATTENTION) fuzz_build_masks(p);
     if (s->o.method == SANTA_VATTENTION && !s->no_audit)
         p->o.vattention.audit = (santa_audit *)fuzz_memory(FUZZ_AUDIT, (size_t)rows * sizeof(santa_audit),
                                                            s->at_end, 0xff);
