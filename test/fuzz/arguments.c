@@ -376,7 +376,7 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
     if ((x->mask || x->mask_out) && santa_mask_shape(a, o, &q_blocks, &k_blocks) == SANTA_OK &&
         (double)batch * (double)heads * (double)q_blocks * (double)k_blocks > (double)sizeof mask_data)
         x->mask = x->mask_out = NULL;
-    if (batch > SLOTS || heads > SLOTS || batch * heads > SLOTS) x->audit = NULL;
+    if ((double)batch * (double)heads > (double)SLOTS) x->audit = NULL;
     if (batch > ENTRIES - 8) o->seeds = o->offsets = o->request_ids = NULL;
     if (a->block_table && a->max_pages > 0 && batch > 0) {
         const int64_t stride = a->block_table_stride ? a->block_table_stride : a->max_pages;
