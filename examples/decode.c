@@ -514,7 +514,7 @@ static void print_kept(const session *s) {
             kept += s->state.audit[layer * m->n_heads + h].kept_share / (double)m->n_heads;
         fprintf(s->info, " %.0f %%", 100.0 * kept);
     }
-    fprintf(s->info, "; of the last one keys and values only\n");
+    fprintf(s->info, ";\n         of the last one keys and values only\n");
 }
 
 /* Attention over all of the prompt but its last token, which is the first step of decoding. */
