@@ -6715,7 +6715,8 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     }
     if (santa__is_prefill(p)) {
         santa__plan row;
-        const uint64_t sizes = (uint64_t)p->capacity + (uint64_t)p->head_dim + (uint64_t)p->head_dim_v;
+        const uint64_t dims = santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v),
+                       sizes = santa__add((uint64_t)p->capacity, dims);
         if (santa__mul((uint64_t)p->group, sizes) > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
         santa__plan_row(&row, p);
