@@ -26,7 +26,7 @@ help:
 	@echo "make examples   every program of examples/ into $(BUILD)/"
 	@echo "make bench      speed against exact attention and the read bandwidth; QUICK=1 for a short run"
 	@echo "make bench-compare   two versions of santa.h in turns: OLD=file or git revision, NEW=, QUICK=1; 5 minutes"
-	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5,6,7"
+	@echo "make accuracy   answers of a long-context model per method and budget, minutes; N=4 bodies of text, TABLES=1,2,3,4,5,6,7,8"
 	@echo "make sanitize   the suite under ASan, UBSan, TSan, MSan and valgrind"
 	@echo "make mutants    do the tests notice small changes to the code? 20 minutes on two cores; SHARD=today/8, COUNT=220, SECTION=draw"
 	@echo "make coverage   branches of the library that the tests take, per section; make golden renews test/golden.h"

@@ -97,3 +97,26 @@ void peer_encode(const char *type, const float *from, void *to, int64_t count) {
         for (int64_t i = row * DIM; i < (row + 1) * DIM; i += e->block)
             e->encode((char *)to + bytes_of(e, i), from + i);
 }
+
+/* Prefill: q and out are [n, heads, DIM], causal, exact. */
+static santa_attention prefill_attention(const peer_case *c) {
+    santa_attention a = attention(c);
+    a.q = santa_view(c->q, SANTA_F32, 1, c->n, c->heads, DIM);
+    a.out = santa_view(c->out, SANTA_F32, 1, c->n, c->heads, DIM);
+    a.causal = 1;
+    return a;
+}
+
+size_t peer_prefill_workspace_size(const peer_case *c) {
+    const santa_attention a = prefill_attention(c);
+    const santa_options o = options(c);
+    return santa_workspace_size(&a, &o);
+}
+
+/* NULL, or what went wrong. */
+const char *peer_prefill(const peer_case *c) {
+    const santa_attention a = prefill_attention(c);
+    const santa_options o = options(c);
+    const santa_status s = santa_decode(&a, &o, c->workspace, c->workspace_bytes, NULL);
+    return s == SANTA_OK ? NULL : santa_status_string(s);
+}

@@ -12,6 +12,10 @@ process of its own first: what aborts there has no row (ik_llama.cpp's FA of f32
     cc -O3 -fopenmp -shared -fPIC -o build/libsanta_peers.so bench/peers_cpu.c -lm
 "santa pps 128, copy" draws from copies of K in 4 bits, made once for each K, before the timing.
 
+With --prefill: as many query rows as keys, causal, 4 query heads and one KV head, exact: one ggml_flash_attn_ext with
+a causal f16 mask against ours. Times are processor time over threads, which counts ggml's waiting at its barriers, and
+wall time.
+
 One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128. NHD (token-major) is the layout of llama.cpp's
 cache, HND is head-major. All read the same bytes in memory: several copies of K and V in turn, together larger than
 the last-level cache. All run on the same OpenMP team where ggml uses OpenMP. In every round each method runs once with
@@ -76,8 +80,10 @@ def load_santa():
         subprocess.run(command, check=True)
     lib = C.CDLL(path)
     lib.peer_check.restype = lib.peer_decode.restype = lib.peer_copy.restype = C.c_char_p
-    lib.peer_workspace_size.restype = lib.peer_copy_size.restype = C.c_size_t
-    for function in (lib.peer_check, lib.peer_decode, lib.peer_copy, lib.peer_workspace_size, lib.peer_copy_size):
+    lib.peer_prefill.restype = C.c_char_p
+    lib.peer_workspace_size.restype = lib.peer_copy_size.restype = lib.peer_prefill_workspace_size.restype = C.c_size_t
+    for function in (lib.peer_check, lib.peer_decode, lib.peer_copy, lib.peer_workspace_size, lib.peer_copy_size,
+                     lib.peer_prefill, lib.peer_prefill_workspace_size):
         function.argtypes = [C.POINTER(Case)]
     lib.peer_read.restype = C.c_uint64
     lib.peer_read.argtypes = [C.c_void_p, C.c_size_t, C.c_int64]
@@ -452,6 +458,84 @@ def report(peer, methods, effective, n, kind, layout, threads):
         print(f"?: no verdict (machine too busy: p90/p10 = {worst:.2f})")
 
 
+# ---------------------------------------------------------------------------------------------- prefill
+
+PREFILL_HEADS = 4
+
+
+def ggml_prefill(g, kind, n, q, kb, vb):
+    """(context, graph, address of the output): flash attention of n rows with a causal mask, one KV head."""
+    ctx = g.init(InitParams(1 << 20, None, True))
+
+    def tensor(t, *shape):
+        return g.new_tensor_4d(ctx, GGML_TYPE[t], *shape, *[1] * (4 - len(shape)))
+    k, v, rows, mask = tensor(kind, DIM, n, 1), tensor(kind, DIM, n, 1), tensor("f32", DIM, PREFILL_HEADS, n), \
+        tensor("f16", n, n)
+    if not g.backend_alloc_ctx_tensors(ctx, g.backend):
+        sys.exit("out of memory")
+    result = g.in_f32("flash_attn_ext", g.flash_attn_ext(ctx, g.permute(ctx, rows, 0, 2, 1, 3), k, v, mask, SCALE, 0, 0))
+    graph = g.new_graph(ctx)
+    g.set_output(result)
+    g.build_forward_expand(graph, result)
+    if not g.gallocr_alloc_graph(g.gallocr_new(g.backend_cpu_buffer_type()), graph):
+        sys.exit("out of memory")
+    hidden = np.triu(np.full((n, n), -np.inf, np.float16), 1)
+    for to, data in ((k, kb), (v, vb), (rows, q), (mask, hidden)):
+        C.memmove(g.get_data(to), data.ctypes.data, data.nbytes)
+    return ctx, graph, g.get_data(result)
+
+
+def run_prefill(lib, g, args, kind, n, rounds):
+    rng = np.random.default_rng(1)
+    q = rng.standard_normal((n, PREFILL_HEADS, DIM), np.float32)
+    k, v = (encode(lib, kind, rng.standard_normal((n, 1, DIM), np.float32)) for _ in range(2))
+    ctx, graph, theirs = ggml_prefill(g, kind, n, q, k, v)
+    out = np.empty_like(q)
+    case = Case(kind.encode(), b"HND", n, PREFILL_HEADS, 1, 0, max(args.threads), 0, 0, 7, q.ctypes.data, k.ctypes.data,
+                v.ctypes.data, out.ctypes.data)
+    workspace = np.empty(lib.peer_prefill_workspace_size(case), np.uint8)
+    case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
+
+    def ours(threads):
+        case.threads = threads
+        wrong = lib.peer_prefill(case)
+        if wrong:
+            sys.exit(wrong.decode())
+    methods = {f"{args.peer} FA": lambda threads: g.run(graph, threads), "santa dense": ours}
+    times = {(name, t): [] for name in methods for t in args.threads}
+    for r in range(-1, rounds):
+        progress(f"{n} {kind}: round {r + 1} of {rounds}")
+        for name, t in times:
+            wall, cpu = time.perf_counter(), time.process_time()
+            methods[name](t)
+            if r >= 0:
+                times[name, t].append(((time.process_time() - cpu) / t, time.perf_counter() - wall))
+    progress("")
+    got = np.ctypeslib.as_array(C.cast(theirs, C.POINTER(C.c_float)), out.shape)
+    difference = float(np.linalg.norm(got - out) / np.linalg.norm(out))
+    g.free(ctx)
+    for t in args.threads:
+        base = min(times[f"{args.peer} FA", t])[0]
+        for name in methods:
+            cpu, wall = sorted(x[0] for x in times[name, t]), min(x[1] for x in times[name, t])
+            rate = 2.0 * DIM * PREFILL_HEADS * n * (n + 1) / cpu[0] * 1e-9
+            print(f"{name:<15} {kind:<5} {n:>6} {t:>2} {1e3 * cpu[0]:>10.1f} {1e3 * cpu[len(cpu) // 2]:>9.1f} "
+                  f"{1e3 * wall:>9.1f} {rate:>8.1f} {base / cpu[0]:>6.2f} {difference:>9.1e}", flush=True)
+            yield {"n": n, "type": kind, "threads": t, "method": name, "least_cpu_ms": f"{1e3 * cpu[0]:.2f}",
+                   "median_cpu_ms": f"{1e3 * cpu[len(cpu) // 2]:.2f}", "least_wall_ms": f"{1e3 * wall:.2f}",
+                   "gflops": f"{rate:.1f}", "fa_over_method": f"{base / cpu[0]:.3f}", "difference": f"{difference:.2e}"}
+
+
+def prefill(lib, g, args):
+    print(f"# prefill: n query rows, n keys, causal, {PREFILL_HEADS} query heads, one KV head, head_dim {DIM}; ms:\n"
+          "# processor time over threads, least and median, and least wall time of interleaved rounds; GFLOP/s of the\n"
+          "# causal half; FA/x: times faster by the least; difference: of the two outputs, relative")
+    print(f"{'':<15} {'type':<5} {'n':>6} {'T':>2} {'least':>10} {'median':>9} {'wall':>9} {'GFLOP/s':>8} {'FA/x':>6} "
+          f"{'difference':>9}")
+    return [row for n in args.n or [2048, 8192] for kind in args.types or ["f16"]
+            for row in run_prefill(lib, g, args, kind, n, args.rounds or 3)]
+
+
 def cpu_name():
     try:
         with open("/proc/cpuinfo") as f:
@@ -481,6 +565,7 @@ def main():
     parser.add_argument("--rounds", type=int, help="timed rounds (default: 9)")
     parser.add_argument("--ggml", metavar="DIR", help="where libggml-base and libggml-cpu, or libggml, are")
     parser.add_argument("--peer", metavar="NAME", default="ggml", help="the peer's name in the table (default: ggml)")
+    parser.add_argument("--prefill", action="store_true", help="as many query rows as keys (default: 2048,8192, f16)")
     parser.add_argument("--probe", help=argparse.SUPPRESS)
     args = parser.parse_args()
     quick = args.quick
@@ -494,6 +579,8 @@ def main():
     print(f"# {cpu_name()}, {os.cpu_count()} processors; {args.peer} {g.version or 'without a version'}; "
           f"{datetime.date.today()}")
     print(f"# python3 {' '.join(sys.argv)}")
+    if args.prefill:
+        return write(args, prefill(lib, g, args))
     print(f"# one decode step, batch 1, {HEADS} query heads, {KV_HEADS} KV heads, head_dim {DIM}; median ms of\n"
           f"# interleaved rounds (range); /read K: time over reading K once; FA/x, off/x, dense/x: times faster than\n"
           f"# {args.peer} FA, {args.peer} -fa off, our dense, by the least times; error: median relative L2 against\n"
@@ -503,6 +590,10 @@ def main():
         for kind in args.types or (["f16", "q8_0"] if quick else ["f16", "q8_0", "bf16", "f32"]):
             for layout in args.layouts or (["NHD"] if quick else ["NHD", "HND"]):
                 rows += run_shape(lib, g, args, kind, layout, n, args.rounds or (5 if quick else 9))
+    return write(args, rows)
+
+
+def write(args, rows):
     if args.csv:
         with open(args.csv, "w", newline="") as f:
             writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")

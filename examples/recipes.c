@@ -197,7 +197,7 @@ static void draft_and_verify(void) {
 
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
-                   "Lists of keys, left padding, MLA, draft and verify: by strides, tables and calls,\n"
+                   "Lists of keys, left padding, MLA, draft and verify by strides, tables and calls,\n"
                    "each compared with a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)

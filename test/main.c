@@ -45,6 +45,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"saap-file",   suite_saap_file},
     {"tasks",       suite_tasks},
     {"budget tool", suite_budget_tool},
+    {"prefill tool", suite_prefill_tool},
     {"accuracy",    suite_accuracy},
     {"golden",      suite_golden},
     {"big",         suite_big},

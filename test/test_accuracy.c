@@ -200,6 +200,37 @@ static void routed(void) {
     tear_down();
 }
 
+static double kept_by(const char *begin, const char *alpha) {
+    char key[120];
+    snprintf(key, sizeof key, "%s%s, all layers\",\"512\",mean,", begin, alpha);
+    return atof(value_behind(key));
+}
+
+/* Table 8 on one thread and on three; what a text's prefill keeps and loses goes with alpha. */
+static void sparse(void) {
+    char arguments[1000];
+    if (!set_up()) return;
+    for (int threads = 1; threads <= 3; threads += 2) {
+        snprintf(arguments, sizeof arguments,
+                 "--tables 8 --bodies 3 --queries 1 --length 640 --threads %d --csv \"%s\"", threads,
+                 csv_path);
+        const int code = run(arguments);
+        if (!CHECK_MSG(code == 0, "exit code %d; it said: %.500s", code, said)) { tear_down(); return; }
+        CHECK(read_csv(threads == 1 ? other : said) > 10000);
+    }
+    CHECK_MSG(strcmp(said, other) == 0, "three threads give other numbers than one");
+    CHECK_NEAR(atof(value_behind("8,\"all\",\"dense\",\"-\",blocks_kept_percent,")), 100.0, 0, 0);
+    static const char *const own = "8,\"blocks kept, %, each head its own\",\"alpha ";
+    const double half = kept_by(own, "0.5"), most = kept_by(own, "0.95"),
+                 joined = kept_by("8,\"blocks kept, %, union of a group\",\"alpha ", "0.5");
+    CHECK_MSG(half < most && half < joined && most <= 100.0, "kept: %g, %g, union %g", half, most, joined);
+    CHECK(atof(value_behind("8,\"per head at 512 tokens\",\"alpha 0.9, all layers\",\"sampled\",mean,"))
+          >= 0.9);
+    CHECK(atof(value_behind("8,\"per head at 512 tokens\",\"alpha 0.5, layer 0\",\"rel.L2\",mean,"))
+          > atof(value_behind("8,\"per head at 512 tokens\",\"alpha 0.95, layer 0\",\"rel.L2\",mean,")));
+    tear_down();
+}
+
 static void refused(const char *arguments, const char *why) {
     const int code = run(arguments);
     CHECK_MSG(code == 1 && strstr(said, why), "%s: exit code %d, no '%s'; it said: %.300s", arguments, code,
@@ -375,12 +406,14 @@ static void no_popen(void) { SKIP("needs popen"); }
 #define tables   no_popen
 #define refusals no_popen
 #define routed   no_popen
+#define sparse   no_popen
 #define dumps    no_popen
 #endif
 
 const test_case suite_accuracy[] = {
     {"all tables, on one thread and on three", tables},
     {"keys in buckets, on one thread and on three", routed},
+    {"sparse prefill, on one thread and on three", sparse},
     {"wrong files and options", refusals},
     {"dumps of queries and keys", dumps},
     {0, 0}

@@ -888,6 +888,7 @@ static void mutate(problem *x, test_rng *r) {
             break;
         case 9:
             if (one_in(r, 2)) a->causal = enumerator;
+            else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
             else a->std_error = (float *)address(R_LSE);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;
