@@ -21,6 +21,7 @@ typedef struct tuner {
     int64_t n, heads, kv_heads, dim;
     float  *q, *k, *v;          /* [layers, n, heads or kv_heads, dim] */
     float  *dense, *got;        /* [n, heads, dim] */
+    santa_sample_audit *audit;  /* [heads] */
     int32_t dense_range, dense_layer;    /* what dense is of, or -1 */
     int     last_is_dense;      /* a model: of its last layer only keys and values are wanted */
 } tuner;
@@ -63,7 +64,8 @@ static double attend(const tuner *t, int32_t range, int32_t layer, const santa_o
     return status == SANTA_OK ? best : -1.0;
 }
 
-/* prefill_measure. The loss is the error of a row's output against dense, relative, mean over rows. */
+/* prefill_measure. The loss is the error of a row's output against dense, relative, mean over rows. What
+   runs dense after all is no choice, however fast it was this time. */
 static int measure(void *user, int32_t range, int32_t layer, const santa_options *o, double *seconds,
                    double *loss) {
     tuner *t = (tuner *)user;
@@ -77,7 +79,12 @@ static int measure(void *user, int32_t range, int32_t layer, const santa_options
         t->dense_layer = layer;
     }
     if (o->method != SANTA_DENSE) {
-        *seconds = attend(t, range, layer, o, t->got);
+        santa_options audited = *o;
+        int sparse_heads = 0;
+        audited.sample_attention.audit = t->audit;
+        *seconds = attend(t, range, layer, &audited, t->got);
+        for (int64_t h = 0; h < t->heads; h++) sparse_heads += !t->audit[h].is_dense;
+        if (*seconds >= 0.0 && sparse_heads == 0) *seconds = 1e9;
         for (int64_t i = 0; i < n; i++)
             *loss += santa_relative_l2(t->got + i * width, t->dense + i * width, width) / (double)n;
     }
@@ -93,8 +100,9 @@ static int make_room(tuner *t) {
     t->v = (float *)malloc(all * (size_t)t->kv_heads * sizeof *t->v);
     t->dense = (float *)malloc(rows * (size_t)t->heads * sizeof *t->dense);
     t->got = (float *)malloc(rows * (size_t)t->heads * sizeof *t->got);
+    t->audit = (santa_sample_audit *)malloc((size_t)t->heads * sizeof *t->audit);
     t->dense_range = t->dense_layer = -1;
-    return t->q && t->k && t->v && t->dense && t->got ? 0 : -1;
+    return t->audit && t->q && t->k && t->v && t->dense && t->got ? 0 : -1;
 }
 
 static float uniform(uint64_t *state) { return (float)llama_uniform(state) * 2.0f - 1.0f; }
@@ -298,5 +306,6 @@ int main(int argc, char **argv) {
     free(t.v);
     free(t.dense);
     free(t.got);
+    free(t.audit);
     return status == 0 ? 0 : 1;
 }

@@ -23,6 +23,7 @@
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
        FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
+       PROBE_PREFILLS = 15,                                  /* that table 8's look at a prefill takes, about */
        ENOUGH_BODIES = 8 };                                 /* fewer say too little for an interval */
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
@@ -1302,6 +1303,7 @@ static int run_sparse(run *r, body *b, int64_t number, llama_error *e) {
     double seconds, kept;
     b->s.tap = NULL;
     if (llama_state_chunk(&b->s, r->text.length, e) != 0 || probe_sparse(b, r, number, e) != 0) return -1;
+    progress(r, PROBE_PREFILLS * steps_of_prefill(r), 0.0);
     for (int i = 0; i < r->variant_count && !r->failed; i++) {
         const variant *v = &r->variants[i];
         if (i > 0 && !v->sparse) continue;
@@ -1868,7 +1870,7 @@ static int evaluate(run *r, llama_error *e) {
     for (int t = 0; t < TASKS_COUNT; t++) steps += length[t] * r->queries_of[t] * r->variant_count;
     double prefills = 1.0;
     for (int i = 0; i < r->variant_count; i++) prefills += r->variants[i].sparse;
-    if (r->c.tables & 1u << 7) prefills += 15.0;            /* the look at all alphas and lengths, about */
+    if (r->c.tables & 1u << 7) prefills += 1.0 + PROBE_PREFILLS;
     r->all = (double)r->c.bodies * (steps + prefills * steps_of_prefill(r));
     r->start = llama_seconds();
     parallel(r, r->c.bodies, body_task, r);
