@@ -6715,9 +6715,9 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     }
     if (santa__is_prefill(p)) {
         santa__plan row;
-        if (santa__mul((uint64_t)p->group, santa__add(santa__add((uint64_t)p->capacity, (uint64_t)p->head_dim),
-                                                      (uint64_t)p->head_dim_v))
-            > ((uint64_t)1 << 50))
+        const uint64_t dims = santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v),
+                       sizes = santa__add((uint64_t)p->capacity, dims);
+        if (santa__mul((uint64_t)p->group, sizes) > ((uint64_t)1 << 50))
             return SANTA_ERR_OVERFLOW;
         santa__plan_row(&row, p);
         santa__plan_prefill(plan, p);
@@ -9632,7 +9632,7 @@ SANTA__TARGET static int SANTA__ISA(panel_mass)(float *s, float *m, float *keep,
         for (i = 0; i < SANTA_BLOCK; i++) {
             const SANTA__V x = SANTA__ISA(vget)(s + i * SANTA__PANEL + v);
             bad |= SANTA__ISA(vbad)(x);
-            top = SANTA__ISA(vmax)(top, x);
+            top = SANTA__ISA(vmax)(x, top);            /* a NaN leaves top, but on NEON */
         }
         for (i = 0; i < SANTA_BLOCK; i++) {
             float *at = s + i * SANTA__PANEL + v;

@@ -253,6 +253,7 @@ static int64_t matches_model(call *c, const char *what) {
         const int64_t b = item / s->kv_heads, n = ref_len(&c->p, b);
         group g;
         double kept = 0.0, cost = 0.0, margin = 1.0;
+        memset(&g, 0, sizeof g);
         g.heads = size;
         for (int64_t x = 0; x < size; x++) {
             g.m[x] = model_make(&c->p, &c->o, b, item % s->kv_heads * size + x);
