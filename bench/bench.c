@@ -935,8 +935,10 @@ static void end_csv(void) {
 static void run_prefill(void) {
     printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, tiles of %s in registers,\n"
            "# operands in the first cache, each thread its own. Times: processor time over threads, the\n"
-           "# least of turns that all rows of a cell take; wall: elapsed, the least. GFLOP/s of dense: 4 d\n"
-           "# operations for each query and key that it sees. sparse: SampleAttention, defaults, all stages,\n"
+           "# least of turns that all rows of a cell take; wall: elapsed, the least. "
+           "GFLOP/s of dense: 4 d\n"
+           "# operations for each query and key that it sees. sparse: "
+           "SampleAttention, defaults, all stages,\n"
            "# on heads with planted columns and a slash; dense/x: dense over its time; kept, cost, mass:\n"
            "# santa_sample_audit, means over heads.\n",
            product_of(set.isa->isa).name);

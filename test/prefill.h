@@ -74,7 +74,8 @@ static inline double pf_row(const ref_problem *p, const pf_mask *m, int64_t b, i
     double total = max > -REF_INF ? exp(sink - max) : 0.0;
     for (int64_t j = r.begin; j < r.end; j++) {
         if (scores[j] == -REF_INF) continue;
-        const double w = exp(scores[j] - max), *v = p->v + ((b * s->len + j) * s->kv_heads + kv) * s->head_dim_v;
+        const double w = exp(scores[j] - max),
+                     *v = p->v + ((b * s->len + j) * s->kv_heads + kv) * s->head_dim_v;
         total += w;
         for (int64_t c = 0; c < s->head_dim_v; c++) out[c] += w * v[c];
     }
@@ -120,7 +121,8 @@ static inline pf_bits pf_take(const ref_problem *p) {
     float *at = r.number;
     for (int64_t x = 0; x < rows; x++) {
         for (int64_t c = 0; c < s->head_dim_v; c++)
-            *at++ = (float)ref_get(&p->a.out, x / s->heads / s->q_len, x / s->heads % s->q_len, x % s->heads, c);
+            *at++ = (float)ref_get(&p->a.out, x / s->heads / s->q_len, x / s->heads % s->q_len,
+                                   x % s->heads, c);
         *at++ = p->lse[x];
     }
     return r;
@@ -154,7 +156,8 @@ static inline int pf_same(const pf_bits *a, int64_t from, const pf_bits *b, int6
     int64_t i = 0;
     while (i < count && !memcmp(a->number + from + i, b->number + at + i, sizeof(float))) i++;
     return CHECK_MSG(i == count, "%s: number %d is %.9g, was %.9g", what, (int)i,
-                     i < count ? (double)b->number[at + i] : 0.0, i < count ? (double)a->number[from + i] : 0.0);
+                     i < count ? (double)b->number[at + i] : 0.0,
+                     i < count ? (double)a->number[from + i] : 0.0);
 }
 static inline int pf_same_all(const pf_bits *a, const pf_bits *b, const char *what) {
     return CHECK_INT(a->count, b->count) && pf_same(a, 0, b, 0, a->count, what);

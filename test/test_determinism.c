@@ -452,7 +452,8 @@ static void shared_keys(void) {
                 const unsigned traits = santa_method_traits(o.method);
                 const int token_major =
                     s.layout == REF_NHD && kv > 1 &&
-                    (!(traits & (SANTA_EXACT | SANTA_SPARSE)) || (s.window ? s.window : length) >= 2048 * threads);
+                    (!(traits & (SANTA_EXACT | SANTA_SPARSE)) ||
+                     (s.window ? s.window : length) >= 2048 * threads);
                 const int share =
                     (2 * threads > batch * kv || (token_major && !(traits & SANTA_ROUTES))) && length > 1024
                     && (!(traits & SANTA_ADAPTS) || (traits & SANTA_ROUTES));

@@ -715,7 +715,8 @@ static void vattention_options(void) {
 
 static void sparse_options(void) {
     static const double bad[] = {-0.5, 1.0000001, 2.0, -1.0000001, -1e300};
-    static const int64_t chunks[] = {-1, 65, INT64_MAX, INT64_MIN}, blocks[] = {-64, 1, 32, 63, 65, 127, 129, 256};
+    static const int64_t chunks[] = {-1, 65, INT64_MAX, INT64_MIN},
+                         blocks[] = {-64, 1, 32, 63, 65, 127, 129, 256};
     static const int32_t context[BATCH] = {120, 130};
     static uint8_t mask[256];
     int64_t q_blocks, k_blocks;
@@ -1466,8 +1467,8 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps, budgets,
-        measures
+        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
+        steps, budgets, measures
     };
     if (!produced[SANTA_OK])
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();

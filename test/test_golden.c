@@ -327,7 +327,8 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     int64_t q_blocks = 0, k_blocks = 0;
     if (santa_method_traits(o.method) & SANTA_SPARSE) {
         CHECK_STATUS(santa_mask_shape(&p.a, &o, &q_blocks, &k_blocks), SANTA_OK);
-        o.sample_attention.mask_out = mask = (uint8_t *)test_alloc((size_t)(s.batch * s.heads * q_blocks * k_blocks));
+        o.sample_attention.mask_out = mask =
+            (uint8_t *)test_alloc((size_t)(s.batch * s.heads * q_blocks * k_blocks));
         o.sample_attention.audit = sampled =
             (santa_sample_audit *)test_alloc((size_t)(s.batch * s.heads) * sizeof *sampled);
         o.sample_attention.row_mass = mass = ref_floats(rows);

@@ -744,7 +744,8 @@ static void step_workspaces_to_the_byte(void) {
 /* Without causal, the first row of a window of w keys sees q_len - 1 keys more than w. */
 static void workspace_of_a_window(void) {
     for (int m = 0; m < METHODS; m++)
-        for (int causal = santa_method_traits((santa_method)m) & SANTA_SPARSE ? 1 : 0; causal < 2; causal++) {
+        for (int causal = santa_method_traits((santa_method)m) & SANTA_SPARSE ? 1 : 0; causal < 2;
+             causal++) {
             problem p = small_problem();
             p.capacity = p.len[0] = 1024;
             p.q_len    = 300;

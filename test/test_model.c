@@ -489,7 +489,7 @@ static void sparse_prefill(void) {
     options.block = 64;
     options.upto[0] = 350;
     for (int i = 0; i < LAYERS; i++) {
-        options.setting[0][i].chunks = i > 0;              /* the last layer has no attention in a prefill */
+        options.setting[0][i].chunks = i > 0; /* the last layer has no attention in a prefill */
         options.setting[0][i].alpha_columns = options.setting[0][i].alpha_slashes = 0.01;
     }
     CHECK(prefill_options_save(buckets_path, &options, why, sizeof why) == 0);

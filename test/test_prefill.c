@@ -47,7 +47,8 @@ static int matches(const ref_spec *spec, const char *what, double abs_tol) {
         const santa_options o = dense(isa);
         santa_stats stats;
         pf_poison(&p);
-        good = ref_run(&p, &o, &stats) && pf_compare(&p, NULL, isa == SANTA_ISA_SCALAR ? 1 : 3, what, abs_tol) &&
+        good = ref_run(&p, &o, &stats) &&
+               pf_compare(&p, NULL, isa == SANTA_ISA_SCALAR ? 1 : 3, what, abs_tol) &&
                counts_are_right(&p, &stats);
         for (int64_t x = 0; x < spec->batch * spec->q_len * spec->heads; x++)
             good = good && CHECK(p.std_error[x] == 0.0f);
@@ -67,7 +68,8 @@ static void types(void) {
         s.q_type     = (santa_dtype)(mix / 25 % 3);
         s.out_type   = (santa_dtype)(mix / 75);
         s.head_dim_v = 64;
-        snprintf(what, sizeof what, "types q %d k %d v %d out %d", s.q_type, s.k_type, s.v_type, s.out_type);
+        snprintf(what, sizeof what, "types q %d k %d v %d out %d", s.q_type, s.k_type, s.v_type,
+                 s.out_type);
         if (!matches(&s, what, 2e-5)) return;
     }
 }
@@ -110,7 +112,8 @@ static void lengths(void) {
             ref_spec s = spec_of(3, 1, rows[i], lens[k], 5);
             s.causal = (i + k) % 3 != 0;
             if (test_quick && (i + k) % 4) continue;
-            snprintf(what, sizeof what, "%d rows, %d keys, causal %d", (int)rows[i], (int)lens[k], s.causal);
+            snprintf(what, sizeof what, "%d rows, %d keys, causal %d", (int)rows[i], (int)lens[k],
+                     s.causal);
             if (!matches(&s, what, 2e-5)) return;
             if (k % 3) continue;
             s.batch  = 6;
@@ -222,7 +225,8 @@ static shape shape_of(int i) {
     switch (i) {
         case 0: break;
         case 1: x.s.window = 100; x.s.alibi = x.s.sinks = 1; x.s.head_dim = 33; break;
-        case 2: x.s.k_type = x.s.v_type = SANTA_BF16; x.s.heads = 8; x.s.head_dim_v = 65; x.s.soft_cap = 5.0f; break;
+        case 2: x.s.k_type = x.s.v_type = SANTA_BF16; x.s.heads = 8; x.s.head_dim_v = 65;
+                x.s.soft_cap = 5.0f; break;
         case 3: x.s.heads = x.s.kv_heads = 3; x.s.q_len = 300; x.s.k_type = SANTA_E4M3; break;
         case 4: x.s.heads = 40; x.s.kv_heads = 1; x.s.q_len = 40; x.s.causal = 0; x.s.window = 90; break;
         default: x.s.head_dim = 32; x.s.k_type = x.s.v_type = SANTA_Q8_0; x.s.head_dim_v = 32; break;
@@ -392,7 +396,8 @@ static void cut_prompts(void) {
             for (int c = 0; c < 5; c++) {                     /* the last turn: rows one by one */
                 pf_poison(&p);
                 for (int k = 0; k < (c < 4 ? 5 : 20); k++) {
-                    const int64_t from = c < 4 ? cuts[c][k] : 11 * k, to = c < 4 ? cuts[c][k + 1] : from + 1;
+                    const int64_t from = c < 4 ? cuts[c][k] : 11 * k,
+                                  to = c < 4 ? cuts[c][k + 1] : from + 1;
                     santa_attention a = all;
                     a.q.shape[1] = a.out.shape[1] = to - from;
                     a.q.data   = (char *)all.q.data + ref_bytes(s.q_type, from * all.q.stride[1]);
@@ -405,7 +410,8 @@ static void cut_prompts(void) {
                     CHECK_STATUS(santa_decode(&a, &o, w, bytes, NULL), SANTA_OK);
                     free(w);
                     const pf_bits got = pf_take(&p);
-                    if (c < 4) pf_same(&got, from * row, &whole, from * row, (to - from) * row, "a part of a prompt");
+                    if (c < 4) pf_same(&got, from * row, &whole, from * row, (to - from) * row,
+                                       "a part of a prompt");
                     else differ += memcmp(got.number + from * row, whole.number + from * row,
                                           (size_t)row * sizeof(float)) != 0;
                     free(got.number);
@@ -441,7 +447,8 @@ static void spoiled_rows(void) {
                 ref_problem p;
                 s.window = value == 1 ? 60 : 0;
                 ref_build(&p, &s);
-                for (int64_t i = 0; i < 90 * 6; i++) p.q[i * 24 + 5] = 0.5;   /* no product is 0 times inf */
+                for (int64_t i = 0; i < 90 * 6; i++)
+                    p.q[i * 24 + 5] = 0.5;                    /* no product is 0 times inf */
                 ref_write(&p);
                 const santa_options o = dense(isa);
                 const pf_bits clean = pf_run(&p, &o);
@@ -468,11 +475,12 @@ static void spoiled_rows(void) {
                         CHECK(value == 0 ? test_is_nan(x) : !(fabsf(x) < 1e30f));
                         CHECK(got.number[r * 25 + 24] == clean.number[r * 25 + 24]);
                         for (int c = 0; c < 24; c++)
-                            CHECK(c == 5 || fabsf(got.number[r * 25 + c] - clean.number[r * 25 + c]) < 1e-5f);
+                            CHECK(c == 5 ||
+                                  fabsf(got.number[r * 25 + c] - clean.number[r * 25 + c]) < 1e-5f);
                     } else if (kind == 0 && value == 2) {     /* a score of -inf is no key */
                         CHECK(!any);
-                    } else if (!CHECK_MSG(all, "kind %d, value %d: row %d, head %d of %s", kind, value, (int)i,
-                                          (int)h, santa_isa_name(isa))) {
+                    } else if (!CHECK_MSG(all, "kind %d, value %d: row %d, head %d of %s", kind, value,
+                                          (int)i, (int)h, santa_isa_name(isa))) {
                         break;
                     }
                 }
@@ -492,7 +500,8 @@ static void rows_without_keys(void) {
             s.ragged = 1;
             s.sinks  = sinks;
             ref_build(&p, &s);
-            for (int64_t j = 0; j < 60; j++) p.k[(3 * 60 + j) * 2 * 16] = -REF_INF;    /* sequence 3, KV head 0 */
+            for (int64_t j = 0; j < 60; j++)
+                p.k[(3 * 60 + j) * 2 * 16] = -REF_INF;        /* sequence 3, KV head 0 */
             for (int64_t i = 0; i < 6 * 150 * 4; i++) p.q[i * 16] = 1.0;
             ref_write(&p);
             const santa_options o = dense(isa);
@@ -507,7 +516,8 @@ static void rows_without_keys(void) {
         }
 }
 
-/* santa_scores of a call with many rows needs no more workspace than the call, and gives what one row has. */
+/* santa_scores of a call with many rows needs no more workspace than the call, and gives
+   what one row has. */
 static void scores_of_a_row(void) {
     ref_spec s = spec_of(6, 2, 70, 300, 24);
     ref_problem p;

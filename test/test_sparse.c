@@ -39,14 +39,16 @@ static void slices(const ref_problem *p, int64_t b, const santa_sample_attention
         const int64_t start = position + m->first_row;
         int64_t to = start + m->rows * (c + 1) / chunks;
         if (c < chunks - 1) to -= to % m->block;
-        for (int64_t at = ref_max(to - m->block, start); at < to; at++) m->row[m->sampled++] = at - position;
+        for (int64_t at = ref_max(to - m->block, start); at < to; at++)
+            m->row[m->sampled++] = at - position;
     }
     if (m->rows / chunks < m->block)
         for (int64_t i = m->first_row; i < q_len; i++) m->row[m->sampled++] = i;
 }
 
-/* The fewest blocks that hold alpha of the mass: the largest ones, ties to the lower number. Returns how far
-   from alpha the sum is with and without the last one, and how close the last one is to the next. */
+/* The fewest blocks that hold alpha of the mass: the largest ones, ties to the lower number.
+   Returns how far from alpha the sum is with and without the last one, and how close the last
+   one is to the next. */
 static double fewest(const double *mass, int64_t n, double alpha, uint8_t *set) {
     double total = 0.0, held = 0.0, margin = 1.0, last = 0.0;
     for (int64_t i = 0; i < n; i++) total += mass[i];
@@ -285,8 +287,8 @@ static int64_t matches_model(call *c, const char *what) {
             good &= CHECK_NEAR(a->cost, cost, 1e-9, 0.0);
             if (m->sampled) {
                 const double least = fmax(o->alpha_columns, o->alpha_slashes);
-                good &= CHECK_MSG(a->sampled_mass >= (least > 0.0 ? least : 0.0) - 1e-6, "%s: %g kept of alpha %g",
-                                  what, a->sampled_mass, least);
+                good &= CHECK_MSG(a->sampled_mass >= (least > 0.0 ? least : 0.0) - 1e-6,
+                                  "%s: %g kept of alpha %g", what, a->sampled_mass, least);
             }
             if (margin > 1e-5) {
                 const int64_t worst = (m->sampled + 99) / 100;
@@ -295,7 +297,8 @@ static int64_t matches_model(call *c, const char *what) {
                 qsort(each, (size_t)m->sampled, sizeof *each, ref_compare_doubles);
                 for (int64_t r = 0; r < worst; r++) low += each[r];
                 good &= CHECK_INT(a->columns, columns) & CHECK_INT(a->slashes, slashes) &
-                        CHECK_NEAR(a->sampled_mass, m->sampled ? mean / (double)m->sampled : 1.0, 1e-5, 0.0) &
+                        CHECK_NEAR(a->sampled_mass, m->sampled ? mean / (double)m->sampled : 1.0, 1e-5,
+                                   0.0) &
                         CHECK_NEAR(a->sampled_low, m->sampled ? low / (double)worst : 1.0, 1e-5, 0.0) &
                         CHECK_INT(a->is_dense, dense) &
                         CHECK_NEAR(a->kept_share, dense ? 1.0
@@ -307,8 +310,8 @@ static int64_t matches_model(call *c, const char *what) {
                         const int want = kb <= qb && (dense || (o->per_head ? takes(m, qb, kb)
                                                                             : group_takes(&g, qb, kb)));
                         good = CHECK_MSG(reads(c, b, h, i, kb) == want,
-                                         "%s: head %d, row %d of %d, %d keys, block %d: reads %d", what, (int)h,
-                                         (int)i, (int)s->q_len, (int)n, (int)kb, !want);
+                                         "%s: head %d, row %d of %d, %d keys, block %d: reads %d", what,
+                                         (int)h, (int)i, (int)s->q_len, (int)n, (int)kb, !want);
                     }
             }
             free(each);
@@ -324,7 +327,8 @@ static void against_the_model(void) {
     int64_t clear = 0, all = 0;
     for (int turn = 0; turn < (test_quick ? 20 : 60); turn++) {
         const int64_t heads[6] = {1, 3, 4, 9, 8, 6}, kv[6] = {1, 1, 2, 1, 1, 2};
-        ref_spec s = spec_of(heads[turn % 6], kv[turn % 6], shape[turn % 10][0], shape[turn % 10][1], 4 + turn % 9);
+        ref_spec s = spec_of(heads[turn % 6], kv[turn % 6], shape[turn % 10][0], shape[turn % 10][1],
+                             4 + turn % 9);
         call c;
         char what[64];
         int32_t padding[4];
@@ -339,7 +343,8 @@ static void against_the_model(void) {
         s.page_size = turn % 4 == 1 ? 1 + 5 * (turn % 9) : 0;
         s.k_type    = s.v_type = (santa_dtype)(turn % 4);
         call_make(&c, &s);
-        for (int b = 0; b < 4; b++) padding[b] = (int32_t)(ref_len(&c.p, ref_min(b, s.batch - 1)) * (b + turn % 3) / 5);
+        for (int b = 0; b < 4; b++)
+            padding[b] = (int32_t)(ref_len(&c.p, ref_min(b, s.batch - 1)) * (b + turn % 3) / 5);
         if (turn % 6 >= 4) c.p.a.kv_start = padding;
         santa_sample_attention_options *o = &c.o.sample_attention;
         o->alpha_columns = turn % 11 == 5 ? (double)SANTA_NONE : 0.3 + 0.06 * (turn % 11);
@@ -548,7 +553,8 @@ static void unsampled_key_is_lost(void) {
 
 static void given_masks(void) {
     for (int turn = 0; turn < (test_quick ? 8 : 24); turn++) {
-        ref_spec s = spec_of(turn % 3 ? 6 : 5, turn % 3 ? 2 : 1, 1 + turn * 37 % 190, 40 + turn * 53 % 300, 12);
+        ref_spec s = spec_of(turn % 3 ? 6 : 5, turn % 3 ? 2 : 1, 1 + turn * 37 % 190,
+                             40 + turn * 53 % 300, 12);
         call c;
         int32_t context[3];
         char what[64];
@@ -567,8 +573,10 @@ static void given_masks(void) {
         CHECK_STATUS(santa_mask_shape(&c.p.a, &c.o, &c.q_blocks, &c.k_blocks), SANTA_OK);
         const int64_t bytes = c.heads * c.q_blocks * c.k_blocks;
         uint8_t *mask = (uint8_t *)test_alloc((size_t)bytes);
-        for (int64_t i = 0; i < bytes; i++) mask[i] = test_below(&r, 3) ? 0 : (uint8_t)(1 + test_below(&r, 255));
-        for (int64_t i = 0; i < bytes; i += c.k_blocks) if (i / c.k_blocks % 4 == 1) memset(mask + i, 0, (size_t)c.k_blocks);
+        for (int64_t i = 0; i < bytes; i++)
+            mask[i] = test_below(&r, 3) ? 0 : (uint8_t)(1 + test_below(&r, 255));
+        for (int64_t i = 0; i < bytes; i += c.k_blocks)
+            if (i / c.k_blocks % 4 == 1) memset(mask + i, 0, (size_t)c.k_blocks);
         c.o.sample_attention.mask = mask;
         snprintf(what, sizeof what, "given mask %d", turn);
         if (call_run(&c) && matches_mask(&c, what, 3e-5)) {
@@ -713,7 +721,8 @@ static void nan_outside_of_the_mask(void) {
                 if (x / 3 >= 130 && reads(&c, 0, x % 3, x / 3, 2)) {
                     spoiled++;
                     CHECK(test_is_nan(after.number[x * 17 + 3]));
-                    if (of_k) CHECK(test_is_nan(after.number[x * 17 + 16]) && test_is_nan(after.number[x * 17]));
+                    if (of_k) CHECK(test_is_nan(after.number[x * 17 + 16]) &&
+                                    test_is_nan(after.number[x * 17]));
                 } else {
                     clean++;
                     if (!pf_same(&after, x * 17, &before, x * 17, 17, "a row that does not read it")) break;
@@ -739,7 +748,8 @@ static void nan_among_the_sampled(void) {
         c.o.sample_attention.per_head = kind % 2;
         for (int64_t i = 0; i < 300 * 4; i++) c.p.q[i * 16 + 3] = 0.5;
         if (kind < 2) c.p.k[(130 * 2 + 1) * 16 + 3] = kind ? REF_INF : (double)test_nan();
-        else c.p.q[((kind == 2 ? 290 : 60) * 4 + 2) * 16 + 3] = (double)test_nan(); /* a sampled row; another */
+        else c.p.q[((kind == 2 ? 290 : 60) * 4 + 2) * 16 + 3] =
+                 (double)test_nan();                          /* a sampled row; another */
         ref_write(&c.p);
         if (call_run(&c)) {
             const pf_bits got = pf_take(&c.p);
@@ -754,8 +764,8 @@ static void nan_among_the_sampled(void) {
                 for (int64_t i = 0; i < 300; i++) {
                     const int sees = kind < 2 ? h >= 2 && i >= 130 : h == 2 && i == (kind == 2 ? 290 : 60);
                     const float x = got.number[(i * 4 + h) * 17 + 5];
-                    if (!CHECK_MSG(test_is_nan(x) == sees, "kind %d, head %d, row %d: %g", kind, (int)h, (int)i,
-                                   (double)x)) break;
+                    if (!CHECK_MSG(test_is_nan(x) == sees, "kind %d, head %d, row %d: %g", kind, (int)h,
+                                   (int)i, (double)x)) break;
                     CHECK_INT(test_is_nan(c.row_mass[i * 4 + h]), sees);
                 }
             }
@@ -802,7 +812,8 @@ static void few_rows(void) {
     ref_problem p;
     s.causal = 0;
     ref_build(&p, &s);
-    const santa_options sparse = ref_options(SANTA_SAMPLE_ATTENTION, 0, 0), dense = ref_options(SANTA_DENSE, 0, 0);
+    const santa_options sparse = ref_options(SANTA_SAMPLE_ATTENTION, 0, 0),
+                        dense = ref_options(SANTA_DENSE, 0, 0);
     const pf_bits got = pf_run(&p, &sparse), want = pf_run(&p, &dense);
     pf_same_all(&got, &want, "31 rows");
     CHECK_INT(got.stats.dense_rows, 4 * 31);
@@ -855,7 +866,8 @@ static void counts(void) {
             CHECK_INT(c.stats.k_rows_read, read[1] + sampled);
             CHECK_INT(c.stats.k_features_read, (read[1] + sampled) * 16);
             CHECK(read[0] < all);
-            if (!c.o.sample_attention.row_mass) CHECK(c.audit[0].cra == SANTA_NONE && c.audit[0].low_mass == SANTA_NONE);
+            if (!c.o.sample_attention.row_mass)
+                CHECK(c.audit[0].cra == SANTA_NONE && c.audit[0].low_mass == SANTA_NONE);
             free(m.row);
         }
         call_free(&c);
@@ -871,7 +883,9 @@ static call shape_call(int i, int64_t first, int64_t batch) {
     s.ragged = 1;
     s.first_sequence = first;
     s.gain   = 8.0;
-    if (i == 1) { s.window = 120; s.sinks = s.alibi = 1; s.k_type = s.v_type = SANTA_BF16; s.head_dim = 33; }
+    if (i == 1) {
+        s.window = 120; s.sinks = s.alibi = 1; s.k_type = s.v_type = SANTA_BF16; s.head_dim = 33;
+    }
     call_make(&c, &s);
     few_blocks(&c.o, i == 1);
     if (i) *(i == 1 ? &c.o.sample_attention.alpha_slashes : &c.o.sample_attention.alpha_columns) = 0.02;
@@ -888,13 +902,16 @@ static int same_call(const call *part, const pf_bits *a, const call *whole, cons
     const ref_spec *s = &part->p.spec;
     const int64_t heads = part->heads, at = h0 / s->heads * s->q_len * s->heads;
     int good = pf_same(a, 0, b, at * (s->head_dim_v + 1), a->count, what);
-    good &= CHECK_MSG(!memcmp(part->audit, whole->audit + h0, (size_t)heads * sizeof *part->audit), "%s: audit", what);
-    good &= CHECK_MSG(!memcmp(part->row_mass, whole->row_mass + at, (size_t)(heads * s->q_len) * sizeof(float)),
+    good &= CHECK_MSG(!memcmp(part->audit, whole->audit + h0, (size_t)heads * sizeof *part->audit),
+                      "%s: audit", what);
+    good &= CHECK_MSG(!memcmp(part->row_mass, whole->row_mass + at,
+                              (size_t)(heads * s->q_len) * sizeof(float)),
                       "%s: row_mass", what);
     const int64_t k_blocks = ref_min(part->k_blocks, whole->k_blocks);
     for (int64_t i = 0; i < heads * part->q_blocks && good; i++)
         good &= CHECK_MSG(!memcmp(part->mask + i * part->k_blocks,
-                                  whole->mask + (h0 * part->q_blocks + i) * whole->k_blocks, (size_t)k_blocks),
+                                  whole->mask + (h0 * part->q_blocks + i) * whole->k_blocks,
+                                  (size_t)k_blocks),
                           "%s: mask", what);
     return good;
 }
@@ -906,7 +923,8 @@ static void same_bits(void) {
         const pf_bits bits = pf_take(&want.p);
         const ref_spec s = want.p.spec;
         int64_t sparse = 0;
-        for (int64_t h = 0; h < want.heads; h++) sparse += !want.audit[h].is_dense && want.audit[h].kept_share < 1.0;
+        for (int64_t h = 0; h < want.heads; h++)
+            sparse += !want.audit[h].is_dense && want.audit[h].kept_share < 1.0;
         CHECK_MSG(sparse > 0, "shape %d has nothing sparse", i);
         call got = shape_call(i, 0, 6);
         for (int64_t threads = 2; threads < 12; threads += test_quick ? 5 : 3) {
@@ -919,7 +937,8 @@ static void same_bits(void) {
             free(x.number);
         }
         got.o.num_threads = 0;
-        memset(got.audit, 0, (size_t)got.heads * sizeof *got.audit);           /* items, into the same arrays */
+        memset(got.audit, 0,
+               (size_t)got.heads * sizeof *got.audit);        /* items, into the same arrays */
         pf_poison(&got.p);
         memset(got.mask, 0xee, (size_t)(got.heads * got.q_blocks * got.k_blocks));
         santa_stats sum;

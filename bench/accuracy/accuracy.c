@@ -23,8 +23,8 @@
 enum { TABLES = 8, MAX_THREADS = 256, MAX_VARIANTS = 512, MAX_ROUTERS = 2, MAX_BUCKETS = 1024,
        SENSITIVITY_SAMPLES = 64, SEARCH_BODIES = 8, SEARCH_QUESTIONS = 16, COVERAGE_DRAWS = 2,
        FLASH_DRAWS = 8, TILE = 256, TILE_SAMPLES = 512,
-       PROBE_PREFILLS = 15,                                  /* that table 8's look at a prefill takes, about */
-       ENOUGH_BODIES = 8 };                                 /* fewer say too little for an interval */
+       PROBE_PREFILLS = 15,              /* that table 8's look at a prefill takes, about */
+       ENOUGH_BODIES = 8 };              /* fewer say too little for an interval */
 
 static const int64_t budgets[] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048 };
 static const int64_t variance_budgets[] = { 16, 32, 64, 128, 256, 512, 1024 };
@@ -1730,15 +1730,19 @@ static int report(const run *r, FILE *csv) {
     if (r->c.tables & 1u << 7)
         printf("Table 8: the text's prefill is sparse in all layers, or in all but the first (2 slices,\n"
                "blocks of 64, alpha of columns and slashes, the union of a group's heads if not per head;\n"
-               "no head runs dense but with defaults); what follows is exact. kept: blocks of keys read in\n"
+               "no head runs dense but with defaults); what follows is exact. "
+               "kept: blocks of keys read in\n"
                "the sparse layers; seconds: of a prefill, processor time. On the inputs of the dense\n"
                "prefill, means over heads: share of the softmax that sampled and all rows keep, of the\n"
                "worst 1 %% and of the worst row (CRA); error of the rows' outputs.\n");
     if (r->c.tables & 1u << 6)
         printf("Table 7: cl.: classifier, i.p.: q . centroid, with so many buckets; whole: l buckets as\n"
-               "published (window 512, 1 sink); drawn: so many keys for a group (window 64, 4 sinks); both: l\n"
-               "buckets, and keys of the others drawn; w: window, u: uniform share, s: sinks. Bytes: K, V, a\n"
-               "copy, 4 of the index for a key, the router's weights once a step and KV head, %% of K and V\n"
+               "published (window 512, 1 sink); drawn: so many keys for a group (window 64, 4 sinks); "
+               "both: l\n"
+               "buckets, and keys of the others drawn; w: window, u: uniform share, s: sinks. "
+               "Bytes: K, V, a\n"
+               "copy, 4 of the index for a key, the router's weights once a step and KV head, "
+               "%% of K and V\n"
                "in 16 bits; select: far keys read, %%; mass: share of the softmax in the keys read, %%.\n");
     return 0;
 }

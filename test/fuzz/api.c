@@ -134,7 +134,8 @@ typedef struct api_exact {
 } api_exact;
 
 /* Whether a row reads a key: by the mask that the call gave back. */
-static int api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t first, int64_t position, int64_t j) {
+static int api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t first, int64_t position,
+                     int64_t j) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
     const int64_t block = x->block_size ? x->block_size : 64;
     int64_t q_blocks, k_blocks;
@@ -289,7 +290,9 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
             keys += (end - begin) * s->kv_heads;
         }
     return CHECK_INT(x->keys, keys) & CHECK_INT(x->rows, s->batch * s->q_len * s->kv_heads * s->group) &
-           CHECK(x->k_rows_read >= 0 && x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1 : s->o.method == SANTA_SAMPLE_ATTENTION ? 2 : 1)) &
+           CHECK(x->k_rows_read >= 0 &&
+                 x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1
+                                           : s->o.method == SANTA_SAMPLE_ATTENTION ? 2 : 1)) &
            CHECK(x->v_rows_read >= 0 && x->v_rows_read <= keys && x->v_rows_read <= x->v_rows_head) &
            CHECK(x->v_rows_head <= keys * s->group * (s->copy ? 2 : 1) && x->draws >= 0) &
            CHECK(x->proxy_rows_read >= 0 && x->proxy_rows_read <= (s->copy ? keys : 0)) &

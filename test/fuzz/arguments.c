@@ -189,7 +189,8 @@ static fuzz_call valid_call(fuzz_source *s) {
     fuzz_call c;
     memset(&c, 0, sizeof c);
     const int     many = fuzz_chance(s, 6);                   /* query rows */
-    const int64_t batch = fuzz_between(s, 1, 3), q_len = many ? fuzz_between(s, 32, 80) : fuzz_between(s, 1, 3);
+    const int64_t batch = fuzz_between(s, 1, 3),
+                  q_len = many ? fuzz_between(s, 32, 80) : fuzz_between(s, 1, 3);
     const int64_t kv_heads = fuzz_between(s, 1, many ? 1 : 3), group = fuzz_between(s, 1, many ? 2 : 5);
     const santa_dtype kv = (santa_dtype)fuzz_below(s, 5), other = (santa_dtype)fuzz_below(s, 3);
     const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200),

@@ -22,7 +22,8 @@ static double model_bytes(const uint8_t *file, size_t size) {
     for (int i = 0; i < 8; i++) if (!(x[i] > 0.0)) return 0.0;
     numbers = x[6] * x[0] * (shared ? 1.0 : 2.0) + x[0] + (versioned || one ? 0.0 : x[7] * x[5]) +
               x[2] * (2.0 * x[0] + 2.0 * x[3] * x[5] * x[0] + 2.0 * x[4] * x[5] * x[0] + 3.0 * x[1] * x[0]);
-    return numbers * (versioned && llama_u32(file + 48) > 0 ? 2.0 : 4.0) + (versioned ? 64.0 : one ? 256.0 : 28.0);
+    return numbers * (versioned && llama_u32(file + 48) > 0 ? 2.0 : 4.0) +
+           (versioned ? 64.0 : one ? 256.0 : 28.0);
 }
 
 /* A few tokens through the model by a method, with what weights there are: NaN and infinity,

@@ -615,7 +615,8 @@ static inline void fuzz_build_router(fuzz_problem *p) {
     free(keys);
 }
 
-/* A mask of the caller's own, a function of the sequence and the block; where the one that was used goes. */
+/* A mask of the caller's own, a function of the sequence and the block; where the one that
+   was used goes. */
 static inline void fuzz_build_masks(fuzz_problem *p) {
     const fuzz_spec *s = &p->s;
     const int64_t heads = s->kv_heads * s->group, rows = s->batch * s->q_len * heads;
@@ -627,14 +628,16 @@ static inline void fuzz_build_masks(fuzz_problem *p) {
         uint8_t *mask = (uint8_t *)fuzz_memory(FUZZ_MASK, (size_t)bytes, s->at_end, 0);
         for (int64_t i = 0; i < bytes; i++) {
             const int64_t b = i / k_blocks / q_blocks / heads, block = i / k_blocks % (q_blocks * heads);
-            const uint64_t at = (uint64_t)(((s->first + b) * heads * q_blocks + block) * 4099 + i % k_blocks);
+            const uint64_t at = (uint64_t)(((s->first + b) * heads * q_blocks + block) * 4099 +
+                                           i % k_blocks);
             mask[i] = fuzz_hash(s->value_seed + 5u, at) % 3 != 0;
         }
         x->mask = mask;
     }
     x->mask_out = (uint8_t *)fuzz_memory(FUZZ_MASK_OUT, (size_t)bytes, s->at_end, 0xff);
     if (s->no_audit) return;
-    x->audit = (santa_sample_audit *)fuzz_memory(FUZZ_SAMPLED, (size_t)(s->batch * heads) * sizeof *x->audit,
+    x->audit = (santa_sample_audit *)fuzz_memory(FUZZ_SAMPLED,
+                                                 (size_t)(s->batch * heads) * sizeof *x->audit,
                                                  s->at_end, 0xff);
     x->row_mass = (float *)fuzz_memory(FUZZ_ROW_MASS, (size_t)rows * sizeof(float), s->at_end, 0xff);
 }
