@@ -550,7 +550,7 @@ extern "C" {
     X(ERR_SAAP_OPTIONS,                                                                                    \
       "a count of options.saap is below SANTA_NONE, or uniform_share is not in [0, 1]")                    \
     X(ERR_SAMPLE_ATTENTION,                                                                                \
-      "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")    \
+      "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")   \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
@@ -829,7 +829,8 @@ typedef struct santa_saap_options {
    attention reads. */
 typedef struct santa_sample_audit {
     double kept_share;             /* of its blocks of keys, 1 where the head ran dense */
-    double cost;                   /* scores of the first stage, as a share of dense attention's */
+    double cost;                   /* sampled rows, as a share of all: about what the first stage's
+                                      scores are of dense attention's */
     double sampled_mass;           /* share of the softmax in the head's own columns and slashes, mean
                                       over the sampled rows: at least alpha_columns, alpha_slashes */
     double sampled_low;            /* the same, mean over the 1 % of them that are worst */
@@ -951,7 +952,8 @@ typedef struct santa_problem {
 /* Structs of this file, for callers that write them in another language: see santa_struct_size. */
 #define SANTA_STRUCT_LIST(X)                                                                               \
     X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
-    X(sample_audit) X(sample_attention_options) X(options) X(stats) X(problem) X(backend) X(stream_id) X(draws) X(budget)
+    X(sample_audit) X(sample_attention_options) X(options) X(stats) X(problem) X(backend) X(stream_id)     \
+    X(draws) X(budget)
 
 /* ------------------------------------------------------------ >>decode */
 

@@ -12,9 +12,9 @@ BUILD=${BUILD:-build}
 # For programs that are linked with an object that holds the library's code, see the Makefile.
 LINKED=-DSANTA_IMPLEMENTATION_DONE
 # For emulators and valgrind: the suites that do not run the same code very often.
-SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ pps/ proxy/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/ saap/ k-means/"
+SLOW_MACHINE="convert/ random/ kernels/ dense/ q8_0/ sampling/ pps/ proxy/ bernoulli/ vattention/ measures/ errors/ memory/ fuzz/ golden/ saap/ k-means/ prefill/types prefill/a sparse/masks,"
 # For the slowest of them: what depends on the instruction set or the order of bytes.
-SLOWEST_MACHINE="convert/ random/ kernels/ dense/ q8_0/ pps/ proxy/ errors/ golden/ saap/ saap-file/ k-means/"
+SLOWEST_MACHINE="convert/ random/ kernels/ dense/ q8_0/ pps/ proxy/ errors/ golden/ saap/ saap-file/ k-means/ prefill/types sparse/masks,"
 JOBS=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)}
 
 cell() {
