@@ -9592,7 +9592,7 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) 
         for (r = 0; r < x->rows; r += ROWS) {
             const float *a = x->a + r * across, *b = x->b + v;
             float *c = x->c + r * SANTA__PANEL + v;
-            SANTA__V sum[ROWS][2], f[2];
+            SANTA__V sum[ROWS][2], f[2], keep[2];
             SANTA__UNROLL
             for (k = 0; k < ROWS; k++) sum[k][0] = sum[k][1] = SANTA__ISA(vset)(0.0f);
             for (i = 0; i < x->n; i++, a += along, b += SANTA__PANEL) {
@@ -9605,16 +9605,17 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) 
                     sum[k][1] = SANTA__ISA(vfma)(y, f[1], sum[k][1]);
                 }
             }
+            keep[0] = keep[1] = SANTA__ISA(vset)(0.0f);
             if (x->keep) {
-                f[0] = SANTA__ISA(vget)(x->keep + v);
-                f[1] = SANTA__ISA(vget)(x->keep + v + SANTA__LANES);
+                keep[0] = SANTA__ISA(vget)(x->keep + v);
+                keep[1] = SANTA__ISA(vget)(x->keep + v + SANTA__LANES);
             }
             SANTA__UNROLL
             for (k = 0; k < ROWS; k++) {
                 SANTA__UNROLL
                 for (w = 0; w < 2; w++) {
                     float *to = c + k * SANTA__PANEL + w * SANTA__LANES;
-                    if (x->keep) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), f[w], sum[k][w]);
+                    if (x->keep) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), keep[w], sum[k][w]);
                     SANTA__ISA(vput)(to, sum[k][w]);
                 }
             }

@@ -67,14 +67,14 @@ static int is_column(const plant *p, int64_t block) {
 }
 
 /* The fewest entries that hold .95 of the mass. */
-static void choose(const double *mass, int64_t n, char *set) {
+static void choose(const double *mass, int64_t n, char *kept) {
     double total = 0.0, held = 0.0;
-    memset(set, 0, (size_t)n);
+    memset(kept, 0, (size_t)n);
     for (int64_t i = 0; i < n; i++) total += mass[i];
     while (held < 0.95 * total) {
         int64_t best = -1;
-        for (int64_t i = 0; i < n; i++) if (!set[i] && (best < 0 || mass[i] > mass[best])) best = i;
-        set[best] = 1;
+        for (int64_t i = 0; i < n; i++) if (!kept[i] && (best < 0 || mass[i] > mass[best])) best = i;
+        kept[best] = 1;
         held += mass[best];
     }
 }

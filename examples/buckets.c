@@ -27,7 +27,7 @@ static void write_text(uint64_t seed) {
         for (int h = 0; h < KV_HEADS; h++)
             for (int i = 0; i < D; i++)
                 k[(j * KV_HEADS + h) * D + i] +=
-                    0.6f * topic[((uint64_t)(j / RUN) * 41 + seed) % TOPICS * D + i];
+                    0.6f * topic[((uint64_t)(j / RUN) * 41 + seed) % TOPICS * D + (uint64_t)i];
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < D; i++) q[h * D + i] = 0.4f * q[h * D + i] + topic[h * 7 * D + i];
 }

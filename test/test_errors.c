@@ -716,7 +716,7 @@ static void vattention_options(void) {
 static void sparse_options(void) {
     static const double bad[] = {-0.5, 1.0000001, 2.0, -1.0000001, -1e300};
     static const int64_t chunks[] = {-1, 65, INT64_MAX, INT64_MIN},
-                         blocks[] = {-64, 1, 32, 63, 65, 127, 129, 256};
+                         sizes[] = {-64, 1, 32, 63, 65, 127, 129, 256};
     static const int32_t context[BATCH] = {120, 130};
     static uint8_t mask[256];
     int64_t q_blocks, k_blocks;
@@ -732,7 +732,7 @@ static void sparse_options(void) {
     BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = nan_d());
     BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.alpha_slashes = infinity_d());
     for (int i = 0; i < 4; i++) BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.num_chunks = chunks[i]);
-    for (int i = 0; i < 8; i++) BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.block_size = blocks[i]);
+    for (int i = 0; i < 8; i++) BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.block_size = sizes[i]);
     BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.per_head = 2);
     BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.per_head = -1);
     BAD_SPARSE(ERR_SAMPLE_ATTENTION, o.sample_attention.dense_above = -0.5);

@@ -774,7 +774,7 @@ static void prefill_chunks(void) {
         logits_behind(&s, 300, 0, want);
         for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
             CHECK(llama_state_chunk(&s, chunks[i], &e) == 0);
-            CHECK_INT(s.chunk, chunks[i] < LONG_CONTEXT ? chunks[i] : LONG_CONTEXT);
+            CHECK_INT(s.chunk, chunks[i] < LONG_CONTEXT ? chunks[i] : (int64_t)LONG_CONTEXT);
             logits_behind(&s, 300, 299, got);
             check_same("a prefill by chunks", got, want, 1e-5);
         }

@@ -1,15 +1,13 @@
 /* Sparse prefill against a float64 model of its three stages, written from the manual: which blocks
    it keeps, what it promises of the sampled rows, what it gives; masks of the caller's own; what it
    reads and does not read. */
-#include "prefill.h"
 #if defined(__unix__) || defined(__APPLE__)
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS under -std=c99 */
+#define HAVE_MMAP 1
 #include <sys/mman.h>
 #include <unistd.h>
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS MAP_ANON
 #endif
-#define HAVE_MMAP 1
-#endif
+#include "prefill.h"
 
 /* ------------------------------------------------------------ the model */
 
