@@ -15,7 +15,7 @@ santa_status unit_decode(const santa_attention *a, const santa_options *o, void 
 #endif
 
 enum { N = 200, HEADS = 4, KV_HEADS = 2, DIM = 20, DIM_V = 12, GROUP = HEADS / KV_HEADS,
-       SCRATCH = 1 << 18 };
+       SCRATCH = 1 << 18, MANY_ROWS = 70 };
 
 static float q[HEADS * DIM], k[N * KV_HEADS * DIM], v[N * KV_HEADS * DIM_V], out[HEADS * DIM_V],
     dense[HEADS * DIM_V];
@@ -236,8 +236,7 @@ static void buckets(void) {
 
 /* Many query rows: with all blocks, sparse prefill is exact attention; a mask says which are read. */
 static void prefill(void) {
-    enum { ROWS = 70 };
-    static float    many[ROWS * HEADS * DIM_V], exact[ROWS * HEADS * DIM_V];
+    static float    many[MANY_ROWS * HEADS * DIM_V], exact[MANY_ROWS * HEADS * DIM_V];
     static uint8_t  mask[HEADS * 4 * 4];
     santa_attention a;
     santa_options   o;
@@ -247,14 +246,14 @@ static void prefill(void) {
     int             i;
     memset(&a, 0, sizeof a);
     memset(&o, 0, sizeof o);
-    a.q = santa_view(k, SANTA_F32, 1, ROWS, HEADS, DIM);      /* K has numbers enough */
+    a.q = santa_view(k, SANTA_F32, 1, MANY_ROWS, HEADS, DIM);      /* K has numbers enough */
     a.k = santa_view(k, SANTA_F32, 1, N, KV_HEADS, DIM);
     a.v = santa_view(v, SANTA_F32, 1, N, KV_HEADS, DIM_V);
-    a.out = santa_view(exact, SANTA_F32, 1, ROWS, HEADS, DIM_V);
+    a.out = santa_view(exact, SANTA_F32, 1, MANY_ROWS, HEADS, DIM_V);
     a.causal = 1;
     EXPECT(santa_workspace_size(&a, &o) <= SCRATCH);
     EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
-    a.out = santa_view(many, SANTA_F32, 1, ROWS, HEADS, DIM_V);
+    a.out = santa_view(many, SANTA_F32, 1, MANY_ROWS, HEADS, DIM_V);
     o.method = SANTA_SAMPLE_ATTENTION;
     o.sample_attention.alpha_columns = 1.0;
     o.sample_attention.dense_above   = SANTA_NONE;
@@ -264,13 +263,13 @@ static void prefill(void) {
     o.sample_attention.mask_out = mask;
     EXPECT(santa_workspace_size(&a, &o) <= SCRATCH);
     EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
-    for (i = 0; i < ROWS * HEADS * DIM_V; i++) off += fabs((double)many[i] - (double)exact[i]);
+    for (i = 0; i < MANY_ROWS * HEADS * DIM_V; i++) off += fabs((double)many[i] - (double)exact[i]);
     EXPECT(off < 1e-2 && near_to(audit[0].kept_share, 1.0, 0.0) && mask[0] == 1);
     o.sample_attention.mask_out = NULL;
     o.sample_attention.mask     = mask;
     memset(mask, 0, sizeof mask);
     EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
-    for (i = 0; i < ROWS * HEADS * DIM_V; i++) first += fabs((double)many[i]);
+    for (i = 0; i < MANY_ROWS * HEADS * DIM_V; i++) first += fabs((double)many[i]);
     EXPECT(near_to(first, 0.0, 0.0));
 }
 
