@@ -1557,8 +1557,8 @@ static void print_interval(const run *r, const tasks_interval *x) {
 static void emit_interval(const run *r, FILE *csv, int table, const char *task, const variant *v,
                           const char *metric, const tasks_interval *x) {
     const int enough = r->c.bodies >= ENOUGH_BODIES;
-    emit(csv, table, task, v->method, v->budget, metric, 100.0 * x->mean, enough ? 100.0 * x->low : (double)NAN,
-         enough ? 100.0 * x->high : (double)NAN);
+    emit(csv, table, task, v->method, v->budget, metric, 100.0 * x->mean,
+         enough ? 100.0 * x->low : (double)NAN, enough ? 100.0 * x->high : (double)NAN);
 }
 
 /* What a variant answered. */
