@@ -8789,11 +8789,15 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__PART
 #undef SANTA__PREFETCH
 #undef SANTA__QUERIES
+#undef SANTA__PREFILL_ROWS
+#undef SANTA__PIECE
+#undef SANTA__PANEL
 #undef SANTA__ANCHOR
 #undef SANTA__SLICE
 #undef SANTA__SPAN
 #undef SANTA__TEAM_KEYS
 #undef SANTA__UNROLL_REGISTERS
+#undef SANTA__UNROLL_A_FEW
 #undef SANTA__X86
 #undef santa__draw_none
 
