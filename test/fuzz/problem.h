@@ -131,8 +131,8 @@ static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
         p->group = fuzz_between(s, 1, 3);
         if (fuzz_chance(s, 8)) p->group = fuzz_between(s, 30, 60);
         p->n = fuzz_between(s, 1, 400);
-        while (p->batch * p->kv_heads * p->group * p->q_len > (p->dim_v > 64 ? 600 : 1300))
-            p->q_len -= p->q_len / 4;
+        while (p->q_len > 1 && p->batch * p->kv_heads * p->group * p->q_len > (p->dim_v > 64 ? 600 : 1300))
+            p->q_len -= p->q_len / 4 + 1;
         most = 4000000;
     }
     p->dim   = (p->dim + unit - 1) / unit * unit;
