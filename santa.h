@@ -2484,6 +2484,10 @@ static int64_t santa__seq_len(const santa_attention *a, int64_t b) {
     return a->seq_lens ? a->seq_lens[b] : santa__capacity(a);
 }
 
+static int64_t santa__kv_start(const santa_attention *a, int64_t b) {
+    return a->kv_start ? a->kv_start[b] : 0;
+}
+
 /* Keys [begin, end) that query row i sees, and its position, both counted from the first key
    here. */
 typedef struct santa__range { int64_t begin, end, position; } santa__range;
@@ -2495,10 +2499,12 @@ static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_
     r.position = all - a->q.shape[1] + i;
     r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
     r.begin = a->window > 0 && r.position >= a->window ? r.position - a->window + 1 : 0;
-    if (a->kv_start) r.begin = SANTA__MAX(r.begin, (int64_t)a->kv_start[b]);
+    r.begin = SANTA__MAX(r.begin, santa__kv_start(a, b));
     if (r.begin > r.end) r.begin = r.end;
     return r;
 }
+
+static int64_t santa__keys_of(santa__range r) { return r.end - r.begin; }
 
 /* Whether two elements share memory, as far as strides show it: from the smallest stride up,
    each must reach over all that the smaller ones span. (Strides that mesh without that are
@@ -2673,8 +2679,9 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
-    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
-        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
+    for (b = 0; b < a->q.shape[0]; b++)
+        if (santa__kv_start(a, b) < 0 || santa__kv_start(a, b) > santa__seq_len(a, b))
+            return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -2998,7 +3005,7 @@ typedef struct santa__plan {
 
 /* A query in a panel: its number in the job or -1, the keys it sees, how many it read. bad: NaN or
    +inf seen. */
-typedef struct santa__lane { int64_t x, begin, end, position, read; int bad; } santa__lane;
+typedef struct santa__lane { santa__range range; int64_t x, read; int bad; } santa__lane;
 
 static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
     uint64_t at = p->total;
@@ -3281,6 +3288,7 @@ static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     memset(p, 0, sizeof *p);
     p->o = &x->o;
     p->rows = santa__piece_rows(x);
+    if (santa__has_traits(p->o, SANTA_SPARSE)) p->rows = SANTA__MIN(p->rows, (int64_t)SANTA_BLOCK);
     p->queries = p->rows * x->group;
     p->n = x->capacity;
     p->d = x->head_dim;
@@ -3288,7 +3296,6 @@ static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     p->is_prefill = 1;
     if (santa__has_traits(p->o, SANTA_SPARSE)) {                       /* blocks, and panels of one head */
         const int64_t blocks = santa__mask_blocks(x), units = santa__sample_units(x);
-        p->rows = SANTA__MIN(p->rows, (int64_t)SANTA_BLOCK);
         p->panels = SANTA__MAX((p->rows + SANTA__PANEL - 1) / SANTA__PANEL * x->group, (int64_t)2);
         p->tally_m = santa__part(p, p->panels * SANTA__PANEL, 4);
         p->tally_d = santa__part(p, p->panels * SANTA__PANEL, 8);
@@ -3296,7 +3303,7 @@ static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
             p->sampled = santa__part(p, units * (p->n / SANTA_BLOCK + 1), sizeof(santa__sampled));
             p->set_mass = santa__part(p, 2 * blocks, sizeof(double));
             p->set_order = santa__part(p, blocks, sizeof(int32_t));
-            p->unit_mass = santa__part(p, units * SANTA_BLOCK, sizeof(double));
+            p->unit_mass = santa__part(p, units * SANTA_BLOCK, sizeof(float));
         }
     }
     p->panels = SANTA__MAX((p->queries + SANTA__PANEL - 1) / SANTA__PANEL, p->panels);
@@ -6838,8 +6845,6 @@ static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
     if (j->begin < j->end) santa__prepare_queries(j);
 }
 
-static int64_t santa__keys_of(santa__range r) { return r.end - r.begin; }
-
 /* The query rows from q on that go together, for a span of KV heads of one sequence: they see
    keys, and exact ones have chunks of one size. A row without keys is written at once. Returns
    how many rows. */
@@ -7097,10 +7102,7 @@ static void santa__load_panels(santa__prefill *x) {
         x->d[i] = 0.0;
         memset(f, 0, (size_t)d * sizeof *f);
         if (l->x >= 0) {
-            const santa__range r = santa__key_range(&j->p->a, j->batch, santa__row_of(j, l->x));
-            l->begin = r.begin;
-            l->end = r.end;
-            l->position = r.position;
+            l->range = santa__key_range(&j->p->a, j->batch, santa__row_of(j, l->x));
             santa__load_query(j, &j->p->a.q, l->x, f);
         }
         for (c = 0; c < d; c++) q[c * SANTA__PANEL] = f[c] * j->p->scale;
@@ -7151,16 +7153,22 @@ static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t firs
     if (a->soft_cap > 0.0f)
         for (i = 0; i < n * SANTA__PANEL; i += SANTA_BLOCK) santa__soft_cap(j, s + i);
     for (l = 0; l < SANTA__PANEL; l++) {
-        const int64_t begin = lane[l].begin - first, end = SANTA__MIN(lane[l].end - first, (int64_t)n);
+        const santa__range *r = &lane[l].range;
+        const int64_t begin = r->begin - first, end = SANTA__MIN(r->end - first, (int64_t)n);
         if (a->alibi_slopes && lane[l].x >= 0) {
             const float slope = a->alibi_slopes[santa__head(j, lane[l].x)];
             for (i = 0; i < n; i++)
-                s[i * SANTA__PANEL + l] += slope * (float)(first + i - lane[l].position);
+                s[i * SANTA__PANEL + l] += slope * (float)(first + i - r->position);
         }
         if (whole && begin <= 0 && end >= SANTA_BLOCK) continue;
         for (i = 0; i < SANTA_BLOCK; i++)
             if (i < begin || i >= end) s[i * SANTA__PANEL + l] = SANTA__MASKED;
     }
+}
+
+/* How many of the n keys from first on are in a range. */
+static int64_t santa__keys_seen(const santa__range *r, int64_t first, int n) {
+    return SANTA__MAX(SANTA__MIN(r->end, first + n) - SANTA__MAX(r->begin, first), 0);
 }
 
 /* The numerators gain the weights times V. A row with NaN or infinity would reach the lanes that do
@@ -7186,8 +7194,7 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
         if (!x->has_bad_value[i]) continue;
         santa__load_row(&j->v, first + i, f);
         for (l = 0; l < SANTA__PANEL; l++) {
-            const santa__lane *lane = &x->lane[p * SANTA__PANEL + l];
-            if (first + i < lane->begin || first + i >= lane->end) continue;
+            if (santa__keys_seen(&x->lane[p * SANTA__PANEL + l].range, first + i, 1) == 0) continue;
             for (c = 0; c < j->plan->dv; c++)
                 out[c * SANTA__PANEL + l] += x->s[i * SANTA__PANEL + l] * f[c];
         }
@@ -7195,34 +7202,34 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
 }
 
 /* The lanes that a NaN or +inf among the scores spoils. */
-static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n, float *s) {
+static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n) {
+    float s[SANTA_BLOCK * SANTA__PANEL];
     int i;
     santa__panel_scores(x, p, first, n, s);
     for (i = 0; i < SANTA_BLOCK * SANTA__PANEL; i++)
         if (santa__nan_or_plus_inf(s[i])) x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad = 1;
 }
 
-/* How many of the n keys from first on a lane sees. */
-static int64_t santa__keys_seen(const santa__lane *l, int64_t first, int n) {
-    const int64_t begin = SANTA__MAX(l->begin, first), end = SANTA__MIN(l->end, first + n);
-    return SANTA__MAX(end - begin, 0);
+/* The masses of one tile's keys join the softmax so far of the lanes of panel p, whose largest scores and
+   sums are m and d. The weights are in x->s; keep: what the numerators are to be multiplied with. */
+static void santa__panel_join(const santa__prefill *x, int64_t p, int64_t first, int n, float *m, double *d,
+                              float *keep) {
+    float sum[SANTA__PANEL];
+    int l;
+    m += p * SANTA__PANEL;
+    d += p * SANTA__PANEL;
+    santa__panel_scores(x, p, first, n, x->s);
+    if (x->j.kernel->panel_mass(x->s, m, keep, sum)) santa__find_bad(x, p, first, n);
+    for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
 }
 
 /* The keys of one tile join the lanes of panel p. */
 static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t first, int n, int any_bad) {
-    float keep[SANTA__PANEL], sum[SANTA__PANEL], *m = x->m + p * SANTA__PANEL;
-    double *d = x->d + p * SANTA__PANEL;
+    float keep[SANTA__PANEL];
+    santa__lane *lane = x->lane + p * SANTA__PANEL;
     int l;
-    santa__panel_scores(x, p, first, n, x->s);
-    if (x->j.kernel->panel_mass(x->s, m, keep, sum)) {
-        float again[SANTA_BLOCK * SANTA__PANEL];
-        santa__find_bad(x, p, first, n, again);
-    }
-    for (l = 0; l < SANTA__PANEL; l++) {
-        santa__lane *lane = &x->lane[p * SANTA__PANEL + l];
-        d[l] = d[l] * (double)keep[l] + (double)sum[l];
-        lane->read += santa__keys_seen(lane, first, n);
-    }
+    santa__panel_join(x, p, first, n, x->m, x->d, keep);
+    for (l = 0; l < SANTA__PANEL; l++) lane[l].read += santa__keys_seen(&lane[l].range, first, n);
     santa__panel_values(x, p, first, n, keep, any_bad);
 }
 
@@ -7230,7 +7237,7 @@ static void santa__panel_attend(const santa__prefill *x, int64_t p, int64_t firs
 static int santa__panel_sees(const santa__prefill *x, int64_t p, int64_t first, int n) {
     const santa__lane *lane = x->lane + p * SANTA__PANEL;
     int l = 0;
-    while (l < SANTA__PANEL && santa__keys_seen(&lane[l], first, n) == 0) l++;
+    while (l < SANTA__PANEL && santa__keys_seen(&lane[l].range, first, n) == 0) l++;
     return l < SANTA__PANEL;
 }
 
@@ -7263,8 +7270,8 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         if (l->x % j->group) continue;
         keys = x->is_by_head ? read[l->x / j->group] : l->read;
         j->stats->v_rows_read += keys;
-        if (x->tally_m) keys = l->end - l->begin;
-        j->stats->keys += l->end - l->begin;
+        if (x->tally_m) keys = santa__keys_of(l->range);
+        j->stats->keys += santa__keys_of(l->range);
         j->stats->k_rows_read += keys;
         santa__count_features(j, keys);
     }
@@ -7297,11 +7304,12 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
     x->panels = x->is_by_head ? heads * ((j->rows + SANTA__PANEL - 1) / SANTA__PANEL)
                               : (j->queries + SANTA__PANEL - 1) / SANTA__PANEL;
     santa__load_panels(x);
-    for (*begin = INT64_MAX, *end = i = 0; i < x->panels * SANTA__PANEL; i++)
-        if (x->lane[i].begin < x->lane[i].end) {
-            *begin = SANTA__MIN(*begin, x->lane[i].begin);
-            *end = SANTA__MAX(*end, x->lane[i].end);
-        }
+    for (*begin = INT64_MAX, *end = i = 0; i < x->panels * SANTA__PANEL; i++) {
+        const santa__range *r = &x->lane[i].range;
+        if (r->begin == r->end) continue;
+        *begin = SANTA__MIN(*begin, r->begin);
+        *end = SANTA__MAX(*end, r->end);
+    }
     return *begin < *end;
 }
 
@@ -7313,10 +7321,6 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
 
 static int64_t santa__floor_div(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-static int64_t santa__first_key(const santa__job *j) {
-    return j->p->a.kv_start ? j->p->a.kv_start[j->batch] : 0;
-}
-
 /* Whether block b of keys is in the sets of a head for block r of rows: columns, then slashes. The first
    block that has keys and the diagonal are always there. */
 static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, int64_t r, int64_t b) {
@@ -7327,10 +7331,10 @@ static int santa__in_sets(const uint8_t *sets, int64_t blocks, int64_t first, in
 /* Whether the rows at work, of head h of the group, read the block of keys with key `first`. */
 static int santa__is_kept(const santa__prefill *x, int64_t h, int64_t first) {
     const int64_t size = x->j.o->sample_attention.block_size, b = first / size,
-                  blocks = santa__mask_blocks(x->j.p);
+                  blocks = santa__mask_blocks(x->j.p),
+                  start = santa__kv_start(&x->j.p->a, x->j.batch) / size;
     if (x->mask) return x->mask[h * x->mask_step + b] != 0;
-    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, santa__first_key(&x->j) / size,
-                                      x->block, b);
+    return !x->sets || santa__in_sets(x->sets + h * 2 * blocks, blocks, start, x->block, b);
 }
 
 static int santa__panel_keeps(const santa__prefill *x, int64_t p, int64_t first) {
@@ -7355,7 +7359,8 @@ static int64_t *santa__is_dense_of(const santa__call *call, int64_t item) {
 /* Number of a sequence's first row that sees a key: a causal call may have more rows than keys, and
    padding before them. */
 static int64_t santa__first_row(const santa__job *j) {
-    const int64_t before = santa__first_key(j) - santa__key_range(&j->p->a, j->batch, 0).position;
+    const int64_t position = santa__key_range(&j->p->a, j->batch, 0).position,
+                  before = santa__kv_start(&j->p->a, j->batch) - position;
     return !j->p->a.causal ? 0 : SANTA__MIN(SANTA__MAX(before, 0), j->p->q_len);
 }
 
@@ -7379,7 +7384,7 @@ static int santa__slice(const santa__job *j, int64_t i, int64_t *from, int64_t *
 /* Where a sampled query's mass goes: its slashes are those of the block's first key, and the one before.
    Keys up to `cut` belong to the former. */
 static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t block, int *cut) {
-    const int64_t lag = l->position - first;
+    const int64_t lag = l->range.position - first;
     *cut = (int)SANTA__MIN(lag % block, (int64_t)SANTA_BLOCK);
     return lag / block;
 }
@@ -7417,7 +7422,7 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
             for (l = 0; l < SANTA__PANEL; l++) {
                 float late = 0.0f;
                 int cut;
-                if (santa__keys_seen(&lane[l], first, n) == 0) continue;
+                if (santa__keys_seen(&lane[l].range, first, n) == 0) continue;
                 santa__slash_of(&lane[l], first, block, &cut);
                 for (i = 0; i <= cut && i < SANTA_BLOCK; i++) late += x->s[i * SANTA__PANEL + l];
                 y->late[p * SANTA__PANEL + l] = late;
@@ -7438,7 +7443,7 @@ static void santa__sample_masses(const santa__prefill *x, santa__sampled *sample
     double sum[SANTA_BLOCK];
     for (l = 0; l < SANTA_BLOCK; l++) { top[l] = SANTA__MASKED; sum[l] = 0.0; }
     for (l = 0; l < j->rows; l++)
-        tiles = SANTA__MAX(tiles, (x->lane[l].end + SANTA_BLOCK - 1) / SANTA_BLOCK);
+        tiles = SANTA__MAX(tiles, (x->lane[l].range.end + SANTA_BLOCK - 1) / SANTA_BLOCK);
     for (b = 0; b < tiles; b++)
         for (l = 0; l < j->rows; l++) top[l] = SANTA__MAX(top[l], sampled[b].max[l]);
     for (b = 0; b < tiles; b++) {
@@ -7459,7 +7464,7 @@ static void santa__sample_masses(const santa__prefill *x, santa__sampled *sample
             int cut;
             y->late[l] *= unit;
             y->early[l] *= unit;
-            if (santa__keys_seen(&x->lane[l], b * SANTA_BLOCK, SANTA_BLOCK) == 0) continue;
+            if (santa__keys_seen(&x->lane[l].range, b * SANTA_BLOCK, SANTA_BLOCK) == 0) continue;
             slash = santa__slash_of(&x->lane[l], b * SANTA_BLOCK, block, &cut);
             mass[b * SANTA_BLOCK / block] += (double)y->late[l] + (double)y->early[l];
             mass[blocks + slash] += (double)y->late[l];
@@ -7500,21 +7505,30 @@ static int64_t santa__choose_set(const double *mass, int64_t n, double alpha, in
     return count;
 }
 
-/* Mean of the worst 1 % of n shares, at least of one; reorders them. */
-static double santa__low_mean(double *share, int64_t n) {
+/* Mean of the worst 1 % of n shares, so many apart, at least of one; *least: the smallest. NaN where a
+   share is. */
+static double santa__low_mean(const float *share, int64_t n, int64_t apart, double *least) {
     const int64_t worst = (n + 99) / 100;
-    double sum = 0.0;
-    int64_t i, k;
-    for (k = 0; k < worst; k++) {
-        int64_t least = k;
-        double f;
-        for (i = k + 1; i < n; i++) if (share[i] < share[least]) least = i;
-        f = share[least];
-        share[least] = share[k];
-        share[k] = f;
-        sum += f;
+    double sum = 0.0, last = -1.0;
+    int64_t i, k, taken = 0;
+    *least = 1.0;
+    while (taken < worst) {                                   /* each value, as often as it is there */
+        double next = 2.0;
+        int is_nan = 0;
+        for (i = k = 0; i < n; i++) {
+            const double f = (double)share[i * apart];
+            is_nan |= santa__is_nan(share[i * apart]);
+            if (f > last && f < next) { next = f; k = 0; }
+            k += f >= next && f <= next;
+        }
+        if (is_nan || k == 0) return *least = (double)santa__nan();
+        if (taken == 0) *least = next;
+        k = SANTA__MIN(k, worst - taken);
+        sum += next * (double)k;
+        taken += k;
+        last = next;
     }
-    return n > 0 ? sum / (double)worst : 1.0;
+    return worst > 0 ? sum / (double)worst : 1.0;
 }
 
 /* First and second stage of one head: its sets. */
@@ -7525,17 +7539,18 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                   block = call->p.o.sample_attention.block_size;
     santa__sampled *sampled;
     santa_sample_audit *audit;
-    double *mass, *share, sum = 0.0;
+    double *mass, sum = 0.0, least;
+    float *share;
     int is_bad = 0;
     uint8_t *sets = santa__sets_of(call, item) + h * 2 * blocks;
-    int64_t i, from, to, row, unit = 0, rows = 0, used, b, l, columns, slashes;
+    int64_t i, from, to, row, unit = 0, rows = 0, used, start, b, l, columns, slashes;
     santa__prefill_make(&x, call, work, item);
     x.is_by_head = 1;
     x.head = h;
     used = (santa__seq_len(&call->p.a, j->batch) + block - 1) / block;
     sampled = SANTA__PART(santa__sampled, j, sampled);
     mass = SANTA__PART(double, j, set_mass);
-    share = SANTA__PART(double, j, unit_mass);
+    share = SANTA__PART(float, j, unit_mass);
     memset(mass, 0, (size_t)(2 * blocks) * sizeof *mass);
     for (i = 0; santa__slice(j, i, &from, &to); i++)
         for (row = from; row < to; row += SANTA_BLOCK, unit++) {
@@ -7544,7 +7559,7 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                 santa__is_dense_of(call, item)[h] = is_bad = 1;       /* so that the NaN shows */
             santa__sample_masses(&x, sampled + unit * tiles, mass);
             for (l = 0; l < last - row && h == 0; l++) {
-                const int64_t keys = x.lane[l].end - x.lane[l].begin;
+                const int64_t keys = santa__keys_of(x.lane[l].range);
                 j->stats->k_rows_read += keys;
                 santa__count_features(&x.j, keys);
             }
@@ -7554,26 +7569,26 @@ static void santa__sample_head(const santa__call *call, char *work, int64_t item
                                 SANTA__PART(int32_t, j, set_order), sets);
     slashes = santa__choose_set(mass + blocks, used, call->p.o.sample_attention.alpha_slashes,
                                 SANTA__PART(int32_t, j, set_order), sets + blocks);
+    start = santa__kv_start(&call->p.a, j->batch);
     for (i = unit = 0; santa__slice(j, i, &from, &to); i++)
         for (row = from; row < to; row += SANTA_BLOCK, unit++)
             for (l = row; l < SANTA__MIN(row + SANTA_BLOCK, to); l++) {
                 const santa__range r = santa__key_range(&call->p.a, j->batch, l);
                 double held = 0.0;
                 for (b = 0; b * SANTA_BLOCK < r.end; b++)
-                    if (santa__in_sets(sets, blocks, santa__first_key(j) / block, r.position / block,
+                    if (santa__in_sets(sets, blocks, start / block, r.position / block,
                                        b * SANTA_BLOCK / block))
                         held += (double)sampled[unit * tiles + b].late[l - row]
                               + (double)sampled[unit * tiles + b].early[l - row];
-                share[rows++] = held;
+                share[rows++] = (float)held;
                 sum += held;
             }
     if (!call->p.o.sample_attention.audit) return;
     audit = call->p.o.sample_attention.audit + item * call->p.group + h;      /* heads of items in a row */
     audit->columns = columns;
     audit->slashes = slashes;
-    audit->cost = rows > 0 ? (double)rows / (double)(call->p.q_len - santa__first_row(j)) : 0.0;
     audit->sampled_mass = rows > 0 ? sum / (double)rows : 1.0;
-    audit->sampled_low = santa__low_mean(share, rows);
+    audit->sampled_low = santa__low_mean(share, rows, 1, &least);
     if (is_bad) audit->sampled_mass = audit->sampled_low = (double)santa__nan();
 }
 
@@ -7611,34 +7626,35 @@ static int64_t santa__count_blocks(santa__prefill *x, int64_t h, int64_t *all) {
 }
 
 /* The heads of a group agree, and on whether to read everything. */
-static void santa__join_sets(const santa__call *call, char *work, int64_t item) {
+static void santa__join_sets(const santa__call *call, char *work, int64_t item, int64_t piece) {
     const santa_sample_attention_options *o = &call->p.o.sample_attention;
-    const int64_t group = call->p.group, size = 2 * santa__mask_blocks(&call->p);
+    const int64_t group = call->p.group, size = 2 * santa__mask_blocks(&call->p),
+                  apart = o->per_head ? group : 1;                    /* heads whose sets differ */
+    santa_sample_audit *audit = o->audit ? o->audit + item * group : NULL;
     uint8_t *sets = santa__sets_of(call, item);
-    int64_t h, i, all = 0, kept = 0, *is_dense = santa__is_dense_of(call, item);
+    int64_t h, i, all = 0, kept = 0, *is_dense = santa__is_dense_of(call, item), from, to, rows = 0;
     double share, cost = 0.0;
     santa__prefill x;
-    int64_t from, to, rows = 0;
+    (void)piece;
     santa__prefill_make(&x, call, work, item);
-    for (h = 1; h < group && !o->per_head; h++) for (i = 0; i < size; i++) sets[i] |= sets[h * size + i];
-    for (h = 1; h < group && !o->per_head; h++) memcpy(sets + h * size, sets, (size_t)size);
+    for (h = apart; h < group; h++) for (i = 0; i < size; i++) sets[i] |= sets[h * size + i];
+    for (h = apart; h < group; h++) memcpy(sets + h * size, sets, (size_t)size);
     for (i = 0; santa__slice(&x.j, i, &from, &to); i++) rows += to - from;
     if (rows > 0) cost = (double)rows / (double)(call->p.q_len - santa__first_row(&x.j));
     x.sets = sets;
-    for (h = 0; h < group; h++) {
+    for (h = 0; h < apart; h++) {
         int64_t of_head;
         kept += i = santa__count_blocks(&x, h, &of_head);
         all += of_head;
-        if (o->audit)
-            o->audit[item * group + h].kept_share = of_head > 0 ? (double)i / (double)of_head : 1.0;
+        if (audit) audit[h].kept_share = of_head > 0 ? (double)i / (double)of_head : 1.0;
     }
     share = all > 0 ? (double)kept / (double)all : 1.0;
     for (h = 1; h < group; h++) *is_dense |= is_dense[h];
     *is_dense |= share + cost > o->dense_above;
-    for (h = 0; h < group && o->audit; h++) {
-        santa_sample_audit *audit = &o->audit[item * group + h];
-        audit->is_dense = *is_dense != 0;
-        if (audit->is_dense) audit->kept_share = 1.0;
+    for (h = 0; h < group && audit; h++) {
+        audit[h].cost = cost;
+        audit[h].is_dense = *is_dense != 0;
+        audit[h].kept_share = *is_dense ? 1.0 : audit[h % apart].kept_share;
     }
     if (*is_dense) x.j.stats->dense_rows += call->p.q_len * group;
 }
@@ -7652,9 +7668,7 @@ static void santa__write_mask(const santa__prefill *x, int64_t q_block) {
         const int64_t head = x->j.batch * x->j.p->heads + x->j.kv_head * x->j.group + h;
         uint8_t *to = x->j.o->sample_attention.mask_out + (head * q_blocks + q_block) * k_blocks;
         for (b = 0; b < k_blocks; b++)
-            to[b] = (uint8_t)(b * block < x->j.p->capacity
-                              && (x->mask ? x->mask[h * x->mask_step + b] != 0
-                                          : b <= x->block && santa__is_kept(x, h, b * block)));
+            to[b] = (uint8_t)((x->mask || b <= x->block) && santa__is_kept(x, h, b * block));
     }
 }
 
@@ -7673,23 +7687,11 @@ static void santa__sparse_rows(santa__prefill *x, const santa__call *call, int64
         santa__write_mask(x, x->block - santa__floor_div(first.position, o->block_size));
 }
 
-/* Scores of keys that panel p does not read, for row_mass. */
-static void santa__panel_tally(const santa__prefill *x, int64_t p, int64_t first, int n) {
-    float keep[SANTA__PANEL], sum[SANTA__PANEL];
-    double *d = x->tally_d + p * SANTA__PANEL;
-    int l;
-    santa__panel_scores(x, p, first, n, x->s);
-    if (x->j.kernel->panel_mass(x->s, x->tally_m + p * SANTA__PANEL, keep, sum)) {
-        float again[SANTA_BLOCK * SANTA__PANEL];
-        santa__find_bad(x, p, first, n, again);
-    }
-    for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
-}
-
 /* Keys first .. first + n - 1, of so many to come. */
 static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t to_come, int64_t *read) {
     const santa__job *j = &x->j;
     const int64_t dv = j->plan->dv_tile;
+    float keep[SANTA__PANEL];
     char bad[SANTA_BLOCK];
     int64_t p, i;
     int any_bad = 0, has_k = 0, has_v = 0;
@@ -7698,7 +7700,10 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
         if (!(keeps || x->tally_m) || !santa__panel_sees(x, p, first, n)) continue;
         if (!has_k) santa__load_tile(j, &j->k, first, n, to_come, j->plan->d_tile, x->k, bad);
         has_k = 1;
-        if (!keeps) { santa__panel_tally(x, p, first, n); continue; }
+        if (!keeps) {                                                 /* for row_mass */
+            santa__panel_join(x, p, first, n, x->tally_m, x->tally_d, keep);
+            continue;
+        }
         if (!has_v) {
             any_bad = santa__load_tile(j, &j->v, first, n, to_come, dv, x->v, bad);
             for (i = 0; i < n && any_bad; i++)
@@ -7710,7 +7715,7 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
     }
     for (i = 0; i < j->rows && has_v && x->is_by_head; i++) {
         const santa__range r = santa__key_range(&j->p->a, j->batch, j->q_index + i);
-        read[i] += SANTA__MAX(SANTA__MIN(r.end, first + n) - SANTA__MAX(r.begin, first), 0);
+        read[i] += santa__keys_seen(&r, first, n);
     }
 }
 
@@ -7737,46 +7742,17 @@ static void santa__prefill_piece(const santa__call *call, char *work, int64_t it
 }
 
 /* cra and low_mass of an item's heads. */
-static void santa__audit_rows(const santa__call *call, int64_t item) {
+static void santa__audit_rows(const santa__call *call, char *work, int64_t item, int64_t piece) {
     const santa_sample_attention_options *o = &call->p.o.sample_attention;
-    const int64_t n = call->p.q_len, heads = call->p.heads, worst = (n + 99) / 100;
-    int64_t h, i, k;
-    for (h = item * call->p.group; h < (item + 1) * call->p.group; h++) {
-        const float *mass = o->row_mass + h / heads * n * heads + h % heads;
-        double sum = 0.0, last = -1.0, least = 1.0;
-        int64_t taken = 0;
-        while (taken < worst) {                               /* each value, as often as it is there */
-            double next = 2.0;
-            int is_nan = 0;
-            for (i = k = 0; i < n; i++) {
-                const double f = (double)mass[i * heads];
-                is_nan |= santa__is_nan(mass[i * heads]);
-                if (f > last && f < next) { next = f; k = 0; }
-                k += f >= next && f <= next;
-            }
-            if (is_nan || k == 0) { sum = (double)santa__nan(); break; }
-            if (taken == 0) least = next;
-            k = SANTA__MIN(k, worst - taken);
-            sum += next * (double)k;
-            taken += k;
-            last = next;
-        }
-        o->audit[h].cra = taken > 0 ? least : sum;
-        o->audit[h].low_mass = sum / (double)worst;
-    }
+    const int64_t n = call->p.q_len, heads = call->p.heads;
+    int64_t h;
+    (void)work; (void)piece;
+    for (h = item * call->p.group; h < (item + 1) * call->p.group; h++)
+        o->audit[h].low_mass = santa__low_mean(o->row_mass + h / heads * n * heads + h % heads, n, heads,
+                                               &o->audit[h].cra);
 }
 
 typedef void (*santa__prefill_stage)(const santa__call *call, char *work, int64_t item, int64_t piece);
-
-static void santa__join_stage(const santa__call *call, char *work, int64_t item, int64_t piece) {
-    (void)piece;
-    santa__join_sets(call, work, item);
-}
-
-static void santa__audit_stage(const santa__call *call, char *work, int64_t item, int64_t piece) {
-    (void)work; (void)piece;
-    santa__audit_rows(call, item);
-}
 
 /* What threads do for each item and piece of it, those pieces first that come last. */
 typedef struct santa__stage { santa__call *call; santa__prefill_stage run; int64_t pieces; } santa__stage;
@@ -7831,12 +7807,12 @@ static void santa__run_prefill(santa__call *call) {
     if (santa__is_sampled(&call->p)) {
         memset(santa__sets_of_call(call), 0, (size_t)(8 * santa__items(&call->p.o) * group));
         santa__run_stage(call, santa__sample_head, group);
-        santa__run_stage(call, santa__join_stage, 1);
+        santa__run_stage(call, santa__join_sets, 1);
     } else if (santa__has_traits(&call->p.o, SANTA_SPARSE) && o->audit)
         santa__run_stage(call, santa__given_stage, group);
     santa__run_stage(call, santa__prefill_piece, santa__pieces_of_item(call));
     if (santa__has_traits(&call->p.o, SANTA_SPARSE) && o->audit && o->row_mass)
-        santa__run_stage(call, santa__audit_stage, 1);
+        santa__run_stage(call, santa__audit_rows, 1);
 }
 
 /* ------------------------------------------------------------ >>call */
