@@ -390,6 +390,24 @@
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
 
+   >>ranks
+
+   One context over several processes, hosts or GPUs (options.ranks). Each rank holds a range of the keys,
+   in the order of the ranks, with its own seq_lens, first_key and context_lens; q and the options are
+   the same on all, and so is the result, to the bit. Ranges may be uneven or empty; a decode step's
+   token goes to the rank that holds the context's end. The bytes that ranks exchange go through
+   all_gather, which is yours: MPI_Allgather, ncclAllGather, gloo.
+   dense                    each rank's output and lse are merged: one exchange a call, of 4 *
+                            (head_dim_v + 1) bytes a row and head.
+   iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row and up to 8
+                            KV heads at a time: the largest score and the mass. Each rank then draws what
+                            falls on its part of the mass of all: the rows that one process draws, but
+                            where rounding moves a threshold to a neighbouring key. Then one exchange of
+                            sums, as for dense.
+   The other methods, a copy of K, std_error and dense_below are refused. stats are each rank's own.
+   Every rank makes the same calls in the same order. A call that returns an error did not meet the
+   others, who wait: end the job (examples/sharded_mpi.c does).
+
    >>recipes
 
    What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
