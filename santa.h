@@ -2715,9 +2715,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
-    for (b = 0; b < a->q.shape[0]; b++)
-        if (santa__kv_start(a, b) < 0 || santa__kv_start(a, b) > santa__seq_len(a, b))
-            return SANTA_ERR_KV_START;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
