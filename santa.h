@@ -26,6 +26,7 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
+     ranks             one context over several processes, hosts or GPUs
      recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
@@ -9913,7 +9914,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); num_combs; first_key and
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; num_combs; first_key and
                     context_lens; kv_start; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and

@@ -69,8 +69,8 @@ int main(int argc, char **argv) {
     MPI_Comm_size(world, &ranks);
 
     /* All of it in each process, so that it can be compared; a real one has its range only. */
-    float *q = floats(HEADS * D), *k = floats((int64_t)N * KV_HEADS * D), *v = floats((int64_t)N * KV_HEADS * D),
-          *whole = floats(HEADS * D), *spread = floats(HEADS * D);
+    float *q = floats(HEADS * D), *k = floats((int64_t)N * KV_HEADS * D),
+          *v = floats((int64_t)N * KV_HEADS * D), *whole = floats(HEADS * D), *spread = floats(HEADS * D);
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     const int64_t begin = (int64_t)N * rank / ranks, end = (int64_t)N * (rank + 1) / ranks;
 

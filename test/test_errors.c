@@ -1485,7 +1485,7 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
+        threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
         steps, budgets, measures
     };
     if (!produced[SANTA_OK])
