@@ -2,8 +2,8 @@
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, launch
+              gather-kernel, dense-kernel, stats-kernel, copy-kernel, take-rows, proxy-scores-kernel,
+              draw-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -148,7 +148,9 @@ struct params {
     int copied;                                     /* scores are those of a copy */
     int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
     int rescue_keys;
-    int staged, stage_at;                           /* whether rows come to shared memory; where it is */
+    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
+    float *fixed;                                   /* [batch, heads, dv + 2]: sums, maximum, denominator */
+    int staged, stage_at, stage_bytes;                           /* whether rows come to shared memory; where it is */
     float *units;                                   /* [batch, heads, blocks]: a mass times it is a share */
     i64 *ticks;                                     /* [batch, teams, blocks], see walk */
     float *sums;                                    /* [batch, heads, 8 parts, dv], or in shared memory */
@@ -299,27 +301,34 @@ struct proxy_scores_memory {
 /* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS at a
    time; a list has up to DRAW_LIST of them. */
 enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
+#ifdef SANTA_CUDA_EMULATED
+enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the other */
+#else
+enum { MOST_CLUSTER = DRAW_PARTS };
+#endif
 enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums, beside it, at most */
-struct alignas(16) draw_memory {
+struct alignas(16) rows_memory {
     float q[SLICE][PROXY_DIM];
     float weight[DRAW_ROWS][SLICE];
     i64 at[DRAW_ROWS];                              /* of rows that are not staged: bytes from p.v */
+    float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
+};
+struct alignas(16) draw_memory : rows_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run of 1 << run_shift blocks */
     int key[DRAW_LIST];
     float chance[DRAW_LIST];
     /* of each head of the team */
-    double all[DRAW_HEADS], result[DRAW_HEADS];
-    float top[DRAW_HEADS], inverse[DRAW_HEADS], factor[DRAW_HEADS], fixed_share[DRAW_HEADS],
+    double all[DRAW_HEADS];
+    float result[DRAW_HEADS], top[DRAW_HEADS], inverse[DRAW_HEADS], log_inverse[DRAW_HEADS], factor[DRAW_HEADS], fixed_share[DRAW_HEADS],
           expected[DRAW_HEADS], squares[DRAW_HEADS];
     unsigned char draws[DRAW_HEADS], bad[DRAW_HEADS], again[DRAW_HEADS];
     /* of each part, in every CTA of the cluster */
     double part_sum[DRAW_PARTS][DRAW_HEADS];
     float part_top[DRAW_PARTS][DRAW_HEADS], part_spread[DRAW_PARTS][DRAW_HEADS];
-    float2 part_fixed[DRAW_PARTS][DRAW_HEADS];
+    float2 part_again[DRAW_PARTS][DRAW_HEADS];      /* of heads that take all of their keys */
     i64 ticks[DRAW_PARTS];
     /* of this CTA's parts */
     float extra[DRAW_PARTS][DRAW_HEADS][3];
-    float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
     i64 scan[GATHER_WARPS];
     int count[PORTION], warp_count[GATHER_WARPS], chosen, before, run_shift;
     unsigned word;
@@ -352,10 +361,11 @@ void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
 template <int G> void k_proxy_scores(const params p) {
-    standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory),
-                   (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes));
+    const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
+          other = sizeof(rows_memory) + (size_t)p.stage_bytes;
+    standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
-void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)p.stage_at); }
+void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
 void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
@@ -2581,7 +2591,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     }
 }
 
-/* ------------------------------------------------------------------- >>proxy-scores-kernel */
+/* ------------------------------------------------------------------------------- >>take-rows */
 
 /* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from) and
    [to, end) are read exactly. All of them are if none can be taken from the copy. */
@@ -2611,6 +2621,327 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
     for (int i = 0; i < bytes; i += 128) prefetch(at + i);
 }
 
+/* What lies in the stash, as a mass: in the copy's bytes 2^(-code / 16), 255 stands for 0. */
+template <typename U> __device__ __forceinline__ float stash_mass(const params &p, U x) {
+    if constexpr (sizeof(U) == 1) {
+        const float code = (float)x;
+        return !p.copied ? code : code == 255.0f ? 0.0f : pow2(code * -0.0625f);
+    } else return (float)x;
+}
+
+/* The team of a CTA: the heads that draw together, their keys. */
+struct team {
+    int b, head, heads, kv;                         /* head: the first one */
+    i64 row;                                        /* its number */
+    proxy_range range;                              /* from .. to - 1 are drawn from */
+    int first, blocks, part_blocks;                 /* of these; of a part of them */
+    int rank, parts, lo, hi;                        /* this CTA's: parts, blocks */
+};
+
+__device__ __forceinline__ team team_of(const params &p) {
+    team t;
+    t.rank = cluster_rank();
+    t.parts = DRAW_PARTS >> p.cluster_shift;
+    t.b = (int)blockIdx.y;
+    t.heads = p.together;
+    t.head = (int)(blockIdx.x >> p.cluster_shift) * t.heads;
+    t.kv = t.head / p.group;
+    t.row = (i64)t.b * p.heads + t.head;
+    if (p.copied) t.range = copied_range(p, t.b);
+    else {
+        key_range(p, t.b, t.range.begin, t.range.end, t.range.position);
+        t.range.from = t.range.begin;
+        t.range.to = t.range.end;
+    }
+    const bool some = t.range.from < t.range.to;
+    t.first = t.range.from / BLOCK;
+    t.blocks = some ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
+    t.part_blocks = (t.blocks + DRAW_PARTS - 1) / DRAW_PARTS;
+    t.lo = min(t.rank * t.parts * t.part_blocks, t.blocks);
+    t.hi = min((t.rank + 1) * t.parts * t.part_blocks, t.blocks);
+    return t;
+}
+
+/* The CTA of the cluster that has a part. */
+__device__ __forceinline__ int rank_of(const params &p, int part) { return part * (1 << p.cluster_shift) / DRAW_PARTS; }
+
+/* q of heads h0 .. h0 + SLICE - 1 of the team, as f32. */
+__device__ __forceinline__ void load_slice(const params &p, draw_memory &s, const team &t, int h0) {
+    const int tid = threadIdx.x;
+    const char *q = p.q + t.b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                  + min(tid, p.d - 1) * p.q_stride[3];
+    __syncthreads();
+    const auto load = [&](auto convert) {
+        float x[SLICE];
+#pragma unroll
+        for (int h = 0; h < SLICE; h++)
+            x[h] = convert(q + (t.head + min(h0 + h, t.heads - 1)) * p.q_stride[2]);
+#pragma unroll
+        for (int h = 0; h < SLICE; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
+    };
+    static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
+    if (p.q_type == SANTA_F32) load([](const char *at) { return *(const float *)at; });
+    else if (p.q_type == SANTA_F16) load([](const char *at) { return __half2float(*(const __half *)at); });
+    else load([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+    __syncthreads();
+}
+
+/* The share that the draw gives a key in a head: its mass times its block's unit. */
+__device__ __forceinline__ float share_of(const params &p, i64 row, int j) {
+    const i64 block = row * p.blocks + j / BLOCK, at = block * BLOCK + j % BLOCK;
+    const float unit = __ldcg(p.units + block);
+    float mass;
+    if (p.copied && p.stash_type != SANTA_STASH_F32) {                /* the unit's logarithm */
+        const float code = (float)__ldcg((const unsigned char *)p.stash + at);
+        return unit == unit ? pow2(fmaf(code, -0.0625f, unit)) : unit;
+    }
+    if (p.stash_type == SANTA_STASH_F32) mass = __ldcg((const float *)p.stash + at);
+    else if (p.stash_type == SANTA_STASH_F16)
+        mass = __half2float(__ushort_as_half(__ldcg((const unsigned short *)p.stash + at)));
+    else mass = (float)__ldcg((const unsigned char *)p.stash + at);
+    return unit > 0.0f ? mass * unit : unit;        /* a unit of NaN stays one */
+}
+
+/* K or V of any type and stride: a number at a time. */
+__device__ __noinline__ float dot_plain(const params &p, const float *q, const char *row, int lane) {
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_any(p.k_type, row + f * p.k_stride[3]);
+    return sum;
+}
+
+/* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
+     ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's own
+     DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
+     WEIGH    the list, without V: only the sums of weights
+   They are dealt to `parts`: row i is number i / parts of part i % parts, so that no bit depends on
+   how many CTAs there are; this one has some from part `first` on. 64 rows at a time, four lanes to
+   a row of K, each of them with the weight of one head; then V, two columns and a head a thread.
+   Rows that are 16-byte pieces lie in `stage` meanwhile. */
+enum { ALWAYS, DRAWN, WEIGH };
+__device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode, int count,
+                                          int h0, int middle, int from, bool again, float *sums, char *stage,
+                                          int parts, int first, int some) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, e0 = tid >> 2, c = tid & 3;
+    const int hv = tid >> 6, column = 2 * (tid & 63);                 /* of V's sums */
+    const int h = min(h0 + c, t.heads - 1), front = middle - t.range.begin;
+    const bool has_k = p.copied, has_v = mode != WEIGH;
+    const int k_bytes = has_k ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size,
+              row_bytes = k_bytes + v_bytes + 64;   /* no bank conflicts */
+    const float top = mode == ALWAYS ? 0.0f : s.top[h], inverse = mode == ALWAYS ? 0.0f : s.inverse[h],
+                factor = mode == ALWAYS ? 0.0f : s.factor[h];
+    char *const mine = stage + e0 * row_bytes;
+#pragma unroll 1
+    for (int k = 0; k < some; k++) {
+        const int part = first + k, rows = count > part ? (int)((unsigned)(count - part + parts - 1) / parts) : 0;
+        float *const out = parts == 1 ? p.fixed + (t.row + h0 + hv) * (p.dv + 2)
+                                     : sums + ((i64)k * t.heads + h0 + hv) * p.dv;
+        const bool own = has_v && h0 + hv < t.heads;
+        float acc[2][2], scale = 0.0f;
+        if (mode == DRAWN && again) scale = 1.0f;
+        const float *before = out;                  /* the first part has the keys that are read exactly */
+        if (mode == DRAWN && has_k && own && !again && part == 0) {
+            before = p.fixed + (t.row + h0 + hv) * (p.dv + 2);
+            scale = __ldcg(before + p.dv + 1) != 0.0f
+                  ? pow2(__ldcg(before + p.dv) - s.top[h0 + hv]) * s.inverse[h0 + hv] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int f = 128 * (i / 2) + column + (i & 1);
+            acc[i / 2][i & 1] = own && scale != 0.0f && f < p.dv ? scale * before[f] : 0.0f;
+        }
+        if (mode == ALWAYS && tid < SLICE) { s.high[tid] = MASKED; s.keep[tid] = 0.0f; }
+        if (mode != ALWAYS && !again && tid < 3 * SLICE && h0 + tid % SLICE < t.heads)
+            s.extra[k][h0 + tid % SLICE][tid / SLICE] = 0.0f;
+        float fixed_sum = 0.0f;                     /* of head tid, tid < SLICE */
+#pragma unroll 1
+        for (int base = 0; base < rows; base += DRAW_ROWS) {
+            const int e = base + e0;
+            int j = -1;
+            float chance = 1.0f;
+            if (e < rows) {
+                const int i = parts * e + part;
+                if (mode == ALWAYS) j = i < front ? t.range.begin + i : from + i - front;
+                else if ((j = s.key[e * t.parts + k]) >= 0) chance = s.chance[e * t.parts + k];
+            }
+            i64 at_k = 0, at_v = 0;
+            bool broken = false;
+            if (j >= 0) {
+                at_k = row_offset(p, p.k_stride, t.b, j);
+                at_v = row_offset(p, p.v_stride, t.b, j);
+                broken = at_k == NO_ROW;
+                at_k = broken ? 0 : at_k + t.kv * p.k_stride[2];
+                at_v = broken ? 0 : at_v + t.kv * p.v_stride[2];
+            }
+            if (p.staged && has_v) {
+                const bool have = j >= 0 && !broken;
+#pragma unroll 4
+                for (int i = 16 * c; i < k_bytes; i += 64)
+                    copy16_or_zero((uint4 *)(mine + i), p.k + at_k + (have ? i : 0), have);
+#pragma unroll 4
+                for (int i = 16 * c; i < v_bytes; i += 64)
+                    copy16_or_zero((uint4 *)(mine + k_bytes + i), p.v + at_v + (have ? i : 0), have);
+                copy_commit();
+            } else if (j >= 0 && has_v) s.at[e0] = at_v;
+            const float guess = mode != ALWAYS && j >= 0 ? share_of(p, t.row + h, j) : 0.0f;
+            float dot = 0.0f;
+            copy_wait<0>();
+            __syncwarp();
+            if (has_k && p.staged) {
+                float d4[SLICE] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+                for (int f = 8 * c; f < p.d; f += 32) {
+                    const char *piece = mine + f * p.k_size;
+                    float x[1][8];
+                    load_rows<8, 1>(p.k_type, true, &piece, 0, 8, x);
+#pragma unroll
+                    for (int i = 0; i < SLICE; i++) {
+                        const float4 y = *(const float4 *)&s.q[i][f], z = *(const float4 *)&s.q[i][f + 4];
+                        d4[i] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
+                               + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < SLICE; i++) {
+                    d4[i] += __shfl_xor_sync(FULL, d4[i], 1);
+                    d4[i] += __shfl_xor_sync(FULL, d4[i], 2);
+                }
+                dot = c & 2 ? c & 1 ? d4[3] : d4[2] : c & 1 ? d4[1] : d4[0];
+            } else if (has_k)
+#pragma unroll 1
+                for (int i = 0; i < SLICE; i++) {
+                    float y = j >= 0 ? dot_plain(p, s.q[i], p.k + at_k, c) : 0.0f;
+                    y += __shfl_xor_sync(FULL, y, 1);
+                    y += __shfl_xor_sync(FULL, y, 2);
+                    if (i == c) dot = y;
+                }
+            const float score = !has_k || j < 0 ? MASKED : broken ? __int_as_float(0x7fc00000)
+                              : finished_score(p, t.head + h, dot, j - t.range.position);
+            float w = 0.0f, x1 = 0.0f, x2 = 0.0f;
+            if (mode == ALWAYS) {
+                float m = score;
+#pragma unroll
+                for (int o = 4; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+                if (lane < SLICE) s.warp_extra[warp][lane] = m;
+                __syncthreads();
+                if (tid < SLICE) {
+                    float high = s.high[tid];
+                    for (int i = 0; i < GATHER_WARPS; i++) high = fmaxf(high, s.warp_extra[i][tid]);
+                    s.keep[tid] = s.high[tid] < MASK_LIMIT ? 0.0f : pow2(s.high[tid] - high);
+                    s.high[tid] = high;
+                }
+                __syncthreads();
+                w = pow2(score - (s.high[c] < MASK_LIMIT ? 0.0f : s.high[c]));
+            } else if (has_k) {
+                const float times = __fdividef(1.0f, chance);
+                x1 = guess * times;
+                w = j < 0 ? 0.0f : pow2(score - top) * inverse * times;
+                x2 = x1 > 0.0f ? w * __fdividef(w, x1) : 0.0f;
+            } else {
+                w = __fdividef(guess, chance) * (chance < 1.0f ? 1.0f : factor);
+                x1 = chance < 1.0f ? 0.0f : w;
+            }
+            s.weight[e0][c] = w;
+            float x0 = w;
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) {
+                x0 += __shfl_xor_sync(FULL, x0, o);
+                x1 += __shfl_xor_sync(FULL, x1, o);
+                x2 += __shfl_xor_sync(FULL, x2, o);
+            }
+            if (lane < SLICE) {
+                s.warp_extra[warp][lane] = x0;
+                s.warp_extra[warp][SLICE + lane] = x1;
+                s.warp_extra[warp][2 * SLICE + lane] = x2;
+            }
+            __syncthreads();                        /* weights, rows and sums are there */
+            if (tid < 3 * SLICE && h0 + tid % SLICE < t.heads) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int i = 0; i < GATHER_WARPS; i++) sum += s.warp_extra[i][tid];
+                if (mode != ALWAYS) s.extra[k][h0 + tid % SLICE][tid / SLICE] += sum;
+                else if (tid < SLICE)
+                    fixed_sum = (fixed_sum == fixed_sum ? s.keep[tid] * fixed_sum : fixed_sum) + sum;
+            }
+            if (own) {
+                const float keep = mode == ALWAYS ? s.keep[hv] : 1.0f;
+#pragma unroll
+                for (int i = 0; i < 4; i++) acc[i / 2][i & 1] *= keep;
+                const int n = min(rows - base, (int)DRAW_ROWS);
+#pragma unroll
+                for (int ch = 0; ch < 2; ch++) {
+                    const int f = 128 * ch + column;
+                    if (f >= p.dv) break;
+                    if (!p.staged) {
+#pragma unroll 1
+                        for (int i = 0; i < n; i++) {
+                            const float y = s.weight[i][hv];
+                            if (y == 0.0f) continue;
+                            const char *row = p.v + s.at[i] + f * p.v_stride[3];
+                            acc[ch][0] += y * load_one(p.v_type, row);
+                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row + p.v_stride[3]);
+                        }
+                        continue;
+                    }
+                    const char *row = stage + k_bytes + f * p.v_size;
+                    const auto add = [&](auto two) {
+#pragma unroll 4
+                        for (int i = 0; i < n; i++) {
+                            const float2 y = two(row + i * row_bytes);
+                            const float weight = s.weight[i][hv];
+                            acc[ch][0] += weight * y.x;
+                            acc[ch][1] += weight * y.y;
+                        }
+                    };
+                    if (p.v_type == SANTA_BF16)
+                        add([](const char *at) { return unpack_pair(*(const __nv_bfloat162 *)at); });
+                    else if (p.v_type == SANTA_F16)
+                        add([](const char *at) { return unpack_pair(*(const __half2 *)at); });
+                    else if (p.v_type == SANTA_F32) add([](const char *at) { return *(const float2 *)at; });
+                    else add([](const char *at) {
+                        return __half22float2(e4m3_pair(*(const unsigned short *)at));
+                    });
+                }
+            }
+            __syncthreads();                        /* before the next rows come */
+        }
+        if (own)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int f = 128 * (i / 2) + column + (i & 1);
+                if (f < p.dv) out[f] = acc[i / 2][i & 1];
+            }
+        if (mode == ALWAYS && tid < SLICE && h0 + tid < t.heads) {
+            if (parts == 1) {
+                float *const to = p.fixed + (t.row + h0 + tid) * (p.dv + 2) + p.dv;
+                to[0] = s.high[tid];
+                to[1] = fixed_sum;
+            } else for (int r = 0; r < 1 << p.cluster_shift; r++)
+                *of_rank(&s.part_again[part][h0 + tid], r) = make_float2(s.high[tid], fixed_sum);
+        }
+        __syncthreads();
+    }
+}
+
+/* A KV head's keys that are read exactly: CTA `id` has SLICE heads. */
+__device__ __forceinline__ void take_always(const params &p, unsigned id, char *memory) {
+    const unsigned slices = (unsigned)(p.group + SLICE - 1) / SLICE, of = id / slices,
+                   slice = id - of * slices;
+    team t;
+    t.b = (int)p.by_kv.quotient(of);
+    t.kv = (int)of - t.b * (int)p.kv_heads;
+    t.head = t.kv * p.group + (int)slice * SLICE;
+    t.heads = min(p.group - (int)slice * SLICE, (int)SLICE);
+    t.row = (i64)t.b * p.heads + t.head;
+    t.range = copied_range(p, t.b);
+    draw_memory &s = *(draw_memory *)memory;        /* of which only its rows_memory is there */
+    load_slice(p, s, t, 0);
+    take_rows(p, s, t, ALWAYS, t.range.end - t.range.begin - (t.range.to - t.range.from), 0, t.range.from,
+              t.range.to, false, nullptr, memory + sizeof(rows_memory), 1, 0, 1);
+}
+
+/* ------------------------------------------------------------------- >>proxy-scores-kernel */
+
 /* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the keys. */
 __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
     const unsigned x = now ? b : a;
@@ -2625,7 +2956,8 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
    product takes q in two parts of 8 bits.
    Groups of up to four heads would leave half of the lanes without a head, so the lanes c and
    c + 2 share: each has one head.
-   Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each.
+   Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them, early,
+   p.fixed_ctas for the keys that are read exactly.
    Reads the copy once for each slice; writes 64 stash entries, 8 + 4 bytes a block and head. It
    should run at the speed of reading the copy.
    Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as many
@@ -2636,6 +2968,12 @@ k_proxy_scores(const __grid_constant__ params p) {
     SHARED(s, proxy_scores_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
+    if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
+        launch_dependents();
+        take_always(p, id / p.fixed_every, (char *)slots);
+        return;
+    }
+    id -= min((id + p.fixed_every - 1) / p.fixed_every, p.fixed_ctas);
     chunk = id;
     id = p.by_chunks.quotient(id);
     chunk -= id * p.by_chunks.d;
@@ -3008,292 +3346,6 @@ k_proxy_scores(const __grid_constant__ params p) {
 
 /* ----------------------------------------------------------------------------- >>draw-kernel */
 
-/* What lies in the stash, as a mass: in the copy's bytes 2^(-code / 16), 255 stands for 0. */
-template <typename U> __device__ __forceinline__ float stash_mass(const params &p, U x) {
-    if constexpr (sizeof(U) == 1) {
-        const float code = (float)x;
-        return !p.copied ? code : code == 255.0f ? 0.0f : pow2(code * -0.0625f);
-    } else return (float)x;
-}
-
-/* The team of a CTA: the heads that draw together, their keys. */
-struct team {
-    int b, head, heads, kv;                         /* head: the first one */
-    i64 row;                                        /* its number */
-    proxy_range range;                              /* from .. to - 1 are drawn from */
-    int first, blocks, part_blocks;                 /* of these; of a part of them */
-    int rank, parts, lo, hi;                        /* this CTA's: parts, blocks */
-};
-
-__device__ __forceinline__ team team_of(const params &p) {
-    team t;
-    t.rank = cluster_rank();
-    t.parts = DRAW_PARTS >> p.cluster_shift;
-    t.b = (int)blockIdx.y;
-    t.heads = p.together;
-    t.head = (int)(blockIdx.x >> p.cluster_shift) * t.heads;
-    t.kv = t.head / p.group;
-    t.row = (i64)t.b * p.heads + t.head;
-    if (p.copied) t.range = copied_range(p, t.b);
-    else {
-        key_range(p, t.b, t.range.begin, t.range.end, t.range.position);
-        t.range.from = t.range.begin;
-        t.range.to = t.range.end;
-    }
-    const bool some = t.range.from < t.range.to;
-    t.first = t.range.from / BLOCK;
-    t.blocks = some ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
-    t.part_blocks = (t.blocks + DRAW_PARTS - 1) / DRAW_PARTS;
-    t.lo = min(t.rank * t.parts * t.part_blocks, t.blocks);
-    t.hi = min((t.rank + 1) * t.parts * t.part_blocks, t.blocks);
-    return t;
-}
-
-/* q of heads h0 .. h0 + SLICE - 1 of the team, as f32. */
-__device__ __forceinline__ void load_slice(const params &p, draw_memory &s, const team &t, int h0) {
-    const int tid = threadIdx.x;
-    const char *q = p.q + t.b * p.q_stride[0] + p.q_index * p.q_stride[1]
-                  + min(tid, p.d - 1) * p.q_stride[3];
-    __syncthreads();
-    const auto load = [&](auto convert) {
-        float x[SLICE];
-#pragma unroll
-        for (int h = 0; h < SLICE; h++)
-            x[h] = convert(q + (t.head + min(h0 + h, t.heads - 1)) * p.q_stride[2]);
-#pragma unroll
-        for (int h = 0; h < SLICE; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
-    };
-    static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
-    if (p.q_type == SANTA_F32) load([](const char *at) { return *(const float *)at; });
-    else if (p.q_type == SANTA_F16) load([](const char *at) { return __half2float(*(const __half *)at); });
-    else load([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
-    __syncthreads();
-}
-
-/* The share that the draw gives a key in a head: its mass times its block's unit. */
-__device__ __forceinline__ float share_of(const params &p, i64 row, int j) {
-    const i64 block = row * p.blocks + j / BLOCK, at = block * BLOCK + j % BLOCK;
-    const float unit = __ldcg(p.units + block);
-    float mass;
-    if (p.stash_type == SANTA_STASH_F32) mass = __ldcg((const float *)p.stash + at);
-    else if (p.stash_type == SANTA_STASH_F16 && !p.copied)
-        mass = __half2float(__ushort_as_half(__ldcg((const unsigned short *)p.stash + at)));
-    else mass = stash_mass(p, __ldcg((const unsigned char *)p.stash + at));
-    return unit > 0.0f ? mass * unit : unit;        /* a unit of NaN stays one */
-}
-
-/* K or V of any type and stride: a number at a time. */
-__device__ __noinline__ float dot_plain(const params &p, const float *q, const char *row, int lane) {
-    float sum = 0.0f;
-#pragma unroll 1
-    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_any(p.k_type, row + f * p.k_stride[3]);
-    return sum;
-}
-
-/* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
-     ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to each part's own
-     DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
-     WEIGH    the list, without V: only the sums of weights
-   Row i of all is number i / 8 of part i % 8: so no bit depends on how many CTAs there are. 64 rows
-   at a time, four lanes to a row of K, each of them with the weight of one head; then V, two columns
-   and a head a thread. Rows that are 16-byte pieces lie in `stage` meanwhile. */
-enum { ALWAYS, DRAWN, WEIGH };
-__device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode, int count,
-                                       int h0, int middle, int from, bool again, float *sums,
-                                       char *stage) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, e0 = tid >> 2, c = tid & 3;
-    const int hv = tid >> 6, column = 2 * (tid & 63);                 /* of V's sums */
-    const int h = min(h0 + c, t.heads - 1), front = middle - t.range.begin;
-    const bool has_k = p.copied, has_v = mode != WEIGH;
-    const int k_bytes = has_k ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size,
-              row_bytes = k_bytes + v_bytes + 64;   /* no bank conflicts */
-    const float top = s.top[h], inverse = s.inverse[h], factor = s.factor[h];
-    char *const mine = stage + e0 * row_bytes;
-#pragma unroll 1
-    for (int k = 0; k < t.parts; k++) {
-        const int part = t.rank * t.parts + k, rows = count > part ? (count - part + 7) / 8 : 0;
-        float *const out = sums + ((i64)k * t.heads + h0 + hv) * p.dv;
-        const bool own = has_v && h0 + hv < t.heads;
-        float acc[2][2], scale = 0.0f;
-        if (mode == DRAWN && again) scale = 1.0f;
-        else if (mode == DRAWN && has_k && own) {
-            const float2 y = s.part_fixed[part][h0 + hv];
-            scale = y.y != 0.0f ? pow2(y.x - s.top[h0 + hv]) * s.inverse[h0 + hv] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int f = 128 * (i / 2) + column + (i & 1);
-            acc[i / 2][i & 1] = own && scale != 0.0f && f < p.dv ? scale * out[f] : 0.0f;
-        }
-        if (mode == ALWAYS && tid < SLICE) { s.high[tid] = MASKED; s.keep[tid] = 0.0f; }
-        if (mode != ALWAYS && !again && tid < 3 * SLICE && h0 + tid % SLICE < t.heads)
-            s.extra[k][h0 + tid % SLICE][tid / SLICE] = 0.0f;
-        float fixed_sum = 0.0f;                     /* of head tid, tid < SLICE */
-#pragma unroll 1
-        for (int base = 0; base < rows; base += DRAW_ROWS) {
-            const int e = base + e0;
-            int j = -1;
-            float chance = 1.0f;
-            if (e < rows) {
-                const int i = 8 * e + part;
-                if (mode == ALWAYS) j = i < front ? t.range.begin + i : from + i - front;
-                else { j = s.key[e * t.parts + k]; chance = s.chance[e * t.parts + k]; }
-            }
-            i64 at_k = 0, at_v = 0;
-            bool broken = false;
-            if (j >= 0) {
-                at_k = row_offset(p, p.k_stride, t.b, j);
-                at_v = row_offset(p, p.v_stride, t.b, j);
-                broken = at_k == NO_ROW;
-                at_k = broken ? 0 : at_k + t.kv * p.k_stride[2];
-                at_v = broken ? 0 : at_v + t.kv * p.v_stride[2];
-            }
-            if (p.staged && has_v) {
-                const bool have = j >= 0 && !broken;
-#pragma unroll 4
-                for (int i = 16 * c; i < k_bytes; i += 64)
-                    copy16_or_zero((uint4 *)(mine + i), p.k + at_k + (have ? i : 0), have);
-#pragma unroll 4
-                for (int i = 16 * c; i < v_bytes; i += 64)
-                    copy16_or_zero((uint4 *)(mine + k_bytes + i), p.v + at_v + (have ? i : 0), have);
-                copy_commit();
-            } else if (j >= 0 && has_v) s.at[e0] = at_v;
-            const float guess = mode != ALWAYS && j >= 0 ? share_of(p, t.row + h, j) : 0.0f;
-            float dot = 0.0f;
-            copy_wait<0>();
-            __syncwarp();
-            if (has_k && p.staged) {
-                float d4[SLICE] = { 0.0f, 0.0f, 0.0f, 0.0f };
-#pragma unroll 1
-                for (int f = 8 * c; f < p.d; f += 32) {
-                    const char *piece = mine + f * p.k_size;
-                    float x[1][8];
-                    load_rows<8, 1>(p.k_type, true, &piece, 0, 8, x);
-#pragma unroll
-                    for (int i = 0; i < SLICE; i++) {
-                        const float4 y = *(const float4 *)&s.q[i][f], z = *(const float4 *)&s.q[i][f + 4];
-                        d4[i] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
-                               + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < SLICE; i++) {
-                    d4[i] += __shfl_xor_sync(FULL, d4[i], 1);
-                    d4[i] += __shfl_xor_sync(FULL, d4[i], 2);
-                }
-                dot = c & 2 ? c & 1 ? d4[3] : d4[2] : c & 1 ? d4[1] : d4[0];
-            } else if (has_k)
-#pragma unroll 1
-                for (int i = 0; i < SLICE; i++) {
-                    float y = j >= 0 ? dot_plain(p, s.q[i], p.k + at_k, c) : 0.0f;
-                    y += __shfl_xor_sync(FULL, y, 1);
-                    y += __shfl_xor_sync(FULL, y, 2);
-                    if (i == c) dot = y;
-                }
-            const float score = !has_k || j < 0 ? MASKED : broken ? __int_as_float(0x7fc00000)
-                              : finished_score(p, t.head + h, dot, j - t.range.position);
-            float w = 0.0f, x1 = 0.0f, x2 = 0.0f;
-            if (mode == ALWAYS) {
-                float m = score;
-#pragma unroll
-                for (int o = 4; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-                if (lane < SLICE) s.warp_extra[warp][lane] = m;
-                __syncthreads();
-                if (tid < SLICE) {
-                    float high = s.high[tid];
-                    for (int i = 0; i < GATHER_WARPS; i++) high = fmaxf(high, s.warp_extra[i][tid]);
-                    s.keep[tid] = s.high[tid] < MASK_LIMIT ? 0.0f : pow2(s.high[tid] - high);
-                    s.high[tid] = high;
-                }
-                __syncthreads();
-                w = pow2(score - (s.high[c] < MASK_LIMIT ? 0.0f : s.high[c]));
-            } else if (has_k) {
-                const float share = guess / chance;
-                w = j < 0 ? 0.0f : pow2(score - top) * inverse / chance;
-                x1 = share;
-                x2 = share > 0.0f ? w * (w / share) : 0.0f;
-            } else {
-                w = guess / chance * (chance < 1.0f ? 1.0f : factor);
-                x1 = chance < 1.0f ? 0.0f : w;
-            }
-            s.weight[e0][c] = w;
-            float x0 = w;
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1) {
-                x0 += __shfl_xor_sync(FULL, x0, o);
-                x1 += __shfl_xor_sync(FULL, x1, o);
-                x2 += __shfl_xor_sync(FULL, x2, o);
-            }
-            if (lane < SLICE) {
-                s.warp_extra[warp][lane] = x0;
-                s.warp_extra[warp][SLICE + lane] = x1;
-                s.warp_extra[warp][2 * SLICE + lane] = x2;
-            }
-            __syncthreads();                        /* weights, rows and sums are there */
-            if (tid < 3 * SLICE && h0 + tid % SLICE < t.heads) {
-                float sum = 0.0f;
-#pragma unroll
-                for (int i = 0; i < GATHER_WARPS; i++) sum += s.warp_extra[i][tid];
-                if (mode != ALWAYS) s.extra[k][h0 + tid % SLICE][tid / SLICE] += sum;
-                else if (tid < SLICE)
-                    fixed_sum = (fixed_sum == fixed_sum ? s.keep[tid] * fixed_sum : fixed_sum) + sum;
-            }
-            if (own) {
-                const float keep = mode == ALWAYS ? s.keep[hv] : 1.0f;
-#pragma unroll
-                for (int i = 0; i < 4; i++) acc[i / 2][i & 1] *= keep;
-                const int n = min(rows - base, (int)DRAW_ROWS);
-#pragma unroll
-                for (int ch = 0; ch < 2; ch++) {
-                    const int f = 128 * ch + column;
-                    if (f >= p.dv) break;
-                    if (!p.staged) {
-#pragma unroll 1
-                        for (int i = 0; i < n; i++) {
-                            const float y = s.weight[i][hv];
-                            if (y == 0.0f) continue;
-                            const char *row = p.v + s.at[i] + f * p.v_stride[3];
-                            acc[ch][0] += y * load_one(p.v_type, row);
-                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row + p.v_stride[3]);
-                        }
-                        continue;
-                    }
-                    const char *row = stage + k_bytes + f * p.v_size;
-                    const auto add = [&](auto two) {
-#pragma unroll 4
-                        for (int i = 0; i < n; i++) {
-                            const float2 y = two(row + i * row_bytes);
-                            const float weight = s.weight[i][hv];
-                            acc[ch][0] += weight * y.x;
-                            acc[ch][1] += weight * y.y;
-                        }
-                    };
-                    if (p.v_type == SANTA_BF16)
-                        add([](const char *at) { return unpack_pair(*(const __nv_bfloat162 *)at); });
-                    else if (p.v_type == SANTA_F16)
-                        add([](const char *at) { return unpack_pair(*(const __half2 *)at); });
-                    else if (p.v_type == SANTA_F32) add([](const char *at) { return *(const float2 *)at; });
-                    else add([](const char *at) {
-                        return __half22float2(e4m3_pair(*(const unsigned short *)at));
-                    });
-                }
-            }
-            __syncthreads();                        /* before the next rows come */
-        }
-        if (own)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int f = 128 * (i / 2) + column + (i & 1);
-                if (f < p.dv) out[f] = acc[i / 2][i & 1];
-            }
-        if (mode == ALWAYS && tid < SLICE && h0 + tid < t.heads) {
-            const float2 y = make_float2(s.high[tid], fixed_sum);
-            for (int r = 0; r < 1 << p.cluster_shift; r++) *of_rank(&s.part_fixed[part][h0 + tid], r) = y;
-        }
-        __syncthreads();
-    }
-}
-
 /* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a part
    and head. All CTAs of the cluster get them. */
 __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const team &t, int from, int last) {
@@ -3349,52 +3401,64 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
 }
 
 /* What a head's parts add up to: what its scores are relative to, all of its mass, and the variance
-   to expect, as santa__expected_variance. A thread for each head. */
+   to expect, as santa__expected_variance. A warp for each head. */
 __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, const team &t, int h,
                                             bool first) {
-    float m = MASKED, fixed_top = MASKED, spread = 0.0f;
+    const int lane = threadIdx.x & 31, part = lane & (DRAW_PARTS - 1);
+    const float *const fixed_at = p.fixed + (t.row + h) * (p.dv + 2) + p.dv;
+    const float fixed_top = p.copied ? __ldcg(fixed_at) : MASKED, fixed_sum = p.copied ? __ldcg(fixed_at + 1) : 0.0f;
+    const float y = s.part_top[part][h];
+    float m = y;
 #pragma unroll
-    for (int i = 0; i < DRAW_PARTS; i++) {
-        m = fmaxf(m, s.part_top[i][h]);
-        if (p.copied) fixed_top = fmaxf(fixed_top, s.part_fixed[i][h].x);
+    for (int o = 1; o < DRAW_PARTS; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    const float add = y < MASK_LIMIT ? 0.0f : pow2(y - m);
+    double total = s.part_sum[part][h];
+    if (!(y < MASK_LIMIT)) total *= (double)add;
+    float spread = add > 0.0f ? add * s.part_spread[part][h] : 0.0f;
+#pragma unroll
+    for (int o = 1; o < DRAW_PARTS; o <<= 1) {
+        total += __shfl_xor_sync(FULL, total, o);
+        spread += __shfl_xor_sync(FULL, spread, o);
     }
     const float top = fmaxf(m, fixed_top);
-    double total = 0.0, fixed = 0.0;
-#pragma unroll 1
-    for (int i = 0; i < DRAW_PARTS; i++) {
-        const float y = s.part_top[i][h], z = s.part_fixed[i][h].x;
-        if (!(y < MASK_LIMIT)) spread += pow2(y - m) * s.part_spread[i][h];
-        total += !(y < MASK_LIMIT) ? (double)pow2(y - m) * s.part_sum[i][h] : s.part_sum[i][h];
-        if (p.copied) fixed += (double)(z < MASK_LIMIT ? 0.0f : pow2(z - top)) * (double)s.part_fixed[i][h].y;
-    }
+    const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top)) * (double)fixed_sum;
     const bool good = total <= DBL_MAX && total > 0.0;
-    const double copied = good ? total * exp2((double)m - (double)top) : 0.0, all = copied + fixed;
+    const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
+    const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
+    if (lane) return;
     if (first && p.copied) {
-        const float squares = s.squares[h];
-        const double own = (double)(p.noise * (p.scale * p.scale * squares)) * ((double)spread / total);
-        const double grown = copied * exp(fmin(0.5 * own, 300.0));
-        s.expected[h] = good ? (float)(own * (grown / (grown + fixed))) : 0.0f;
+        const float own = p.noise * (p.scale * p.scale * s.squares[h]) * (spread / (float)total);
+        const double grown = copied * (double)expf(fminf(0.5f * own, 80.0f));
+        s.expected[h] = good ? own * (float)(grown / (grown + fixed)) : 0.0f;
     }
     s.top[h] = top < MASK_LIMIT ? 0.0f : top;
     s.all[h] = all;
-    s.fixed_share[h] = (float)(all > 0.0 || all != all ? fixed / all : 0.0);
-    s.inverse[h] = all > 0.0 ? (float)(1.0 / all) : 0.0f;
+    s.fixed_share[h] = all > 0.0 ? (float)fixed * inverse : (float)fixed;
+    s.inverse[h] = inverse;
+    s.log_inverse[h] = log2f(inverse);
     s.draws[h] = good;
     s.bad[h] = t.blocks && !(total <= DBL_MAX);
     s.factor[h] = 1.0f;
 }
 
-/* Sizes of the keys of a block of N at a lane: the largest of their shares. LANES lanes side by
-   side have a block; returns their sum. fresh: units are made of the sums, and kept. */
+/* Byte i of w as a float. */
+__device__ __forceinline__ float byte_of(unsigned w, int i) {
+    return __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7440u + (unsigned)i)) - 8388608.0f;
+}
+
+/* Sizes of the keys of a block, N at a lane: the largest of their shares. LANES lanes side by side
+   have a block; returns their sum. fresh: units are made of the sums, and kept; for the copy's bytes
+   logarithms of them, so that a key costs one exponential. */
 template <typename U>
 __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, const team &t, int block,
                                             bool fresh, float *size) {
     enum { N = 16 / sizeof(U), LANES = BLOCK / N };
-    const int lane = threadIdx.x & 31, l = lane % LANES;
+    const int l = threadIdx.x % LANES;
     const i64 pitch = p.blocks, at = t.row * pitch + t.first + block;
+    const bool logs = sizeof(U) == 1 && p.copied, edge = block == 0 || block == t.blocks - 1;
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < N; i++) size[i] = 0.0f;
+    for (int i = 0; i < N; i++) size[i] = logs ? MASKED : 0.0f;
 #pragma unroll 1
     for (int h0 = 0; h0 < t.heads; h0 += 4) {
         uint4 raw[4];
@@ -3408,34 +3472,45 @@ __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, con
 #pragma unroll
         for (int u = 0; u < 4; u++) {
             if (h0 + u >= t.heads) break;
-            float mass[N], unit = x[u].x;
+            float unit = x[u].x;
             const unsigned w[4] = { raw[u].x, raw[u].y, raw[u].z, raw[u].w };
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                if constexpr (sizeof(U) == 4) mass[i] = __uint_as_float(w[i]);
-                else if constexpr (sizeof(U) == 2)
-                    mass[i] = __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
-                else mass[i] = stash_mass(p, (unsigned char)(w[i / 4] >> 8 * (i & 3)));
-            }
             if (fresh) {
-                unit = x[u].x < MASK_LIMIT || !s.draws[h0 + u] ? 0.0f
-                     : pow2(x[u].x - s.top[h0 + u]) * s.inverse[h0 + u];
-                if (sizeof(U) < 4 && !p.copied) {   /* rounded ones add up to something else */
+                const bool none = unit < MASK_LIMIT || !s.draws[h0 + u];
+                if (logs) unit = none ? MASKED : unit - s.top[h0 + u] + s.log_inverse[h0 + u];
+                else unit = none ? 0.0f : pow2(unit - s.top[h0 + u]) * s.inverse[h0 + u];
+                if (sizeof(U) < 4 && !logs) {       /* rounded ones add up to something else */
                     float of = 0.0f;
 #pragma unroll
-                    for (int i = 0; i < N; i++) of += mass[i];
+                    for (int i = 0; i < N; i++)
+                        of += sizeof(U) == 1 ? byte_of(w[i / 4], i & 3)
+                            : __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
 #pragma unroll
                     for (int o = 1; o < LANES; o <<= 1) of += __shfl_xor_sync(FULL, of, o);
                     unit = of > 0.0f ? unit * (x[u].y / of) : 0.0f;
                 }
                 if (l == 0 && block < t.hi) p.units[at + (h0 + u) * pitch] = unit;
             }
+            if (logs) {
 #pragma unroll
-            for (int i = 0; i < N; i++) size[i] = fmaxf(size[i], mass[i] * unit);
+                for (int i = 0; i < N; i++) size[i] = fmaxf(size[i], fmaf(byte_of(w[i / 4], i & 3), -0.0625f, unit));
+                if (edge)                           /* 255 stands for 0, and is all heads' */
+#pragma unroll
+                    for (int i = 0; i < N; i++) if ((w[i / 4] >> 8 * (i & 3) & 255u) == 255u) size[i] = MASKED;
+            } else
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    const float mass = sizeof(U) == 4 ? __uint_as_float(w[i / (4 / (int)sizeof(U)) & 3])
+                                     : sizeof(U) == 1 ? byte_of(w[i / 4 & 3], i & 3)
+                        : __half2float(__ushort_as_half((unsigned short)(w[i / 2 & 3] >> 16 * (i & 1))));
+                    size[i] = fmaxf(size[i], mass * unit);
+                }
         }
     }
 #pragma unroll
-    for (int i = 0; i < N; i++) sum += size[i];
+    for (int i = 0; i < N; i++) {
+        if (logs) size[i] = pow2(size[i]);
+        sum += size[i];
+    }
     return sum;
 }
 
@@ -3479,7 +3554,7 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
             if (l || i >= count) continue;
-            ticks = __double2ll_rn((double)sum * (double)p.samples * 4294967296.0);
+            ticks = llrint((double)sum * (double)p.samples * 4294967296.0);
             if (shift) {
                 p.ticks[t.row / t.heads * p.blocks + t.first + t.lo + k] = ticks;
                 atomicAdd((u64 *)&s.run_end[k >> shift], (u64)ticks);
@@ -3497,11 +3572,11 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
         const float whole = __shfl_sync(FULL, end, LANES - 1, LANES);
         float begin = __shfl_up_sync(FULL, end, 1, LANES);
         if (l == 0) begin = 0.0f;
-        const double scale = (double)whole / (double)ticks;
-        const float most = __uint_as_float(__float_as_uint(whole) - 1u);      /* a place before the end */
-        const float want = fminf((float)((double)(at - start) * scale), most),
-                    before = at - start >= 1ll << 32 && tooth + k >= 0
-                           ? fminf((float)((double)(at - start - (1ll << 32)) * scale), most) : -1.0f;
+        const float scale = whole / (float)ticks,
+                    most = __uint_as_float(__float_as_uint(whole) - 1u);      /* a place before the end */
+        const float want = fminf((float)(at - start) * scale, most),
+                    before = at - start >= 1ll << 32
+                           ? fminf((float)(at - start - (1ll << 32)) * scale, most) : -1.0f;
         const float local = want - begin;
         int entry = 0;
         float below = 0.0f, own_size = 0.0f;
@@ -3521,7 +3596,7 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
             if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = again ? -2 : j;
             if (!again) {
                 const int row = (int)(index + round_row), part = row & 7,
-                          place = (row >> 3) * t.parts + part % t.parts, rank = part / t.parts;
+                          place = (row >> 3) * t.parts + (part & (t.parts - 1)), rank = rank_of(p, part);
                 *of_rank(&s.key[place], rank) = j;
                 *of_rank(&s.chance[place], rank) = fminf(own_size * (float)p.samples, 1.0f);
             }
@@ -3692,7 +3767,7 @@ __device__ __noinline__ int rescue(const params &p, draw_memory &s, const team &
     __syncthreads();
     sum_parts(p, s, t, h, h + 1);
     cluster_sync();
-    if (tid == 0) settle_head(p, s, t, h, false);
+    if (warp == 0) settle_head(p, s, t, h, false);
     __syncthreads();
     return have;
 }
@@ -3700,7 +3775,7 @@ __device__ __noinline__ int rescue(const params &p, draw_memory &s, const team &
 /* Where part `part` of the heads' sums lies. */
 __device__ __forceinline__ const float *sums_of(const params &p, const team &t, float *sums, int part) {
     const i64 each = (i64)t.heads * p.dv;
-    return p.sums ? sums + (part - t.rank * t.parts) * each : of_rank(sums + part % t.parts * each, part / t.parts);
+    return p.sums ? sums + (part - t.rank * t.parts) * each : of_rank(sums + (part & (t.parts - 1)) * each, rank_of(p, part));
 }
 
 __device__ __forceinline__ void write_out(const params &p, const team &t, int h, int f, float x) {
@@ -3746,25 +3821,36 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
     for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
     static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
     cluster_sync();                                 /* all are there to be written to */
-    /* What is large stands here once, and each step of a CTA goes through it: BEFORE the scores are
-       there, MASSES, a ROUND of the list, LAST: heads that take all of their keys. */
-    enum { BEFORE, MASSES, ROUND, LAST };
+    for (int h0 = 0; p.copied && h0 < t.heads; h0 += SLICE) {
+        load_slice(p, s, t, h0);
+        if (warp < SLICE && h0 + warp < t.heads) {
+            float squares = 0.0f;
+            for (int f = lane; f < p.d; f += 32) squares += s.q[warp][f] * s.q[warp][f];
+#pragma unroll
+            for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
+            if (lane == 0) s.squares[h0 + warp] = squares;
+        }
+    }
+    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND of the
+       list, LAST: heads that take all of their keys. */
+    enum { MASSES, ROUND, LAST };
     i64 base = 0, teeth = 0, from = 0, to = 0, rounds = 0, round = 0;
-    int mode = ALWAYS;
-    bool listed = false;
+    int mode = DRAWN;
+    bool listed = false, rescued = false;
 #pragma unroll 1
-    for (int step = p.copied ? BEFORE : MASSES;;) {
+    for (int step = MASSES;;) {
         i64 start = 0, end = 0;
         if (step == MASSES) {
             wait_for_previous();                    /* from here on the scores are complete */
             sum_parts(p, s, t, 0, t.heads);
             cluster_sync();
-            if (tid < t.heads) settle_head(p, s, t, tid, true);
+            for (int h = warp; h < t.heads; h += GATHER_WARPS) settle_head(p, s, t, h, true);
             __syncthreads();
 #pragma unroll 1
             for (int h = 0; p.copied && h < t.heads; h++) {
                 const bool now = s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0;
                 const int rows = now ? rescue(p, s, t, h) : 0;
+                rescued |= now;
                 if (p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
             }
         }
@@ -3818,26 +3904,16 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             step = ROUND;
             continue;
         }
-        const bool all_keys = step == LAST;
-        const int count = step == ROUND ? (int)(end - start)
-                        : t.range.end - t.range.begin - (all_keys ? 0 : t.range.to - t.range.from),
-                  middle = all_keys ? t.range.end : t.range.from, behind = all_keys ? t.range.end : t.range.to;
+        const int count = step == ROUND ? (int)(end - start) : t.range.end - t.range.begin;
 #pragma unroll 1
         for (int h0 = 0; h0 < t.heads; h0 += SLICE) {
-            bool some = !all_keys;
+            bool some = step == ROUND;
             for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
             if (!some) continue;
-            if (p.copied && (step != ROUND || t.heads > SLICE)) load_slice(p, s, t, h0);
-            if (step == BEFORE && warp < SLICE && h0 + warp < t.heads) {
-                float squares = 0.0f;
-                for (int f = lane; f < p.d; f += 32) squares += s.q[warp][f] * s.q[warp][f];
-#pragma unroll
-                for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
-                if (lane == 0) s.squares[h0 + warp] = squares;
-            }
-            take_rows(p, s, t, mode, count, h0, middle, behind, round > 0, sums, stage);
+            if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
+            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage, DRAW_PARTS,
+                      t.rank * t.parts, t.parts);
         }
-        if (step == BEFORE) { step = MASSES; continue; }
         if (step == ROUND && ++round < rounds) continue;
         cluster_sync();
         if (step == LAST) break;
@@ -3848,7 +3924,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 double sum = 0.0, sure = 0.0;
 #pragma unroll 1
                 for (int part = 0; part < DRAW_PARTS; part++) {
-                    const float *x = of_rank(&s.extra[part % t.parts][tid][0], part / t.parts);
+                    const float *x = of_rank(&s.extra[part & (t.parts - 1)][tid][0], rank_of(p, part));
                     sum += (double)x[0];
                     sure += (double)x[1];
                 }
@@ -3859,13 +3935,31 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             continue;
         }
 
-        if (tid < t.heads) {
-            float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
-#pragma unroll 2
-            for (int part = 0; part < DRAW_PARTS && p.copied; part++) {
-                const float *y = of_rank(&s.extra[part % t.parts][tid][0], part / t.parts);
-                for (int i = 0; i < 3; i++) x[i] += y[i];
+        /* the sums of this CTA's first head are on their way beside what is known of all heads */
+        const auto sum_of = [&](int h) {
+            float x = 0.0f;
+#pragma unroll
+            for (int part = 0; part < DRAW_PARTS; part++) {
+                const float *y = sums_of(p, t, sums, part) + (i64)h * p.dv + tid;
+                x += p.sums ? __ldcg(y) : *y;
             }
+            return x;
+        };
+        const float own_sum = t.rank < t.heads && tid < p.dv ? sum_of(t.rank) : 0.0f;
+#pragma unroll 1
+        for (int h = warp; h < t.heads; h += GATHER_WARPS) {
+            float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
+            if (p.copied) {
+                const int part = lane & (DRAW_PARTS - 1);
+                const float *y = of_rank(&s.extra[part & (t.parts - 1)][h][0], rank_of(p, part));
+#pragma unroll
+                for (int i = 0; i < 3; i++) x[i] = y[i];
+#pragma unroll
+                for (int o = 1; o < DRAW_PARTS; o <<= 1)
+#pragma unroll
+                    for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
+            }
+            if (lane) continue;
             /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that
                hold far less than the copy says let expect */
             if (x[1] > 0.0f) {
@@ -3875,32 +3969,27 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 if (over > 2.0f && x[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
                 if (!(x[0] <= FLT_MAX)) found = INFINITY;
             }
-            const float denominator = p.copied ? x[0] + s.fixed_share[tid] : 1.0f;
-            const bool again = p.copied && (s.bad[tid] || found > p.exact_above || found == INFINITY);
-            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[tid] != 0;
-            const double all = s.all[tid];
+            const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
+            const bool again = p.copied && (s.bad[h] || found > p.exact_above || found == INFINITY);
+            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
+            const double all = s.all[h];
             double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
             if (!(estimate > 0.0)) estimate = all * (double)denominator;
-            s.again[tid] = again;
-            s.result[tid] = bad ? (double)__int_as_float(0x7fc00000)
-                          : denominator > 0.0f ? sink_share(p, t.head + tid, s.top[tid], estimate)
-                                                 / (double)denominator * (double)p.v_scale : 0.0;
-            s.all[tid] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
+            s.again[h] = again;
+            s.result[h] = bad ? __int_as_float(0x7fc00000)
+                        : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
+                                               / denominator * p.v_scale : 0.0f;
+            s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
             if (t.rank == 0 && p.found)
-                p.found[t.row + tid] = make_float4(s.expected[tid], found, again ? 1.0f : 0.0f,
-                                                   t.range.begin < t.range.end ? 1.0f : 0.0f);
+                p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
+                                                 t.range.begin < t.range.end ? 1.0f : 0.0f);
         }
         const bool redo = __syncthreads_or(tid < t.heads && s.again[min(tid, t.heads - 1)]);
 #pragma unroll 1
         for (int h = t.rank; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
-                float x = 0.0f;
-#pragma unroll
-                for (int part = 0; part < DRAW_PARTS; part++) {
-                    const float *y = sums_of(p, t, sums, part) + (i64)h * p.dv + tid;
-                    x += p.sums ? __ldcg(y) : *y;
-                }
-                write_out(p, t, h, tid, (float)((double)x * s.result[h]));
+                const float x = h == t.rank ? own_sum : sum_of(h);
+                write_out(p, t, h, tid, x * s.result[h]);
             }
         if (p.lse && t.rank == 0 && tid < t.heads && !s.again[tid])
             write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
@@ -3914,9 +4003,9 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         if (!s.again[h]) continue;
         float top = MASKED, x = 0.0f;
         double sum = 0.0;
-        for (int part = 0; part < DRAW_PARTS; part++) top = fmaxf(top, s.part_fixed[part][h].x);
+        for (int part = 0; part < DRAW_PARTS; part++) top = fmaxf(top, s.part_again[part][h].x);
         for (int part = 0; part < DRAW_PARTS; part++) {
-            const float2 y = s.part_fixed[part][h];
+            const float2 y = s.part_again[part][h];
             const float keep = y.x < MASK_LIMIT ? 0.0f : pow2(y.x - top);
             sum += y.y == y.y ? (double)keep * (double)y.y : (double)y.y;
             if (tid < p.dv) {
@@ -4036,7 +4125,7 @@ struct geometry {
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
-    i64 items;                                      /* of k_proxy_scores: batch * kv_heads * slices */
+    i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
@@ -4044,7 +4133,7 @@ struct geometry {
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, found, ticks, sums, rescued, total;
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, found, fixed, ticks, sums, rescued, total;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -4402,7 +4491,8 @@ santa_status measure_proxy(const santa_problem *problem, geometry *g) {
     g->copy = copy_shape_of(&problem->a);
     g->slices = ceil_div(g->group, PASS_HEADS);
     g->items = g->batch * g->kv_heads * g->slices;
-    g->work = g->items * g->blocks;                 /* CTAs, at most */
+    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE);
+    g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
     return g->work < INT32_MAX ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
@@ -4437,6 +4527,7 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
     arrange_draw(g, l);
+    l->fixed = add_part(l, rows, ((size_t)g.dv + 2) * sizeof(float));
     l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
     l->rescued = add_part(l, rows, sizeof(int));
 }
@@ -4445,26 +4536,32 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
 int draw_cluster(const call &c) {
     int shift = 0;
     const i64 ctas = c.g.teams * c.g.batch;
-    while (c.card.major >= 9 && 1 << shift < DRAW_PARTS && ctas << (shift + 1) <= 2 * c.card.multiprocessors)
+    while (c.card.major >= 9 && 1 << shift < MOST_CLUSTER && ctas << (shift + 1) <= 2 * c.card.multiprocessors)
         shift++;
     return shift;
 }
 
-cudaError_t launch_draw(call &c) {
+/* What k_draw has in its shared memory, and whether rows come there; before the scores, which have
+   rows of their own. */
+void arrange_rows(call &c) {
     params &p = c.p;
-    const bool has_k = p.copied;
+    const int k_bytes = p.copied ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size;
     p.together = (int)c.g.together;
     p.cluster_shift = draw_cluster(c);
+    const i64 sums = (i64)(DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (i64)sizeof(float);
+    p.sums = sums > DRAW_SUMS ? (float *)(c.workspace + c.l.sums) : nullptr;
+    p.stage_at = (int)sizeof(draw_memory) + (p.sums ? 0 : (int)(sums + 15) / 16 * 16);
+    p.stage_bytes = DRAW_ROWS * (k_bytes + v_bytes + 64);
+    p.staged = (!p.copied || (p.any_vector_k && k_bytes % 16 == 0)) && p.vector_v && v_bytes % 16 == 0
+            && p.stage_at + p.stage_bytes <= c.card.shared;
+    if (!p.staged) p.stage_bytes = 0;
+}
+
+cudaError_t launch_draw(call &c) {
+    params &p = c.p;
     p.units = (float *)(c.workspace + c.l.spreads);
     p.ticks = (i64 *)(c.workspace + c.l.ticks);
-    const int sums = (DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (int)sizeof(float);
-    p.sums = sums > DRAW_SUMS ? (float *)(c.workspace + c.l.sums) : nullptr;
-    p.stage_at = (int)sizeof(draw_memory) + (p.sums ? 0 : (sums + 15) / 16 * 16);
-    const int k_bytes = has_k ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size,
-              stage = DRAW_ROWS * (k_bytes + v_bytes + 64);
-    p.staged = (!has_k || (p.any_vector_k && k_bytes % 16 == 0)) && p.vector_v && v_bytes % 16 == 0
-            && p.stage_at + stage <= c.card.shared;
-    const int bytes = p.stage_at + (p.staged ? stage : 0);
+    const int bytes = p.stage_at + p.stage_bytes;
     const cudaError_t e = cudaFuncSetAttribute(k_draw, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
     return launch<k_draw>(c, dim3((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch), PORTION,
@@ -4473,6 +4570,7 @@ cudaError_t launch_draw(call &c) {
 
 cudaError_t launch_pps(call &c) {
     const cudaError_t e = launch_rows_scores(c);
+    arrange_rows(c);
     return e == cudaSuccess ? launch_draw(c) : e;
 }
 
@@ -4489,25 +4587,33 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.ring_slots = slots();
     if (p.ring_slots > RING_SLOTS) p.ring_slots = RING_SLOTS;
     if (p.ring_slots < 1) p.ring_slots = 1;
-    const int bytes = p.ring_slots * warps + 128;
+    const int ring = p.ring_slots * warps + 128, least = (int)sizeof(rows_memory) + p.stage_bytes,
+              bytes = ring > least ? ring : least;
     /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a warp */
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
-              room = resident > c.g.items ? resident / c.g.items : 1;
+              room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
     const i64 least_blocks = PROXY_STEPS * SCORE_WARPS, each = ceil_div(c.g.blocks, room),
               most = c.g.items * c.g.blocks >= 6 * resident * least_blocks
               ? 2 * least_blocks : least_blocks;
     p.chunk_blocks = (int)(each < most ? each : most);
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
+    p.fixed_ctas = (unsigned)c.g.fixed;
+    /* in the first half of the grid, apart from each other */
+    const i64 apart = c.g.items * p.proxy_chunks / (2 * c.g.fixed);
+    p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
     p.slices = (int)c.g.slices;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
     p.by_chunks = divide_by((unsigned)p.proxy_chunks);
-    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.items * p.proxy_chunks)), bytes);
+    return launch_ring<k_proxy_scores<G>>(c, dim3((unsigned)(c.g.fixed + c.g.items * p.proxy_chunks)),
+                                          bytes);
 }
 
 cudaError_t launch_proxy(call &c) {
     params &p = c.p;
     p.copied = 1;
+    p.fixed = (float *)(c.workspace + c.l.fixed);
+    arrange_rows(c);
     p.spreads = (float *)(c.workspace + c.l.spreads);
     p.found = p.draws ? (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads : nullptr;
     p.rescued = p.draws ? (int *)(c.workspace + c.l.rescued) : nullptr;
