@@ -26,7 +26,9 @@
 #endif
 
 /* A switch saves what the ABI wants kept, and swaps stacks. */
-#if defined(__ELF__) && defined(__x86_64__)
+#if defined(EMULATED_UCONTEXT)
+#include <ucontext.h>
+#elif defined(__ELF__) && defined(__x86_64__)
 #define EMULATED_SWITCH 1
 asm(R"(
 .text
