@@ -67,6 +67,9 @@ struct copy_shape {
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
+/* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
+struct list_range { int to, from; };
+
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
 struct params {
@@ -154,7 +157,7 @@ struct params {
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
     const int *list_lens;                           /* [batch, lists], or NULL: list_most each */
     const float *list_weights;                      /* as list, or NULL: 1 */
-    const int2 *list_ranges;                        /* [batch, lists], or NULL: none */
+    const list_range *list_ranges;                  /* [batch, lists], or NULL: none */
     i64 list_batch, list_pitch;
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
@@ -2179,9 +2182,9 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
     x.front = x.back = 0;
     if (p.list_ranges) {
-        const int2 range = p.list_ranges[p.ranges_batch * b + item];
-        x.front = min(max(range.x - x.begin, 0), x.end - x.begin);
-        x.back = min(max(x.end - range.y, 0), x.end - x.begin - x.front);
+        const list_range range = p.list_ranges[p.ranges_batch * b + item];
+        x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
+        x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
     }
     x.all = x.count + x.front + x.back;
     return x;
@@ -3785,8 +3788,8 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
      past the sequence   NaN, as is a key on a bad page
    Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
    key that is there twice counts twice. Rows of keys that are skipped are not read.
-   p.list_ranges adds for each list the keys [begin, x) and [y, end) of the row's own range, with
-   weight 1: first and last tokens need no entries. They should not be in the list, too.
+   p.list_ranges adds for each list the first and the last keys of those that the row sees, with
+   weight 1: they need no entries. A key in both is there once.
    Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
    behind the wait for it. What lies past list_lens may be anything. */
 
