@@ -2753,9 +2753,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
-    for (b = 0; b < a->q.shape[0]; b++)
-        if (santa__kv_start(a, b) < 0 || santa__kv_start(a, b) > santa__seq_len(a, b))
-            return SANTA_ERR_KV_START;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -7034,7 +7033,8 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o, santa__is_listed(j->p));
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE]
+                                       : santa__method_of(j->o, santa__is_listed(j->p));
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
