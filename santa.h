@@ -562,10 +562,11 @@ extern "C" {
       "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")   \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
-    X(ERR_KEY_LIST_SHAPE, "max_list is not positive, key_list_stride below it, or key_list_rows not 0 or 1") \
+    X(ERR_KEY_LIST_SHAPE,                                                                                  \
+      "max_list is not positive, key_list_stride is below it, or key_list_rows is not 0 or 1")             \
     X(ERR_KEY_LIST_METHOD, "a list of keys wants method dense, exact scores, and not santa_scores")        \
-    X(ERR_KEY_LIST, "a key_list entry is past its sequence, or a key_list_lens entry not in [0, max_list]") \
-    X(ERR_KEY_WEIGHT,          "a key_weights entry is negative, NaN or infinite, or there is no key_list") \
+    X(ERR_KEY_LIST, "a key_list entry is past its sequence, or a key_list_lens entry past max_list")       \
+    X(ERR_KEY_WEIGHT, "a key_weights entry is negative, NaN or infinite, or there is no key_list")         \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
@@ -3466,7 +3467,8 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
    thread's workspace. */
 static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
     const int64_t threads = p->o.num_threads, all = SANTA__MIN(p->kv_heads, (int64_t)SANTA__SPAN);
-    if (!santa__is_token_major(p) || santa__has_traits(&p->o, SANTA_ADAPTS) || santa__is_listed(p)) return 1;
+    if (!santa__is_token_major(p) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (santa__is_listed(p)) return 1;
     if (plan->thread_scores) return all;
     return SANTA__MAX(SANTA__MIN((santa__items(&p->o) + threads - 1) / threads, all), 1);
 }
@@ -3483,7 +3485,8 @@ static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan,
    worth of queries. Bernoulli scores read what each row's own draws tell them to, and so does
    vAttention. */
 static int64_t santa__rows_together(const santa_problem *p) {
-    if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS) || santa__is_listed(p)) return 1;
+    if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (santa__is_listed(p)) return 1;
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
@@ -7166,7 +7169,8 @@ static void santa__run_team(santa__team *team) {
     int i;
     team->phase = NULL;
     team->together = team->pieces = 1;
-    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {  /* dense_below: there is no room for chunks */
+    /* dense_below: there is no room for chunks */
+    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {
         santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
         return;
     }

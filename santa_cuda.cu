@@ -3882,7 +3882,8 @@ k_list(const __grid_constant__ params p) {
                 const int byte = 64 * k + 16 * c;
                 const bool some = have && byte < k_bytes;
                 if (64 * k < k_bytes)
-                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane, some ? p.k + at_k + byte : p.k, some);
+                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane,
+                                   some ? p.k + at_k + byte : p.k, some);
             }
 #pragma unroll
             for (int k = 0; k < PIECES; k++) {
@@ -3972,14 +3973,15 @@ k_list(const __grid_constant__ params p) {
                 hi[h] = transpose(pack_pair<T>(a, d));
                 lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
             }
-            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot)
-                                + (unsigned)(16 * LANES * ((lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4)));
+            const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
+            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot) + (unsigned)(16 * LANES * v_row);
 #pragma unroll
             for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                 if (16 * i >= p.dv) break;
                 unsigned w[4];
                 if constexpr (eight_bits<K>) {
-                    /* a piece of 16 bytes is 16 columns: 2 r and 2 r + 1 of keys 2 c and 2 c + 1 in a word */
+                    /* a piece of 16 bytes is 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
+                       and 2 c + 1 */
                     load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
 #pragma unroll
                     for (int k = 0; k < 2; k++) {
@@ -4022,7 +4024,7 @@ k_list(const __grid_constant__ params p) {
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + (k >> 1) : r + 8 * (k >> 1))]
+            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2))]
                 = acc[i][k];
     write_split<WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0);
 }

@@ -540,7 +540,7 @@ static void score_extras(void) {
     BAD(ERR_OVERFLOW, LISTS; a.key_list_stride = INT64_MAX);
     BAD(ERR_KEY_LIST_METHOD, LISTS; o.method = SANTA_IID);
     BAD(ERR_KEY_LIST_METHOD, LISTS; o.scores = SANTA_SCORES_BERNOULLI_IID);
-    BAD(ERR_KEY_LIST, LISTS; keys[5] = (int32_t)lens[0]);
+    BAD(ERR_KEY_LIST, LISTS; counts[1] = 3; keys[5] = (int32_t)lens[0]);
     BAD(ERR_KEY_LIST, LISTS; keys[5] = 1; counts[1] = 4);
     BAD(ERR_KEY_LIST, LISTS; counts[1] = -1);
     BAD(ERR_KEY_WEIGHT, LISTS; counts[1] = 3; counted[5] = -0.5f);
