@@ -3974,7 +3974,7 @@ k_list(const __grid_constant__ params p) {
                 lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
             }
             const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
-            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot) + (unsigned)(16 * LANES * v_row);
+            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot + LANES * v_row);
 #pragma unroll
             for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                 if (16 * i >= p.dv) break;
@@ -4668,7 +4668,8 @@ cudaError_t count_proxy_rows(const call &c) {
 
 const pipeline pipelines[] = {
     { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
-    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed, count_listed },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed,
+      count_listed },
     { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT, false,
       measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
     { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,

@@ -46,7 +46,8 @@ static void lists_match_float64(void) {
         p.a.std_error = NULL;
         o.isa = test_isa_from((int)(n % SANTA_ISA_COUNT) + 1);
         if (o.isa == SANTA_ISA_COUNT) o.isa = SANTA_ISA_AUTO;
-        key_lists x = lists_build(&p, 1 + test_below(&r, 200), (int)test_below(&r, 2), (int)test_below(&r, 2), &r);
+        const int64_t most = 1 + test_below(&r, 200);
+        key_lists x = lists_build(&p, most, (int)test_below(&r, 2), (int)test_below(&r, 2), &r);
         if (n % 7 == 0) p.a.key_list_lens = NULL;
         for (int64_t i = 0; n % 7 == 0 && i < x.count * x.stride; i++)
             if (x.keys[i] == INT32_MAX) x.keys[i] = -1;
@@ -141,7 +142,7 @@ static void bad_lists_are_refused(void) {
     ref_build(&p, &s);
     p.a.std_error = NULL;
     santa_options o = ref_options(SANTA_DENSE, 0, 0);
-    for (int i = 0; i < 16; i++) weights[0][i] = 1.0f;
+    for (int i = 0; i < 16; i++) weights[i / 8][i % 8] = 1.0f;
     p.a.key_list = keys[0];
     p.a.key_list_lens = lens;
     p.a.key_weights = weights[0];
