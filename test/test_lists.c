@@ -133,6 +133,11 @@ static void threads_change_no_bit(void) {
     ref_free(&p);
 }
 
+static int no_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    (void)user; (void)mine; (void)bytes; (void)all; (void)stream;
+    return 1;
+}
+
 static void bad_lists_are_refused(void) {
     ref_spec s = ref_spec_make(4, 2, 40, 16);
     ref_problem p;
@@ -167,6 +172,8 @@ static void bad_lists_are_refused(void) {
     REFUSED(o.method = SANTA_SYS, o.method = SANTA_DENSE, KEY_LIST_METHOD);
     REFUSED(o.scores = SANTA_SCORES_BERNOULLI_IID, o.scores = SANTA_SCORES_EXACT, KEY_LIST_METHOD);
     REFUSED(p.a.key_list = NULL, p.a.key_list = keys[0], KEY_WEIGHT);
+    o.ranks.all_gather = no_gather;
+    REFUSED(o.ranks.count = 2, o.ranks.count = 0, RANKS_METHOD);
     CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, 40, work, bytes), SANTA_ERR_KEY_LIST_METHOD);
     /* a gap's weight does not matter */
     weights[1][0] = test_nan();
