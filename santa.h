@@ -604,7 +604,7 @@ extern "C" {
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
     X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K or santa_sample")    \
+      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
