@@ -589,6 +589,10 @@ extern "C" {
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
+    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
+    X(ERR_RANKS_METHOD,                                                                                    \
+      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
+    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
@@ -602,10 +606,6 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
-    X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
-    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
