@@ -8,7 +8,7 @@
 
 # Its cases that take seconds.
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo"
+          cuda_errors proxy_redo gpu_lists"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.
