@@ -154,7 +154,7 @@
                      surely. A head's weights add up to 1 on average; where the sure keys hold a
                      quarter of its mass, they take up what is missing, without bias. A result
                      may leave the range of V. As with sys, no theorem bounds the variance for
-                     every order of V. CPU only.
+                     every order of V.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
                      the sinks, the local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
@@ -593,7 +593,7 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
+    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop, flash and pps only")         \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \

@@ -153,7 +153,7 @@ struct params {
     int rescue_keys;
     unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
     float *fixed;                                   /* [batch, heads, dv + 2]: sums, maximum, denominator */
-    int staged, stage_at, stage_bytes;                           /* whether rows come to shared memory; where it is */
+    int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
     float *units;                                   /* [batch, heads, blocks]: a mass times it is a share */
     i64 *ticks;                                     /* [batch, teams, blocks], see walk */
     float *sums;                                    /* [batch, heads, 8 parts, dv], or in shared memory */
@@ -4974,7 +4974,7 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
 }
 
-/* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
+/* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K, k_proxy_scores. */
 
 /* As santa__format_make has it. */
 copy_shape copy_shape_of(const santa_attention *a) {
@@ -5012,6 +5012,7 @@ santa_status measure_teams(const santa_problem *problem, geometry *g) {
     g->teams = g->heads / g->together;
     g->samples = problem->o.num_samples;
     g->draws = g->together * g->samples + 2;        /* teeth, and what rounding adds */
+    g->portions = 1;
     return SANTA_OK;
 }
 
@@ -5077,6 +5078,8 @@ int draw_cluster(const call &c) {
 void arrange_rows(call &c) {
     params &p = c.p;
     const int k_bytes = p.copied ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size;
+    p.units = (float *)(c.workspace + c.l.spreads);
+    p.ticks = (i64 *)(c.workspace + c.l.ticks);
     p.together = (int)c.g.together;
     p.cluster_shift = draw_cluster(c);
     const i64 sums = (i64)(DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (i64)sizeof(float);
@@ -5090,8 +5093,6 @@ void arrange_rows(call &c) {
 
 cudaError_t launch_draw(call &c) {
     params &p = c.p;
-    p.units = (float *)(c.workspace + c.l.spreads);
-    p.ticks = (i64 *)(c.workspace + c.l.ticks);
     const int bytes = p.stage_at + p.stage_bytes;
     const cudaError_t e = cudaFuncSetAttribute(k_draw, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
@@ -5100,8 +5101,8 @@ cudaError_t launch_draw(call &c) {
 }
 
 cudaError_t launch_pps(call &c) {
-    const cudaError_t e = launch_rows_scores(c);
     arrange_rows(c);
+    const cudaError_t e = launch_rows_scores(c);
     return e == cudaSuccess ? launch_draw(c) : e;
 }
 

@@ -18,7 +18,7 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys. Exact scores; for sys and prop also those from a
+                       multiple of 64 keys, pps. Exact scores; for sys, prop and pps also those from a
                        copy of K. The others, std_error, num_combs, q8_0, dense_below and item
                        ranges have a status of their own.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
@@ -35,7 +35,8 @@
                        ceil(group / 4) * ceil(head_dim_v / 256) up to 65535, where group is
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
-                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
+                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
+                       256, and a group of up to 64 heads.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of
@@ -50,10 +51,9 @@
                        one in a million, whose number lay on the border of two codes;
                        head_dim up to 512. With
                        SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
-                       on 16 bytes. What differs from the CPU: a head whose log weights vary too
-                       much, expected (rescue_above) or found (exact_above), or that has a NaN,
-                       is done again by exact attention, of all its keys and by one CTA;
-                       rescue_keys is not looked at. With a stash of 8 or 16 bits masses are kept
+                       on 16 bytes. What differs from the CPU: a head whose log weights are found to
+                       vary too much (exact_above), or that has a NaN, is done again by exact
+                       attention, of all its keys and by a few CTAs. With a stash of 8 or 16 bits masses are kept
                        in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
                        largest of 64 keys: other draws, as good, since each is weighed with the
                        chance that it had. Take it: it is the fastest.
