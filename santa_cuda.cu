@@ -83,7 +83,7 @@ struct params {
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
-    const int *seq_lens, *context_lens;             /* [batch] or NULL */
+    const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
     i64 window;
@@ -595,6 +595,7 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
     position = all - p.q_len + p.q_index;
     end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
+    if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
 
@@ -4733,7 +4734,6 @@ santa_status check(const santa_problem *problem) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
     if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
@@ -4816,6 +4816,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
+    p->kv_start = (const int *)a->kv_start;
     p->first_key = (int)a->first_key;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
@@ -4863,7 +4864,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const bool proxied = o->scores == SANTA_SCORES_PROXY;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
-                                   a->context_lens, o->seeds, o->offsets, o->request_ids,
+                                   a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    a->key_list, a->key_list_lens, a->key_weights };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
