@@ -592,7 +592,6 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K or santa_sample")    \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 

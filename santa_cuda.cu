@@ -1623,7 +1623,7 @@ __device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_mem
     const rank_share &r = s.share;
     const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
     const bool own = t >= r.before && t < r.end;
-    place at = place_at(s, x, own ? (t - r.before) * (double)exp2f(r.m - x.m) : 0.0);
+    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
     at.weight = own ? 1.0f : 0.0f;
     return at;
 }
@@ -2314,6 +2314,7 @@ __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ p
     const float2 *sums = p.block_sums + row * p.blocks + first;
     float m = MASKED;
     double mass = 0.0, total;
+    wait_for_previous();
     for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
@@ -4160,7 +4161,7 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     c.place_row(in_pass);
     if (!p.ranks) return launch_draws<Pick>(c);
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
-    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, false);
+    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
     if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
                                       p.rank_masses))
         return e;
