@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <algorithm>
 #include <vector>
 
@@ -28,21 +27,6 @@ __global__ void fill(__nv_bfloat16 *x, long long n, unsigned seed, float scale) 
         const float u = (float)(z & 0xffffff) / 16777216.0f + (float)(z >> 40) / 16777216.0f - 1.0f;
         x[i] = __float2bfloat16_rn(2.449f * scale * u);
     }
-}
-
-static int huge = -1;
-/* Pinned memory in pages of 2 MB where the system gives them: the bus's address translation is quicker. */
-static void *pinned(size_t bytes) {
-    const size_t page = 2u << 20;
-    void *p = NULL;
-    bytes = (bytes + page - 1) / page * page;
-    CHECK(posix_memalign(&p, page, bytes) == 0, "out of memory");
-#ifdef MADV_HUGEPAGE
-    if (huge) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
-    memset(p, 0, bytes);
-    CUDA(cudaHostRegister(p, bytes, cudaHostRegisterDefault));
-    return p;
 }
 
 static char *sweep;                                  /* what empties L2 between runs */
@@ -72,7 +56,6 @@ int main(int argc, char **argv) {
     long long keys = 131072, batch = 1;
     for (int i = 1; i < argc; i += 2) {
         if (!strcmp(argv[i], "--keys") && i + 1 < argc) keys = atoll(argv[i + 1]);
-        else if (!strcmp(argv[i], "--huge") && i + 1 < argc) huge = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--batch") && i + 1 < argc) batch = atoll(argv[i + 1]);
         else {
             const int help = !strcmp(argv[i], "--help");
@@ -92,8 +75,7 @@ int main(int argc, char **argv) {
     fill<<<8, 256>>>(q, batch * HEADS * D, 1, 2.0f);
     for (int i = 0; i < 2; i++) {
         CUDA(cudaMalloc(&card[i], (size_t)(2 * n)));
-        if (huge < 0) CUDA(cudaHostAlloc(&host[i], (size_t)(2 * n), cudaHostAllocDefault));
-        else host[i] = (__nv_bfloat16 *)pinned((size_t)(2 * n));
+        CUDA(cudaHostAlloc(&host[i], (size_t)(2 * n), cudaHostAllocDefault));
         fill<<<1024, 256>>>(card[i], n, 2 + (unsigned)i, 1.0f);
         CUDA(cudaMemcpy(host[i], card[i], (size_t)(2 * n), cudaMemcpyDeviceToHost));
     }
