@@ -605,7 +605,6 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 

@@ -590,6 +590,8 @@ static void long_context(void) {
 
 /* ------------------------------------------------------------------------------------------------- every kernel */
 
+#include "test_ranks.h"
+
 /* All that the choice of a kernel depends on, each problem against the CPU: every instance that a launch was
    compiled for must have run. */
 static void every_kernel(void) {
@@ -632,6 +634,13 @@ static void every_kernel(void) {
         on_gpu g(p.a, o);
         CHECK_STATUS(santa_proxy_encode(&g.a, 0, 300, NULL), SANTA_OK);
         CHECK(g.run());
+    }
+    for (santa_dtype type : {SANTA_F32, SANTA_BF16}) {
+        static const int64_t cuts[] = {0, 100, 300};
+        problem p(spec16(4, 1, 300, 64, type));
+        result r;
+        santa_stats sum;
+        CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
     for (const launched *k = all_launched; k; k = k->next, count++) {
         /* dense's tuned kernels ask for more shared memory than some cards have */
@@ -2221,5 +2230,5 @@ static const test_case lists[] = {
     {0, 0}
 };
 
-#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists},
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, {"gpu_ranks", over_ranks},
 #include "../main.c"
