@@ -1130,7 +1130,8 @@ def test_cuda_tensors():
     torch.cuda.synchronize()
     assert torch.equal(out, want)
     raises(santa.SantaError, santa.decode, *card, method="sys", num_samples=-1, name="NUM_SAMPLES")
-    raises(santa.SantaError, santa.decode, *card, scores="bernoulli_iid", method="sys", name="BACKEND_SCORES")
+    raises(santa.SantaError, santa.decode, *card, scores="bernoulli_iid", method="sys",
+           name="BACKEND_SCORES")
 
 
 def test_cuda_copy_of_k():
