@@ -3,7 +3,7 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, copy-kernel, take-rows,
-              proxy-scores-kernel, draw-kernel, list-kernel, launch
+              proxy-scores-kernel, proxy-gather-kernel, draw-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -83,7 +83,7 @@ struct params {
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
-    const int *seq_lens, *context_lens;             /* [batch] or NULL */
+    const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
     i64 window;
@@ -152,13 +152,19 @@ struct params {
     int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
     int rescue_keys;
     unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
-    float *fixed;                                   /* [batch, heads, dv + 2]: sums, maximum, denominator */
+    float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2], see fixed_of */
+    float2 *mended;                                 /* [batch, heads, blocks]: block_sums behind a rescue */
     int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
     float *units;                                   /* [batch, heads, blocks]: a mass times it is a share */
     i64 *ticks;                                     /* [batch, teams, blocks], see walk */
     float *sums;                                    /* [batch, heads, 8 parts, dv], or in shared memory */
     int *rescued;                                   /* [batch, heads]: keys; for stats */
 
+    /* One context over ranks, see >>ranks-kernel. */
+    int ranks, rank;                                /* 0, 0: there are no others */
+    double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
+    const float *parts;                             /* [ranks, rows * dv + rows], rows = batch * q_len * heads */
+    i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
@@ -169,6 +175,10 @@ struct params {
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
 };
+
+/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
+   and with it. */
+struct rank_share { double before, end, total; float m; };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
 
@@ -234,10 +244,13 @@ template <typename Pick> struct scan_memory {
     double ends[PORTION];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
     float tops[GATHER_WARPS];
+    rank_share share;                               /* only with p.ranks */
 };
 
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
+    typedef scan_memory<comb> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
     };
@@ -252,8 +265,16 @@ struct comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
+/* The same for a context over ranks: of all positions those in this rank's part of the mass. */
+struct comb_over_ranks : comb {
+    enum { OVER_RANKS = 1 };
+    __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
+};
+
 /* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
 struct flash {
+    typedef scan_memory<flash> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
         float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
@@ -272,7 +293,7 @@ struct flash {
 };
 
 template <int CH, typename Pick> struct gather_memory {
-    scan_memory<Pick> scan;
+    typename Pick::scan scan;
     union {
         struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
@@ -283,6 +304,8 @@ template <int CH, typename Pick> struct gather_memory {
 };
 static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
+
+struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 
 struct combine_memory {
     double scratch[16];
@@ -319,6 +342,7 @@ enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the ot
 #else
 enum { MOST_CLUSTER = DRAW_PARTS };
 #endif
+enum { FIXED_PARTS = 2 };                           /* of the keys that are read exactly: a CTA each */
 enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums, beside it, at most */
 struct alignas(16) rows_memory {
     float q[SLICE][PROXY_DIM];
@@ -326,7 +350,10 @@ struct alignas(16) rows_memory {
     i64 at[DRAW_ROWS];                              /* of rows that are not staged: bytes from p.v */
     float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
 };
-struct alignas(16) draw_memory : rows_memory {
+struct alignas(16) rescue_memory : rows_memory {
+    int count[PORTION], warp_count[GATHER_WARPS], chosen, before;
+};
+struct alignas(16) draw_memory : rescue_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run of 1 << run_shift blocks */
     int key[DRAW_LIST];
     float chance[DRAW_LIST];
@@ -343,7 +370,7 @@ struct alignas(16) draw_memory : rows_memory {
     /* of this CTA's parts */
     float extra[DRAW_PARTS][DRAW_HEADS][3];
     i64 scan[GATHER_WARPS];
-    int count[PORTION], warp_count[GATHER_WARPS], chosen, before, run_shift;
+    int run_shift;
     unsigned word;
 };
 static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
@@ -362,6 +389,30 @@ template <typename K, int ROW> struct list_memory {
 };
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
+
+enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
+/* attend: q, scores or weights of some keys, and what the warps have summed up. */
+template <int HEADS> struct alignas(16) attend_memory {
+    enum { KEYS = 256 };
+    float q[HEADS][PROXY_DIM];
+    float score[KEYS][HEADS];
+    float merge[GATHER_WARPS][HEADS][128];
+    float top[HEADS], sum[HEADS], keep[HEADS];
+};
+
+struct proxy_gather_memory {
+    scan_memory<comb> scan;
+    alignas(16) float q[PROXY_DIM];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
+        alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
+    } warps[GATHER_WARPS];
+    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
+    int last_one;
+    union { attend_memory<1> redo; rescue_memory rescue; };
+    float state[PROXY_DIM + 2];
+};
+static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
    kernels. There each one states its threads and what it declares and needs of shared
@@ -385,6 +436,8 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
+void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
@@ -393,6 +446,7 @@ template <int G> void k_proxy_scores(const params p) {
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
+void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
 void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
 void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
@@ -633,6 +687,7 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
     position = all - p.q_len + p.q_index;
     end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
+    if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
 
@@ -1428,6 +1483,7 @@ __device__ __forceinline__ void gather_fours(const params &p, int column, int co
                                              const float *weight, float acc[CH][4]) {
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
+        if (ch && column + 128 * ch >= p.dv) break;
         const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
@@ -1674,6 +1730,16 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
                                                 : ((double)draw + u) * (x.total * p.per_sample));
 }
 
+__device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
+                                                       const gather_head &x, int draw) {
+    const rank_share &r = s.share;
+    const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
+    const bool own = t >= r.before && t < r.end;
+    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
+    at.weight = own ? 1.0f : 0.0f;
+    return at;
+}
+
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
     return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
@@ -1762,6 +1828,23 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
              (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
 }
 
+/* What a rank knows of a head's mass among all. The same arithmetic on every rank: they agree where
+   one's part ends. */
+__device__ __noinline__ rank_share share_of(const params &p, i64 row) {
+    const i64 apart = (i64)p.batch * p.heads;
+    rank_share x = { 0.0, 0.0, 0.0, MASKED };
+    for (int r = 0; r < p.ranks; r++) x.m = fmaxf(x.m, (float)p.rank_masses[r * apart + row].x);
+    for (int r = 0; r < p.ranks; r++) {
+        const double2 one = p.rank_masses[r * apart + row];
+        if (r == p.rank) x.before = x.total;
+        if (!(one.y <= 0.0)) x.total += one.y * exp2(one.x - (double)x.m);
+        if (r == p.rank) x.end = x.total;
+    }
+    /* a draw that rounding moves to the very end has the last place */
+    if (x.end == x.total) x.end = x.before < x.end ? INFINITY : x.end;
+    return x;
+}
+
 /* Draws of one query head, and the sum of their rows of V: out and lse.
    Grid: (query head, batch, portion of 256 draws x 128 * CH columns of V). A CTA of 8 warps:
    1 scan     all block sums of the head in f64; prefixes are kept for up to KEPT * 256 blocks
@@ -1780,7 +1863,7 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
 k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
-    scan_memory<Pick> &s = memory.scan;
+    typename Pick::scan &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
@@ -1800,6 +1883,7 @@ k_gather(const __grid_constant__ params p) {
     Pick pick;
     pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
+    if (Pick::OVER_RANKS && tid == 0) s.share = share_of(p, row);
 
     /* 1 */
     pick.recall(s);
@@ -1845,7 +1929,8 @@ k_gather(const __grid_constant__ params p) {
     double total = 0.0;
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
-    const bool bad = !(total == total) || isinf(total);
+    const double whole = Pick::OVER_RANKS ? s.share.total : total;
+    const bool bad = !(whole == whole) || isinf(whole);
     x.m = m;
     x.total = total;
     pick.settle(p, s, x, mine);
@@ -1860,8 +1945,14 @@ k_gather(const __grid_constant__ params p) {
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) at = pick.find(p, s, x, mine.draw);
-        /* lanes past the end repeat the last draw, without weight */
-        at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
+        /* lanes past the end repeat the last draw, without weight; those whose draws another rank has
+           repeat one of this rank's */
+        int twin = min(lane, count - 1), rows = count;
+        if (Pick::OVER_RANKS) {
+            const unsigned own = __ballot_sync(FULL, at.weight > 0.0f);
+            if (own) twin = own >> lane & 1u ? lane : __ffs((int)own) - 1; else rows = 0;
+        }
+        at.block = __shfl_sync(FULL, at.block, twin);
         const i64 stash = stash_entry(p, b, head, first);
         int j;
         if (p.stash_type == SANTA_STASH_U8)
@@ -1869,18 +1960,20 @@ k_gather(const __grid_constant__ params p) {
         else if (p.stash_type == SANTA_STASH_F16)
             j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
-        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
+        j = first * BLOCK + __shfl_sync(FULL, j, twin);
+        if (p.keys && column_block == 0 && lane < count)
+            p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
-            if (lane < count) at.weight = __int_as_float(0x7fc00000);
+            if (lane < count && (!Pick::OVER_RANKS || at.weight > 0.0f))
+                at.weight = __int_as_float(0x7fc00000);
         }
         memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
         memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, memory.warps[warp].at, memory.warps[warp].weight, acc);
+        gather_rows<V, CH>(p, column, rows, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
@@ -1907,6 +2000,7 @@ k_gather(const __grid_constant__ params p) {
 #pragma unroll 8
             for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
+    if (Pick::OVER_RANKS) { m = s.share.m; total = s.share.total; }
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
@@ -2319,10 +2413,11 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
-        if (threadIdx.x == 0) draws += n;
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = p.keys[row * p.max_draws + i];
             bool here = false, before = false;
+            if (j < 0) continue;                    /* another rank's */
+            draws++;
             for (int k = 0; k < i && !here; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
@@ -2337,16 +2432,80 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->v_rows_read, by_group);
+    add(&p.stats->draws, draws);
     if (threadIdx.x) return;
     add(&p.stats->rows, p.group);
     add(&p.stats->keys, keys);
     add(&p.stats->k_rows_read, keys);
     add(&p.stats->k_features_read, keys * p.d);
     add(&p.stats->k_features_head, keys * p.d * p.group);
-    add(&p.stats->draws, draws);
     if (!sampled) {
         add(&p.stats->v_rows_read, keys);
         add(&p.stats->v_rows_head, keys * p.group);
+    }
+}
+
+/* -------------------------------------------------------------------------- >>ranks-kernel */
+
+/* One context over ranks. The sums of a rank's draws, or its exact result, and lse go to a buffer as
+   f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
+   them. Before the draw ranks tell each other k_rank_mass's. */
+
+/* Largest score and mass of one query head here.
+   Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
+__global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const float2 *sums = p.block_sums + row * p.blocks + first;
+    float m = MASKED;
+    double mass = 0.0, total;
+    wait_for_previous();
+    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) s.tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    for (int i = tid; i < blocks; i += PORTION) mass += block_mass(sums[i], m);
+    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+    if (tid == 0) p.rank_mass[row] = make_double2((double)m, total);
+}
+
+/* Results of all ranks, one row of one head: out and lse.
+   Grid: rows * heads, 128 threads, each with some columns. Reads ranks * (dv + 1) floats. */
+__global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
+    const i64 row = blockIdx.x, apart = p.rows_in_all * (p.dv + 1), last = p.rows_in_all * p.dv;
+    const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
+    const i64 b = row / p.heads / p.q_len;
+    const bool exact = p.method == SANTA_DENSE;
+    const float *lse = p.parts + last + row;
+    float m = MASKED, joined = *lse;
+    double sum = 0.0, share = 1.0;
+    bool bad = false;
+    for (int r = 0; r < p.ranks; r++) {
+        bad |= lse[r * apart] != lse[r * apart];
+        m = fmaxf(m, lse[r * apart] * LOG2E);
+    }
+    for (int r = 0; r < p.ranks && exact; r++) sum += (double)pow2(lse[r * apart] * LOG2E - m);
+    if (exact) {
+        joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, sum);
+        share = sum > 0.0 ? sink_share(p, head, m, sum) / sum : 0.0;
+    }
+    if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
+    char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
+    for (int c = threadIdx.x; c < p.dv; c += 128) {
+        double f = 0.0;
+        for (int r = 0; r < p.ranks; r++) {
+            const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
+            if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
+        }
+        store_any(p.out_type, out + c * p.out_stride[3],
+                  bad ? __int_as_float(0x7fc00000) : (float)(f * share));
     }
 }
 
@@ -2747,7 +2906,7 @@ __device__ __forceinline__ team team_of(const params &p) {
 __device__ __forceinline__ int rank_of(const params &p, int part) { return part * (1 << p.cluster_shift) / DRAW_PARTS; }
 
 /* q of heads h0 .. h0 + SLICE - 1 of the team, as f32. */
-__device__ __forceinline__ void load_slice(const params &p, draw_memory &s, const team &t, int h0) {
+__device__ __forceinline__ void load_slice(const params &p, rows_memory &s, const team &t, int h0) {
     const int tid = threadIdx.x;
     const char *q = p.q + t.b * p.q_stride[0] + p.q_index * p.q_stride[1]
                   + min(tid, p.d - 1) * p.q_stride[3];
@@ -2791,6 +2950,11 @@ __device__ __noinline__ float dot_plain(const params &p, const float *q, const c
     return sum;
 }
 
+/* What a part of the keys that are read exactly gave a head: dv sums, the highest score, the sum of exp. */
+__device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
+    return p.fixed + ((i64)part * p.batch * p.heads + row) * (p.dv + 2);
+}
+
 /* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
      ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's own
      DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
@@ -2815,14 +2979,14 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
 #pragma unroll 1
     for (int k = 0; k < some; k++) {
         const int part = first + k, rows = count > part ? (int)((unsigned)(count - part + parts - 1) / parts) : 0;
-        float *const out = parts == 1 ? p.fixed + (t.row + h0 + hv) * (p.dv + 2)
+        float *const out = parts == FIXED_PARTS ? fixed_of(p, part, t.row + h0 + hv)
                                      : sums + ((i64)k * t.heads + h0 + hv) * p.dv;
         const bool own = has_v && h0 + hv < t.heads;
         float acc[2][2], scale = 0.0f;
         if (mode == DRAWN && again) scale = 1.0f;
-        const float *before = out;                  /* the first part has the keys that are read exactly */
-        if (mode == DRAWN && has_k && own && !again && part == 0) {
-            before = p.fixed + (t.row + h0 + hv) * (p.dv + 2);
+        const float *before = out;                  /* the first parts have the keys that are read exactly */
+        if (mode == DRAWN && has_k && own && !again && part < FIXED_PARTS) {
+            before = fixed_of(p, part, t.row + h0 + hv);
             scale = __ldcg(before + p.dv + 1) != 0.0f
                   ? pow2(__ldcg(before + p.dv) - s.top[h0 + hv]) * s.inverse[h0 + hv] : 0.0f;
         }
@@ -2993,8 +3157,8 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 if (f < p.dv) out[f] = acc[i / 2][i & 1];
             }
         if (mode == ALWAYS && tid < SLICE && h0 + tid < t.heads) {
-            if (parts == 1) {
-                float *const to = p.fixed + (t.row + h0 + tid) * (p.dv + 2) + p.dv;
+            if (parts == FIXED_PARTS) {
+                float *const to = fixed_of(p, part, t.row + h0 + tid) + p.dv;
                 to[0] = s.high[tid];
                 to[1] = fixed_sum;
             } else for (int r = 0; r < 1 << p.cluster_shift; r++)
@@ -3004,10 +3168,10 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
     }
 }
 
-/* A KV head's keys that are read exactly: CTA `id` has SLICE heads. */
+/* A KV head's keys that are read exactly: CTA `id` has a part of them, for SLICE heads. */
 __device__ __forceinline__ void take_always(const params &p, unsigned id, char *memory) {
-    const unsigned slices = (unsigned)(p.group + SLICE - 1) / SLICE, of = id / slices,
-                   slice = id - of * slices;
+    const unsigned slices = (unsigned)(p.group + SLICE - 1) / SLICE, part = id % FIXED_PARTS,
+                   of = id / FIXED_PARTS / slices, slice = id / FIXED_PARTS - of * slices;
     team t;
     t.b = (int)p.by_kv.quotient(of);
     t.kv = (int)of - t.b * (int)p.kv_heads;
@@ -3018,7 +3182,7 @@ __device__ __forceinline__ void take_always(const params &p, unsigned id, char *
     draw_memory &s = *(draw_memory *)memory;        /* of which only its rows_memory is there */
     load_slice(p, s, t, 0);
     take_rows(p, s, t, ALWAYS, t.range.end - t.range.begin - (t.range.to - t.range.from), 0, t.range.from,
-              t.range.to, false, nullptr, memory + sizeof(rows_memory), 1, 0, 1);
+              t.range.to, false, nullptr, memory + sizeof(rows_memory), FIXED_PARTS, (int)part, 1);
 }
 
 /* ------------------------------------------------------------------- >>proxy-scores-kernel */
@@ -3049,6 +3213,7 @@ k_proxy_scores(const __grid_constant__ params p) {
     SHARED(s, proxy_scores_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
+    zero_arrivals(p);
     if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
         launch_dependents();
         take_always(p, id / p.fixed_every, (char *)slots);
@@ -3425,6 +3590,816 @@ k_proxy_scores(const __grid_constant__ params p) {
     }
 }
 
+/* ------------------------------------------------------------------- >>proxy-gather-kernel */
+
+/* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
+   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
+   exp(score - highest) * V, the highest score and the sum of exp. 256 keys at a time: their
+   scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
+   that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
+   Called for few keys, or rarely. */
+template <int HEADS>
+__device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
+                                    int position, int begin, int middle, int from, int end, int part,
+                                    int parts,
+                                    char *stage, int room, float *out, i64 pitch) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
+    const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
+              skip = min(part * each, all), count = min(each, all - skip),
+              vector_v = p.vector_v && p.dv % 4 == 0;
+    float acc[2][HEADS][4];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
+    /* all heads' on their way at once, each time for one type */
+    const auto load_query = [&](auto convert) {
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
+                      + min(tid, p.d - 1) * p.q_stride[3];
+        float x[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = convert(q + min(h, heads - 1) * p.q_stride[2]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
+    };
+    static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
+    if (p.q_type == SANTA_F32) load_query([](const char *at) { return *(const float *)at; });
+    else if (p.q_type == SANTA_F16)
+        load_query([](const char *at) { return __half2float(*(const __half *)at); });
+    else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = 0.0f; }
+    /* no bank conflicts */
+    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;
+    const bool staged = p.any_vector_k && vector_v && room >= row_bytes && k_bytes % 16 == 0
+          && v_bytes % 16 == 0;
+    const int at_once = staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
+                               : (int)attend_memory<HEADS>::KEYS;
+    for (int base = 0; base < count; base += at_once) {
+        const int n = min(count - base, at_once);
+        const auto key_at = [&](int i) {
+            i += base + skip;
+            return i < front ? begin + i : from + i - front;
+        };
+        __syncthreads();                            /* q is there; the last scores are used up */
+        if (staged) {
+            const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
+            for (int i = warp; i < n; i += 8) {
+                const int j = key_at(i);
+                const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
+                for (int c = lane; c < pieces; c += 32) {
+                    const char *row = c < k_pieces ? p.k + kv * p.k_stride[2] + at_k + 16 * c
+                                                   : p.v + kv * p.v_stride[2] + at_v + 16 * (c - k_pieces);
+                    copy16_or_zero((uint4 *)(stage + i * row_bytes + 16 * c), at_k == NO_ROW ? p.k : row,
+                                   at_k != NO_ROW);
+                }
+            }
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+        for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
+            const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
+            const i64 at = row_offset(p, p.k_stride, b, j);
+            const char *row = staged ? stage + i * row_bytes
+                  : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
+            const i64 step = staged ? p.k_size : p.k_stride[3];
+            float dot[HEADS];
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
+#pragma unroll 2
+            for (int f = 8 * half; f < p.d; f += 16) {
+                const char *piece = row + f * step;
+                float x[1][8];
+                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, 8, x);
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
+                    dot[h] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
+                            + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                dot[h] += __shfl_xor_sync(FULL, dot[h], 1);
+                if ((h & 1) == half && h < heads && i0 + tid / 2 < n)
+                    s.score[i][h] = at == NO_ROW ? __int_as_float(0x7fc00000)
+                                                 : finished_score(p, head + h, dot[h], j - position);
+            }
+        }
+        __syncthreads();
+        if (warp < heads) {
+            float m = s.top[warp], sum = 0.0f;
+            for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            const float zero = m < MASK_LIMIT ? 0.0f : m;
+            for (int i = lane; i < n; i += 32) sum += s.score[i][warp] = pow2(s.score[i][warp] - zero);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            const float keep = s.top[warp] < MASK_LIMIT ? 0.0f : pow2(s.top[warp] - m);
+            __syncwarp();
+            if (lane == 0) {
+                s.keep[warp] = keep;
+                s.sum[warp] = (s.sum[warp] == s.sum[warp] ? keep * s.sum[warp] : s.sum[warp]) + sum;
+                s.top[warp] = m;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            const float keep = h < heads ? s.keep[h] : 0.0f;
+#pragma unroll
+            for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
+        }
+#pragma unroll 1
+        for (int i0 = warp; i0 < n; i0 += 32) {
+#pragma unroll
+            for (int ch = 0; ch < 2; ch++) {
+                const int col = 128 * ch + 4 * lane;
+                if (128 * ch >= p.dv) break;
+                float y[4][4];
+                const char *rows[4];
+                bool none[4];
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    const i64 at = row_offset(p, p.v_stride, b, key_at(min(i0 + 8 * u, n - 1)));
+                    none[u] = at == NO_ROW || i0 + 8 * u >= n || col >= p.dv;
+                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes
+                        + (col < p.dv ? col : 0) * p.v_size
+                                     : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
+                                           + (col < p.dv ? col : 0) * p.v_stride[3];
+                }
+                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], col < p.dv ? p.dv - col : 1, y);
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) if (none[u]) y[u][k] = 0.0f;
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
+                        /* heads that are not there: whatever was in memory, and never used */
+#pragma unroll
+                        for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
+                    }
+            }
+        }
+    }
+#pragma unroll
+    for (int ch = 0; ch < 2; ch++) {
+        if (128 * ch >= p.dv) break;
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            *(float4 *)&s.merge[warp][h][4 * lane]
+                = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
+        __syncthreads();
+        for (int i = tid; i < heads * 128; i += 256) {
+            const int h = i / 128, c = i % 128;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < GATHER_WARPS; w++) sum += s.merge[w][h][c];
+            if (128 * ch + c < p.dv) out[h * pitch + 128 * ch + c] = sum;
+        }
+    }
+    __syncthreads();
+    if (tid < heads) {
+        out[tid * pitch + p.dv] = s.top[tid];
+        out[tid * pitch + p.dv + 1] = s.sum[tid];
+    }
+}
+
+/* The exact scores of a head's likeliest keys take the place of the copy's, as santa__rescue has it;
+   returns how many. block_sums: from t.first on. A key's rank is its mass, then its number: 8 bits at a time, the cluster counts
+   how many keys have which. Then a warp goes through a block. */
+__device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
+                                   float inverse, float2 *block_sums) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const i64 at = (t.row + h) * p.blocks + t.first;
+    const bool bytes = p.stash_type != SANTA_STASH_F32;
+    const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
+        const i64 i = (at + b) * BLOCK + 2 * lane;
+        const float top = __ldcg(block_sums + b).x;
+        if (bytes) {
+            const unsigned short x = __ldcg((const unsigned short *)(p.stash + i));
+            u[0] = stash_mass(p, (unsigned char)(x & 255));
+            u[1] = stash_mass(p, (unsigned char)(x >> 8));
+        } else {
+            const float2 x = __ldcg((const float2 *)((const float *)p.stash + i));
+            u[0] = x.x;
+            u[1] = x.y;
+        }
+        return top < MASK_LIMIT ? 0.0f : pow2(top - head_top) * inverse;
+    };
+    const auto rank_of = [&](float mass, int b, int i) {
+        return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
+    };
+    u64 least = 0;
+    int want = p.rescue_keys, have = 0;
+    load_slice(p, s, t, h / SLICE * SLICE);
+#pragma unroll 1
+    for (int digit = 56; digit >= 0; digit -= 8) {
+        s.count[tid] = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+            float u[2];
+            const float unit = masses(b, u);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const u64 x = rank_of(u[i] * unit, b, i);
+                const bool in = digit == 56 || x >> (digit + 8) == least >> (digit + 8);
+                if (u[i] * unit > 0.0f && in) atomicAdd(&s.count[x >> digit & 255], 1);
+            }
+        }
+        cluster_sync();
+        /* how many keys have more than thread tid's number, or so many */
+        int n = 0, more;
+        for (int r = 0; r < 1 << p.cluster_shift; r++) n += *of_rank(&s.count[255 - tid], r);
+        more = n;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const int y = __shfl_up_sync(FULL, more, o);
+            if (lane >= o) more += y;
+        }
+        if (lane == 31) s.warp_count[warp] = more;
+        __syncthreads();
+        int all = 0;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) {
+            if (i < warp) more += s.warp_count[i];
+            all += s.warp_count[i];
+        }
+        if (digit == 56) { have = min(want, all); s.chosen = 0; }
+        cluster_sync();                             /* the counts may be used up; chosen is set */
+        if (all <= want) break;                     /* all that are left: from `least` on */
+        if (more >= want && more - n < want) { s.chosen = 255 - tid; s.before = more - n; }
+        __syncthreads();
+        least |= (u64)s.chosen << digit;
+        want -= s.before;
+        __syncthreads();
+    }
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
+#pragma unroll 1
+        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+            float u[2], x[2];
+            bool take[2];
+            const float unit = masses(b, u), max = __ldcg(block_sums + b).x;
+            unsigned chosen[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                take[i] = u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least;
+                chosen[i] = __ballot_sync(FULL, take[i]);
+                x[i] = u[i] > 0.0f ? max + log2f(u[i]) : MASKED;
+            }
+            if (!(chosen[0] | chosen[1])) continue;
+            const int first = (t.first + b) * BLOCK;
+            if (pass == 0) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const i64 k = take[i] && p.any_vector_k
+                                ? row_offset(p, p.k_stride, t.b, first + 2 * lane + i) : NO_ROW;
+                    if (k != NO_ROW) send_for(p.k + k + t.kv * p.k_stride[2], p.d * p.k_size);
+                }
+                continue;
+            }
+            bool bad = false;
+#pragma unroll 1
+            for (u64 left = (u64)chosen[1] << 32 | chosen[0]; left; left &= left - 1) {
+                const int bit = __ffsll((i64)left) - 1, of = bit & 31, i = bit >> 5,
+                          j = first + 2 * of + i;
+                const i64 k = row_offset(p, p.k_stride, t.b, j);
+                float dot = 0.0f;
+#pragma unroll 4
+                for (int f = lane; f < p.d && k != NO_ROW; f += 32)
+                    dot += s.q[h % SLICE][f]
+                         * load_any(p.k_type, p.k + k + t.kv * p.k_stride[2] + f * p.k_stride[3]);
+#pragma unroll
+                for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
+                const float score = k == NO_ROW ? __int_as_float(0x7fc00000)
+                                  : finished_score(p, t.head + h, dot, j - t.range.position);
+                bad |= !(score <= FLT_MAX);
+                if (lane == of) { if (i) x[1] = score; else x[0] = score; }
+            }
+            /* u, maximum and sum of the block follow */
+            float m = fmaxf(x[0], x[1]), sum = 0.0f;
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            const bool none = m < MASK_LIMIT;
+            if (bytes) {
+                const float top = rintf(16.0f * m);
+                unsigned code[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float y = fminf(fmaxf(rintf(top - 16.0f * x[i]), 0.0f), 254.0f);
+                    code[i] = none || x[i] < MASK_LIMIT ? 255u : (unsigned)y;
+                    sum += stash_mass(p, (unsigned char)code[i]);
+                }
+                *(unsigned short *)(p.stash + (at + b) * BLOCK + 2 * lane)
+                    = (unsigned short)(code[1] << 8 | code[0]);
+                m = top * 0.0625f;
+            } else {
+#pragma unroll
+                for (int i = 0; i < 2; i++) sum += u[i] = none ? 0.0f : pow2(x[i] - m);
+                *(float2 *)((float *)p.stash + (at + b) * BLOCK + 2 * lane) = make_float2(u[0], u[1]);
+            }
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            if (lane == 0)
+                block_sums[b] = make_float2(none ? MASKED : m,
+                                                   bad ? __int_as_float(0x7fc00000) : sum);
+        }
+    return have;
+}
+
+/* What lies in the copy's stash, as a mass. */
+__device__ __forceinline__ float stash_mass(const entries<unsigned char> &x, int i) {
+    const float code = x[i];
+    return code == 255.0f ? 0.0f : pow2(code * -0.0625f);
+}
+__device__ __forceinline__ float stash_mass(const entries<float> &x, int i) { return x[i]; }
+
+/* Where a tooth fell: the key's entry in its block, -1 if none; the mass before it there in two
+   parts, and its own; what a mass of the block is multiplied with, since what is rounded adds up
+   to something else. */
+struct drawn_key { int entry; float begin, below, mass, stretch; };
+
+/* As find_keys: four lanes to a tooth. `want`: this lane's tooth, as mass of its block. */
+template <typename U>
+__device__ __forceinline__ drawn_key find_drawn(const U *stash, int count, int block, float want,
+                                                float sum) {
+    enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES };
+    const int lane = threadIdx.x & 31, quarter = lane % LANES;
+    drawn_key found = { -1, 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+    for (int base0 = 0; __any_sync(FULL, base0 < count); base0 += 2 * DRAWS) {
+        entries<U> x[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            x[i].load(stash + (i64)__shfl_sync(FULL, block, base0 + DRAWS * i + lane / LANES) * BLOCK
+                      + EACH * quarter);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int base = base0 + DRAWS * i, of = base + lane / LANES;
+            float mass[EACH], u[EACH], end = 0.0f, t = __shfl_sync(FULL, want, of);
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                mass[k] = stash_mass(x[i], k);
+                u[k] = end += mass[k];
+            }
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1) {
+                const float y = __shfl_up_sync(FULL, end, o, LANES);
+                if (quarter >= o) end += y;
+            }
+            const float stretch = __fdividef(__shfl_sync(FULL, end, LANES - 1, LANES),
+                                             __shfl_sync(FULL, sum, of));
+            t = __fmul_rn(t, stretch);
+            float begin = __shfl_up_sync(FULL, end, 1, LANES);
+            if (quarter == 0) begin = 0.0f;
+            const float local = __fsub_rn(t, begin);
+            int entry = 0;
+            float below = 0.0f, own = 0.0f;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                const bool past = u[k] <= local;
+                entry += past;
+                below = past ? u[k] : below;
+            }
+#pragma unroll
+            for (int k = 0; k < EACH; k++) own = k == entry ? mass[k] : own;
+            const bool here = begin <= t && t < end && entry < EACH;
+            const unsigned who = __ballot_sync(FULL, here);
+            /* the lane of this tooth's four that has it, if any */
+            const unsigned of_mine = who >> (lane % DRAWS * LANES) & 15u;
+            const int from = lane % DRAWS * LANES + (of_mine ? __ffs((int)of_mine) - 1 : 0);
+            const int e = __shfl_sync(FULL, entry + EACH * quarter, from);
+            const float a = __shfl_sync(FULL, begin, from), c = __shfl_sync(FULL, below, from),
+                        z = __shfl_sync(FULL, own, from), f = __shfl_sync(FULL, stretch, from);
+            if (lane / DRAWS == base / DRAWS && of_mine) found = { e, a, c, z, f };
+        }
+    }
+    return found;
+}
+
+/* q . k of 16 rows of K at p.k + at[i], 4 lanes to a row, 8 features of a lane at a time: of lane i
+   the product of row i. */
+template <typename T>
+__device__ __forceinline__ float dot_rows(const params &p, const float *q, const i64 *at) {
+    const int lane = threadIdx.x & 31, c = lane & 3;
+    float sum[2] = { 0.0f, 0.0f };
+    enum { WORDS = sizeof(T) * 8 / 4 };
+    const char *row[2] = { p.k + at[lane >> 2], p.k + at[8 + (lane >> 2)] };
+#pragma unroll 1
+    for (int f = 8 * c; f < p.d; f += 64) {         /* two pieces of two rows on their way */
+        unsigned w[2][2][WORDS];
+#pragma unroll
+        for (int u = 0; u < 2; u++)
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const char *from = row[u] + min(f + 32 * k, p.d - 8) * (int)sizeof(T);
+                if constexpr (WORDS == 2) *(uint2 *)w[u][k] = __ldg((const uint2 *)from);
+                else {
+                    *(uint4 *)w[u][k] = __ldg((const uint4 *)from);
+                    if constexpr (WORDS == 8) *(uint4 *)(w[u][k] + 4) = __ldg((const uint4 *)from + 1);
+                }
+            }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            if (f + 32 * k >= p.d) break;
+            const float4 a = *(const float4 *)&q[f + 32 * k], b = *(const float4 *)&q[f + 32 * k + 4];
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                float x[sizeof(T) == 1 ? 16 : 8];   /* unpack16 fills it */
+                if constexpr (WORDS == 8)
+                    for (int e = 0; e < 8; e++) x[e] = __uint_as_float(w[u][k][e]);
+                else if constexpr (WORDS == 4) unpack16<T>(*(const uint4 *)w[u][k], x);
+                else unpack16<T>(make_uint4(w[u][k][0], w[u][k][1], 0, 0), x);
+                sum[u] += ((a.x * x[0] + a.y * x[1]) + (a.z * x[2] + a.w * x[3]))
+                        + ((b.x * x[4] + b.y * x[5]) + (b.z * x[6] + b.w * x[7]));
+            }
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++) {
+        sum[u] += __shfl_xor_sync(FULL, sum[u], 1);
+        sum[u] += __shfl_xor_sync(FULL, sum[u], 2);
+    }
+    const float low = __shfl_sync(FULL, sum[0], 4 * (lane & 7)),
+          high = __shfl_sync(FULL, sum[1], 4 * (lane & 7));
+    return lane & 8 ? high : low;
+}
+
+/* The same for any K, a number at a time. */
+__device__ __noinline__ float dot_numbers(const params &p, const float *q, const i64 *at) {
+    const int lane = threadIdx.x & 31;
+    float mine = 0.0f;
+    for (int i = 0; i < 16; i++) {
+        float sum = 0.0f;
+        for (int f = lane; f < p.d; f += 32)
+            sum += q[f] * load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        if ((lane & 15) == i) mine = sum;
+    }
+    return mine;
+}
+
+/* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
+   guard: out and lse.
+   Grid: (query head, batch, portion of the draws). A CTA of 8 warps:
+     scan     as k_gather; the keys read exactly join the total
+     draw     a lane per tooth of the comb, up to 32 a warp; a key is its first tooth's
+     weigh    the drawn rows of K against q: e^s against e^s^
+     gather   their rows of V, 16 at a time; then the 8 warps' sums in order
+     merge    with more than one portion: the CTA that finishes last
+   and there, where the log weights vary too much by what is found, or with a NaN among the scores,
+   exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
+   Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
+   all that does not depend on the scores stands before the wait, and rows are sent for as soon as
+   they are known.
+   Barriers: as k_gather. */
+__global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
+    SHARED(memory, proxy_gather_memory);
+    scan_memory<comb> &s = memory.scan;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
+    const i64 row = (i64)b * p.heads + head;
+    const proxy_range range = copied_range(p, b);
+    const int first = range.from / BLOCK,
+              blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
+    const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
+    const bool fits = per <= KEPT;
+    const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
+    const float2 *own = sum.all + tid * per;        /* behind a rescue those of p.mended */
+    const float *own_spreads = p.spreads + row * p.blocks + first + tid * per;
+    const int have = min(per, blocks - tid * per);
+    gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
+    float squares = 0.0f;
+    {
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
+        if (tid < p.d) memory.q[tid] = load_any(p.q_type, q + tid * p.q_stride[3]);
+    }
+    s.ends[tid] = uniform(row_key(p, b), 0, (unsigned)head, (unsigned)p.q_index, 0);
+    __syncthreads();
+    for (int f = lane; f < p.d; f += 32) squares += memory.q[f] * memory.q[f];
+#pragma unroll
+    for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
+    wait_for_previous();                            /* from here on the scores are complete */
+
+    const double u = s.ends[tid];
+    /* the keys that were read exactly: the parts' sums join */
+    const float *const fixed = p.fixed + row * (p.dv + 2);
+    const i64 fixed_pitch = (i64)p.batch * p.heads * (p.dv + 2);
+    float tops[FIXED_PARTS], fixed_top = MASKED, fixed_sum = 0.0f, fixed_f = 0.0f;
+#pragma unroll
+    for (int i = 0; i < FIXED_PARTS; i++)
+        fixed_top = fmaxf(fixed_top, tops[i] = fixed[i * fixed_pitch + p.dv]);
+#pragma unroll
+    for (int i = 0; i < FIXED_PARTS; i++) {
+        const float y = fixed[i * fixed_pitch + p.dv + 1],
+              z = tid < p.dv ? fixed[i * fixed_pitch + tid] : 0.0f,
+                    keep = tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top);
+        fixed_sum += y == y ? keep * y : y;
+        fixed_f += keep * z;
+    }
+    float2 sums[KEPT];
+    float spreads[KEPT], m, expected = 0.0f, lift_fixed, per_step;
+    double total, all, step;
+    bool light, alone = false, finite;              /* alone: of this head's portions the first does all */
+    int rescued = 0;
+    auto load_sums = [&](int k) {
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) {
+            sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
+            spreads[i] = k + i < have && !alone ? own_spreads[k + i] : 0.0f;
+        }
+    };
+#pragma unroll 1
+    for (;;) {                                      /* once more behind a rescue */
+        m = MASKED;
+        load_sums(0);
+#pragma unroll 1
+        for (int k = 0;;) {
+#pragma unroll
+            for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+            if ((k += KEPT) >= per) break;
+            load_sums(k);
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        if (lane == 0) s.tops[warp] = m;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+        double mass = 0.0;
+        float spread = 0.0f;
+#pragma unroll 1
+        for (int k = 0; k < per; k += KEPT) {
+            if (!fits) load_sums(k);
+#pragma unroll
+            for (int i = 0; i < KEPT; i++) {
+                if (k + i >= per) break;
+                mass += block_mass(sums[i], m);
+                if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
+                if (fits) s.pick.prefix[(k + i) * PORTION + tid] = mass;
+            }
+        }
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const double y = __shfl_up_sync(FULL, mass, o);
+            if (lane >= o) mass += y;
+            spread += __shfl_xor_sync(FULL, spread, o);
+        }
+        s.ends[tid] = mass;
+        if (lane == 31) {
+            s.totals[warp] = mass;
+            memory.spreads[warp] = spread;
+        }
+        __syncthreads();
+        total = 0.0;
+        spread = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) {
+            total += s.totals[i];
+            spread += memory.spreads[i];
+        }
+        x.m = m;
+        x.total = total;
+        /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
+        const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
+        /* the copy's keys are nothing beside the others */
+        light = !no_fixed && fixed_top - m > 100.0f;
+        finite = total <= DBL_MAX;
+        lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
+        all = total + (double)fixed_sum * (double)lift_fixed;
+        step = all * p.per_sample;                  /* from tooth to tooth */
+        per_step = 1.0f / (float)step;
+        if (alone) break;
+        /* as santa__expected_variance: where the others hide the copy's, these may have grown; relative
+           to the copy's mass */
+        const float own_variance = p.noise * (p.scale * p.scale * squares) * __fdividef(spread, (float)total),
+                    beside = fixed_sum * lift_fixed / (float)total;
+        expected = blocks && finite && total > 0.0
+                 ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
+        if (!(expected > p.rescue_above) || light || p.rescue_keys == 0) break;
+        /* the exact scores of its likeliest keys, in sums of its own, since the other portions look at
+           these; they leave it to the first one */
+        alone = true;
+        if (index) return;
+        team t = {};
+        t.b = b;
+        t.head = head;
+        t.heads = 1;
+        t.kv = kv;
+        t.row = row;
+        t.range = range;
+        t.first = first;
+        t.blocks = t.hi = blocks;
+        float2 *const mended = p.mended + row * p.blocks + first;
+        for (int i = tid; i < blocks; i += PORTION) mended[i] = sum.all[i];
+        __syncthreads();
+        rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended);
+        __syncthreads();
+        x.sum.all = mended;
+        own = mended + tid * per;
+    }
+    const bool redo = blocks && !finite;
+    const bool draws = blocks && !redo && !light && total > 0.0;
+    const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
+    const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
+
+    float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
+#pragma unroll
+    for (int k = 0; k < 4; k++) acc[0][k] = acc[1][k] = 0.0f;
+    for (int base = index * each_portion; base < last_draw; base += PROXY_DRAWS) {
+        const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
+        const int count = max(min(each, n - warp * each), 0);
+        if (!__any_sync(FULL, count > 0)) continue;
+        /* lane `count` has the tooth before the warp's first */
+        const int draw = base + warp * each + (lane < count ? lane : -1);
+        const double t = ((double)draw + u) * step;
+        bool taken = lane <= count && draw >= 0 && t < total;
+        place at = { -1, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
+        if (taken) at = place_at(s, x, t);
+        taken &= !(at.sum.x < MASK_LIMIT);
+        const i64 stash = (row * p.blocks + first) * BLOCK;
+        const float want = taken ? at.entries_before() : 0.0f;
+        const int last_block = __shfl_sync(FULL, at.block, lane ? lane - 1 : count);
+        const float last_want = __shfl_sync(FULL, want, lane ? lane - 1 : count);
+        const int place_of = max(at.block, 0);
+        const drawn_key key = p.stash_type == SANTA_STASH_F32
+            ? find_drawn((const float *)p.stash + stash, count, place_of, want, at.sum.y)
+            : find_drawn((const unsigned char *)p.stash + stash, count, place_of, want, at.sum.y);
+        taken &= lane < count && key.entry >= 0;
+        const float to_m = pow2(at.sum.x - m);      /* what a u of 1 is, relative to 2^m */
+        /* the tooth before fell on the same key */
+        const float before = __fmul_rn(last_want, key.stretch);
+        const bool again = taken && last_block == at.block && before >= key.begin
+                        && __fsub_rn(before, key.begin) >= key.below;
+        taken &= !again;
+        const int j = (first + place_of) * BLOCK + max(key.entry, 0);
+        i64 at_k = 0, at_v = 0;
+        bool broken = false;
+        const unsigned all_taken = __ballot_sync(FULL, taken);
+        if (!all_taken) {
+            if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = again ? -2 : -1;
+            continue;
+        }
+        if (taken) {
+            at_k = row_offset(p, p.k_stride, b, j);
+            at_v = row_offset(p, p.v_stride, b, j);
+            broken = at_k == NO_ROW;
+            at_k = broken ? 0 : at_k + kv * p.k_stride[2];
+            at_v = broken ? 0 : at_v + kv * p.v_stride[2];
+            if (p.any_vector_k) send_for(p.k + at_k, p.d * p.k_size);
+            if (p.vector_v) send_for(p.v + at_v, p.dv * p.v_size);
+        }
+        if (p.keys && lane < count) p.keys[row * p.max_draws + draw] = taken ? j : again ? -2 : -1;
+        /* lanes without a key repeat another one's row, without weight */
+        at_k = __shfl_sync(FULL, at_k, taken ? lane : __ffs((int)all_taken) - 1);
+        at_v = __shfl_sync(FULL, at_v, taken ? lane : __ffs((int)all_taken) - 1);
+        memory.warps[warp].at[lane] = at_k;
+        __syncwarp();
+        float dot = 0.0f;
+#pragma unroll 1
+        for (int i = 0; __any_sync(FULL, i < count); i += 16) {
+            const i64 *rows = memory.warps[warp].at + i;
+            float y;
+            if (!p.any_vector_k) y = dot_numbers(p, memory.q, rows);
+            else if (p.k_type == SANTA_BF16) y = dot_rows<__nv_bfloat16>(p, memory.q, rows);
+            else if (p.k_type == SANTA_F16) y = dot_rows<__half>(p, memory.q, rows);
+            else if (p.k_type == SANTA_F32) y = dot_rows<float>(p, memory.q, rows);
+            else y = dot_rows<__nv_fp8_e4m3>(p, memory.q, rows);
+            if (lane >> 4 == i >> 4) dot = y;
+        }
+        const float exact = broken ? __int_as_float(0x7fc00000)
+                                   : finished_score(p, head, dot, j - range.position);
+        const float guess = log2f(key.mass) + at.sum.x;
+        const float mu = key.mass * to_m * per_step;
+        const float share = taken ? fmaxf(mu, 1.0f) * (float)p.per_sample : 0.0f;
+        const float ratio = taken ? pow2(exact - guess) : 0.0f, w = share * ratio;
+        weights[0] += w;
+        weights[1] += share;
+        weights[2] += w * ratio;
+        __syncwarp();
+        memory.warps[warp].at[lane] = at_v;
+        memory.warps[warp].weight[lane] = w;
+        __syncwarp();
+        const int rows = 32 - __clz((int)all_taken);
+        for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
+            float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
+            if (p.v_type == SANTA_F32)
+                gather_rows<float, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight,
+                                      part);
+            else
+                gather_rows<narrow, 1>(p, 128 * ch, rows, memory.warps[warp].at,
+                                       memory.warps[warp].weight, part);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (ch == 0) acc[0][k] += part[0][k]; else acc[1][k] += part[0][k];
+        }
+        __syncwarp();
+    }
+#pragma unroll
+    for (int k = 0; k < 3; k++)
+#pragma unroll
+        for (int o = 16; o; o >>= 1) weights[k] += __shfl_xor_sync(FULL, weights[k], o);
+    __syncwarp();
+#pragma unroll
+    for (int ch = 0; ch < 2; ch++)
+        *(float4 *)&memory.warps[warp].sum[128 * ch + 4 * lane]
+            = make_float4(acc[ch][0], acc[ch][1], acc[ch][2], acc[ch][3]);
+    if (lane < 3) memory.weights[warp][lane] = lane == 0 ? weights[0] : lane == 1 ? weights[1] : weights[2];
+    __syncthreads();
+    float f = 0.0f;
+    if (tid < p.dv)
+#pragma unroll
+        for (int k = 0; k < GATHER_WARPS; k++) f += memory.warps[k].sum[tid];
+#pragma unroll
+    for (int k = 0; k < 3; k++) {
+        weights[k] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) weights[k] += memory.weights[i][k];
+    }
+    if (portions > 1) {
+        float *const part = p.partial + (row * p.portions + index) * (p.dv + 4);
+        if (tid < p.dv) part[tid] = f;
+        if (tid < 3) part[p.dv + tid] = tid == 0 ? weights[0] : tid == 1 ? weights[1] : weights[2];
+        __threadfence();
+        __syncthreads();
+        if (tid == 0) memory.last_one = atomicAdd(&p.arrived[row], 1) == p.portions - 1;
+        __syncthreads();
+        if (!memory.last_one) return;
+        __threadfence();
+        f = weights[0] = weights[1] = weights[2] = 0.0f;
+        const float *const parts = p.partial + row * p.portions * (p.dv + 4);
+#pragma unroll 4
+        for (int k = 0; k < p.portions; k++) {
+            if (tid < p.dv) f += __ldcg(parts + k * (p.dv + 4) + tid);
+#pragma unroll
+            for (int i = 0; i < 3; i++) weights[i] += __ldcg(parts + k * (p.dv + 4) + p.dv + i);
+        }
+    }
+    /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that hold
+       far less than the copy says let expect */
+    float found = 0.0f;
+    if (weights[1] > 0.0f) {
+        const float ratio = weights[0] > 0.0f ? weights[2] / weights[0] * (weights[1] / weights[0]) : 1.0f,
+                    over = logf(weights[1]) - logf(fmaxf(weights[0], 1e-37f));
+        found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
+        if (over > 2.0f && weights[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
+        if (!(weights[0] <= FLT_MAX)) found = INFINITY;
+    }
+    const bool again = redo || found > p.exact_above || found == INFINITY;
+    /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
+       estimate * 2^top */
+    float part_f = f, part_w = weights[0], lift = 1.0f, top = fixed_top;
+    double estimate = (double)fixed_sum;
+    if (again) {
+        attend(p, memory.redo, b, head, 1, range.position, range.begin, range.end, range.end, range.end,
+               0, 1,
+               nullptr, 0, memory.state, 0);
+        __syncthreads();
+        part_f = part_w = 0.0f;
+        fixed_f = tid < p.dv ? memory.state[tid] : 0.0f;
+        fixed_sum = memory.state[p.dv + 1];
+        top = memory.state[p.dv];
+        estimate = (double)fixed_sum;
+    } else if (draws) {
+        lift = lift_fixed / (float)all;
+        top = m;
+        estimate = all * (1.0 + ((double)weights[0] - (double)weights[1]));
+    }
+    const float denominator = lift * fixed_sum + part_w;
+    const bool bad = !(denominator == denominator) || isinf(denominator);
+    if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
+    if (tid == 0) {
+        if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
+        if (p.rescued) p.rescued[row] = rescued;
+        if (p.found)
+            p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
+                                       range.begin < range.end ? 1.0f : 0.0f);
+        if (p.lse)
+            p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head]
+                = bad ? __int_as_float(0x7fc00000)
+                      : head_lse(p, head, top, estimate);
+    }
+    if (tid < p.dv) {
+        const double share = sink_share(p, head, top, estimate);
+        f = bad ? __int_as_float(0x7fc00000)
+          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share)
+              * p.v_scale
+                               : 0.0f;
+        store_any(p.out_type,
+                  p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                      + tid * p.out_stride[3],
+                  f);
+    }
+}
+
 /* ----------------------------------------------------------------------------- >>draw-kernel */
 
 /* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a part
@@ -3486,8 +4461,20 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
 __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, const team &t, int h,
                                             bool first) {
     const int lane = threadIdx.x & 31, part = lane & (DRAW_PARTS - 1);
-    const float *const fixed_at = p.fixed + (t.row + h) * (p.dv + 2) + p.dv;
-    const float fixed_top = p.copied ? __ldcg(fixed_at) : MASKED, fixed_sum = p.copied ? __ldcg(fixed_at + 1) : 0.0f;
+    float fixed_top = MASKED, fixed_sum = 0.0f;
+    if (p.copied) {
+        float tops[FIXED_PARTS], sums[FIXED_PARTS];
+#pragma unroll
+        for (int i = 0; i < FIXED_PARTS; i++) {
+            const float *at = fixed_of(p, i, t.row + h) + p.dv;
+            fixed_top = fmaxf(fixed_top, tops[i] = __ldcg(at));
+            sums[i] = __ldcg(at + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < FIXED_PARTS; i++)
+            fixed_sum += sums[i] == sums[i] ? (tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top) * sums[i])
+                                            : sums[i];
+    }
     const float y = s.part_top[part][h];
     float m = y;
 #pragma unroll
@@ -3705,154 +4692,6 @@ __device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const 
     else walk<unsigned char>(p, s, t, find, base, tooth, last, round_row);
 }
 
-/* The exact scores of a head's likeliest keys take the place of the copy's, as santa__rescue has it;
-   returns how many. A key's rank is its mass, then its number: 8 bits at a time, the cluster counts
-   how many keys have which. Then a warp goes through a block. */
-__device__ __noinline__ int rescue(const params &p, draw_memory &s, const team &t, int h) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
-    const i64 at = (t.row + h) * p.blocks + t.first;
-    const bool bytes = p.stash_type != SANTA_STASH_F32;
-    const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
-        const i64 i = (at + b) * BLOCK + 2 * lane;
-        const float top = __ldcg(p.block_sums + at + b).x;
-        if (bytes) {
-            const unsigned short x = __ldcg((const unsigned short *)(p.stash + i));
-            u[0] = stash_mass(p, (unsigned char)(x & 255));
-            u[1] = stash_mass(p, (unsigned char)(x >> 8));
-        } else {
-            const float2 x = __ldcg((const float2 *)((const float *)p.stash + i));
-            u[0] = x.x;
-            u[1] = x.y;
-        }
-        return top < MASK_LIMIT ? 0.0f : pow2(top - s.top[h]) * s.inverse[h];
-    };
-    const auto rank_of = [&](float mass, int b, int i) {
-        return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
-    };
-    u64 least = 0;
-    int want = p.rescue_keys, have = 0;
-    load_slice(p, s, t, h / SLICE * SLICE);
-#pragma unroll 1
-    for (int digit = 56; digit >= 0; digit -= 8) {
-        s.count[tid] = 0;
-        __syncthreads();
-#pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
-            float u[2];
-            const float unit = masses(b, u);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const u64 x = rank_of(u[i] * unit, b, i);
-                const bool in = digit == 56 || x >> (digit + 8) == least >> (digit + 8);
-                if (u[i] * unit > 0.0f && in) atomicAdd(&s.count[x >> digit & 255], 1);
-            }
-        }
-        cluster_sync();
-        /* how many keys have more than thread tid's number, or so many */
-        int n = 0, more;
-        for (int r = 0; r < 1 << p.cluster_shift; r++) n += *of_rank(&s.count[255 - tid], r);
-        more = n;
-#pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const int y = __shfl_up_sync(FULL, more, o);
-            if (lane >= o) more += y;
-        }
-        if (lane == 31) s.warp_count[warp] = more;
-        __syncthreads();
-        int all = 0;
-#pragma unroll
-        for (int i = 0; i < GATHER_WARPS; i++) {
-            if (i < warp) more += s.warp_count[i];
-            all += s.warp_count[i];
-        }
-        if (digit == 56) { have = min(want, all); s.chosen = 0; }
-        cluster_sync();                             /* the counts may be used up; chosen is set */
-        if (all <= want) break;                     /* all that are left: from `least` on */
-        if (more >= want && more - n < want) { s.chosen = 255 - tid; s.before = more - n; }
-        __syncthreads();
-        least |= (u64)s.chosen << digit;
-        want -= s.before;
-        __syncthreads();
-    }
-#pragma unroll 1
-    for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
-#pragma unroll 1
-        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
-            float u[2], x[2];
-            bool take[2];
-            const float unit = masses(b, u), max = __ldcg(p.block_sums + at + b).x;
-            unsigned chosen[2];
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                take[i] = u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least;
-                chosen[i] = __ballot_sync(FULL, take[i]);
-                x[i] = u[i] > 0.0f ? max + log2f(u[i]) : MASKED;
-            }
-            if (!(chosen[0] | chosen[1])) continue;
-            const int first = (t.first + b) * BLOCK;
-            if (pass == 0) {
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const i64 k = take[i] && p.any_vector_k
-                                ? row_offset(p, p.k_stride, t.b, first + 2 * lane + i) : NO_ROW;
-                    if (k != NO_ROW) send_for(p.k + k + t.kv * p.k_stride[2], p.d * p.k_size);
-                }
-                continue;
-            }
-            bool bad = false;
-#pragma unroll 1
-            for (u64 left = (u64)chosen[1] << 32 | chosen[0]; left; left &= left - 1) {
-                const int bit = __ffsll((i64)left) - 1, of = bit & 31, i = bit >> 5,
-                          j = first + 2 * of + i;
-                const i64 k = row_offset(p, p.k_stride, t.b, j);
-                float dot = 0.0f;
-#pragma unroll 4
-                for (int f = lane; f < p.d && k != NO_ROW; f += 32)
-                    dot += s.q[h % SLICE][f]
-                         * load_any(p.k_type, p.k + k + t.kv * p.k_stride[2] + f * p.k_stride[3]);
-#pragma unroll
-                for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
-                const float score = k == NO_ROW ? __int_as_float(0x7fc00000)
-                                  : finished_score(p, t.head + h, dot, j - t.range.position);
-                bad |= !(score <= FLT_MAX);
-                if (lane == of) { if (i) x[1] = score; else x[0] = score; }
-            }
-            /* u, maximum and sum of the block follow */
-            float m = fmaxf(x[0], x[1]), sum = 0.0f;
-#pragma unroll
-            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-            const bool none = m < MASK_LIMIT;
-            if (bytes) {
-                const float top = rintf(16.0f * m);
-                unsigned code[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    const float y = fminf(fmaxf(rintf(top - 16.0f * x[i]), 0.0f), 254.0f);
-                    code[i] = none || x[i] < MASK_LIMIT ? 255u : (unsigned)y;
-                    sum += stash_mass(p, (unsigned char)code[i]);
-                }
-                *(unsigned short *)(p.stash + (at + b) * BLOCK + 2 * lane)
-                    = (unsigned short)(code[1] << 8 | code[0]);
-                m = top * 0.0625f;
-            } else {
-#pragma unroll
-                for (int i = 0; i < 2; i++) sum += u[i] = none ? 0.0f : pow2(x[i] - m);
-                *(float2 *)((float *)p.stash + (at + b) * BLOCK + 2 * lane) = make_float2(u[0], u[1]);
-            }
-#pragma unroll
-            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
-            if (lane == 0)
-                p.block_sums[at + b] = make_float2(none ? MASKED : m,
-                                                   bad ? __int_as_float(0x7fc00000) : sum);
-        }
-    __syncthreads();
-    sum_parts(p, s, t, h, h + 1);
-    cluster_sync();
-    if (warp == 0) settle_head(p, s, t, h, false);
-    __syncthreads();
-    return have;
-}
-
 /* Where part `part` of the heads' sums lies. */
 __device__ __forceinline__ const float *sums_of(const params &p, const team &t, float *sums, int part) {
     const i64 each = (i64)t.heads * p.dv;
@@ -3930,8 +4769,17 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
 #pragma unroll 1
             for (int h = 0; p.copied && h < t.heads; h++) {
                 const bool now = s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0;
-                const int rows = now ? rescue(p, s, t, h) : 0;
-                rescued |= now;
+                int rows = 0;
+                if (now) {
+                    rows = rescue(p, s, t, h, s.top[h], s.inverse[h],
+                                  p.block_sums + (t.row + h) * p.blocks + t.first);
+                    rescued = true;
+                    __syncthreads();
+                    sum_parts(p, s, t, h, h + 1);
+                    cluster_sync();
+                    if (warp == 0) settle_head(p, s, t, h, false);
+                    __syncthreads();
+                }
                 if (p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
             }
         }
@@ -4122,7 +4970,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = list[i];
             bool before = false;
-            draws++;
+            draws += j != -1;
             if (j < 0) continue;
             by_head += p.together;
             for (int h = 0; h < g && !before; h++) {
@@ -4593,13 +5441,15 @@ struct geometry {
     i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 ranks, results;                             /* 0: no others; rows of out */
     i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
     extent list, list_plain;
 };
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, found, fixed, ticks, sums, rescued, total;
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, ticks, sums, rescued, mended;
+    size_t rank_mass, rank_masses, part, parts, total;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -4624,11 +5474,17 @@ struct call {
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+    const santa_ranks_options *ranks;
+    bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
 
     void place_row(i64 row);
+    bool gather(const void *mine, size_t bytes, void *all) {
+        if (ranks->all_gather(ranks->user, mine, bytes, all, stream) != 0) has_failed = true;
+        return !has_failed;
+    }
 };
 
 /* A family of kernels: the methods that it serves, and what they need. The rest of this section
@@ -4928,7 +5784,7 @@ template <typename V, int CH, typename Pick> cudaError_t launch_gather(const cal
     const cudaError_t e = cudaFuncSetAttribute(
         k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
+    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
@@ -4965,13 +5821,25 @@ cudaError_t launch_rows_scores(call &c) {
     return cudaSuccess;
 }
 
+template <typename Pick> cudaError_t launch_draws(const call &c) {
+    const bool wide = c.p.dv > 128;
+    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
+    if (c.p.v_type == SANTA_F32)
+        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
+    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
+}
+
 template <typename Pick> cudaError_t launch_sampled(call &c) {
     const params &p = c.p;
-    const cudaError_t e = launch_rows_scores(c);
-    if (e != cudaSuccess) return e;
-    if (p.v_type == SANTA_F32)
-        return p.dv > 128 ? launch_gather<float, 2, Pick>(c) : launch_gather<float, 1, Pick>(c);
-    return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
+    const cudaError_t scored = launch_rows_scores(c);
+    if (scored != cudaSuccess) return scored;
+    if (!p.ranks) return launch_draws<Pick>(c);
+    const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
+    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
+    if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
+                                      p.rank_masses))
+        return e;
+    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, says santa.h */
 }
 
 /* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K, k_proxy_scores. */
@@ -5007,7 +5875,7 @@ void fill_rotation(i64 d, params *p) {
 /* Teams: all heads of a group draw together, or each by itself. */
 santa_status measure_teams(const santa_problem *problem, geometry *g) {
     if (g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
-    g->together = problem->o.method == SANTA_PPS ? g->group : 1;
+    g->together = problem->o.method == SANTA_PPS && problem->group > 1 ? g->group : 1;
     if (g->together > DRAW_HEADS) return SANTA_ERR_BACKEND_SIZE;
     g->teams = g->heads / g->together;
     g->samples = problem->o.num_samples;
@@ -5023,8 +5891,14 @@ santa_status measure_proxy(const santa_problem *problem, geometry *g) {
     g->copy = copy_shape_of(&problem->a);
     g->slices = ceil_div(g->group, PASS_HEADS);
     g->items = g->batch * g->kv_heads * g->slices;
-    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE);
+    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE) * FIXED_PARTS;
     g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
+    if (g->together == 1) {                         /* k_proxy_gather */
+        g->draws = g->samples;
+        g->portions = ceil_div(g->draws, 128);
+        g->gather = { g->heads, g->batch, g->portions };
+        if (!fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
+    }
     return g->work < INT32_MAX ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
@@ -5059,7 +5933,11 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
     arrange_draw(g, l);
-    l->fixed = add_part(l, rows, ((size_t)g.dv + 2) * sizeof(float));
+    l->fixed = add_part(l, saturating(rows, FIXED_PARTS), ((size_t)g.dv + 2) * sizeof(float));
+    l->mended = add_part(l, g.together == 1 ? blocks : 0, sizeof(float2));
+    const size_t portions = g.portions > 1 ? saturating(rows, (size_t)g.portions) : 0;
+    l->partial = add_part(l, portions, ((size_t)g.dv + 4) * sizeof(float));
+    l->arrived = add_part(l, g.portions > 1 ? rows : 0, sizeof(int));
     l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
     l->rescued = add_part(l, rows, sizeof(int));
 }
@@ -5149,9 +6027,21 @@ cudaError_t launch_proxy(call &c) {
     p.spreads = (float *)(c.workspace + c.l.spreads);
     p.found = p.draws ? (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads : nullptr;
     p.rescued = p.draws ? (int *)(c.workspace + c.l.rescued) : nullptr;
+    p.mended = (float2 *)(c.workspace + c.l.mended);
+    p.arrivals = p.portions > 1 ? c.g.batch * c.g.heads : 0;
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     const cudaError_t e = usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
-    return e == cudaSuccess ? launch_draw(c) : e;
+    if (e != cudaSuccess) return e;
+    if (p.together > 1) return launch_draw(c);
+    p.cluster_shift = 0;                            /* of rescue */
+    const dim3 grid = grid_of(c.g.gather);
+    const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
+    const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather,
+                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 c.card.shared / 2);
+    return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true)
+                              : set;
 }
 
 cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
@@ -5206,6 +6096,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->splits = ceil_div(g->keys, SPLIT);
     g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
+    g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
+    g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
+    if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     return row.measure(problem, g);
 }
 
@@ -5213,6 +6106,13 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     layout l;
     memset(&l, 0, sizeof l);
     row.arrange(g, stash, &l);
+    if (!g.ranks) return l;
+    const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
+                 floats = saturating((size_t)g.results, (size_t)g.dv + 1);
+    l.rank_mass = add_part(&l, rows, sizeof(double2));
+    l.rank_masses = add_part(&l, saturating(rows, ranks), sizeof(double2));
+    l.part = add_part(&l, floats, sizeof(float));
+    l.parts = add_part(&l, saturating(floats, ranks), sizeof(float));
     return l;
 }
 
@@ -5227,8 +6127,6 @@ santa_status check(const santa_problem *problem) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
-    if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
@@ -5311,6 +6209,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
+    p->kv_start = (const int *)a->kv_start;
     p->first_key = (int)a->first_key;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
@@ -5358,7 +6257,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const bool proxied = o->scores == SANTA_SCORES_PROXY;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
-                                   a->context_lens, o->seeds, o->offsets, o->request_ids,
+                                   a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    a->key_list, a->key_list_lens, a->key_weights };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
@@ -5386,12 +6285,35 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
 
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
         return s;
+    const params whole = p;
+    float *const part = (float *)(c.workspace + c.l.part);
+    const size_t floats = (size_t)c.g.results * ((size_t)p.dv + 1);
+    if (c.g.ranks) {
+        c.ranks = &o->ranks;
+        p.ranks = (int)c.g.ranks;
+        p.rank = (int)o->ranks.rank;
+        p.rank_mass = (double2 *)(c.workspace + c.l.rank_mass);
+        p.rank_masses = (double2 *)(c.workspace + c.l.rank_masses);
+        p.out = (char *)part;
+        p.out_type = SANTA_F32;
+        const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
+        for (int i = 0; i < 4; i++) p.out_stride[i] = 4 * stride[i];
+        p.lse = part + c.g.results * p.dv;
+        if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
+    }
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e = row->launch(c);
+        if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }
-    return SANTA_OK;
+    if (!c.g.ranks) return SANTA_OK;
+    p = whole;
+    p.ranks = (int)c.g.ranks;
+    p.rows_in_all = c.g.results;
+    p.parts = (float *)(c.workspace + c.l.parts);
+    if (!c.gather(part, floats * sizeof *part, (void *)p.parts)) return SANTA_ERR_RANKS_EXCHANGE;
+    return cuda_status(launch<k_join_ranks>(c, dim3((unsigned)c.g.results), 128, 0, false));
 }
 
 /* santa_proxy_encode and santa_proxy_append; santa.h has checked the shapes. */
