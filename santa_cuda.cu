@@ -2861,6 +2861,11 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
     for (int i = 0; i < bytes; i += 128) prefetch(at + i);
 }
 
+/* Byte i of w as a float. */
+__device__ __forceinline__ float byte_of(unsigned w, int i) {
+    return __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7440u + (unsigned)i)) - 8388608.0f;
+}
+
 /* What lies in the stash, as a mass: in the copy's bytes 2^(-code / 16), 255 stands for 0. */
 template <typename U> __device__ __forceinline__ float stash_mass(const params &p, U x) {
     if constexpr (sizeof(U) == 1) {
@@ -3916,7 +3921,8 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
 
 /* What lies in the copy's stash, as a mass. */
 __device__ __forceinline__ float stash_mass(const entries<unsigned char> &x, int i) {
-    const float code = x[i];
+    const uint4 w = x.w[0];
+    const float code = byte_of(i < 4 ? w.x : i < 8 ? w.y : i < 12 ? w.z : w.w, i & 3);
     return code == 255.0f ? 0.0f : pow2(code * -0.0625f);
 }
 __device__ __forceinline__ float stash_mass(const entries<float> &x, int i) { return x[i]; }
@@ -4347,9 +4353,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
        far less than the copy says let expect */
     float found = 0.0f;
     if (weights[1] > 0.0f) {
-        const float ratio = weights[0] > 0.0f ? weights[2] / weights[0] * (weights[1] / weights[0]) : 1.0f,
-                    over = logf(weights[1]) - logf(fmaxf(weights[0], 1e-37f));
-        found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
+        const float per = 1.0f / weights[0],
+                    ratio = weights[0] > 0.0f ? weights[2] * per * (weights[1] * per) : 1.0f,
+                    over = __logf(weights[1]) - __logf(fmaxf(weights[0], 1e-37f));
+        found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
         if (over > 2.0f && weights[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
         if (!(weights[0] <= FLT_MAX)) found = INFINITY;
     }
@@ -4390,8 +4397,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (tid < p.dv) {
         const double share = sink_share(p, head, top, estimate);
         f = bad ? __int_as_float(0x7fc00000)
-          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share)
-              * p.v_scale
+          : denominator > 0.0f ? (lift * fixed_f + part_f) / denominator * (float)share * p.v_scale
                                : 0.0f;
         store_any(p.out_type,
                   p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
@@ -4507,11 +4513,6 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     s.draws[h] = good;
     s.bad[h] = t.blocks && !(total <= DBL_MAX);
     s.factor[h] = 1.0f;
-}
-
-/* Byte i of w as a float. */
-__device__ __forceinline__ float byte_of(unsigned w, int i) {
-    return __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7440u + (unsigned)i)) - 8388608.0f;
 }
 
 /* Sizes of the keys of a block, N at a lane: the largest of their shares. LANES lanes side by side

@@ -327,7 +327,7 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
                                 const std::string &name) {
     const copy_of c = copy_block(x.a);
     const int64_t items = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, 8),
-                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, SLICE);
+                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, SLICE) * FIXED_PARTS;
     check_copy(x, p, name);
     CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"),
               "%s for scores", name.c_str());
@@ -345,7 +345,7 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
     CHECK_MSG(p.ring_slots >= 1 && p.ring_slots <= RING_SLOTS && p.slot_bytes == 64 / c.keys * c.bytes
                   && l.dynamic >= (uint64_t)(8 * p.ring_slots * p.slot_bytes),
               "%s: ring", name.c_str());
-    CHECK_INT(p.arrivals, 0);
+    CHECK_INT(p.arrivals, p.portions > 1 ? x.a.q.shape[0] * p.heads : 0);
     CHECK(l.dynamic >= sizeof(rows_memory) + (uint64_t)p.stage_bytes);
 }
 
@@ -357,6 +357,13 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
                   together = x.o.method == SANTA_PPS ? p.group : 1, teams = p.heads / together,
                   ctas = 1 << p.cluster_shift;
     if (is_copied(x)) check_copy(x, p, name);
+    if (is_copied(x) && together == 1) {
+        CHECK_MSG(name == "k_proxy_gather" && p.cluster_shift == 0, "%s", name.c_str());
+        CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
+                  "%s: draws", name.c_str());
+        check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
+        return;
+    }
     CHECK_MSG(name == "k_draw", "%s", name.c_str());
     CHECK_MSG(p.samples == samples && p.max_draws == together * samples + 2 && p.together == together,
               "%s: draws", name.c_str());
@@ -382,7 +389,12 @@ static std::vector<part> drawn_parts(const problem &x, const params &p) {
     if (p.sums) parts.push_back({"sums", p.sums, rows * 8 * dv * 4, 4});
     if (is_copied(x)) {
         CHECK(p.spreads == p.units);
-        parts.push_back({"fixed", p.fixed, rows * (dv + 2) * 4, 4});
+        parts.push_back({"fixed", p.fixed, FIXED_PARTS * rows * (dv + 2) * 4, 4});
+        if (p.together == 1) parts.push_back({"mended", p.mended, blocks * 8, 8});
+    }
+    if (p.portions > 1 && is_copied(x)) {
+        parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * (dv + 4) * 4, 4});
+        parts.push_back({"arrivals", p.arrived, rows * 4, 4});
     }
     if (x.stats) {
         parts.push_back({"keys", p.keys, teams * (uint64_t)p.max_draws * 4, 4});
