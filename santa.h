@@ -595,7 +595,7 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
+    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop, flash and vattention only")  \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
@@ -3002,7 +3002,8 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
         return SANTA_ERR_VATTENTION_TOKENS;
     if (v->heavy_stride < 0
         || (v->heavy_index
-            && (v->heavy || v->heavy_tokens <= 0 || (v->heavy_stride && v->heavy_stride < v->heavy_tokens))))
+            && (v->heavy || v->heavy_tokens <= 0
+                || (v->heavy_stride && v->heavy_stride < v->heavy_tokens))))
         return SANTA_ERR_HEAVY_INDEX;
     if (v->heavy_index
         && santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),

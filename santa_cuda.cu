@@ -84,7 +84,7 @@ struct va_counts { unsigned entries, top, done, bad; };
 struct va_params {
     int sink_tokens, local_tokens, heavy_tokens, base_samples;        /* the last two: -1 by default */
     int by_scores, by_copy;                         /* heavy tokens by scores; those of the copy */
-    int full, bound, prefetches, pass;
+    int full, bound, pass;
     double epsilon, delta, z;                       /* z of delta, for the denominator */
     const int *index;                               /* the caller's heavy tokens, or NULL */
     i64 index_stride;
@@ -2723,9 +2723,9 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
 
 /* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
-   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that it
-   holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2. 256 keys at a time: their
-   scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
+   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
+   it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
    that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
    Called for few keys, or rarely. */
 template <int HEADS>
@@ -3995,7 +3995,8 @@ k_list(const __grid_constant__ params p) {
         to = x.all = x.count = portion_end(row, part);
     }
     if (from >= to) return;
-    if (from != (int)blockIdx.x * LIST_KEYS) next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
+    if (from != (int)blockIdx.x * LIST_KEYS)
+        next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
     uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
 
@@ -4337,7 +4338,9 @@ __device__ __forceinline__ middle middle_of(const params &p, int b) {
 }
 
 /* A count of tokens, or by default a fortieth of n. */
-__device__ __forceinline__ int fortieth(int option, int n) { return option < 0 ? n / 40 + (n % 40 > 0) : option; }
+__device__ __forceinline__ int fortieth(int option, int n) {
+    return option < 0 ? n / 40 + (n % 40 > 0) : option;
+}
 
 __device__ __forceinline__ int heavy_of(const params &p, const middle &r) {
     return min(fortieth(p.va.heavy_tokens, r.end - r.begin), r.mid);
@@ -4440,24 +4443,16 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
     return s.result;
 }
 
-/* K's and V's rows of a key on their way to L2: it is going to be read. */
-__device__ __forceinline__ void send_for_rows(const params &p, int b, int kv, int key) {
-    const i64 at_k = row_offset(p, p.k_stride, b, key), at_v = row_offset(p, p.v_stride, b, key);
-    if (at_k == NO_ROW || !p.va.prefetches) return;
-    send_for(p.k + at_k + kv * p.k_stride[2], p.d * p.k_size);
-    send_for(p.v + at_v + kv * p.v_stride[2], p.dv * p.v_size);
+__device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
+    const unsigned at = (unsigned)(key - r.lo);
+    atomicOr(bits + (at >> 5), 1u << (at & 31));
 }
 
-__device__ __forceinline__ void mark(const params &p, const middle &r, int b, int kv, unsigned *bits, int key) {
-    const unsigned at = (unsigned)(key - r.lo), bit = 1u << (at & 31);
-    if (!(atomicOr(bits + (at >> 5), bit) & bit)) send_for_rows(p, b, kv, key);
-}
-
-__device__ __forceinline__ void mark_from(const params &p, const middle &r, int b, int kv, unsigned *bits,
-                                          const candidates &x, u64 least) {
+__device__ __forceinline__ void mark_from(const middle &r, unsigned *bits, const candidates &x, u64 least) {
+#pragma unroll 4
     for (int i = threadIdx.x; i < x.count; i += CHOOSE) {
         const u64 y = x[i];
-        if (y && y >= least) mark(p, r, b, kv, bits, (int)~(unsigned)y);
+        if (y && y >= least) mark(r, bits, (int)~(unsigned)y);
     }
 }
 
@@ -4495,7 +4490,8 @@ struct key_set {
 enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
 
 /* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. Returns how many. */
-__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo, int *list) {
+__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
+                                      int *list) {
     const int each = (set.words + CHOOSE - 1) / CHOOSE, from = min((int)threadIdx.x * each, set.words),
               to = min(from + each, set.words);
     const auto word = [&](int w) {
@@ -4519,8 +4515,9 @@ __device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, whic
 /* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
    by the words of stream 2 from *at on: see >>random in santa.h. As long as all words of a round are
    needed whatever they say, their order is none; the last ones go by warps, in order. */
-__device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const key_set &set, const middle &r,
-                                       int b, int kv, int count, int left, u64 *at, int *list) {
+__device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const key_set &set,
+                                       const middle &r, int b, int kv, int count, int left, u64 *at,
+                                       int *list) {
     const int tid = threadIdx.x, lane = tid & 31;
     const unsigned size = (unsigned)r.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
@@ -4545,7 +4542,6 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
                 if (4 * quad + k < index || 4 * quad + k >= end || (unsigned)wide < uneven) continue;
                 if (atomicOr(set.taken + (place >> 5), bit) & bit) continue;
                 new_ones++;
-                if (!rest) send_for_rows(p, b, kv, r.lo + (int)place);
             }
         }
         cta_prefix(s, new_ones, &total);
@@ -4558,17 +4554,15 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
             const uint4 x = words_of(mine / 4);
             const unsigned word = mine & 2 ? mine & 1 ? x.w : x.z : mine & 1 ? x.y : x.x;
             const u64 wide = (u64)word * size;
-            const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31), below = (1u << lane) - 1u;
+            const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31),
+                           below = (1u << lane) - 1u;
             const bool is_free = (unsigned)wide >= uneven
                               && !(*(volatile unsigned *)(set.taken + (place >> 5)) & bit);
             const unsigned same = __match_any_sync(FULL, is_free ? place : 0x80000000u + (unsigned)lane);
             const unsigned hits = __ballot_sync(FULL, is_free && !(same & below));
             const int rank = __popc(hits & below);
             const bool takes = hits >> lane & 1u && rank < draws;
-            if (takes) {
-                atomicOr(set.taken + (place >> 5), bit);
-                if (!rest) send_for_rows(p, b, kv, r.lo + (int)place);
-            }
+            if (takes) atomicOr(set.taken + (place >> 5), bit);
             const unsigned last = __ballot_sync(FULL, takes && rank == draws - 1);
             index += last ? __ffs((int)last) : 32;
             draws -= min(__popc(hits), draws);
@@ -4637,7 +4631,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
      filter   its keys above that to the head's candidates
    and the last CTA of a head:
      select   the heavy_tokens largest of these, or of all scores should the bound have been wrong
-     mark     them in the KV head's set; rows that were not yet there are sent for
+     mark     them in the KV head's set
    and the last CTA of a KV head: begin_list.
    Reads 4 bytes for each key and head, from L2 as a rule. Latency-bound.
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
@@ -4655,11 +4649,11 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
         for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
         __syncthreads();
         for (int g = 0; p.va.index && g < p.group; g++) {
-            const int *index = p.va.index
-                             + (((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g) * p.va.index_stride;
+            const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
+            const int *index = p.va.index + place * p.va.index_stride;
             for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
                 const int key = index[i];
-                if (key >= r.lo && key < r.lo + r.mid) mark(p, r, b, kv, set.bits, key);
+                if (key >= r.lo && key < r.lo + r.mid) mark(r, set.bits, key);
             }
         }
         __threadfence();
@@ -4772,7 +4766,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             lo = (u64)bound << 32;
             hi = (u64)highest << 32 | 0xffffffffu;
         } else x.list = nullptr;
-        mark_from(p, r, b, kv, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
+        mark_from(r, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
     }
     __threadfence();
     __syncthreads();
@@ -4798,7 +4792,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             const int any = __syncthreads_or(worse);
             if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
             const candidates x = { nullptr, all, r.lo, r.mid };
-            mark_from(p, r, b, kv, set.bits, x,
+            mark_from(r, set.bits, x,
                       nth_largest(s, x, (unsigned)want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0));
         }
         __threadfence();
@@ -4868,7 +4862,8 @@ __device__ __forceinline__ int budget_of(double x, int population) {
    the best one. z is convex. */
 __device__ __noinline__ double best_split(const params &p, double a, double c) {
     const double delta = p.va.delta;
-    double lo = p.va.bound == SANTA_BOUND_CLT && delta > 0.215 ? delta - 0.215 : 0.0, hi = delta, best = 0.0;
+    double lo = p.va.bound == SANTA_BOUND_CLT && delta > 0.215 ? delta - 0.215 : 0.0, hi = delta,
+           best = 0.0;
     if (!(c > 0.0)) return va_z(p, delta) * a;
     if (!(a > 0.0)) return va_z(p, delta - lo) * c;
     for (int i = 0; i < 7; i++) {
@@ -4994,8 +4989,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads, four to a column, as k_combine. */
 __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
-    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128, kv = head / p.group,
-              k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
+    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
+              kv = head / p.group, k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
     const i64 item = (i64)b * p.kv_heads + kv, at = (i64)b * p.heads + head, pitch = p.dv + 4;
     const middle r = middle_of(p, b);
     wait_for_previous();
@@ -5087,7 +5082,8 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
         }
     }
     if (quarter || k >= p.dv) return;
-    const float x = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
+    const float x
+        = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const float f = bad       ? __int_as_float(0x7fc00000)
                   : all > 0.0 ? (float)((double)x * (sink_share(p, head, m, all) / all)) * p.v_scale
                               : 0.0f;
@@ -5638,7 +5634,8 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
     const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 64 * LIST_SPLITS;
-    return g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    const bool good = g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine);
+    return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
 void arrange_va(const geometry &g, santa_stash, layout *l) {
@@ -5659,9 +5656,10 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
 }
 
 template <auto kernel>
-cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes) {
-    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, true) : e;
+cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, bool overlap = true) {
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)bytes);
+    return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, overlap) : e;
 }
 
 /* The sums over the lists' portions of p.va.pass. There may be many more than there are as a rule, so a
@@ -5719,7 +5717,7 @@ cudaError_t launch_va(call &c) {
     const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
     const extent choose = { g.by_scores ? ceil_div(g.keys, CHOOSE_KEYS) : 1,
                             g.by_scores ? g.heads : g.kv_heads, g.batch };
-    e = launch_with<k_va_choose>(c, choose, CHOOSE, shared);
+    e = launch_with<k_va_choose>(c, choose, CHOOSE, shared, g.by_scores);
     if (e != cudaSuccess) return e;
     for (v.pass = 0; v.pass < 2; v.pass++) {
         e = launch_va_sums(c);
@@ -5866,10 +5864,10 @@ void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v)
     v->by_copy = g.by_copy;
     v->full = o->guarantee == SANTA_GUARANTEE_FULL;
     v->bound = o->bound;
-    v->prefetches = 1;
     v->epsilon = o->epsilon;
     v->delta = o->delta;
-    v->z = o->bound == SANTA_BOUND_CLT ? -santa_normal_quantile(0.5 * o->delta) : sqrt(2.0 * log(2.0 / o->delta));
+    v->z = o->bound == SANTA_BOUND_CLT ? -santa_normal_quantile(0.5 * o->delta)
+                                       : sqrt(2.0 * log(2.0 / o->delta));
     v->index = (const int *)o->heavy_index;
     v->index_stride = o->heavy_stride;
     v->audit = o->audit;
