@@ -565,6 +565,13 @@ static void ranks(void) {
     BAD(ERR_RANKS_METHOD, o.method = SANTA_PPS; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
         o.ranks.all_gather = no_exchange);
+    reset();
+    o.method = SANTA_DENSE;
+    a.std_error = NULL;
+    o.ranks.count = 2;
+    o.ranks.all_gather = no_exchange;
+    static unsigned char workspace[SCRATCH];        /* it is written: the call had begun */
+    EXPECT(ERR_RANKS_EXCHANGE, santa_decode(&a, &o, workspace, SCRATCH, &got.stats));
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that
