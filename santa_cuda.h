@@ -55,6 +55,14 @@
                        tokens and drawing take one CTA for a KV head: many sequences are better
                        for it than one. A copy of K with a NaN costs much: all keys of the KV
                        head are scored by that CTA.
+   HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
+                       their .device SANTA_CUDA all the same: kernels read what they need across
+                       the bus. Methods that read few rows can live with that: V under prop, K and
+                       V under prop with a copy of K on the card. examples/host_cache.cu measures
+                       it; rows at random places of many GB come slower than the bus could.
+   RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
+                       exchange on the stream (ncclAllGather), so that a call can be captured.
+                       examples/sharded_nccl.cu has a thread or a process for each GPU.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;
