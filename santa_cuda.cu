@@ -394,7 +394,7 @@ struct alignas(16) rescue_memory : rows_memory {
     int count[PORTION], warp_count[GATHER_WARPS], chosen, before;
 };
 struct alignas(16) draw_memory : rescue_memory {
-    i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run of 1 << run_shift blocks */
+    i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
     int key[DRAW_LIST];
     float chance[DRAW_LIST];
     /* of each head of the team */
@@ -3050,7 +3050,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
         const bool own = has_v && h0 + hv < t.heads;
         float acc[2][2], scale = 0.0f;
         if (mode == DRAWN && again) scale = 1.0f;
-        const float *before = out;                  /* the first parts have the keys that are read exactly */
+        const float *before = out;                  /* the first parts have the keys read exactly */
         if (mode == DRAWN && has_k && own && !again && part < FIXED_PARTS) {
             before = fixed_of(p, part, t.row + h0 + hv);
             scale = __ldcg(before + p.dv + 1) != 0.0f
@@ -4294,7 +4294,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         if (alone) break;
         /* as santa__expected_variance: where the others hide the copy's, these may have grown; relative
            to the copy's mass */
-        const float own_variance = p.noise * (p.scale * p.scale * squares) * __fdividef(spread, (float)total),
+        const float own_variance = p.noise * (p.scale * p.scale * squares)
+                                 * __fdividef(spread, (float)total),
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
                  ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
@@ -4518,7 +4519,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 
 /* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a part
    and head. All CTAs of the cluster get them. */
-__device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const team &t, int from, int last) {
+__device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const team &t, int from,
+                                          int last) {
     const int lane = threadIdx.x & 31, n = last - from;
 #pragma unroll 1
     for (int i = threadIdx.x >> 5; i < t.parts * n; i += GATHER_WARPS) {
@@ -4586,8 +4588,8 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
         }
 #pragma unroll
         for (int i = 0; i < FIXED_PARTS; i++)
-            fixed_sum += sums[i] == sums[i] ? (tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top) * sums[i])
-                                            : sums[i];
+            fixed_sum += sums[i] != sums[i] ? sums[i]
+                       : tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top) * sums[i];
     }
     const float y = s.part_top[part][h];
     float m = y;
@@ -4669,10 +4671,12 @@ __device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, con
             }
             if (logs) {
 #pragma unroll
-                for (int i = 0; i < N; i++) size[i] = fmaxf(size[i], fmaf(byte_of(w[i / 4], i & 3), -0.0625f, unit));
+                for (int i = 0; i < N; i++)
+                    size[i] = fmaxf(size[i], fmaf(byte_of(w[i / 4], i & 3), -0.0625f, unit));
                 if (edge)                           /* 255 stands for 0, and is all heads' */
 #pragma unroll
-                    for (int i = 0; i < N; i++) if ((w[i / 4] >> 8 * (i & 3) & 255u) == 255u) size[i] = MASKED;
+                    for (int i = 0; i < N; i++)
+                        if ((w[i / 4] >> 8 * (i & 3) & 255u) == 255u) size[i] = MASKED;
             } else
 #pragma unroll
                 for (int i = 0; i < N; i++) {
@@ -4724,7 +4728,8 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
                     if (at < start + own_ticks || k + 1 >= min(own, (run + 1) << shift)) break;
                     start += own_ticks;
                 }
-            ticks = shift ? __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k) : s.run_end[run] - start;
+            ticks = shift ? __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k)
+                          : s.run_end[run] - start;
         }
         float size[N], sum = lane_sizes<U>(p, s, t, t.lo + k, !find, size);
         if (!find) {
@@ -4768,6 +4773,8 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
         const bool here = begin <= want && want < end && entry < N && i < count;
         const bool again = here && before >= begin && before - begin >= below;
         const int j = (t.first + t.lo + k) * BLOCK + N * l + entry;
+        if (p.keys && l == 0 && i < count) p.keys[t.row / t.heads * p.max_draws + tooth + i] = -1;
+        __syncwarp();
         if (here) {
             const i64 index = tooth + i;
             if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = again ? -2 : j;
@@ -4783,7 +4790,8 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
                        & (int)((1ull << LANES) - 1);
         const int key = __shfl_sync(FULL, j, (tid & 31 & -(int)LANES) + (mine ? __ffs(mine) - 1 : 0));
         if (mine && p.staged) {
-            const i64 k_at = row_offset(p, p.k_stride, t.b, key), v_at = row_offset(p, p.v_stride, t.b, key);
+            const i64 k_at = row_offset(p, p.k_stride, t.b, key),
+                      v_at = row_offset(p, p.v_stride, t.b, key);
             const int k_lines = p.copied ? (p.d * p.k_size + 127) / 128 : 0,
                       v_lines = (p.dv * p.v_size + 127) / 128;
             for (int line = l; v_at != NO_ROW && line < k_lines + v_lines; line += LANES)
@@ -4793,8 +4801,8 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
     }
 }
 
-__device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const team &t, bool find, i64 base,
-                                         i64 tooth, i64 last, i64 round_row) {
+__device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const team &t, bool find,
+                                         i64 base, i64 tooth, i64 last, i64 round_row) {
     if (p.stash_type == SANTA_STASH_F32) walk<float>(p, s, t, find, base, tooth, last, round_row);
     else if (p.stash_type == SANTA_STASH_F16 && !p.copied)
         walk<__half>(p, s, t, find, base, tooth, last, round_row);
@@ -4804,7 +4812,8 @@ __device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const 
 /* Where part `part` of the heads' sums lies. */
 __device__ __forceinline__ const float *sums_of(const params &p, const team &t, float *sums, int part) {
     const i64 each = (i64)t.heads * p.dv;
-    return p.sums ? sums + (part - t.rank * t.parts) * each : of_rank(sums + (part & (t.parts - 1)) * each, rank_of(p, part));
+    return p.sums ? sums + (part - t.rank * t.parts) * each
+                  : of_rank(sums + (part & (t.parts - 1)) * each, rank_of(p, part));
 }
 
 __device__ __forceinline__ void write_out(const params &p, const team &t, int h, int f, float x) {
@@ -4949,8 +4958,8 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
             if (!some) continue;
             if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
-            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage, DRAW_PARTS,
-                      t.rank * t.parts, t.parts);
+            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
+                      DRAW_PARTS, t.rank * t.parts, t.parts);
         }
         if (step == ROUND && ++round < rounds) continue;
         cluster_sync();
@@ -6388,7 +6397,8 @@ struct geometry {
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, ticks, sums, rescued, mended;
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, mended, rescued;
+    size_t ticks, sums;
     size_t rank_mass, rank_masses, part, parts;
     size_t candidates, taken, list, va_rows, va_heads, total;
 };
@@ -6892,7 +6902,7 @@ void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
 int draw_cluster(const call &c) {
     int shift = 0;
     const i64 ctas = c.g.teams * c.g.batch;
-    while (c.card.major >= 9 && 1 << shift < MOST_CLUSTER && ctas << (shift + 1) <= 2 * c.card.multiprocessors)
+    while (c.card.major >= 9 && 1 << shift < MOST_CLUSTER && ctas << (shift + 1) <= c.card.multiprocessors)
         shift++;
     return shift;
 }

@@ -1407,8 +1407,6 @@ static void errors(void) {
     with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
     with("top-p", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_P; o->num_samples = 0; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
     with("bernoulli", SANTA_ERR_BACKEND_SCORES,
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
@@ -2032,8 +2030,6 @@ static void proxy_errors(void) {
     };
     with("top-k", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
     with("dense", SANTA_ERR_PROXY_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
     with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });

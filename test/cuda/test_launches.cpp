@@ -370,7 +370,7 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
     CHECK_MSG(p.samples == samples && p.max_draws == together * samples + 2 && p.together == together,
               "%s: draws", name.c_str());
     CHECK_MSG(ctas <= 8 && (ctas == 1 || (standin.card->major >= 9
-                                          && ctas * teams * x.a.q.shape[0] <= 2 * standin.card->multiprocessors)),
+                                          && ctas * teams * x.a.q.shape[0] <= standin.card->multiprocessors)),
               "%s: a cluster of %d", name.c_str(), (int)ctas);
     check_grid(l, teams * ctas, x.a.q.shape[0], 1, name);
     CHECK_MSG(p.stage_at >= (int)sizeof(draw_memory) && l.dynamic >= (uint64_t)(p.stage_at + p.stage_bytes)
@@ -758,6 +758,9 @@ static void limits(void) {
     expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, SANTA_PROP, columns, 65535 * 256 + 1);
     expect("head_dim_v of pps", SANTA_OK, SANTA_PPS, columns, 256);
     expect("head_dim_v of pps", SANTA_ERR_BACKEND_SIZE, SANTA_PPS, columns, 257);
+    const auto one_group = [](sizes *s, int64_t n) { s->kv_heads = 1; s->heads = n; };
+    expect("a group of pps", SANTA_OK, SANTA_PPS, one_group, 64);
+    expect("a group of pps", SANTA_ERR_BACKEND_SIZE, SANTA_PPS, one_group, 65);
     for (int64_t columns_of_v : {15, 16}) {                      /* x 4096 shares of 256 draws */
         sizes s = SMALL;
         s.dv = 256 * columns_of_v;
