@@ -75,6 +75,7 @@
                        in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
                        largest of 64 keys: other draws, as good, since each is weighed with the
                        chance that it had. Take it: it is the fastest.
+                       Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
                        vattention: rarely another heavy token or a budget that is off by one.
