@@ -2540,7 +2540,8 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
 /* ----------------------------------------------------------------------------- >>error-kernel */
 
 /* The sum of all of a CTA's threads, or another `join`, for each of them. */
-template <typename Join> __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join join) {
+template <typename Join>
+__device__ __forceinline__ double cta_joined(double x, error_memory &s, Join join) {
 #pragma unroll
     for (int o = 16; o; o >>= 1) x = join(x, __shfl_xor_sync(FULL, x, o));
     __syncthreads();

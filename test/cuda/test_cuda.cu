@@ -742,11 +742,25 @@ static void every_kernel(void) {
                             }
                         }
     check_totals(t, "every_kernel");
-    {
+    result r;
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {64, 256}) {
+            ref_spec s = spec16(4, 1, 300, d, type);
+            if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+            problem p(s);
+            p.a.std_error = p.std_error;
+            if (!run_on_gpu(p, options(SANTA_PROP, 64), &r)) return;
+            test_rng rng = test_rng_make(76);
+            key_lists x = lists_build(&p, 100, 0, 0, &rng);
+            const bool good = run_on_gpu(p, options(SANTA_DENSE, 0), &r);
+            lists_free(&x);
+            if (!good) return;
+        }
+    for (santa_guarantee guarantee : {SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL}) {
         problem p(spec16(4, 1, 300, 64));
-        p.a.std_error = p.std_error;
-        result r;
-        if (!run_on_gpu(p, options(SANTA_PROP, 64), &r)) return;
+        santa_options o = options(SANTA_VATTENTION, 0);
+        o.vattention.guarantee = guarantee;
+        if (!run_on_gpu(p, o, &r)) return;
     }
     for (int64_t d : {64, 128}) {
         ref_spec s = spec16(4, 1, 300, d);
@@ -1516,8 +1530,11 @@ static void errors(void) {
     with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
     with("top-p", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_P; o->num_samples = 0; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
+    with("std_error of vattention", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *o) {
+        o->method = SANTA_VATTENTION;
+        o->num_samples = 0;
+        a->std_error = a->lse;
+    });
     with("bernoulli", SANTA_ERR_BACKEND_SCORES,
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->std_error = host; });
@@ -2089,8 +2106,6 @@ static void proxy_errors(void) {
          [](santa_attention *, santa_options *o) { o->method = SANTA_PPS; });
     with("top-k", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
     with("dense", SANTA_ERR_PROXY_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
     with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });
