@@ -67,6 +67,33 @@ struct copy_shape {
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
 
+/* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
+   head, vector, feature. */
+struct row_product {
+    const char *rows;                               /* [kv_heads, count, size] */
+    const float *bias;                              /* [kv_heads, count] or NULL */
+    const char *x;
+    i64 x_stride[4];
+    float *out;                                     /* [batch, kv_heads, vectors, count] */
+    int row_type, x_type, row_bytes;                /* of a number */
+    int vector_rows, vector_x;                      /* they are 16-byte pieces */
+    int count, size, vectors;                       /* vectors of a sequence and KV head */
+    int splits;                                     /* warps that share the features of a row */
+    int step;                                       /* what becomes of the products: row_step */
+    float scale;                                    /* of x */
+};
+enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
+
+/* Where far keys of a bucket begin in the index, how many; sum of its shares, then chance of a key;
+   largest share. */
+struct bucket_span { int first, count; float sum, top; };
+
+/* What a query row reads of a KV head's keys, for stats; the last two in millionths. */
+struct routed_row {
+    int keys, far, whole, drawn, segments, has_far;
+    i64 imbalance, largest;
+};
+
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
 struct params {
@@ -148,6 +175,22 @@ struct params {
     /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
        redone, has keys */
     float4 *found;
+
+    /* SANTA_SAAP and its index of keys, see >>saap */
+    int *index;                                     /* [slots, kv_heads, index_ints] */
+    i64 index_ints;
+    const int *slots;                               /* [batch] or NULL */
+    int num_slots, buckets;
+    int num_probes;
+    double uniform_share;
+    row_product product;                            /* of the k_rows or k_nearest that is launched */
+    i64 new_count, new_from;                        /* santa_buckets_assign's keys; -1: the last ones */
+    int new_tiles;                                  /* CTAs of k_rows whose nearest k_index compares, or 0 */
+    const float *logits;                            /* [batch, heads, buckets] */
+    routed_row *routed;                             /* [batch, kv_heads] */
+    /* [batch, kv_heads, buckets], where shared memory has no room for them */
+    bucket_span *spans;
+    int2 *span_table;                               /* where buckets that are read begin: list, index */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -318,6 +361,49 @@ struct proxy_gather_memory {
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
+/* k_rows: 8 vectors, up to 1024 features of each; at the end the warps' sums. The pitch keeps 8
+   lanes apart in the banks. */
+enum { ROWS_VECTORS = 32 };                         /* of a CTA */
+struct rows_memory {
+    union {
+        alignas(16) float x[8][1024 + 4];
+        struct {
+            float sums[8][ROWS_VECTORS][16];
+            float products[ROWS_VECTORS][128];
+        };
+    };
+};
+static_assert(sizeof(rows_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+
+/* k_nearest: keys, and of the centroids 32 features; both in f32. */
+enum { NEAREST_KEYS = 64, NEAREST_ROWS = 128, NEAREST_PITCH = 32 + 16 };
+enum { ROUTE_DIM = 256 };                           /* head_dim of routers and new keys, at most */
+struct near_bucket { float product; int bucket; };
+struct nearest_memory { near_bucket best[4][NEAREST_KEYS]; };
+__host__ __device__ constexpr int nearest_pitch(int d) { return (d + 31) / 32 * 32 + 16; }
+constexpr int nearest_bytes(int d) {
+    return (NEAREST_KEYS * nearest_pitch(d) + NEAREST_ROWS * NEAREST_PITCH) * 4;
+}
+static_assert(nearest_bytes(ROUTE_DIM) + (int)sizeof(nearest_memory) <= LEAST_SHARED,
+              "k_nearest does not fit on every card");
+
+/* k_index: keys of each bucket in each warp's part. */
+enum { INDEX_BUCKETS = 1024, NEW_FEW = 4 };         /* of a CTA, at most; new keys for k_rows */
+struct index_memory {
+    int count[8][INDEX_BUCKETS];
+    double scratch[8];
+    int fresh[NEW_FEW];
+};
+
+enum { ROUTE_THREADS = 512, ROUTE_SPANS = 1024, ROUTE_AT_ONCE = 32 };
+struct route_memory {
+    bucket_span span[ROUTE_SPANS];
+    int2 table[ROUTE_SPANS];
+    double teeth[ROUTE_THREADS], scratch[ROUTE_THREADS / 32];
+    float2 head[ROUTE_THREADS / 32];
+    int drawn;
+};
+
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
    kernels. There each one states its threads and what it declares and needs of shared
    memory. */
@@ -350,6 +436,13 @@ template <int G> void k_proxy_scores(const params p) {
 }
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
 void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
+void k_rows(const params) { standin_kernel(256, sizeof(rows_memory), 0); }
+void k_nearest(const params p) {
+    standin_kernel(256, sizeof(nearest_memory), (size_t)nearest_bytes(p.product.size));
+}
+void k_index(const params) { standin_kernel(256, sizeof(index_memory), 0); }
+void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
+void k_route_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
@@ -3665,6 +3758,791 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
     if (count == 0) return;
     p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
+}
+
+/* ------------------------------------------------------------------------ >>buckets-kernel */
+
+/* The index of a slot and KV head, as santa__index of santa.h has it. Behind its words of the
+   header k_index is told what to do. */
+enum { INDEX_MAGIC = 0x53414150 };
+enum { I_MAGIC, I_BUCKETS, I_CAPACITY, I_HELD, I_SORTED, I_STEP, I_FROM, I_TO };
+enum index_step { INDEX_AS_IT_IS, INDEX_HOLD, INDEX_SORT, INDEX_BAD };
+struct key_index { int *header, *offset, *next, *key; unsigned short *bucket; };
+
+/* False: there is no such slot. */
+__device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_index &x) {
+    const int slot = p.slots ? p.slots[b] : b;
+    if ((unsigned)slot >= (unsigned)p.num_slots) return false;
+    x.header = p.index + ((i64)slot * p.kv_heads + kv) * p.index_ints;
+    x.offset = x.header + 16;
+    x.next = x.offset + p.buckets + 1;
+    x.key = x.next + p.buckets + 1;
+    x.bucket = (unsigned short *)(x.key + p.capacity);
+    return true;
+}
+
+/* Whether an index was begun for these sizes, but for its offsets. */
+__device__ __forceinline__ bool has_header(const params &p, const key_index &x) {
+    const int magic = x.header[I_MAGIC], buckets = x.header[I_BUCKETS], capacity = x.header[I_CAPACITY],
+              held = x.header[I_HELD], sorted = x.header[I_SORTED];
+    return (magic == INDEX_MAGIC) & (buckets == p.buckets) & (capacity == p.capacity) & (held >= 0)
+         & (held <= p.capacity) & (sorted == held / BLOCK * BLOCK);
+}
+
+/* As santa__new_keys_of has it; is_held: the index will end with them. */
+struct new_keys { int from, to, skip; bool is_held; };
+__device__ __forceinline__ new_keys new_keys_of(const params &p, int b) {
+    const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    i64 from = p.new_from < 0 ? len - p.new_count : min(p.new_from, len + 1);
+    const i64 skip = max(-from, (i64)0);
+    from += skip;
+    const i64 to = p.new_count - skip < len - from ? from + p.new_count - skip : len;
+    return { (int)from, (int)to, (int)min(skip, (i64)INT_MAX), from < to || (from == to && p.new_from >= 0) };
+}
+
+/* What k_index has to do with an index. A gap before the new keys, or one slot for two
+   sequences, makes it invalid: the host could not see that. */
+__device__ void plan_index(const params &p, int b, int kv) {
+    key_index x;
+    if (!find_index(p, b, kv, x)) return;
+    const new_keys n = new_keys_of(p, b);
+    const bool begun = has_header(p, x);
+    const int sorted = n.to / BLOCK * BLOCK, had = n.from == 0 || !begun ? -1 : x.header[I_SORTED];
+    bool bad = n.is_held && n.from > 0 && (!begun || x.header[I_HELD] < n.from);
+    if (p.slots)
+        for (int other = 0; other < p.batch; other++) bad |= other != b && p.slots[other] == p.slots[b];
+    x.header[I_FROM] = n.from;
+    x.header[I_TO] = n.to;
+    x.header[I_STEP] = bad ? INDEX_BAD : !n.is_held ? INDEX_AS_IT_IS
+                     : had == sorted && n.from >= had ? INDEX_HOLD : INDEX_SORT;
+}
+
+/* 8 numbers at each of `at`, feature f[u] of so many; 0 past the end. */
+template <int N>
+__device__ __forceinline__ void load_eights(int type, int vector, const char *const *at, i64 step, int size,
+                                            const int *f, float (*x)[8]) {
+    if (vector) {                                   /* size is a multiple of 8 */
+        load_rows<8, N>(type, 1, at, step, 8, x);
+#pragma unroll
+        for (int i = 0; i < 8 * N; i++) if (f[i / 8] >= size) x[i / 8][i % 8] = 0.0f;
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 8 * N; i++) {
+        const char *from = at[0];
+        int here = f[0];
+#pragma unroll
+        for (int u = 1; u < N; u++) {
+            from = u == i / 8 ? at[u] : from;
+            here = u == i / 8 ? f[u] : here;
+        }
+        const float y = here + i % 8 < size ? load_any(type, from + i % 8 * step) : 0.0f;
+#pragma unroll
+        for (int k = 0; k < 8 * N; k++) x[k / 8][k % 8] = k == i ? y : x[k / 8][k % 8];
+    }
+}
+
+/* c += a b for 16 rows of a, 8 columns of b, two features of each lane: tf32, which holds numbers
+   of 16 and 8 bits, and others in two parts. */
+__device__ __forceinline__ float high_part(float x) {
+    return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+}
+__device__ __forceinline__ void mma_tf32(float *c, const float *a, const float *b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+__device__ __forceinline__ void mma_parts(float *c, const float *a, const float *b, bool split_a) {
+    float high[2], low[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) low[i] = b[i] - (high[i] = high_part(b[i]));
+    if (split_a) {
+        float a_high[4], a_low[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) a_low[i] = a[i] - (a_high[i] = high_part(a[i]));
+        mma_tf32(c, a_low, high);
+        mma_tf32(c, a_high, low);
+        mma_tf32(c, a_high, high);
+    } else {
+        mma_tf32(c, a, low);
+        mma_tf32(c, a, high);
+    }
+}
+
+/* The better of two buckets for a key. */
+__device__ __forceinline__ void keep_nearest(near_bucket &x, float product, int bucket) {
+    if (product > x.product || (product == x.product && bucket < x.bucket)) x = { product, bucket };
+}
+__device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
+    for (int o = lanes / 2; o; o >>= 1) {
+        const float product = __shfl_xor_sync(FULL, x.product, o);
+        keep_nearest(x, product, __shfl_xor_sync(FULL, x.bucket, o));
+    }
+}
+
+/* Rows of the router times a few vectors: units of the hidden layer, logits of the buckets, or
+   the centroid nearest to a new key, see row_step.
+   Grid: (tiles, KV heads, 32s of the batch's vectors). product.splits of a CTA's 8 warps share
+   the features of 16 rows: each has every splits'th 32 features, all of a round on their way
+   before it waits for the vectors. These lie in shared memory, 8 at a time.
+   Reads: rows once, vectors once for each tile. Flops: 4 * rows * 8 * size, tensor cores; it
+   should run at the speed of reading the rows, or be over in three trips to memory.
+   Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
+__global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params p) {
+    enum { SLICES = ROWS_VECTORS / 8 };
+    __shared__ rows_memory s;
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
+    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128;
+    const int v0 = blockIdx.z * ROWS_VECTORS,
+              here = min(p.batch * x.vectors - v0, (int)ROWS_VECTORS), slices = (here + 7) / 8;
+    const bool split_rows = x.row_type == SANTA_F32;
+    const char *rows[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        rows[e] = x.rows + ((i64)kv * x.count + min(first + 16 * tile + r + 8 * e, x.count - 1))
+                         * ((i64)x.size * x.row_bytes);
+    float acc[SLICES][4];
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+    launch_dependents();
+#pragma unroll 1
+    for (int base = 0; base < x.size; base += chunk) {
+        float a[4][2][8];
+        {                                           /* all on their way together: the type is asked once */
+            const char *at[8];
+            int f[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                f[i] = base + 32 * (part + splits * (i / 2)) + 8 * c;
+                at[i] = rows[i % 2] + min(f[i], x.size - 1) / 8 * 8 * (i64)x.row_bytes;
+            }
+            load_eights<8>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, &a[0][0]);
+        }
+        if (base == 0) wait_for_previous();
+#pragma unroll
+        for (int slice = 0; slice < SLICES; slice++) {
+            if (slice >= slices) break;
+            __syncthreads();                        /* the last 8 vectors have been used */
+            const int most = min(chunk, (x.size - base + 31) / 32 * 32);
+            /* a thread brings up to 4 times 8 features, all on their way together */
+            const char *at[4];
+            int v[4], f[4];
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                const int i = min(tid + 256 * u, splits * 128 - 1);
+                v[u] = i / (chunk / 8);
+                f[u] = i % (chunk / 8) * 8;
+                const int of = min(v0 + 8 * slice + v[u], p.batch * x.vectors - 1);
+                at[u] = x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1]
+                      + of % x.vectors * x.x_stride[2] + min(base + f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
+            }
+            float y[4][8];
+            load_eights<4>(x.x_type, x.vector_x, at, x.x_stride[3], x.size - base, f, y);
+#pragma unroll
+            for (int u = 0; u < 4; u++) {
+                if (tid + 256 * u >= splits * 128 || f[u] >= most) continue;
+#pragma unroll
+                for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
+                *(float4 *)&s.x[v[u]][f[u]] = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+                *(float4 *)&s.x[v[u]][f[u] + 4] = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int f = 32 * (part + splits * i);
+                if (f >= most) break;
+                const float4 low = *(const float4 *)&s.x[r][f + 8 * c],
+                             high = *(const float4 *)&s.x[r][f + 8 * c + 4];
+                const float y[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+#pragma unroll
+                for (int k = 0; k < 8; k += 2) {
+                    const float w[4] = { a[i][0][k], a[i][1][k], a[i][0][k + 1], a[i][1][k + 1] };
+                    mma_parts(acc[slice], w, y + k, split_rows);
+                }
+            }
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < SLICES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) s.sums[warp][8 * i + 2 * c + (k & 1)][r + 8 * (k >> 1)] = acc[i][k];
+    __syncthreads();
+    const int in_tile = 16 * tiles;
+    for (int i = tid; i < here * in_tile; i += 256) {
+        const int v = i / in_tile, at = i % in_tile, row = first + at, of = v0 + v;
+        float sum = 0.0f;
+        for (int k = 0; k < splits; k++) sum += s.sums[at / 16 * splits + k][v][at % 16];
+        if (x.step == STEP_NEAREST) { s.products[v][at] = sum; continue; }
+        if (row >= x.count) continue;
+        if (x.bias) sum += x.bias[(i64)kv * x.count + row];
+        /* here: a NaN is not less than 0, nor more */
+        if (x.step == STEP_UNITS)
+            sum = !is_finite(sum) ? __int_as_float(0x7fc00000) : fmaxf(sum, 0.0f);
+        x.out[(((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors) * x.count + row] = sum;
+    }
+    if (x.step != STEP_NEAREST) return;
+    __syncthreads();
+    for (int v = warp; v < here; v += 8) {
+        near_bucket best = { -INFINITY, first };
+        for (int at = lane; at < in_tile && first + at < x.count; at += 32)
+            keep_nearest(best, s.products[v][at], first + at);
+        keep_nearest_of(best, 32);
+        key_index index;
+        const int of = v0 + v;
+        if (lane || !find_index(p, of / x.vectors, kv, index)) continue;
+        int *const to = index.next + 2 * (blockIdx.x * x.vectors + of % x.vectors);
+        to[0] = __float_as_int(best.product);
+        to[1] = best.bucket;
+    }
+    if (blockIdx.x || blockIdx.z) return;
+    for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
+}
+
+/* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a NaN.
+   Grid: (64 new keys, KV head, batch). A CTA of 8 warps has the keys in shared memory, all of
+   their features, and walks the centroids, 128 of them and 32 features at a time: a warp has 32
+   keys and 32 of the centroids. In tf32, which holds all types but f32: that goes in two parts.
+   Reads: keys once, the centroids once for each 64 keys, from L2. Flops: 2 * keys * centroids *
+   d on tensor cores, thrice for f32; it should run at the speed of these.
+   Barriers: before and behind each piece of the centroids; for the warps' best. */
+__global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ params p) {
+    extern __shared__ uint4 slots[];                /* nearest_bytes */
+    __shared__ nearest_memory s;
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, kv = blockIdx.y, pitch = nearest_pitch(x.size), pieces = (x.size + 31) / 32;
+    const new_keys n = new_keys_of(p, b);
+    const int from = n.from + (int)blockIdx.x * NEAREST_KEYS, count = min(n.to - from, (int)NEAREST_KEYS);
+    key_index index;
+    if (!find_index(p, b, kv, index)) return;
+    if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
+    launch_dependents();
+    if (count <= 0) return;
+    float *const keys = (float *)slots, *const rows = keys + NEAREST_KEYS * pitch;
+    for (int i = tid; i < NEAREST_KEYS * pieces * 4; i += 256) {
+        const int key = i / (pieces * 4), f = i % (pieces * 4) * 8;
+        const char *at = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
+                       + (n.skip + from - n.from + min(key, count - 1)) * x.x_stride[2]
+                       + min(f, x.size - 1) / 8 * 8 * x.x_stride[3];
+        float y[1][8];
+        load_eights<1>(x.x_type, x.vector_x, &at, x.x_stride[3], x.size, &f, y);
+        *(float4 *)(keys + key * pitch + f) = make_float4(y[0][0], y[0][1], y[0][2], y[0][3]);
+        *(float4 *)(keys + key * pitch + f + 4) = make_float4(y[0][4], y[0][5], y[0][6], y[0][7]);
+    }
+    const bool split = x.row_type == SANTA_F32 || x.x_type == SANTA_F32;
+    const int my_keys = warp & 1 ? 32 : 0, my_rows = 32 * (warp >> 1);
+    near_bucket best[4];                                /* of keys r + 8 i */
+#pragma unroll
+    for (int i = 0; i < 4; i++) best[i] = { -INFINITY, 0 };
+#pragma unroll 1
+    for (int row0 = 0; row0 < x.count; row0 += NEAREST_ROWS) {
+        float acc[2][4][4];
+#pragma unroll
+        for (int i = 0; i < 32; i++) acc[i / 16][i / 4 % 4][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int piece = 0; piece < pieces; piece++) {
+            /* a thread brings 16 features of a row */
+            const int f[2] = { 32 * piece + 16 * (tid & 1), 32 * piece + 16 * (tid & 1) + 8 };
+            const char *at[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                at[u] = x.rows + ((i64)kv * x.count + min(row0 + tid / 2, x.count - 1))
+                                     * ((i64)x.size * x.row_bytes)
+                      + min(f[u], x.size - 1) / 8 * 8 * (i64)x.row_bytes;
+            float y[2][8];
+            load_eights<2>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, y);
+            __syncthreads();                        /* the piece before has been used */
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                *(float4 *)(rows + tid / 2 * NEAREST_PITCH + 16 * (tid & 1) + 4 * k)
+                    = make_float4(y[k / 2][k % 2 * 4], y[k / 2][k % 2 * 4 + 1], y[k / 2][k % 2 * 4 + 2],
+                                  y[k / 2][k % 2 * 4 + 3]);
+            __syncthreads();
+            const auto multiply = [&](auto in_parts) {
+#pragma unroll
+                for (int f = 0; f < 32; f += 16) {  /* 4 features of a lane: two steps of the mma */
+                    float4 k[4], w[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        k[i] = *(const float4 *)(keys + (my_keys + r + 8 * i) * pitch + 32 * piece + f + 4 * c);
+                        w[i] = *(const float4 *)(rows + (my_rows + r + 8 * i) * NEAREST_PITCH + f + 4 * c);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float low[4] = { k[2 * i].x, k[2 * i + 1].x, k[2 * i].y, k[2 * i + 1].y },
+                                    high[4] = { k[2 * i].z, k[2 * i + 1].z, k[2 * i].w, k[2 * i + 1].w };
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            const float u[4] = { w[j].x, w[j].y, w[j].z, w[j].w };
+                            if constexpr (decltype(in_parts)::value) {
+                                mma_parts(acc[i][j], low, u, true);
+                                mma_parts(acc[i][j], high, u + 2, true);
+                            } else {
+                                mma_tf32(acc[i][j], low, u);
+                                mma_tf32(acc[i][j], high, u + 2);
+                            }
+                        }
+                    }
+                }
+            };
+            if (split) multiply(a_number<1>()); else multiply(a_number<0>());
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {       /* a lane's buckets come in ascending order */
+                    const int row = row0 + my_rows + 8 * j + 2 * c + (k & 1);
+                    near_bucket &y = best[2 * i + (k >> 1)];
+                    if (row < x.count && acc[i][j][k] > y.product) y = { acc[i][j][k], row };
+                }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        keep_nearest_of(best[i], 4);
+        if (c == 0) s.best[warp >> 1][my_keys + r + 8 * i] = best[i];
+    }
+    __syncthreads();
+    if (tid >= count) return;
+    near_bucket y = s.best[0][tid];
+    for (int i = 1; i < 4; i++) keep_nearest(y, s.best[i][tid].product, s.best[i][tid].bucket);
+    index.bucket[from + tid] = (unsigned short)y.bucket;
+}
+
+/* What the new keys change in the index: the header; where another 64 are whole, the keys by
+   bucket, anew: a counting sort that needs no memory of its own.
+   Grid: (ranges of buckets, KV head, batch). A CTA reads the buckets of all keys twice: how many
+   of each of its own there are, and of those before; then where each key goes. A warp has a part
+   of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a key. 30 us for
+   128k keys; else it leaves at once.
+   Barriers: for the nearest of few new keys; before and behind the scan of the counts. */
+__global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p) {
+    __shared__ index_memory s;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.y, b = blockIdx.z;
+    const int each = (p.buckets + (int)gridDim.x - 1) / (int)gridDim.x, first = blockIdx.x * each,
+              last = min(first + each, p.buckets);
+    key_index x;
+    wait_for_previous();
+    if (!find_index(p, b, kv, x)) return;
+    const int step = x.header[I_STEP], from = x.header[I_FROM], to = x.header[I_TO],
+              sorted = to / BLOCK * BLOCK;
+    if (step == INDEX_AS_IT_IS) return;
+    int fresh = INT_MAX;                            /* first key whose bucket is in s.fresh */
+    if (p.new_tiles && from < to) {
+        fresh = from;
+        if (warp < to - from) {
+            near_bucket best = { -INFINITY, 0 };
+            for (int i = lane; i < p.new_tiles; i += 32) {
+                const int *at = x.next + 2 * (i * (int)p.new_count + new_keys_of(p, b).skip + warp);
+                keep_nearest(best, __int_as_float(at[0]), at[1]);
+            }
+            keep_nearest_of(best, 32);
+            if (lane == 0) {
+                s.fresh[warp] = best.product == -INFINITY ? 0 : best.bucket;
+                if (blockIdx.x == 0) x.bucket[from + warp] = (unsigned short)s.fresh[warp];
+            }
+        }
+        __syncthreads();
+    }
+    if (blockIdx.x == 0 && tid == 0) {
+        x.header[I_MAGIC] = step == INDEX_BAD ? 0 : INDEX_MAGIC;
+        x.header[I_BUCKETS] = p.buckets;
+        x.header[I_CAPACITY] = p.capacity;
+        x.header[I_HELD] = to;
+        x.header[I_SORTED] = sorted;
+    }
+    if (step != INDEX_SORT || first >= last) return;
+    for (int i = tid; i < 8 * each; i += 256) s.count[i / each][i % each] = 0;
+    __syncthreads();
+    const int part = (sorted / BLOCK + 7) / 8 * BLOCK, begin = min(warp * part, sorted),
+              end = min(begin + part, sorted);
+    const unsigned *const words = (const unsigned *)x.bucket;
+    /* the two buckets of keys j and j + 1 */
+    const auto buckets_of = [&](unsigned word, int j, int id[2]) {
+        id[0] = j >= fresh ? s.fresh[j - fresh] : (int)(word & 0xffffu);
+        id[1] = j + 1 >= fresh ? s.fresh[j + 1 - fresh] : (int)(word >> 16);
+    };
+    int below = 0;
+#pragma unroll 1
+    for (int j0 = begin + 2 * lane; j0 < end; j0 += 64 * 8) {
+        unsigned word[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) word[i] = words[min(j0 + 64 * i, end - 2) / 2];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (j0 + 64 * i >= end) break;
+            int id[2];
+            buckets_of(word[i], j0 + 64 * i, id);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                below += id[k] < first;
+                if (id[k] >= first && id[k] < last) atomicAdd(&s.count[warp][id[k] - first], 1);
+            }
+        }
+    }
+    double before;
+    cta_scan<8>((double)below, s.scratch, &before);  /* its barriers also order the counts */
+    for (int i0 = 0; i0 < each; i0 += 256) {
+        const int i = i0 + tid;
+        int own = 0;
+        if (i < last - first) for (int w = 0; w < 8; w++) own += s.count[w][i];
+        double total;
+        const double upto = cta_scan<8>((double)own, s.scratch, &total);
+        if (i < last - first) {
+            int at = (int)(before + upto) - own;
+            x.offset[first + i] = at;
+            for (int w = 0; w < 8; w++) {
+                const int n = s.count[w][i];
+                s.count[w][i] = at;
+                at += n;
+            }
+        }
+        before += total;
+    }
+    if (last == p.buckets && tid == 0) x.offset[last] = (int)before;
+    __syncthreads();
+#pragma unroll 1
+    for (int j0 = begin; j0 < end; j0 += 64 * 4) {
+        unsigned word[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) word[i] = words[min(j0 + 64 * i + 2 * lane, end - 2) / 2];
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {               /* 32 keys at a time, one to a lane */
+            const int j = j0 + 32 * i + lane;
+            if (j0 + 32 * i >= end) break;
+            const unsigned both = i < 2 ? word[0] : i < 4 ? word[1] : i < 6 ? word[2] : word[3];
+            const unsigned mine = __shfl_sync(FULL, both, 16 * (i & 1) + lane / 2);
+            int id[2];
+            buckets_of(mine, j & ~1, id);
+            const int bucket = id[j & 1];
+            unsigned left = __ballot_sync(FULL, bucket >= first && bucket < last);
+            while (left) {                          /* the keys of one bucket, in order */
+                const int of = __shfl_sync(FULL, bucket, __ffs((int)left) - 1);
+                const unsigned same = __ballot_sync(FULL, bucket == of);
+                const int at = s.count[warp][of - first];
+                __syncwarp();
+                if (bucket == of) x.key[at + __popc(same & ((1u << lane) - 1))] = j;
+                if (lane == 0) s.count[warp][of - first] = at + __popc(same);
+                __syncwarp();
+                left &= ~same;
+            }
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------- >>route-kernel */
+
+/* What a query row reads of a KV head's keys, as a list for k_list: the far keys of the buckets
+   with the largest shares, and keys drawn from the others. It is santa__route_row of santa.h.
+   Grid: (KV head, batch), 512 threads; a thread owns neighbouring buckets.
+     buckets    where the far keys of each begin in the index, how many: its offsets, and those
+                keys that are not far, counted by bucket; before the logits are there
+     shares     a warp to a query head: maximum and sum; then each bucket's shares
+     probe      the num_probes largest sums: bisection by their bits
+     chances    of the other keys, which add up to the draws
+     list       keys of the buckets that are read, in order; then a thread for each tooth of the comb
+   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
+   not far, 4 for each of the list. Writes the list. Latency counts.
+   Barriers: between these steps, and in each reduction. */
+__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
+    enum { WARPS = ROUTE_THREADS / 32 };
+    __shared__ route_memory s;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
+    const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
+    int2 *const table = p.spans ? p.span_table + item * buckets : s.table;
+    const int own = min(tid * each, buckets), own_end = min(own + each, buckets);
+    int begin, end, position;
+    key_index x;
+    launch_dependents();
+    key_range(p, b, begin, end, position);
+    bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
+    const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
+              to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
+    if (!bad) {
+        for (int i = tid; i < buckets; i += ROUTE_THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
+        __syncthreads();
+        /* keys before and behind the far ones, by bucket: they are at the ends of its own */
+        for (int j = tid; j < min(from, sorted); j += ROUTE_THREADS)
+            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].first, 1);
+        for (int j = to + tid; j < sorted; j += ROUTE_THREADS)
+            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].count, 1);
+        __syncthreads();
+        int far = 0;
+        for (int i = tid; i < buckets; i += ROUTE_THREADS) {
+            const int at = x.offset[i], next = x.offset[i + 1], first = at + span[i].first,
+                      count = next - span[i].count - first;
+            bad |= (i == 0 && at != 0) || at > next || at < 0 || next > sorted || count < 0
+                || (i == buckets - 1 && next != sorted);
+            span[i].first = first;
+            span[i].count = count;
+            far += count;
+        }
+        double all;
+        cta_scan<WARPS>((double)far, s.scratch, &all);
+        bad |= all != (double)(min(to, sorted) - min(from, sorted));
+    }
+    bad = __syncthreads_or(bad);
+    const bool some = !bad && to > from;
+    wait_for_previous();
+
+    const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
+    for (int g0 = 0; some && g0 < p.group; g0 += WARPS) {
+        const int g = g0 + warp;
+        float top = -INFINITY, sum = 0.0f;
+        for (int i0 = lane; g < p.group && i0 < buckets; i0 += 32 * ROUTE_AT_ONCE) {
+            float y[ROUTE_AT_ONCE], high = top;
+#pragma unroll
+            for (int i = 0; i < ROUTE_AT_ONCE; i++)
+                y[i] = i0 + 32 * i < buckets ? logits[(i64)g * buckets + i0 + 32 * i] : -INFINITY;
+#pragma unroll
+            for (int i = 0; i < ROUTE_AT_ONCE; i++) {
+                bad |= i0 + 32 * i < buckets && !is_finite(y[i]);
+                high = fmaxf(high, y[i]);
+            }
+            sum *= expf(top - high);
+#pragma unroll
+            for (int i = 0; i < ROUTE_AT_ONCE; i++) sum += expf(y[i] - high);
+            top = high;
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            const float other = __shfl_xor_sync(FULL, top, o), high = fmaxf(top, other),
+                        part = __shfl_xor_sync(FULL, sum, o);
+            /* a lane without buckets has nothing, and no maximum */
+            sum = (top > -INFINITY ? sum * expf(top - high) : 0.0f)
+                + (other > -INFINITY ? part * expf(other - high) : 0.0f);
+            top = high;
+        }
+        if (lane == 0) s.head[warp] = make_float2(top, sum);
+        bad = __syncthreads_or(bad);
+        for (int i = tid; !bad && i < buckets; i += ROUTE_THREADS) {
+            bucket_span y = span[i];
+            for (int h = 0; h < min(p.group - g0, (int)WARPS); h++) {
+                const float share = expf(logits[(i64)(g0 + h) * buckets + i] - s.head[h].x) / s.head[h].y;
+                y.sum += share;
+                y.top = fmaxf(y.top, share);
+            }
+            span[i] = y;
+        }
+        __syncthreads();
+    }
+
+    /* a bucket that is read whole gets the chance READ */
+    const float READ = 2.0f;
+    const auto bits_of = [&](int i) { return span[i].count ? __float_as_uint(span[i].sum) + 1 : 0u; };
+    double unused;
+    if (some && !bad) {
+        unsigned low = 1, high = 0x7f800000u;       /* so many are at least low, too few at least high */
+        const auto count_from = [&](unsigned least) {
+            int n = 0;
+            if (each <= 2) {
+                n = __syncthreads_count(own < own_end && bits_of(own) >= least);
+                if (each == 2) n += __syncthreads_count(own + 1 < own_end && bits_of(own + 1) >= least);
+                return n;
+            }
+            for (int i = own; i < own_end; i++) n += bits_of(i) >= least;
+            cta_scan<WARPS>((double)n, s.scratch, &unused);
+            return (int)unused;
+        };
+        int ties = INT_MAX;
+        if (p.num_probes <= 0) low = high;
+        else if (count_from(1) > p.num_probes) {
+            while (high - low > 1) {
+                const unsigned middle = low + (high - low) / 2;
+                const int n = count_from(middle);
+                if (n >= p.num_probes) low = middle; else high = middle;
+                if (n == p.num_probes) break;
+            }
+            if (high - low == 1) ties = p.num_probes - count_from(high);
+        }
+        int before = 0;                             /* ties in buckets below the thread's own */
+        if (ties < INT_MAX) {
+            int mine = 0;
+            for (int i = own; i < own_end; i++) mine += bits_of(i) == low;
+            before = (int)cta_scan<WARPS>((double)mine, s.scratch, &unused) - mine;
+        }
+        for (int i = own; i < own_end; i++) {
+            const unsigned bits = bits_of(i);
+            const bool is_read = bits > low || (bits == low && before++ < ties);
+            span[i].sum = is_read ? READ : 0.0f;
+        }
+        __syncthreads();
+    }
+
+    if (some && !bad && p.samples) {
+        double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0;
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count) {
+                mass += (double)span[i].top;
+                keys += (double)span[i].count;
+            }
+        cta_scan<WARPS>(mass, s.scratch, &mass);
+        cta_scan<WARPS>(keys, s.scratch, &keys);
+        const bool all = !(keys > left);
+        for (int i = own; i < own_end; i++) {
+            if (span[i].sum == READ || !span[i].count) continue;
+            const double routed = mass > 0.0 ? (1.0 - p.uniform_share) * (double)span[i].top
+                                                   / (mass * (double)span[i].count)
+                                             : (1.0 - p.uniform_share) / keys;
+            span[i].sum = all ? READ : (float)(p.uniform_share / keys + routed);
+        }
+        for (bool more = !all; more;) {
+            double sum = 0.0, gone = 0.0;
+            for (int i = own; i < own_end; i++)
+                if (span[i].sum != READ) sum += (double)span[i].count * (double)span[i].sum;
+            cta_scan<WARPS>(sum, s.scratch, &sum);
+            lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
+            for (int i = own; i < own_end; i++) {
+                if (span[i].sum == READ || !span[i].count || lambda * (double)span[i].sum < 1.0) continue;
+                span[i].sum = READ;
+                gone += (double)span[i].count;
+            }
+            more = __syncthreads_or(gone > 0.0);
+            if (more) cta_scan<WARPS>(gone, s.scratch, &gone);
+            left -= gone;
+        }
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count) span[i].sum = (float)(lambda * (double)span[i].sum);
+        __syncthreads();
+    }
+
+    /* rows and segments of the list before the thread's own, together in one number; teeth */
+    double rows = 0.0, teeth = 0.0, mine, all_rows, all_teeth;
+    const double a_row = 131072.0;                  /* more than there are segments */
+    for (int i = own; some && !bad && i < own_end; i++) {
+        if (!span[i].count) continue;
+        if (span[i].sum == READ) rows += (double)span[i].count * a_row + 1.0;
+        else teeth += (double)span[i].count * (double)span[i].sum;
+    }
+    mine = cta_scan<WARPS>(rows, s.scratch, &all_rows) - rows;
+    s.teeth[tid] = cta_scan<WARPS>(teeth, s.scratch, &all_teeth);
+    int whole = (int)(all_rows / a_row), at = (int)(mine / a_row);
+    const int segments = (int)(all_rows - (double)whole * a_row);
+    int segment = (int)(mine - (double)at * a_row);
+    for (int i = own; some && !bad && i < own_end; i++)
+        if (span[i].count && span[i].sum == READ) {
+            table[segment++] = make_int2(at, span[i].first);
+            at += span[i].count;
+        }
+    if (tid == 0) s.drawn = 0;
+    __syncthreads();
+
+    int *const list = (int *)p.list + item * p.list_most;
+    float *const weights = p.samples ? (float *)p.list_weights + item * p.list_most : nullptr;
+    const int wrong = INT_MAX;                      /* k_list makes NaN of it */
+#pragma unroll 4
+    for (int i = tid; i < whole; i += ROUTE_THREADS) {
+        int low = 0, high = segments;               /* the last segment that begins at i or before */
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (table[middle].x <= i) low = middle; else high = middle;
+        }
+        const int key = x.key[table[low].y + i - table[low].x];
+        list[i] = key >= from && key < to ? key : wrong;
+        if (weights) weights[i] = 1.0f;
+    }
+    const bool draws = some && !bad && p.samples && all_teeth > 0.0;
+    const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0) : 0.0;
+    for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
+        const double t = (double)tooth + u;
+        int key = -1;
+        float chance = 1.0f;
+        if (t < all_teeth) {
+            int low = 0, high = ROUTE_THREADS - 1;  /* the first thread whose teeth end behind t */
+            while (low < high) {
+                const int middle = (low + high) / 2;
+                if (s.teeth[middle] > t) high = middle; else low = middle + 1;
+            }
+            double start = low ? s.teeth[low - 1] : 0.0;
+            for (int i = low * each; i < min((low + 1) * each, buckets); i++) {
+                if (!span[i].count || span[i].sum == READ) continue;
+                const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
+                if (t < stop) {
+                    int place = (int)((t - start) / size);
+                    /* by rounding the tooth before could have the same one */
+                    if (t - 1.0 >= start) place = max(place, (int)((t - 1.0 - start) / size) + 1);
+                    if (place < span[i].count) {
+                        key = x.key[span[i].first + place];
+                        key = key >= from && key < to ? key : wrong;
+                        chance = span[i].sum;
+                        atomicAdd(&s.drawn, 1);
+                    }
+                    break;
+                }
+                start = stop;
+            }
+        }
+        list[whole + tooth] = key;
+        weights[whole + tooth] = 1.0f / chance;
+    }
+    if (bad && tid == 0) {
+        list[0] = wrong;
+        if (weights) weights[0] = 1.0f;
+    }
+    if (tid == 0) {
+        ((int *)p.list_lens)[item] = bad ? 1 : whole + (draws ? p.samples + 1 : 0);
+        ((int2 *)p.list_ranges)[item] = bad ? make_int2(begin, end) : make_int2(from, to);
+    }
+    if (!p.routed) return;
+    /* for stats */
+    double squares = 0.0;
+    float largest = 0.0f;
+    __syncthreads();
+    for (int i = own; some && !bad && i < own_end; i++) {
+        squares += (double)span[i].count * (double)span[i].count;
+        largest = fmaxf(largest, (float)span[i].count);
+    }
+    cta_scan<WARPS>(squares, s.scratch, &squares);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) largest = fmaxf(largest, __shfl_xor_sync(FULL, largest, o));
+    if (lane == 0) s.head[warp].x = largest;
+    __syncthreads();
+    if (tid) return;
+    for (int i = 1; i < WARPS; i++) largest = fmaxf(largest, s.head[i].x);
+    const double far = to - from;
+    p.routed[item] = { end - begin, to - from, whole, s.drawn, segments, some && !bad,
+                       some && !bad ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
+                       some && !bad ? (i64)((double)largest / far * 1e6) : 0 };
+}
+
+/* Adds the counts of one query row to p.stats; with the last row the means of all.
+   Grid: one CTA; a thread owns every 256th sequence and KV head. A diagnostic; no barrier. */
+__global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ params p) {
+    const i64 items = (i64)p.batch * p.kv_heads;
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    for (i64 i = threadIdx.x; i < items; i += 256) {
+        const routed_row x = p.routed[i];
+        const i64 read = (i64)x.keys - x.far + x.whole + x.drawn;
+        add(&p.stats->rows, p.group);
+        add(&p.stats->keys, x.keys);
+        add(&p.stats->k_rows_read, read);
+        add(&p.stats->v_rows_read, read);
+        add(&p.stats->v_rows_head, read * p.group);
+        add(&p.stats->k_features_read, read * p.d);
+        add(&p.stats->k_features_head, read * p.d * p.group);
+        add(&p.stats->draws, x.drawn);
+        add(&p.stats->far_rows, x.far);
+        add(&p.stats->visited_rows, x.whole + x.drawn);
+        add(&p.stats->visited_buckets, x.segments);
+    }
+    if (threadIdx.x || p.q_index < p.q_len - 1) return;
+    i64 rows = 0, imbalance = 0, largest = 0;
+    for (i64 i = -p.q_index * items; i < items; i++) {
+        rows += p.routed[i].has_far;
+        imbalance += p.routed[i].imbalance;
+        largest += p.routed[i].largest;
+    }
+    if (!rows) return;
+    p.stats->imbalance = 1e-6 * (double)imbalance / (double)rows;
+    p.stats->largest_bucket = 1e-6 * (double)largest / (double)rows;
 }
 
 #endif  /* SANTA_CUDA_STANDIN */
