@@ -3,7 +3,7 @@
 
    CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel,
               dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, launch
+              proxy-gather-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -175,6 +175,16 @@ struct params {
     /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
        redone, has keys */
     float4 *found;
+
+    /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
+       each list_heads query heads. Strides in entries: of a batch, a list */
+    const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
+    const int *list_lens;                           /* [batch, lists], or NULL: list_most each */
+    const float *list_weights;                      /* as list, or NULL: 1 */
+    const int2 *list_ranges;                        /* [batch, lists], or NULL: none */
+    i64 list_batch, list_pitch;
+    i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
+    int list_heads, list_most;
 
     /* SANTA_SAAP and its index of keys, see >>saap */
     int *index;                                     /* [slots, kv_heads, index_ints] */
@@ -361,6 +371,21 @@ struct proxy_gather_memory {
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
+/* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
+   the warps' sums lie there. */
+enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
+template <typename K, int ROW> struct list_memory {
+    enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
+    enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
+    enum { RING = WARPS * SLOTS * SLOT * 16, MERGE = WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
+    static constexpr int BYTES = (int)RING;
+    static_assert((int)MERGE <= (int)RING, "the warps' sums lie where the ring was");
+    static_assert(BYTES <= LEAST_SHARED, "the ring of k_list does not fit on every card");
+    static_assert(LIST_KEYS % (32 * WARPS) == 0, "a warp has 32 keys at a time");
+};
+enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
+struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
+
 /* k_rows: 8 vectors, up to 1024 features of each; at the end the warps' sums. The pitch keeps 8
    lanes apart in the banks. */
 enum { ROWS_VECTORS = 32 };                         /* of a CTA */
@@ -380,9 +405,8 @@ enum { NEAREST_KEYS = 64, NEAREST_ROWS = 128, NEAREST_PITCH = 32 + 16 };
 enum { ROUTE_DIM = 256 };                           /* head_dim of routers and new keys, at most */
 struct near_bucket { float product; int bucket; };
 struct nearest_memory { near_bucket best[4][NEAREST_KEYS]; };
-__host__ __device__ constexpr int nearest_pitch(int d) { return (d + 31) / 32 * 32 + 16; }
 constexpr int nearest_bytes(int d) {
-    return (NEAREST_KEYS * nearest_pitch(d) + NEAREST_ROWS * NEAREST_PITCH) * 4;
+    return (NEAREST_KEYS * ((d + 31) / 32 * 32 + 16) + NEAREST_ROWS * NEAREST_PITCH) * 4;
 }
 static_assert(nearest_bytes(ROUTE_DIM) + (int)sizeof(nearest_memory) <= LEAST_SHARED,
               "k_nearest does not fit on every card");
@@ -436,6 +460,12 @@ template <int G> void k_proxy_scores(const params p) {
 }
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
 void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
+template <typename K, int ROW> void k_list(const params) {
+    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, list_memory<K, ROW>::BYTES);
+}
+void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
+void k_list_stats(const params) { standin_kernel(256, 0, 0); }
+
 void k_rows(const params) { standin_kernel(256, sizeof(rows_memory), 0); }
 void k_nearest(const params p) {
     standin_kernel(256, sizeof(nearest_memory), (size_t)nearest_bytes(p.product.size));
@@ -2113,7 +2143,39 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Merges the splits of k_dense: out and lse.
+/* Keys of a list's CTA: as many as keep it within LIST_SPLITS of them, so that sums depend on
+   nothing but the list. */
+__device__ __forceinline__ int list_split(int keys) {
+    const int least = (keys + LIST_SPLITS - 1) / LIST_SPLITS;
+    return max((least + 63) / 64 * 64, (int)LIST_KEYS);
+}
+
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges. */
+struct listed {
+    const int *keys;
+    const float *weights;
+    int count, front, back, all;
+    int begin, end, position, len;
+};
+__device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
+    listed x;
+    const i64 at = p.list_batch * b + p.list_pitch * item;
+    key_range(p, b, x.begin, x.end, x.position);
+    x.len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    x.keys = p.list + at;
+    x.weights = p.list_weights ? p.list_weights + at : nullptr;
+    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
+    x.front = x.back = 0;
+    if (p.list_ranges) {
+        const int2 range = p.list_ranges[p.ranges_batch * b + item];
+        x.front = min(max(range.x - x.begin, 0), x.end - x.begin);
+        x.back = min(max(x.end - range.y, 0), x.end - x.begin - x.front);
+    }
+    x.all = x.count + x.front + x.back;
+    return x;
+}
+
+/* Merges the splits of k_dense or k_list: out and lse.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
    denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
    in a fixed order.
@@ -2126,11 +2188,16 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
               k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first,
-              column = min(k, p.dv - 1);
+    int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first;
+    const int column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
+    if (p.list_heads) {
+        const int keys = listed_keys(p, b, head / p.list_heads).all, split = list_split(keys);
+        first = 0;
+        last = (keys + split - 1) / split;
+    }
     float m = MASKED, sum = 0.0f;
     double total = 0.0;
     for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
@@ -2779,6 +2846,17 @@ __device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, uns
 __device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+/* The same, with rows and columns exchanged: words of 2 columns, of rows 2 c and 2 c + 1. */
+__device__ __forceinline__ void load_transposed(unsigned at, unsigned w[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+/* A matrix of 8 x 8 16-bit numbers in registers, lane (r, c) with columns 2 c and 2 c + 1 of row r. */
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
 }
 __device__ __forceinline__ float max_or_nan(float a, float b) {
     float y;
@@ -3760,6 +3838,387 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
 }
 
+/* --------------------------------------------------------------------------- >>list-kernel */
+
+/* Exact attention over listed keys. What makes a list, a caller or a kernel of another section,
+   fills p.list, p.list_lens, p.list_weights, p.list_ranges and their shape, see params, and
+   launches launch_list: out and lse of query row p.q_index.
+   A list belongs to p.list_heads neighbouring query heads of one KV head: the group, or one.
+   Its entries are keys of the sequence, in any order:
+     below 0             nothing there, skipped
+     masked for the row  skipped: causal, window
+     past the sequence   NaN, as is a key on a bad page
+   Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
+   key that is there twice counts twice. Rows of keys that are skipped are not read.
+   p.list_ranges adds for each list the keys [begin, x) and [y, end) of the row's own range, with
+   weight 1: first and last tokens need no entries. They should not be in the list, too.
+   Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
+   behind the wait for it. What lies past list_lens may be anything. */
+
+/* A lane's key: bytes from p.k and p.v to its rows, NO_ROW if they are not to be read; what is
+   added to its scores, in base 2: MASKED, or NaN. */
+struct listed_key { int key; i64 k, v; float bias; };
+
+/* Entry i of x as it lies in memory; past the end any other one, so that it can be asked for
+   before x is known. */
+struct raw_entry { int key; float weight; };
+__device__ __forceinline__ raw_entry load_entry(const params &p, const int *keys, const float *weights,
+                                                int i) {
+    i = min(i, p.list_most - 1);
+    if (i < 0) return { -1, 0.0f };
+    return { keys[i], weights ? weights[i] : 1.0f };
+}
+
+__device__ __forceinline__ listed_key find_listed(const params &p, const listed &x, int b, int kv, int i,
+                                                  raw_entry y) {
+    listed_key out = { -1, NO_ROW, NO_ROW, MASKED };
+    if (i >= x.all) return out;
+    if (i >= x.count) {
+        i -= x.count;
+        y.key = i < x.front ? x.begin + i : x.end - x.back + i - x.front;
+        y.weight = 1.0f;
+    }
+    out.key = y.key;
+    const bool wrong = y.key >= x.len || !(y.weight >= 0.0f && y.weight <= FLT_MAX);
+    if (y.key < 0 || y.weight == 0.0f) return out;
+    if (wrong) { out.bias = __int_as_float(0x7fc00000); return out; }
+    if (y.key < x.begin || y.key >= x.end) return out;
+    const i64 k = row_offset(p, p.k_stride, b, y.key);
+    out.bias = k == NO_ROW ? __int_as_float(0x7fc00000) : x.weights ? log2f(y.weight) : 0.0f;
+    if (k == NO_ROW) return out;
+    out.k = k + kv * p.k_stride[2];
+    out.v = row_offset(p, p.v_stride, b, y.key) + kv * p.v_stride[2];
+    return out;
+}
+
+/* P of two heads of a key, as a register of the tensor cores' type. */
+template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, float b) {
+    typename pair_of<T>::type y = { (T)a, (T)b };
+    return *(const unsigned *)&y;
+}
+
+/* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
+   time, a key a lane: their entries, then all rows of K and V on their way together, in two
+   steps of 16 keys; while a step is worked on, the next 16 rows come. Scores as k_dense has
+   them. Their transposes are weights for V, 16 columns x 16 keys x 8 heads at a time, in two
+   parts, so that they are as good as f32.
+   Grid: (split, list x slice of 8 heads, batch). A CTA of WARPS warps has list_split keys; those
+   past the end of a list leave at once.
+   Reads: entries, K and V of the listed keys once for each slice. Writes as k_dense. Flops: 2 *
+   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts: entries, then
+   rows, three trips with pages.
+   Barriers: as k_dense. ROW: bytes of a row of K and V, at most. */
+template <typename K, int ROW>
+__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> ? 2 : 3)
+k_list(const __grid_constant__ params p) {
+    typedef list_memory<K, ROW> memory;
+    typedef typename compute<K>::type T;
+    enum { WARPS = memory::WARPS, COLUMNS = memory::COLUMNS, PIECES = ROW / 64, CHUNKS = memory::CHUNKS };
+    enum { LANES = ROW / 16, TILES = COLUMNS / 16 };
+    extern __shared__ uint4 slots[];
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
+    const int head = item * p.list_heads + slice * PASS_HEADS,
+              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
+    wait_for_previous();
+    const listed x = listed_keys(p, b, item);
+    /* short lists have this split: ask for the entries before their number is there */
+    const int guess = (int)blockIdx.x * LIST_KEYS + 32 * warp + lane;
+    raw_entry next = load_entry(p, x.keys, x.weights, guess);
+    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
+    if (from >= to) return;
+    if (split != LIST_KEYS) next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
+    uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
+    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
+
+    /* 16 keys, those of lanes 16 step and up: a lane copies pieces of rows r and r + 8 */
+    const auto send = [&](const listed_key &own, int step) {
+        uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 at_k = __shfl_sync(FULL, own.k, 16 * step + 8 * h + r),
+                      at_v = __shfl_sync(FULL, own.v, 16 * step + 8 * h + r);
+            const bool have = at_k != NO_ROW;
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) {
+                const int byte = 64 * k + 16 * c;
+                const bool some = have && byte < k_bytes;
+                if (64 * k < k_bytes)
+                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane, some ? p.k + at_k + byte : p.k, some);
+            }
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) {
+                const int byte = 64 * k + 16 * c;
+                const bool some = have && byte < v_bytes;
+                if (64 * k < v_bytes)
+                    copy16_or_zero(v_slot + (8 * h + r) * LANES + ((4 * k + c) ^ r),
+                                   some ? p.v + at_v + byte : p.v, some);
+            }
+        }
+    };
+    int at = from + 32 * warp + lane;
+    listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
+#pragma unroll
+    for (int step = 0; step < memory::SLOTS; step++) {
+        send(own, step);
+        copy_commit();
+    }
+    launch_dependents();
+    query<K, CHUNKS, true> q;
+    load_query(p, b, head, heads, q);
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+    const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
+    float slope[2] = { 0.0f, 0.0f }, top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[TILES][4];
+#pragma unroll
+    for (int e = 0; e < 2; e++) if (p.slopes && 2 * c + e < heads) slope[e] = p.slopes[head + 2 * c + e];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+
+#pragma unroll 1
+    for (int base = from + 32 * warp; base < to; base += 32 * WARPS) {
+        const bool more = base + 32 * WARPS < to;
+        listed_key coming = own;
+        at += 32 * WARPS;
+        if (more) next = load_entry(p, x.keys, x.weights, at);
+#pragma unroll 1
+        for (int step = 0; step < 2; step++) {
+            const uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
+            copy_wait<memory::SLOTS - 1>();
+            __syncwarp();
+            float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                if (64 * k < k_bytes)
+                    piece_dots(q, k_slot[k * 32 + lane], k_slot[(PIECES + k) * 32 + lane], k, s);
+            /* s[2 h + e]: row r + 8 h, head 2 c + e */
+            const float bias[2] = { __shfl_sync(FULL, own.bias, 16 * step + r),
+                                    __shfl_sync(FULL, own.bias, 16 * step + 8 + r) };
+            const int key[2] = { __shfl_sync(FULL, own.key, 16 * step + r),
+                                 __shfl_sync(FULL, own.key, 16 * step + 8 + r) };
+            unsigned hi[2], lo[2];
+            float m[2];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float y = s[i] * scale;
+                if (extra) {
+                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
+                    y = (y + slope[i & 1] * (float)(key[i >> 1] - x.position)) * LOG2E;
+                }
+                s[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y + bias[i >> 1];
+            }
+#pragma unroll
+            for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(s[e], s[2 + e]), top[e]);
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+                for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+            float keep[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - m[e]);
+                top[e] = m[e];
+                const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
+                s[e] = pow2(s[e] - zero);
+                s[2 + e] = pow2(s[2 + e] - zero);
+                den[e] = den[e] * keep[e] + (s[e] + s[2 + e]);
+            }
+            if (__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f))
+#pragma unroll
+                for (int i = 0; i < TILES; i++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) acc[i][k] *= keep[k & 1];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float a = (float)(T)s[2 * h], d = (float)(T)s[2 * h + 1];
+                hi[h] = transpose(pack_pair<T>(a, d));
+                lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
+            }
+            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot)
+                                + (unsigned)(16 * LANES * ((lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4)));
+#pragma unroll
+            for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                if (16 * i >= p.dv) break;
+                unsigned w[4];
+                if constexpr (eight_bits<K>) {
+                    /* a piece of 16 bytes is 16 columns: 2 r and 2 r + 1 of keys 2 c and 2 c + 1 in a word */
+                    load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
+#pragma unroll
+                    for (int k = 0; k < 2; k++) {
+                        unsigned a[4];
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const unsigned y = __byte_perm(w[2 * k + h], 0, 0x3120);
+                            const __half2 even = e4m3_pair((unsigned short)y),
+                                          odd = e4m3_pair((unsigned short)(y >> 16));
+                            a[2 * h] = *(const unsigned *)&even;
+                            a[2 * h + 1] = *(const unsigned *)&odd;
+                        }
+                        mma(acc[i + k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
+                        mma(acc[i + k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
+                    }
+                } else {
+                    load_transposed(rows + 16u * (unsigned)((2 * i + (lane >> 3 & 1)) ^ (lane & 7)), w);
+                    mma(acc[i], w[0], w[1], w[2], w[3], hi[0], hi[1], T());
+                    mma(acc[i], w[0], w[1], w[2], w[3], lo[0], lo[1], T());
+                }
+            }
+            __syncwarp();                           /* all lanes are through with the slot */
+            if (more) {
+                if (step == 0) coming = find_listed(p, x, b, kv, at < to ? at : x.all, next);
+                send(coming, step);
+            }
+            copy_commit();
+        }
+        own = coming;
+    }
+    /* the lanes of a head, then the warps; the ring is free now */
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) den[e] += __shfl_xor_sync(FULL, den[e], o);
+    copy_wait<0>();
+    __syncthreads();
+    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + (k >> 1) : r + 8 * (k >> 1))]
+                = acc[i][k];
+    write_split<WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0);
+}
+
+/* What k_list does not take: any type, stride and width, see k_dense_plain.
+   Grid: (split, list x slice of 4 heads x 256 columns of V, batch). Each of 4 warps owns every
+   fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
+   latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
+__global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
+    enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
+    __shared__ list_plain_memory shared;
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = lane & 3;
+    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices,
+              item = (int)(blockIdx.y / pieces) / p.slices;
+    const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
+              kv = head / p.group;
+    wait_for_previous();
+    const listed x = listed_keys(p, b, item);
+    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
+    if (from >= to) return;
+    float top[GS], den[GS], acc[GS][EACH];
+#pragma unroll
+    for (int h = 0; h < GS; h++) {
+        top[h] = MASKED;
+        den[h] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) acc[h][k] = 0.0f;
+    }
+#pragma unroll 1
+    for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
+        const int at = base + lane % KEYS;
+        const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
+                                           load_entry(p, x.keys, x.weights, at));
+        i64 at_k[KEYS], at_v[KEYS];
+        float s[KEYS][GS];
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            at_k[u] = __shfl_sync(FULL, own.k, u);
+            at_v[u] = __shfl_sync(FULL, own.v, u);
+#pragma unroll
+            for (int h = 0; h < GS; h++) s[u][h] = 0.0f;
+        }
+#pragma unroll 1
+        for (int f = lane; f < p.d; f += 32) {
+            float q[GS];
+#pragma unroll
+            for (int h = 0; h < GS; h++)
+                q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                              + (head + min(h, heads - 1)) * p.q_stride[2]
+                                              + f * p.q_stride[3]);
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) {
+                const float y = at_k[u] == NO_ROW ? 0.0f
+                              : load_any(p.k_type, p.k + at_k[u] + f * p.k_stride[3]);
+#pragma unroll
+                for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
+            }
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+#pragma unroll
+            for (int u = 0; u < KEYS; u++)
+#pragma unroll
+                for (int h = 0; h < GS; h++) s[u][h] += __shfl_xor_sync(FULL, s[u][h], o);
+        float m[GS];
+#pragma unroll
+        for (int h = 0; h < GS; h++) m[h] = top[h];
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            const float bias = __shfl_sync(FULL, own.bias, u);
+            const int key = __shfl_sync(FULL, own.key, u);
+#pragma unroll
+            for (int h = 0; h < GS; h++) {
+                s[u][h] = bias < MASK_LIMIT ? MASKED
+                        : finished_score(p, head + min(h, heads - 1), s[u][h], key - x.position) + bias;
+                m[h] = fmaxf(m[h], s[u][h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < GS; h++) {
+            const float keep = top[h] < MASK_LIMIT ? 0.0f : pow2(top[h] - m[h]),
+                        zero = m[h] < MASK_LIMIT ? 0.0f : m[h];
+            top[h] = m[h];
+            den[h] *= keep;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) acc[h][k] *= keep;
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) den[h] += s[u][h] = pow2(s[u][h] - zero);
+        }
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            if (at_v[u] == NO_ROW) continue;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                const int col = column + lane + 32 * k;
+                if (col >= p.dv) break;
+                const float y = load_one(p.v_type, p.v + at_v[u] + col * p.v_stride[3]);
+#pragma unroll
+                for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < GS; h++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
+    const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
+                dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, (int)blockIdx.x, column);
+}
+
+/* Stats of lists of a caller: entries that are read, once for a list.
+   Grid: (list, batch), 256 threads. */
+__global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ params p) {
+    const int item = blockIdx.x, b = blockIdx.y;
+    const listed x = listed_keys(p, b, item);
+    i64 n = 0;
+    for (int i = threadIdx.x; i < x.all; i += 256) {
+        const listed_key y = find_listed(p, x, b, item * p.list_heads / p.group, i,
+                                         load_entry(p, x.keys, x.weights, i));
+        n += y.k != NO_ROW;
+    }
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->k_rows_read, n);
+    add(&p.stats->v_rows_read, n);
+    add(&p.stats->k_features_read, n * p.d);
+    add(&p.stats->v_rows_head, n * p.list_heads);
+    add(&p.stats->k_features_head, n * p.d * p.list_heads);
+    if (threadIdx.x) return;
+    add(&p.stats->rows, p.list_heads);
+    if (item * p.list_heads % p.group == 0) add(&p.stats->keys, x.end - x.begin);
+}
+
 /* ------------------------------------------------------------------------ >>buckets-kernel */
 
 /* The index of a slot and KV head, as santa__index of santa.h has it. Behind its words of the
@@ -3797,7 +4256,7 @@ __device__ __forceinline__ new_keys new_keys_of(const params &p, int b) {
     const i64 skip = max(-from, (i64)0);
     from += skip;
     const i64 to = p.new_count - skip < len - from ? from + p.new_count - skip : len;
-    return { (int)from, (int)to, (int)min(skip, (i64)INT_MAX), from < to || (from == to && p.new_from >= 0) };
+    return { (int)from, (int)to, (int)min(skip, (i64)INT32_MAX), from < to || (from == to && p.new_from >= 0) };
 }
 
 /* What k_index has to do with an index. A gap before the new keys, or one slot for two
@@ -3890,7 +4349,7 @@ __device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
    Reads: rows once, vectors once for each tile. Flops: 4 * rows * 8 * size, tensor cores; it
    should run at the speed of reading the rows, or be over in three trips to memory.
    Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
-__global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) {
     enum { SLICES = ROWS_VECTORS / 8 };
     __shared__ rows_memory s;
     const row_product &x = p.product;
@@ -3928,27 +4387,41 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             if (slice >= slices) break;
             __syncthreads();                        /* the last 8 vectors have been used */
             const int most = min(chunk, (x.size - base + 31) / 32 * 32);
-            /* a thread brings up to 4 times 8 features, all on their way together */
-            const char *at[4];
-            int v[4], f[4];
+            const auto vector_at = [&](int i) {
+                const int of = min(v0 + 8 * slice + i, p.batch * x.vectors - 1);
+                return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1]
+                     + of % x.vectors * x.x_stride[2];
+            };
+            if (x.x_type == SANTA_F32 && x.vector_x && x.scale == 1.0f) {
+                for (int i = tid; i < 2 * most; i += 256) {
+                    const int v = i / (most / 4), f = i % (most / 4) * 4;
+                    const bool have = base + f < x.size;
+                    copy16_or_zero((uint4 *)&s.x[v][f], have ? vector_at(v) + (base + f) * 4 : x.x, have);
+                }
+                copy_commit();
+                copy_wait<0>();
+            } else {
+                for (int i = tid; i < most; i += 512) {      /* twice 8 features of a thread at a time */
+                    const char *at[2];
+                    int v[2], f[2];
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                const int i = min(tid + 256 * u, splits * 128 - 1);
-                v[u] = i / (chunk / 8);
-                f[u] = i % (chunk / 8) * 8;
-                const int of = min(v0 + 8 * slice + v[u], p.batch * x.vectors - 1);
-                at[u] = x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1]
-                      + of % x.vectors * x.x_stride[2] + min(base + f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
-            }
-            float y[4][8];
-            load_eights<4>(x.x_type, x.vector_x, at, x.x_stride[3], x.size - base, f, y);
+                    for (int u = 0; u < 2; u++) {
+                        const int j = min(i + 256 * u, most - 1);
+                        v[u] = j / (most / 8);
+                        f[u] = base + j % (most / 8) * 8;
+                        at[u] = vector_at(v[u]) + min(f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
+                    }
+                    float y[2][8];
+                    load_eights<2>(x.x_type, x.vector_x, at, x.x_stride[3], x.size, f, y);
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                if (tid + 256 * u >= splits * 128 || f[u] >= most) continue;
+                    for (int u = 0; u < 2; u++) {
+                        float *const to = &s.x[v[u]][f[u] - base];
 #pragma unroll
-                for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
-                *(float4 *)&s.x[v[u]][f[u]] = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
-                *(float4 *)&s.x[v[u]][f[u] + 4] = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
+                        for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
+                        *(float4 *)to = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+                        *(float4 *)(to + 4) = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
+                    }
+                }
             }
             __syncthreads();
 #pragma unroll
@@ -4015,7 +4488,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
     __shared__ nearest_memory s;
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
-    const int b = blockIdx.z, kv = blockIdx.y, pitch = nearest_pitch(x.size), pieces = (x.size + 31) / 32;
+    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
     const new_keys n = new_keys_of(p, b);
     const int from = n.from + (int)blockIdx.x * NEAREST_KEYS, count = min(n.to - from, (int)NEAREST_KEYS);
     key_index index;
@@ -4063,7 +4536,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
                     = make_float4(y[k / 2][k % 2 * 4], y[k / 2][k % 2 * 4 + 1], y[k / 2][k % 2 * 4 + 2],
                                   y[k / 2][k % 2 * 4 + 3]);
             __syncthreads();
-            const auto multiply = [&](auto in_parts) {
+            const auto multiply = [&](bool in_parts) {  /* inlined, each time for one of them */
 #pragma unroll
                 for (int f = 0; f < 32; f += 16) {  /* 4 features of a lane: two steps of the mma */
                     float4 k[4], w[4];
@@ -4079,7 +4552,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
 #pragma unroll
                         for (int j = 0; j < 4; j++) {
                             const float u[4] = { w[j].x, w[j].y, w[j].z, w[j].w };
-                            if constexpr (decltype(in_parts)::value) {
+                            if (in_parts) {
                                 mma_parts(acc[i][j], low, u, true);
                                 mma_parts(acc[i][j], high, u + 2, true);
                             } else {
@@ -4090,7 +4563,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
                     }
                 }
             };
-            if (split) multiply(a_number<1>()); else multiply(a_number<0>());
+            if (split) multiply(true); else multiply(false);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -4133,7 +4606,7 @@ __global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p)
     const int step = x.header[I_STEP], from = x.header[I_FROM], to = x.header[I_TO],
               sorted = to / BLOCK * BLOCK;
     if (step == INDEX_AS_IT_IS) return;
-    int fresh = INT_MAX;                            /* first key whose bucket is in s.fresh */
+    int fresh = INT32_MAX;                            /* first key whose bucket is in s.fresh */
     if (p.new_tiles && from < to) {
         fresh = from;
         if (warp < to - from) {
@@ -4352,7 +4825,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             cta_scan<WARPS>((double)n, s.scratch, &unused);
             return (int)unused;
         };
-        int ties = INT_MAX;
+        int ties = INT32_MAX;
         if (p.num_probes <= 0) low = high;
         else if (count_from(1) > p.num_probes) {
             while (high - low > 1) {
@@ -4364,7 +4837,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             if (high - low == 1) ties = p.num_probes - count_from(high);
         }
         int before = 0;                             /* ties in buckets below the thread's own */
-        if (ties < INT_MAX) {
+        if (ties < INT32_MAX) {
             int mine = 0;
             for (int i = own; i < own_end; i++) mine += bits_of(i) == low;
             before = (int)cta_scan<WARPS>((double)mine, s.scratch, &unused) - mine;
@@ -4437,7 +4910,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
 
     int *const list = (int *)p.list + item * p.list_most;
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_most : nullptr;
-    const int wrong = INT_MAX;                      /* k_list makes NaN of it */
+    const int wrong = INT32_MAX;                      /* k_list makes NaN of it */
 #pragma unroll 4
     for (int i = tid; i < whole; i += ROUTE_THREADS) {
         int low = 0, high = segments;               /* the last segment that begins at i or before */
@@ -4570,10 +5043,16 @@ struct geometry {
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
+    extent list, list_plain;
+    i64 buckets, hidden;                            /* of a router */
 };
 
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total; };
+struct layout {
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total;
+    size_t units, logits, spans, span_table, list, list_weights, list_lens, list_ranges, routed;
+};
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -4597,6 +5076,10 @@ struct call {
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+    const int *list, *list_lens;                    /* a caller's lists of query row 0 */
+    const float *list_weights;
+    bool listed_row;                                /* each query row has its own */
+    const santa_attention *a;
 
     void place_row(i64 row);
 };
@@ -4607,6 +5090,7 @@ struct call {
 struct pipeline {
     unsigned methods;                               /* bit m: the method of that number */
     santa_scores_method scores;
+    bool lists;                                     /* of a caller's lists of keys */
     /* its own sizes, or which limit they pass */
     santa_status (*measure)(const santa_problem *problem, geometry *g);
     /* its parts of a workspace */
@@ -4743,6 +5227,67 @@ cudaError_t launch_exact(call &c) {
         });
     });
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
+
+/* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
+santa_status measure_lists(geometry *g) {
+    const i64 lists = g->heads / g->list_heads;
+    if (g->list_most > INT32_MAX - 64 * LIST_SPLITS) return SANTA_ERR_BACKEND_TOO_LONG;
+    g->splits = ceil_div(g->list_most, LIST_KEYS);
+    if (g->splits > LIST_SPLITS) g->splits = LIST_SPLITS;
+    g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
+    g->list_plain = { g->splits, lists * ceil_div(g->list_heads, PLAIN_HEADS) * g->columns, g->batch };
+    g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
+    return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
+    const dim3 grid = grid_of(c.g.list);
+    const auto go = [&](auto row) {
+        typedef list_memory<K, decltype(row)::value> memory;
+        const cudaError_t e = cudaFuncSetAttribute(k_list<K, decltype(row)::value>,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   memory::BYTES);
+        return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
+                                                                          memory::BYTES, overlap) : e;
+    };
+    if constexpr (eight_bits<K>) return go(a_number<256>());
+    else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
+}
+
+/* p's lists have been filled in. overlap: a kernel of this call made them. */
+cudaError_t launch_list(call &c, bool overlap) {
+    params &p = c.p;
+    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    const bool fast = c.cores && same_v;
+    p.slices = (int)ceil_div(p.list_heads, fast ? PASS_HEADS : PLAIN_HEADS);
+    p.splits = (int)c.g.splits;
+    const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
+        return launch_list_rows<typename decltype(key)::type>(c, overlap);
+    }) : launch<k_list_plain>(c, grid_of(c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* A caller's. */
+santa_status measure_listed(const santa_problem *problem, geometry *g) {
+    g->list_most = problem->a.max_list;
+    g->list_heads = g->group;
+    return measure_lists(g);
+}
+
+cudaError_t launch_listed(call &c) {
+    params &p = c.p;
+    const i64 row = c.listed_row ? p.q_index * c.g.kv_heads : 0;
+    p.list = c.list + row * p.list_pitch;
+    p.list_lens = c.list_lens ? c.list_lens + row : nullptr;
+    p.list_weights = c.list_weights ? c.list_weights + row * p.list_pitch : nullptr;
+    return launch_list(c, false);
+}
+
+cudaError_t count_listed(const call &c) {
+    return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
 /* Draws from the blocks' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
@@ -4980,24 +5525,159 @@ cudaError_t launch_proxy(call &c) {
         : set;
 }
 
+/* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and k_index. */
+
+/* Rows of a router: of `size` numbers, `count` to a KV head. */
+void fill_rows(const santa_buckets *r, const void *rows, const float *bias, i64 count, i64 size,
+               row_step step, row_product *x) {
+    const i64 pieces = ceil_div(size, 32);
+    x->rows = (const char *)rows;
+    x->bias = bias;
+    x->count = (int)count;
+    x->size = (int)size;
+    x->row_type = r->dtype;
+    x->row_bytes = (int)size_of(r->dtype);
+    x->vector_rows = (uintptr_t)rows % 16 == 0 && size % 8 == 0;
+    x->splits = pieces >= 8 ? 8 : pieces >= 4 ? 4 : pieces >= 2 ? 2 : 1;
+    x->step = step;
+    x->scale = 1.0f;
+}
+
+/* What they are multiplied with: `count` rows of t for each KV head, which lie along dimension
+   `along`, heads of a query row or keys of a sequence. */
+void fill_vectors(const santa_tensor *t, i64 count, int along, row_product *x) {
+    i64 stride[4];
+    byte_strides(t, stride);
+    x->x = (const char *)t->data;
+    x->x_type = t->dtype;
+    x->x_stride[0] = stride[0];
+    x->x_stride[1] = along == 2 ? count * stride[2] : stride[2];
+    x->x_stride[2] = stride[along];
+    x->x_stride[3] = stride[3];
+    x->vector_x = vectors(t) && t->shape[3] % 8 == 0;
+    x->vectors = (int)count;
+}
+
+i64 rows_tiles(const row_product &x) { return ceil_div(x.count, 16 * (8 / x.splits)); }
+
+cudaError_t launch_rows(const call &c, bool overlap) {
+    const row_product &x = c.p.product;
+    return launch<k_rows>(c, grid_of({ rows_tiles(x), c.p.kv_heads,
+                                       ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) }),
+                          256, 0, overlap);
+}
+
+/* The index, as santa__index_ints of santa.h has it. */
+void fill_index(const santa_attention *a, i64 batch, i64 capacity, params *p) {
+    const santa_buckets *r = a->buckets;
+    const i64 slots = r->num_slots ? r->num_slots : batch;
+    p->index = (int *)r->index;
+    p->index_ints = (16 + 2 * (r->num_buckets + 1) + capacity + (capacity + 1) / 2 + 15) / 16 * 16;
+    p->slots = (const int *)r->slots;
+    p->num_slots = (int)(slots < INT32_MAX ? slots : INT32_MAX);
+    p->buckets = (int)r->num_buckets;
+}
+
+santa_status measure_routed(const santa_problem *problem, geometry *g) {
+    const santa_buckets *r = problem->a.buckets;
+    if (problem->o.saap.measure_mass) return SANTA_ERR_BACKEND_MASS;
+    if (g->d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
+    g->buckets = r->num_buckets;
+    g->hidden = r->hidden;
+    g->samples = problem->o.num_samples == SANTA_NONE ? 0 : problem->o.num_samples;
+    if (g->samples > g->keys) g->samples = g->keys;
+    /* a comb may have one tooth more */
+    g->list_most = g->keys + g->samples + 1;
+    g->list_heads = g->group;
+    return measure_lists(g);
+}
+
+void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads),
+                 spans = g.buckets > ROUTE_SPANS ? saturating(items, (size_t)g.buckets) : 0,
+                 listed = saturating(items, (size_t)g.list_most);
+    l->units = add_part(l, saturating(rows, (size_t)g.hidden), sizeof(float));
+    l->logits = add_part(l, saturating(rows, (size_t)g.buckets), sizeof(float));
+    l->spans = add_part(l, spans, sizeof(bucket_span));
+    l->span_table = add_part(l, spans, sizeof(int2));
+    l->list = add_part(l, listed, sizeof(int));
+    l->list_weights = add_part(l, g.samples ? listed : 0, sizeof(float));
+    l->list_lens = add_part(l, items, sizeof(int));
+    l->list_ranges = add_part(l, items, sizeof(int2));
+    l->routed = add_part(l, saturating(items, (size_t)g.q_len), sizeof(routed_row));
+    arrange_exact(g, stash, l);
+}
+
+cudaError_t launch_routed(call &c) {
+    params &p = c.p;
+    const santa_buckets *r = c.a->buckets;
+    const santa_tensor *q = r->q.data ? &r->q : &c.a->q;
+    float *const units = (float *)(c.workspace + c.l.units), *const logits = (float *)(c.workspace + c.l.logits);
+    row_product &x = p.product;
+    const i64 items = c.g.batch * c.g.kv_heads;
+    p.logits = logits;
+    p.spans = c.g.buckets > ROUTE_SPANS ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
+    p.span_table = (int2 *)(c.workspace + c.l.span_table);
+    p.list = (const int *)(c.workspace + c.l.list);
+    p.list_weights = c.g.samples ? (const float *)(c.workspace + c.l.list_weights) : nullptr;
+    p.list_lens = (const int *)(c.workspace + c.l.list_lens);
+    p.list_ranges = (const int2 *)(c.workspace + c.l.list_ranges);
+    p.list_pitch = c.g.list_most;
+    p.list_batch = c.g.kv_heads * p.list_pitch;
+    p.lens_batch = p.ranges_batch = c.g.kv_heads;
+    p.list_heads = p.group;
+    p.list_most = (int)c.g.list_most;
+    p.routed = p.stats ? (routed_row *)(c.workspace + c.l.routed) + p.q_index * items : nullptr;
+    const bool hidden = r->hidden > 0;
+    fill_vectors(q, p.group, 2, &x);
+    x.x += p.q_index * q->stride[1] * size_of(q->dtype);
+    if (hidden) fill_rows(r, r->w1, r->b1, r->hidden, p.d, STEP_UNITS, &x);
+    else fill_rows(r, r->centroids, nullptr, r->num_buckets, p.d, STEP_LOGITS, &x);
+    if (!hidden) {
+        const float by_default = (float)(1.0 / sqrt((double)p.d)), given = c.a->sm_scale;
+        x.scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * (given != 0.0f ? given : by_default);
+    }
+    x.out = hidden ? units : logits;
+    cudaError_t e = launch_rows(c, false);
+    if (hidden && e == cudaSuccess) {
+        const i64 s[4] = { p.heads * r->hidden, p.group * r->hidden, r->hidden, 1 };
+        fill_rows(r, r->w2, r->b2, r->num_buckets, r->hidden, STEP_LOGITS, &x);
+        x.x = (const char *)units;
+        x.x_type = SANTA_F32;
+        for (int i = 0; i < 4; i++) x.x_stride[i] = 4 * s[i];
+        x.vector_x = r->hidden % 8 == 0;
+        x.out = logits;
+        e = launch_rows(c, true);
+    }
+    if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
+    return e == cudaSuccess ? launch_list(c, true) : e;
+}
+
+cudaError_t count_routed(const call &c) { return launch<k_route_stats>(c, dim3(1), 256, 0, false); }
+
 cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
 cudaError_t count_proxy_rows(const call &c) {
     return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
 const pipeline pipelines[] = {
-    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, measure_exact, arrange_exact, launch_exact, count_rows },
-    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT,
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed, count_listed },
+    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT, false,
       measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
-    { bit(SANTA_FLASH), SANTA_SCORES_EXACT, measure_sampled<measure_flash>, arrange_sampled,
+    { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,
       launch_sampled<flash>, count_rows },
-    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, measure_proxy, arrange_proxy, launch_proxy,
-      count_proxy_rows },
+    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, false, measure_proxy, arrange_proxy,
+      launch_proxy, count_proxy_rows },
+    { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
+      count_routed },
 };
 
-const pipeline *pipeline_of(const santa_options &o) {
+const pipeline *pipeline_of(const santa_problem &problem) {
+    const santa_options &o = problem.o;
     for (const pipeline &row : pipelines)
-        if (row.methods & bit(o.method) && row.scores == o.scores) return &row;
+        if (row.methods & bit(o.method) && row.scores == o.scores
+            && row.lists == (problem.a.key_list != nullptr)) return &row;
     return nullptr;
 }
 
@@ -5040,7 +5720,7 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(*o);
+    const pipeline *row = pipeline_of(*problem);
     if (!has_method(o->method)) return SANTA_ERR_BACKEND_METHOD;
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
@@ -5060,7 +5740,7 @@ santa_status check(const santa_problem *problem) {
 
 size_t workspace_size(const santa_problem *problem) {
     geometry g;
-    const pipeline *row = pipeline_of(problem->o);
+    const pipeline *row = pipeline_of(*problem);
     if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
     return layout_of(*row, g, problem->o.stash).total + 255;
 }
@@ -5098,6 +5778,17 @@ void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const co
     p->noise = (float)((copy.bits == 4 ? 0.0115 : 0.119) / ((double)step * (double)step));
     p->rescue_above = o->rescue_above < 0.0 ? never : (float)o->rescue_above;
     p->exact_above = o->exact_above < 0.0 ? never : (float)o->exact_above;
+}
+
+/* What is needed beside it with keys in buckets. */
+void fill_routed(const santa_problem *problem, const geometry &g, params *p) {
+    const auto tokens = [](i64 n) { return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n; };
+    const santa_saap_options &o = problem->o.saap;
+    fill_index(&problem->a, g.batch, g.keys, p);
+    p->sink_tokens = tokens(o.sink_tokens);
+    p->local_tokens = tokens(o.local_tokens);
+    p->num_probes = tokens(o.num_probes);
+    p->uniform_share = o.uniform_share;
 }
 
 /* What the kernels need to know of a problem. */
@@ -5152,13 +5843,21 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->portions = (int)g.portions;
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
+    if (o->method == SANTA_SAAP) fill_routed(problem, g, p);
+    if (!a->key_list) return;
+    const i64 lists = g.kv_heads * (a->key_list_rows ? problem->q_len : 1);
+    p->list_heads = (int)g.list_heads;
+    p->list_most = (int)a->max_list;
+    p->list_pitch = a->key_list_stride;
+    p->list_batch = lists * p->list_pitch;
+    p->lens_batch = lists;
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                     santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(*o);          /* santa_decode has run check */
+    const pipeline *row = pipeline_of(*problem);    /* santa_decode has run check */
     santa_status s;
     call c;
     memset((void *)&c, 0, sizeof c);
@@ -5171,12 +5870,27 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
                                    a->context_lens, o->seeds, o->offsets, o->request_ids,
-                                   proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr };
+                                   proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
+                                   a->key_list, a->key_list_lens, a->key_weights };
+    const santa_buckets *const router = o->method == SANTA_SAAP ? a->buckets : nullptr;
+    const void *const routed[] = { router ? router->centroids : nullptr, router ? router->index : nullptr,
+                                   router ? router->slots : nullptr, router ? router->q.data : nullptr,
+                                   router && router->hidden ? router->w1 : nullptr,
+                                   router && router->hidden ? router->b1 : nullptr,
+                                   router && router->hidden ? router->w2 : nullptr,
+                                   router && router->hidden ? router->b2 : nullptr };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    if (router && (uintptr_t)router->index % 4) return SANTA_ERR_BUCKETS_INDEX;
 
     params &p = c.p;
+    c.a = a;
     fill_problem(problem, c.g, &p);
+    c.list = (const int *)a->key_list;
+    c.list_lens = (const int *)a->key_list_lens;
+    c.list_weights = a->key_weights;
+    c.listed_row = a->key_list_rows != 0;
     c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     c.place_row(0);
     p.stats = stats;
@@ -5247,7 +5961,61 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     return cuda_status(launch<k_encode>(c, grid_of({ grid, kv_heads, batch }), 256, words, false));
 }
 
-const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, NULL };
+/* santa_buckets_assign; santa.h has checked the shapes. */
+santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from, void *stream) {
+    const santa_buckets *r = a->buckets;
+    const bool paged = a->block_table != nullptr;
+    const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
+              capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1], d = a->k.shape[3];
+    if (keys->dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (batch > 65535 || kv_heads > 65535 || d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
+    if ((uintptr_t)keys->data % (uintptr_t)size_of(keys->dtype)
+        || (uintptr_t)r->centroids % (uintptr_t)size_of(r->dtype))
+        return SANTA_ERR_BACKEND_ALIGNMENT;
+    if ((uintptr_t)r->index % 4) return SANTA_ERR_BUCKETS_INDEX;
+    santa_status s;
+    for (const void *at : { (const void *)keys->data, r->centroids, (const void *)r->index, (const void *)a->seq_lens,
+                            (const void *)r->slots })
+        if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    call c;
+    memset((void *)&c, 0, sizeof c);
+    params &p = c.p;
+    if ((s = read_device(&c.card)) != SANTA_OK) return s;
+    c.stream = (cudaStream_t)stream;
+    p.batch = (int)batch;
+    p.kv_heads = kv_heads;
+    p.capacity = (int)capacity;
+    p.seq_lens = (const int *)a->seq_lens;
+    fill_index(a, batch, capacity, &p);
+    p.new_count = keys->shape[1];
+    p.new_from = from;
+    row_product &x = p.product;
+    fill_rows(r, r->centroids, nullptr, r->num_buckets, d, STEP_NEAREST, &x);
+    fill_vectors(keys, p.new_count < INT32_MAX ? p.new_count : INT32_MAX, 1, &x);
+    /* few new keys: each centroid is read once, and what a CTA finds goes to the index's scratch */
+    const bool few = p.new_count <= NEW_FEW && 2 * rows_tiles(x) * p.new_count <= r->num_buckets;
+    cudaError_t e;
+    if (few) {
+        p.new_tiles = (int)rows_tiles(x);
+        e = launch_rows(c, false);
+    } else {
+        const int bytes = nearest_bytes((int)d);
+        const i64 most = p.new_count < capacity ? p.new_count : capacity;
+        e = cudaFuncSetAttribute(k_nearest, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (e == cudaSuccess)
+            e = launch<k_nearest>(c, grid_of({ most > NEAREST_KEYS ? ceil_div(most, NEAREST_KEYS) : 1,
+                                               kv_heads, batch }), 256, (size_t)bytes, false);
+    }
+    const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);
+    i64 ctas = ranges < 4 ? 4 : ranges > 32 ? 32 : ranges;
+    if (ctas > r->num_buckets) ctas = r->num_buckets;
+    if (ctas < least) ctas = least;
+    return cuda_status(e == cudaSuccess ? launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 256, 0, true)
+                                        : e);
+}
+
+const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, buckets_assign };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;

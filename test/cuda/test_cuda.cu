@@ -137,6 +137,7 @@ public:
         array(&o.seeds, batch);
         array(&o.offsets, batch);
         array(&o.request_ids, batch);
+        if (a.buckets) copy_router(*a.buckets);
         bytes_     = santa_workspace_size(&a, &o);
         workspace_ = new_block(bytes_, workspace_fill);
         stats_     = new_block(sizeof *stats);
@@ -176,17 +177,47 @@ public:
         proxy_->get(bytes.data(), bytes.size());
         return bytes;
     }
+    const block &index() const { return *index_; }
     char  *workspace() const { return workspace_->data(); }
     size_t workspace_bytes() const { return bytes_; }
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *proxy_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *proxy_ = nullptr, *index_ = nullptr, *workspace_, *stats_;
+    santa_buckets router_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
         blocks_.push_back(new block(bytes, fill));
         return blocks_.back();
+    }
+    /* The index as the host has it. */
+    void copy_router(const santa_buckets &host) {
+        const size_t heads = (size_t)a.k.shape[2], d = (size_t)a.k.shape[3], n = (size_t)host.num_buckets,
+                     units = (size_t)host.hidden, size = (size_t)size_of(host.dtype);
+        router_ = host;
+        a.buckets = &router_;
+        const auto bytes = [&](const void **p, size_t count) {
+            if (!*p || !count) return;
+            block *b = new_block(count);
+            b->put(*p, count);
+            *p = b->data();
+        };
+        bytes(&router_.centroids, heads * n * d * size);
+        bytes(&router_.w1, heads * units * d * size);
+        bytes(&router_.w2, heads * n * units * size);
+        bytes((const void **)&router_.b1, heads * units * 4);
+        bytes((const void **)&router_.b2, heads * n * 4);
+        array(&router_.slots, (size_t)a.q.shape[0]);
+        if (router_.q.data) {
+            const size_t shift = out_shift_;
+            view(&router_.q);
+            out_shift_ = shift;
+        }
+        const size_t all = santa_buckets_size(&a);
+        index_ = new_block(all);
+        index_->put(host.index, all);
+        router_.index = index_->data();
     }
     void view(santa_tensor *t) {             /* aligned to 16 bytes where the host's is */
         const extent  e = extent_of(*t);
@@ -1962,6 +1993,8 @@ static void proxy_errors(void) {
     CUDA(cudaDeviceSynchronize());
 }
 
+#include "test_saap.h"
+
 /* ------------------------------------------------------------------------------------------------- list */
 
 static const test_case against_cpu[] = {
@@ -1987,5 +2020,6 @@ static const test_case copies[] = {
     {0, 0}
 };
 
-#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies},
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, \
+    {"gpu_saap", saap_cases},
 #include "../main.c"
