@@ -26,7 +26,8 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
-     recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
+     lists             a caller's own keys for each KV head, with weights
+     recipes           left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -390,18 +391,26 @@
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
 
+   >>lists
+
+   a.key_list names the keys that a KV head reads, for engines that choose keys themselves (an indexer,
+   a cluster index, a cache policy): what other kernels take as top-k indices. Method SANTA_DENSE, exact
+   scores; CPU and GPU. Each entry is a key of the sequence, in any order; one below 0 stands for no key,
+   so lists may be padded with -1. A key that is there twice counts twice. With key_weights entry i counts
+   weights[i] exp(s): 1 / (chance that it was drawn), for instance, or how many keys it stands for; 0 = not
+   read. out = sum w e^s v / sum w e^s, lse = log sum w e^s, sinks as ever. So lists may be cut in parts and
+   merged (santa_merge). Causal, window, kv_start and ALiBi go by the key's place in the sequence, and keys
+   that they hide are skipped.
+   Read: K and V of the entries, once for a KV head and query row; rows that are not listed never.
+   A key past its sequence is an error on the CPU, and gives NaN on a GPU, where a bad weight does, too.
+
    >>recipes
 
    What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
-   - Your own list of keys, one for all heads: pages of one token.
+   - A method that draws from your own list of keys, one for all heads: pages of one token.
          a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
          a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
-     Exact attention over the list, or a method that draws from it. lse merges it with other keys
-     (santa_merge). Causal, window and ALiBi count places in the list.
-   - A list for each KV head: the KV heads are the batch, a page is a token of one of them.
-         a.q = santa_view(q, type, kv_heads, 1, group, d);                 a.out likewise
-         a.k = santa_view(k, type, n * kv_heads, 1, 1, d);                 a.v likewise
-         table[h][i] = list[h][i] * kv_heads + h;  a.seq_lens = counts;
+     Causal, window and ALiBi count places in the list.
    - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
    - Left padding: a.kv_start = start;
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
@@ -2745,9 +2754,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
-    for (b = 0; b < a->q.shape[0]; b++)
-        if (santa__kv_start(a, b) < 0 || santa__kv_start(a, b) > santa__seq_len(a, b))
-            return SANTA_ERR_KV_START;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -7026,7 +7034,8 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o, santa__is_listed(j->p));
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE]
+                                       : santa__method_of(j->o, santa__is_listed(j->p));
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);

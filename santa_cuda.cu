@@ -1,8 +1,8 @@
 /* santa_cuda.cu - v0.2.0 - decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
-   CONTENTS   params, shared-memory, device-base, scoring, scores-kernel, gather-kernel,
-              dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
+   CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
+              gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
               proxy-gather-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
@@ -66,6 +66,9 @@ struct copy_shape {
     int features;                                   /* of a key, padded to whole chunks */
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
+
+/* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
+struct list_range { int to, from; };
 
 /* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
    head, vector, feature. */
@@ -181,7 +184,7 @@ struct params {
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
     const int *list_lens;                           /* [batch, lists], or NULL: list_most each */
     const float *list_weights;                      /* as list, or NULL: 1 */
-    const int2 *list_ranges;                        /* [batch, lists], or NULL: none */
+    const list_range *list_ranges;                  /* [batch, lists], or NULL: none */
     i64 list_batch, list_pitch;
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
@@ -476,6 +479,184 @@ void k_route_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
+/* --------------------------------------------------------------------------- >>instructions */
+
+/* What has no intrinsic: all of the assembly there is. The tests' emulator has its own, and of
+   the two macros, too: a CTA's shared memory, by `name`. */
+#ifndef SANTA_CUDA_EMULATED
+
+#define DYNAMIC_SHARED(name) extern __shared__ uint4 name[]
+#define SHARED(name, ...) __shared__ alignas(16) __VA_ARGS__ name
+
+/* 2^x for x <= 0 (or NaN): one instruction, 2 ulp; below 2^-126 it is 0. */
+__device__ __forceinline__ float pow2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
+__device__ __forceinline__ uint4 load16(const char *p) {              /* streamed: K is read once */
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+
+__device__ __forceinline__ void prefetch(const char *at) {             /* to L2: a line of 128 bytes */
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(at));
+}
+
+/* The next kernel starts early where the card can, and waits here for all that came before. */
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Copies to shared memory that go on by themselves, in groups of a thread. */
+__device__ __forceinline__ void copy16(uint4 *to, const char *from) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
+}
+/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays
+   where it is. */
+__device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(dst), "l"(from), "l"(policy) : "memory");
+}
+__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
+/* Tensor cores: 16 x 16 by 16 x 8, sums in f32; the last argument is the type. */
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __nv_bfloat16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                    unsigned b0, unsigned b1, __half) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* 16 x 8 by 8 x 8 in tf32, which looks at the upper 19 bits of each number. */
+__device__ __forceinline__ void mma_tf32(float *c, const float *a, const float *b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
+}
+
+/* u8 x s8 and s8 x s8 on tensor cores, sums in int. */
+__device__ __forceinline__ void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                          unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
+}
+/* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets word c
+   of row r of each. */
+__device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+/* The same with rows and columns exchanged: word c of column r. */
+__device__ __forceinline__ void load_transposed(unsigned at, unsigned w[4]) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+/* A matrix of 8 x 8 16-bit numbers that lies in registers so. */
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+/* A barrier in shared memory that a copy of bytes completes. Below sm_90 the lanes of the warp
+   copy themselves, and each says so. */
+__device__ __forceinline__ void barrier_make(unsigned at) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
+#else
+    asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
+#endif
+}
+__device__ __forceinline__ void barriers_are_made() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    __syncwarp();
+}
+__device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
+    unsigned done = 0;
+    while (!done) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], %2; "
+                     "selp.u32 %0, 1, 0, q; }"
+                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
+#else
+        asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; "
+                     "selp.u32 %0, 1, 0, q; }"
+                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
+#endif
+    }
+}
+#if __CUDA_ARCH__ >= 900
+/* One arrival, and so many bytes to come by copy_bytes. */
+__device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" :: "r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void copy_bytes(unsigned to, const char *from, int bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];"
+                 :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+#else
+__device__ __forceinline__ void copy16_to(unsigned dst, const char *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
+}
+/* An arrival, once all copies of this thread are done. */
+__device__ __forceinline__ void barrier_after_copies(unsigned at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+}
+#endif
+
+#endif
+
 /* ---------------------------------------------------------------------------- >>device-base */
 
 __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
@@ -539,13 +720,6 @@ __device__ __forceinline__ float e4m3_to_float(unsigned char x) {
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
 }
 
-/* 2^x for x <= 0 (or NaN): one instruction, 2 ulp; below 2^-126 it is 0. */
-__device__ __forceinline__ float pow2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ __forceinline__ float load_any(int type, const char *p) {
     switch (type) {
         case SANTA_F32: return *(const float *)p;
@@ -559,13 +733,6 @@ __device__ __forceinline__ void store_any(int type, char *p, float f) {
     if (type == SANTA_F32) *(float *)p = f;
     else if (type == SANTA_F16) *(__half *)p = __float2half_rn(f);
     else *(__nv_bfloat16 *)p = __float2bfloat16_rn(f);
-}
-
-__device__ __forceinline__ uint4 load16(const char *p) {              /* streamed: K is read once */
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
 }
 
 __device__ __forceinline__ float2 unpack_pair(__nv_bfloat162 x) { return __bfloat1622float2(x); }
@@ -627,21 +794,6 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
-
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                    unsigned b0, unsigned b1, __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                    unsigned b0, unsigned b1, __half) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
 template <> struct compute<e4m3> { typedef __half type; };
@@ -1045,23 +1197,11 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
     }
 }
 
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /* The gather kernel's counters, before its CTAs can count (they wait for this whole grid). */
 __device__ __forceinline__ void zero_arrivals(const params &p) {
     const i64 step = (i64)gridDim.x * blockDim.x;
 #pragma unroll 1
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < p.arrivals; i += step) p.arrived[i] = 0;
-}
-
-__device__ __forceinline__ void launch_dependents() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
 }
 
 /* What k_scores does not take: any type and stride of K (`any`: no tensor cores), soft cap,
@@ -1087,37 +1227,6 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
         }
     }
     launch_dependents();
-}
-
-/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight
-   to a ring in shared memory by cp.async, across the borders of blocks, so that memory never
-   waits for a softmax. A lane reads back only what it copied itself: the ring is a deep
-   register file, and there is no barrier and no bank conflict. 16 warps with 12 KB each keep
-   192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
-   Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
-   more.
-   Reads K once for each slice, or for p.rows query rows; it should run at the speed of that. */
-__device__ __forceinline__ void copy16(uint4 *to, const char *from) {
-    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
-}
-/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays
-   where it is. */
-__device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
-    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
-                 :: "r"(dst), "l"(from), "l"(policy) : "memory");
-}
-__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
-    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-                 :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void copy_wait() {
-    asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
 }
 
 /* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one
@@ -1237,10 +1346,18 @@ __device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const u
     }
 }
 
+/* The tuned kernel: a stream. Every warp walks its blocks with STEPS steps of 16 keys in flight
+   to a ring in shared memory by cp.async, across the borders of blocks, so that memory never
+   waits for a softmax. A lane reads back only what it copied itself: the ring is a deep
+   register file, and there is no barrier and no bank conflict. 16 warps with 12 KB each keep
+   192 KB on the way per multiprocessor of 4.8 TB/s / 132; latency times bandwidth is about 40.
+   Grid: see launch_scores; a CTA of 8 warps owns p.steps runs of 8 neighbouring works, or one
+   more.
+   Reads K once for each slice, or for p.rows query rows; it should run at the speed of that. */
 template <typename K, int C, bool PAGED>
 __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
-    extern __shared__ uint4 slots[];
+    DYNAMIC_SHARED(slots);
     const int warp = threadIdx.x >> 5;
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     const unsigned from = blockIdx.x * p.steps + min(blockIdx.x, p.longer);
@@ -1726,7 +1843,7 @@ template <typename V, int CH, typename Pick>
 __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
 k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
-    __shared__ gather_memory<CH, Pick> memory;
+    SHARED(memory, gather_memory<CH, Pick>);
     scan_memory<Pick> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
@@ -1959,7 +2076,7 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
 template <typename K>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
-    __shared__ plain_memory<GS, COLUMNS> shared;
+    SHARED(shared, plain_memory<GS, COLUMNS>);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices;
@@ -2056,8 +2173,8 @@ k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
     typedef dense_memory<K, C, GS> memory;
     enum { LANES = memory::LANES, PER = memory::PER, COLUMNS = memory::COLUMNS };
-    extern __shared__ uint4 slots[];                /* memory::BYTES */
-    __shared__ dense_weights<GS> shared;
+    DYNAMIC_SHARED(slots);                          /* memory::BYTES */
+    SHARED(shared, dense_weights<GS>);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices,
               split = blockIdx.x;
@@ -2167,9 +2284,9 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
     x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
     x.front = x.back = 0;
     if (p.list_ranges) {
-        const int2 range = p.list_ranges[p.ranges_batch * b + item];
-        x.front = min(max(range.x - x.begin, 0), x.end - x.begin);
-        x.back = min(max(x.end - range.y, 0), x.end - x.begin - x.front);
+        const list_range range = p.list_ranges[p.ranges_batch * b + item];
+        x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
+        x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
     }
     x.all = x.count + x.front + x.back;
     return x;
@@ -2183,7 +2300,7 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
    Barriers: for the maximum; for every 128 weights, before they are written and before they are
    read; those of cta_scan for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
-    __shared__ combine_memory shared;
+    SHARED(shared, combine_memory);
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
               k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
@@ -2426,8 +2543,8 @@ __device__ __forceinline__ void butterfly(float &a, float &b) {
    codes. */
 __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ params p) {
     enum { PER = 2 };
-    extern __shared__ uint4 slots[];                /* [keys][pieces + 1]: words of codes */
-    __shared__ alignas(16) copy_memory s;
+    DYNAMIC_SHARED(slots);                          /* [keys][pieces + 1]: words of codes */
+    SHARED(s, copy_memory);
     const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.z, kv = blockIdx.y, d = p.d;
     const int n = p.copy.keys, pieces = d / 8, pitch = pieces + 1, piece = p.piece;
     const float norm = p.norm;
@@ -2646,7 +2763,7 @@ __device__ __forceinline__ float finished_score(const params &p, int head, float
 }
 
 __device__ __forceinline__ void send_for(const char *at, int bytes) {
-    for (int i = 0; i < bytes; i += 128) asm volatile("prefetch.global.L2 [%0];" :: "l"(at + i));
+    for (int i = 0; i < bytes; i += 128) prefetch(at + i);
 }
 
 /* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
@@ -2827,73 +2944,6 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 }
 
-/* u8 x s8 and s8 x s8 on tensor cores, sums in int. */
-__device__ __forceinline__ void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3,
-                                          unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
-                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-                 : "r"(a0), "r"(0), "r"(a2), "r"(0), "r"(b0), "r"(b1));
-}
-/* Four matrices of 8 rows of 16 bytes: lane 8 i + r has row r of matrix i at `at`, and gets word c
-   of row r of each. */
-__device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-/* The same, with rows and columns exchanged: words of 2 columns, of rows 2 c and 2 c + 1. */
-__device__ __forceinline__ void load_transposed(unsigned at, unsigned w[4]) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
-}
-/* A matrix of 8 x 8 16-bit numbers in registers, lane (r, c) with columns 2 c and 2 c + 1 of row r. */
-__device__ __forceinline__ unsigned transpose(unsigned x) {
-    unsigned y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-__device__ __forceinline__ float max_or_nan(float a, float b) {
-    float y;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
-    return y;
-}
-
-/* A barrier in shared memory that a copy of bytes completes. Below sm_90 the lanes of the warp
-   copy themselves, and each says so. */
-__device__ __forceinline__ void barrier_make(unsigned at) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" :: "r"(at) : "memory");
-#else
-    asm volatile("mbarrier.init.shared.b64 [%0], 32;" :: "r"(at) : "memory");
-#endif
-}
-__device__ __forceinline__ void barriers_are_made() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-    __syncwarp();
-}
-__device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
-    unsigned done = 0;
-    while (!done) {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred q; mbarrier.try_wait.parity.shared.b64 q, [%1], %2; "
-                     "selp.u32 %0, 1, 0, q; }"
-                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
-#else
-        asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; "
-                     "selp.u32 %0, 1, 0, q; }"
-                     : "=r"(done) : "r"(at), "r"(phase) : "memory");
-#endif
-    }
-}
-
 /* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the keys. */
 __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
     const unsigned x = now ? b : a;
@@ -2916,8 +2966,8 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
    as there are, of any bits. */
 template <int G> __global__ void __launch_bounds__(SCORE_WARPS * 32, PROXY_CTAS)
 k_proxy_scores(const __grid_constant__ params p) {
-    extern __shared__ uint4 slots[];
-    __shared__ alignas(16) proxy_scores_memory s;
+    DYNAMIC_SHARED(slots);
+    SHARED(s, proxy_scores_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     unsigned id = blockIdx.x, chunk = 0;
     zero_arrivals(p);
@@ -2980,11 +3030,8 @@ k_proxy_scores(const __grid_constant__ params p) {
 #if __CUDA_ARCH__ >= 900
         if (simple) {
             if (lane == 0) {
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                             :: "r"(bar), "r"(useful) : "memory");
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                             "[%0], [%1], %2, [%3];"
-                             :: "r"(at), "l"(next), "r"(useful), "r"(bar) : "memory");
+                barrier_expect(bar, useful);
+                copy_bytes(at, next, useful, bar);
             }
             next += SCORE_WARPS * p.copy.bytes;
             return;
@@ -2998,23 +3045,16 @@ k_proxy_scores(const __grid_constant__ params p) {
         const unsigned to = at + (unsigned)(lane * p.copy.bytes);
 #if __CUDA_ARCH__ >= 900
         const unsigned good = __ballot_sync(FULL, from != nullptr);
-        if (lane == 0)
-            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                         :: "r"(bar), "r"(__popc(good) * useful) : "memory");
+        if (lane == 0) barrier_expect(bar, __popc(good) * useful);
         __syncwarp();
-        if (from)
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                         "[%0], [%1], %2, [%3];"
-                         :: "r"(to), "l"(from), "r"(useful), "r"(bar) : "memory");
+        if (from) copy_bytes(to, from, useful, bar);
 #else
         for (int part = 0; part < parts; part++) {
             const char *row = (const char *)__shfl_sync(FULL, (u64)from, part);
             const unsigned dst = __shfl_sync(FULL, to, part);
-            for (int i = 16 * lane; row && i < useful; i += 512)
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                             :: "r"(dst + i), "l"(row + i) : "memory");
+            for (int i = 16 * lane; row && i < useful; i += 512) copy16_to(dst + i, row + i);
         }
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(bar) : "memory");
+        barrier_after_copies(bar);
 #endif
     };
     int ahead = first + warp;
@@ -3468,7 +3508,7 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
    they are known.
    Barriers: as k_gather. */
 __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
-    __shared__ alignas(16) proxy_gather_memory memory;
+    SHARED(memory, proxy_gather_memory);
     scan_memory<comb> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
@@ -3850,8 +3890,8 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
      past the sequence   NaN, as is a key on a bad page
    Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
    key that is there twice counts twice. Rows of keys that are skipped are not read.
-   p.list_ranges adds for each list the keys [begin, x) and [y, end) of the row's own range, with
-   weight 1: first and last tokens need no entries. They should not be in the list, too.
+   p.list_ranges adds for each list the first and the last keys of those that the row sees, with
+   weight 1: they need no entries. A key in both is there once.
    Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
    behind the wait for it. What lies past list_lens may be anything. */
 
@@ -3915,7 +3955,7 @@ k_list(const __grid_constant__ params p) {
     typedef typename compute<K>::type T;
     enum { WARPS = memory::WARPS, COLUMNS = memory::COLUMNS, PIECES = ROW / 64, CHUNKS = memory::CHUNKS };
     enum { LANES = ROW / 16, TILES = COLUMNS / 16 };
-    extern __shared__ uint4 slots[];
+    DYNAMIC_SHARED(slots);                          /* memory::BYTES */
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
@@ -4095,7 +4135,7 @@ k_list(const __grid_constant__ params p) {
    latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
-    __shared__ list_plain_memory shared;
+    SHARED(shared, list_plain_memory);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = lane & 3;
     const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices,
@@ -4301,17 +4341,10 @@ __device__ __forceinline__ void load_eights(int type, int vector, const char *co
     }
 }
 
-/* c += a b for 16 rows of a, 8 columns of b, two features of each lane: tf32, which holds numbers
-   of 16 and 8 bits, and others in two parts. */
+/* c += a b in tf32, two features of each lane. It holds numbers of 16 and 8 bits, others in two
+   parts. */
 __device__ __forceinline__ float high_part(float x) {
     return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
-}
-__device__ __forceinline__ void mma_tf32(float *c, const float *a, const float *b) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
-                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 __device__ __forceinline__ void mma_parts(float *c, const float *a, const float *b, bool split_a) {
     float high[2], low[2];
@@ -4351,7 +4384,7 @@ __device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
    Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
 __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) {
     enum { SLICES = ROWS_VECTORS / 8 };
-    __shared__ rows_memory s;
+    SHARED(s, rows_memory);
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
@@ -4484,8 +4517,8 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
    d on tensor cores, thrice for f32; it should run at the speed of these.
    Barriers: before and behind each piece of the centroids; for the warps' best. */
 __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ params p) {
-    extern __shared__ uint4 slots[];                /* nearest_bytes */
-    __shared__ nearest_memory s;
+    DYNAMIC_SHARED(slots);                          /* nearest_bytes */
+    SHARED(s, nearest_memory);
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
@@ -4596,7 +4629,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
    128k keys; else it leaves at once.
    Barriers: for the nearest of few new keys; before and behind the scan of the counts. */
 __global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p) {
-    __shared__ index_memory s;
+    SHARED(s, index_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.y, b = blockIdx.z;
     const int each = (p.buckets + (int)gridDim.x - 1) / (int)gridDim.x, first = blockIdx.x * each,
               last = min(first + each, p.buckets);
@@ -4725,7 +4758,7 @@ __global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p)
    Barriers: between these steps, and in each reduction. */
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { WARPS = ROUTE_THREADS / 32 };
-    __shared__ route_memory s;
+    SHARED(s, route_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
     const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
@@ -4962,7 +4995,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     }
     if (tid == 0) {
         ((int *)p.list_lens)[item] = bad ? 1 : whole + (draws ? p.samples + 1 : 0);
-        ((int2 *)p.list_ranges)[item] = bad ? make_int2(begin, end) : make_int2(from, to);
+        ((list_range *)p.list_ranges)[item] = bad ? list_range{ begin, end } : list_range{ from, to };
     }
     if (!p.routed) return;
     /* for stats */
@@ -5262,7 +5295,7 @@ cudaError_t launch_list(call &c, bool overlap) {
     params &p = c.p;
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
     const bool fast = c.cores && same_v;
-    p.slices = (int)ceil_div(p.list_heads, fast ? PASS_HEADS : PLAIN_HEADS);
+    p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
     p.splits = (int)c.g.splits;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
@@ -5603,7 +5636,7 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->list = add_part(l, listed, sizeof(int));
     l->list_weights = add_part(l, g.samples ? listed : 0, sizeof(float));
     l->list_lens = add_part(l, items, sizeof(int));
-    l->list_ranges = add_part(l, items, sizeof(int2));
+    l->list_ranges = add_part(l, items, sizeof(list_range));
     l->routed = add_part(l, saturating(items, (size_t)g.q_len), sizeof(routed_row));
     arrange_exact(g, stash, l);
 }
@@ -5621,7 +5654,7 @@ cudaError_t launch_routed(call &c) {
     p.list = (const int *)(c.workspace + c.l.list);
     p.list_weights = c.g.samples ? (const float *)(c.workspace + c.l.list_weights) : nullptr;
     p.list_lens = (const int *)(c.workspace + c.l.list_lens);
-    p.list_ranges = (const int2 *)(c.workspace + c.l.list_ranges);
+    p.list_ranges = (const list_range *)(c.workspace + c.l.list_ranges);
     p.list_pitch = c.g.list_most;
     p.list_batch = c.g.kv_heads * p.list_pitch;
     p.lens_batch = p.ranges_batch = c.g.kv_heads;
