@@ -91,6 +91,9 @@ enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
    largest share. */
 struct bucket_span { int first, count; float sum, top; };
 
+/* Where a bucket that is read begins, in the list and in the index. */
+struct list_segment { int at, first; };
+
 /* What a query row reads of a KV head's keys, for stats; the last two in millionths. */
 struct routed_row {
     int keys, far, whole, drawn, segments, has_far;
@@ -203,7 +206,7 @@ struct params {
     routed_row *routed;                             /* [batch, kv_heads] */
     /* [batch, kv_heads, buckets], where shared memory has no room for them */
     bucket_span *spans;
-    int2 *span_table;                               /* where buckets that are read begin: list, index */
+    list_segment *segments;                         /* the same of the buckets that are read */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -425,7 +428,7 @@ struct index_memory {
 enum { ROUTE_THREADS = 512, ROUTE_SPANS = 1024, ROUTE_AT_ONCE = 32 };
 struct route_memory {
     bucket_span span[ROUTE_SPANS];
-    int2 table[ROUTE_SPANS];
+    list_segment segment[ROUTE_SPANS];
     double teeth[ROUTE_THREADS], scratch[ROUTE_THREADS / 32];
     float2 head[ROUTE_THREADS / 32];
     int drawn;
@@ -4763,7 +4766,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    int2 *const table = p.spans ? p.span_table + item * buckets : s.table;
+    list_segment *const table = p.spans ? p.segments + item * buckets : s.segment;
     const int own = min(tid * each, buckets), own_end = min(own + each, buckets);
     int begin, end, position;
     key_index x;
@@ -4935,7 +4938,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     int segment = (int)(mine - (double)at * a_row);
     for (int i = own; some && !bad && i < own_end; i++)
         if (span[i].count && span[i].sum == READ) {
-            table[segment++] = make_int2(at, span[i].first);
+            table[segment++] = { at, span[i].first };
             at += span[i].count;
         }
     if (tid == 0) s.drawn = 0;
@@ -4949,9 +4952,9 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         int low = 0, high = segments;               /* the last segment that begins at i or before */
         while (high - low > 1) {
             const int middle = (low + high) / 2;
-            if (table[middle].x <= i) low = middle; else high = middle;
+            if (table[middle].at <= i) low = middle; else high = middle;
         }
-        const int key = x.key[table[low].y + i - table[low].x];
+        const int key = x.key[table[low].first + i - table[low].at];
         list[i] = key >= from && key < to ? key : wrong;
         if (weights) weights[i] = 1.0f;
     }
@@ -5084,7 +5087,7 @@ struct geometry {
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
     size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total;
-    size_t units, logits, spans, span_table, list, list_weights, list_lens, list_ranges, routed;
+    size_t units, logits, spans, segments, list, list_weights, list_lens, list_ranges, routed;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -5632,7 +5635,7 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->units = add_part(l, saturating(rows, (size_t)g.hidden), sizeof(float));
     l->logits = add_part(l, saturating(rows, (size_t)g.buckets), sizeof(float));
     l->spans = add_part(l, spans, sizeof(bucket_span));
-    l->span_table = add_part(l, spans, sizeof(int2));
+    l->segments = add_part(l, spans, sizeof(list_segment));
     l->list = add_part(l, listed, sizeof(int));
     l->list_weights = add_part(l, g.samples ? listed : 0, sizeof(float));
     l->list_lens = add_part(l, items, sizeof(int));
@@ -5650,7 +5653,7 @@ cudaError_t launch_routed(call &c) {
     const i64 items = c.g.batch * c.g.kv_heads;
     p.logits = logits;
     p.spans = c.g.buckets > ROUTE_SPANS ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
-    p.span_table = (int2 *)(c.workspace + c.l.span_table);
+    p.segments = (list_segment *)(c.workspace + c.l.segments);
     p.list = (const int *)(c.workspace + c.l.list);
     p.list_weights = c.g.samples ? (const float *)(c.workspace + c.l.list_weights) : nullptr;
     p.list_lens = (const int *)(c.workspace + c.l.list_lens);

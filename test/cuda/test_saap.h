@@ -405,7 +405,7 @@ static void saap_broken(void) {
     routed_problem x(as);
     gpu_view keys(x.keys);
     santa_options o = drawn(30, 10);
-    o.saap.local_tokens = 20;
+    o.saap.local_tokens = 100;                                   /* keys 192 to 255 are sorted, and not far */
     const int64_t ints = (int64_t)(x.bytes / 4) / (4 * 2), first = 2 * 2 * ints;     /* sequence 0 is in slot 2 */
     const int64_t at_keys = 16 + 2 * 31;
     for (int way = 0; way < 14; way++) {
@@ -417,10 +417,10 @@ static void saap_broken(void) {
         if (way == 5) own[16 + 3] = -5;
         if (way == 6) own[16 + 30] = 1 << 30;
         if (way == 7) own[16 + 3] = own[16 + 5] + 1;
-        if (way == 8) for (int64_t i = 0; i < 256; i++) own[at_keys + i] = INT32_MAX - (int32_t)i;
-        if (way == 9) for (int64_t i = 0; i < 256; i++) own[at_keys + i] = -1 - (int32_t)i;
-        if (way == 10) for (int64_t i = 0; i < 256; i++) own[at_keys + i] = 299;     /* not far */
-        if (way == 11) for (int64_t i = 140; i < 150; i++) own[at_keys + 300 + i] = -1;
+        if (way == 8) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = INT32_MAX - (int32_t)i;
+        if (way == 9) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = -1 - (int32_t)i;
+        if (way == 10) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = 299;     /* not far */
+        if (way == 11) for (int64_t i = 96; i < 100; i++) own[at_keys + 300 + i] = -1;
         CHECK(x.bytes == 4 * index.size());
         CUDA(cudaMemcpy(g.index().data(), index.data(), x.bytes, cudaMemcpyHostToDevice));
         int32_t slots[2] = {2, 1};
