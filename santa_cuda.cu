@@ -406,22 +406,31 @@ struct rows_memory {
 };
 static_assert(sizeof(rows_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
-/* k_nearest: keys, and of the centroids 32 features; both in f32. */
-enum { NEAREST_KEYS = 64, NEAREST_ROWS = 128, NEAREST_PITCH = 32 + 16 };
+/* k_nearest: centroids that are multiplied, and the next ones. The pitch of a row keeps 8 lanes
+   apart in the banks. */
+enum { NEAREST_KEYS = 256, NEAREST_ROWS = 64, NEAREST_DIM = 128 };
+struct nearest_memory {
+    enum { PITCH = NEAREST_DIM / 8 + 4 };
+    uint4 rows[2][NEAREST_ROWS * PITCH];
+};
+
+/* k_nearest_plain: keys, and of the centroids 32 features; both in f32. */
+enum { PLAIN_NEAR_KEYS = 64, PLAIN_NEAR_ROWS = 128, PLAIN_NEAR_PITCH = 32 + 16 };
 enum { ROUTE_DIM = 256 };                           /* head_dim of routers and new keys, at most */
 struct near_bucket { float product; int bucket; };
-struct nearest_memory { near_bucket best[4][NEAREST_KEYS]; };
-constexpr int nearest_bytes(int d) {
-    return (NEAREST_KEYS * ((d + 31) / 32 * 32 + 16) + NEAREST_ROWS * NEAREST_PITCH) * 4;
+struct plain_nearest_memory { near_bucket best[4][PLAIN_NEAR_KEYS]; };
+constexpr int plain_nearest_bytes(int d) {
+    return (PLAIN_NEAR_KEYS * ((d + 31) / 32 * 32 + 16) + PLAIN_NEAR_ROWS * PLAIN_NEAR_PITCH) * 4;
 }
-static_assert(nearest_bytes(ROUTE_DIM) + (int)sizeof(nearest_memory) <= LEAST_SHARED,
-              "k_nearest does not fit on every card");
+static_assert(plain_nearest_bytes(ROUTE_DIM) + (int)sizeof(plain_nearest_memory) <= LEAST_SHARED,
+              "k_nearest_plain does not fit on every card");
 
 /* k_index: keys of each bucket in each warp's part. */
-enum { INDEX_BUCKETS = 1024, NEW_FEW = 4 };         /* of a CTA, at most; new keys for k_rows */
+enum { INDEX_BUCKETS = 256, NEW_FEW = 4 };          /* of a CTA, at most; new keys for k_rows */
+enum { INDEX_WARPS = 32 };
 struct index_memory {
-    int count[8][INDEX_BUCKETS];
-    double scratch[8];
+    int count[INDEX_WARPS][INDEX_BUCKETS];
+    double scratch[INDEX_WARPS];
     int fresh[NEW_FEW];
 };
 
@@ -473,10 +482,11 @@ void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_p
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 
 void k_rows(const params) { standin_kernel(256, sizeof(rows_memory), 0); }
-void k_nearest(const params p) {
-    standin_kernel(256, sizeof(nearest_memory), (size_t)nearest_bytes(p.product.size));
+void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
+void k_nearest_plain(const params p) {
+    standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
 }
-void k_index(const params) { standin_kernel(256, sizeof(index_memory), 0); }
+void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
 void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
 
@@ -4513,18 +4523,19 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
 }
 
 /* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a NaN.
-   Grid: (64 new keys, KV head, batch). A CTA of 8 warps has the keys in shared memory, all of
-   their features, and walks the centroids, 128 of them and 32 features at a time: a warp has 32
-   keys and 32 of the centroids. In tf32, which holds all types but f32: that goes in two parts.
-   Reads: keys once, the centroids once for each 64 keys, from L2. Flops: 2 * keys * centroids *
-   d on tensor cores, thrice for f32; it should run at the speed of these.
-   Barriers: before and behind each piece of the centroids; for the warps' best. */
+   Keys and centroids of one 16-bit type, their rows 16-byte pieces, of up to 128 features.
+   Grid: (256 new keys, KV head, batch). Each of 8 warps keeps 32 keys in registers, as the mma
+   wants them, see query; the centroids come to shared memory, 64 at a time, the next ones
+   while these are multiplied.
+   Reads: keys once, the centroids once for each 256 keys, from L2. Flops: 2 * keys * centroids *
+   d on tensor cores; it should run at the speed of these.
+   Barriers: before and behind each 64 centroids. */
 __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ params p) {
-    DYNAMIC_SHARED(slots);                          /* nearest_bytes */
+    enum { PITCH = nearest_memory::PITCH };
     SHARED(s, nearest_memory);
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
-    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
+    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32;
     const new_keys n = new_keys_of(p, b);
     const int from = n.from + (int)blockIdx.x * NEAREST_KEYS, count = min(n.to - from, (int)NEAREST_KEYS);
     key_index index;
@@ -4532,8 +4543,96 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
     if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
     launch_dependents();
     if (count <= 0) return;
-    float *const keys = (float *)slots, *const rows = keys + NEAREST_KEYS * pitch;
-    for (int i = tid; i < NEAREST_KEYS * pieces * 4; i += 256) {
+    const char *const rows = x.rows + (i64)kv * x.count * x.size * 2;
+    const auto send = [&](int row0) {
+        uint4 *const to = s.rows[row0 / NEAREST_ROWS & 1];
+        for (int i = tid; i < NEAREST_ROWS * 16; i += 256) {
+            const int row = row0 + i / 16, f = i % 16 * 8;
+            const bool have = row < x.count && f < x.size;
+            copy16_or_zero(to + i / 16 * PITCH + i % 16, have ? rows + ((i64)row * x.size + f) * 2 : rows, have);
+        }
+        copy_commit();
+    };
+    send(0);
+    uint4 key[2][2][4];                             /* rows r + 16 i + 8 e */
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int at = min(32 * warp + 16 * i + 8 * e + r, count - 1);
+            const char *row = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
+                            + (n.skip + from - n.from + at) * x.x_stride[2];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                key[i][e][k] = 32 * k + 8 * c < x.size ? *(const uint4 *)(row + 64 * k + 16 * c)
+                                                       : make_uint4(0, 0, 0, 0);
+        }
+    near_bucket best[4];                            /* of keys r + 8 i */
+#pragma unroll
+    for (int i = 0; i < 4; i++) best[i] = { -INFINITY, 0 };
+#pragma unroll 1
+    for (int row0 = 0; row0 < x.count; row0 += NEAREST_ROWS) {
+        __syncthreads();                            /* the other half has been used */
+        send(row0 + NEAREST_ROWS);
+        copy_wait<1>();
+        __syncthreads();
+        const uint4 *const at = s.rows[row0 / NEAREST_ROWS & 1] + r * PITCH + c;
+        const auto multiply = [&](auto type) {
+#pragma unroll 2
+            for (int j = 0; j < NEAREST_ROWS / 8; j++) {
+                float acc[2][4] = {};
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    if (k >= pieces) break;
+                    const uint4 w = at[8 * j * PITCH + 4 * k];
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const uint4 u = key[i][0][k], v = key[i][1][k];
+                        mma(acc[i], u.x, v.x, u.y, v.y, w.x, w.y, type);
+                        mma(acc[i], u.z, v.z, u.w, v.w, w.z, w.w, type);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++) {       /* a lane's buckets come in ascending order */
+                    const int row = row0 + 8 * j + 2 * c + (i & 1);
+                    near_bucket &y = best[i / 2];
+                    if (row < x.count && acc[i / 4][i % 4] > y.product) y = { acc[i / 4][i % 4], row };
+                }
+            }
+        };
+        if (x.row_type == SANTA_F16) multiply(__half()); else multiply(__nv_bfloat16());
+    }
+    copy_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        keep_nearest_of(best[i], 4);
+        const int at = 32 * warp + 8 * i + r;
+        if (c == 0 && at < count) index.bucket[from + at] = (unsigned short)best[i].bucket;
+    }
+}
+
+/* The same for any keys and centroids.
+   Grid: (64 new keys, KV head, batch). A CTA of 8 warps has the keys in shared memory, all of
+   their features, and walks the centroids, 128 of them and 32 features at a time: a warp has 32
+   keys and 32 of the centroids. In tf32, which holds all types but f32: that goes in two parts.
+   Reads: keys once, the centroids once for each 64 keys, from L2. Flops: 2 * keys * centroids *
+   d on tensor cores, thrice for f32. Nothing here is tuned.
+   Barriers: before and behind each piece of the centroids; for the warps' best. */
+__global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);                          /* plain_nearest_bytes */
+    SHARED(s, plain_nearest_memory);
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
+    const new_keys n = new_keys_of(p, b);
+    const int from = n.from + (int)blockIdx.x * PLAIN_NEAR_KEYS, count = min(n.to - from, (int)PLAIN_NEAR_KEYS);
+    key_index index;
+    if (!find_index(p, b, kv, index)) return;
+    if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
+    launch_dependents();
+    if (count <= 0) return;
+    float *const keys = (float *)slots, *const rows = keys + PLAIN_NEAR_KEYS * pitch;
+    for (int i = tid; i < PLAIN_NEAR_KEYS * pieces * 4; i += 256) {
         const int key = i / (pieces * 4), f = i % (pieces * 4) * 8;
         const char *at = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
                        + (n.skip + from - n.from + min(key, count - 1)) * x.x_stride[2]
@@ -4549,7 +4648,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
 #pragma unroll
     for (int i = 0; i < 4; i++) best[i] = { -INFINITY, 0 };
 #pragma unroll 1
-    for (int row0 = 0; row0 < x.count; row0 += NEAREST_ROWS) {
+    for (int row0 = 0; row0 < x.count; row0 += PLAIN_NEAR_ROWS) {
         float acc[2][4][4];
 #pragma unroll
         for (int i = 0; i < 32; i++) acc[i / 16][i / 4 % 4][i % 4] = 0.0f;
@@ -4568,7 +4667,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
             __syncthreads();                        /* the piece before has been used */
 #pragma unroll
             for (int k = 0; k < 4; k++)
-                *(float4 *)(rows + tid / 2 * NEAREST_PITCH + 16 * (tid & 1) + 4 * k)
+                *(float4 *)(rows + tid / 2 * PLAIN_NEAR_PITCH + 16 * (tid & 1) + 4 * k)
                     = make_float4(y[k / 2][k % 2 * 4], y[k / 2][k % 2 * 4 + 1], y[k / 2][k % 2 * 4 + 2],
                                   y[k / 2][k % 2 * 4 + 3]);
             __syncthreads();
@@ -4579,7 +4678,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         k[i] = *(const float4 *)(keys + (my_keys + r + 8 * i) * pitch + 32 * piece + f + 4 * c);
-                        w[i] = *(const float4 *)(rows + (my_rows + r + 8 * i) * NEAREST_PITCH + f + 4 * c);
+                        w[i] = *(const float4 *)(rows + (my_rows + r + 8 * i) * PLAIN_NEAR_PITCH + f + 4 * c);
                     }
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
@@ -4627,11 +4726,12 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
 /* What the new keys change in the index: the header; where another 64 are whole, the keys by
    bucket, anew: a counting sort that needs no memory of its own.
    Grid: (ranges of buckets, KV head, batch). A CTA reads the buckets of all keys twice: how many
-   of each of its own there are, and of those before; then where each key goes. A warp has a part
-   of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a key. 30 us for
-   128k keys; else it leaves at once.
+   of each of its own there are, and of those before; then where each key goes. Each of 32 warps
+   has a part of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a key.
+   Where nothing is to be sorted it leaves at once.
    Barriers: for the nearest of few new keys; before and behind the scan of the counts. */
-__global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constant__ params p) {
+    enum { WARPS = INDEX_WARPS };
     SHARED(s, index_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.y, b = blockIdx.z;
     const int each = (p.buckets + (int)gridDim.x - 1) / (int)gridDim.x, first = blockIdx.x * each,
@@ -4667,9 +4767,9 @@ __global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p)
         x.header[I_SORTED] = sorted;
     }
     if (step != INDEX_SORT || first >= last) return;
-    for (int i = tid; i < 8 * each; i += 256) s.count[i / each][i % each] = 0;
+    for (int i = tid; i < WARPS * each; i += 32 * WARPS) s.count[i / each][i % each] = 0;
     __syncthreads();
-    const int part = (sorted / BLOCK + 7) / 8 * BLOCK, begin = min(warp * part, sorted),
+    const int part = (sorted / BLOCK + WARPS - 1) / WARPS * BLOCK, begin = min(warp * part, sorted),
               end = min(begin + part, sorted);
     const unsigned *const words = (const unsigned *)x.bucket;
     /* the two buckets of keys j and j + 1 */
@@ -4696,31 +4796,34 @@ __global__ void __launch_bounds__(256) k_index(const __grid_constant__ params p)
         }
     }
     double before;
-    cta_scan<8>((double)below, s.scratch, &before);  /* its barriers also order the counts */
-    for (int i0 = 0; i0 < each; i0 += 256) {
-        const int i = i0 + tid;
+    cta_scan<WARPS>((double)below, s.scratch, &before);  /* its barriers also order the counts */
+    {                                               /* a thread for each bucket */
         int own = 0;
-        if (i < last - first) for (int w = 0; w < 8; w++) own += s.count[w][i];
+        if (tid < last - first) for (int w = 0; w < WARPS; w++) own += s.count[w][tid];
         double total;
-        const double upto = cta_scan<8>((double)own, s.scratch, &total);
-        if (i < last - first) {
-            int at = (int)(before + upto) - own;
-            x.offset[first + i] = at;
-            for (int w = 0; w < 8; w++) {
-                const int n = s.count[w][i];
-                s.count[w][i] = at;
+        int at = (int)(before + cta_scan<WARPS>((double)own, s.scratch, &total)) - own;
+        before += total;
+        if (tid < last - first) {
+            x.offset[first + tid] = at;
+            for (int w = 0; w < WARPS; w++) {
+                const int n = s.count[w][tid];
+                s.count[w][tid] = at;
                 at += n;
             }
         }
-        before += total;
     }
     if (last == p.buckets && tid == 0) x.offset[last] = (int)before;
     __syncthreads();
+    unsigned next[4];
+    const auto load = [&](int j0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) next[i] = words[min(j0 + 64 * i + 2 * lane, end - 2) / 2];
+    };
+    if (begin < end) load(begin);
 #pragma unroll 1
     for (int j0 = begin; j0 < end; j0 += 64 * 4) {
-        unsigned word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) word[i] = words[min(j0 + 64 * i + 2 * lane, end - 2) / 2];
+        const unsigned word[4] = { next[0], next[1], next[2], next[3] };
+        load(j0 + 64 * 4);
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {               /* 32 keys at a time, one to a lane */
             const int j = j0 + 32 * i + lane;
@@ -6036,18 +6139,21 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
         p.new_tiles = (int)rows_tiles(x);
         e = launch_rows(c, false);
     } else {
-        const int bytes = nearest_bytes((int)d);
-        const i64 most = p.new_count < capacity ? p.new_count : capacity;
-        e = cudaFuncSetAttribute(k_nearest, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-        if (e == cudaSuccess)
-            e = launch<k_nearest>(c, grid_of({ most > NEAREST_KEYS ? ceil_div(most, NEAREST_KEYS) : 1,
-                                               kv_heads, batch }), 256, (size_t)bytes, false);
+        const bool cores = x.vector_x && x.vector_rows && x.x_type == x.row_type && x.row_bytes == 2
+                        && d <= NEAREST_DIM;
+        const i64 most = p.new_count < capacity ? p.new_count : capacity,
+                  each = cores ? NEAREST_KEYS : PLAIN_NEAR_KEYS;
+        const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
+        const int bytes = plain_nearest_bytes((int)d);
+        e = cores ? launch<k_nearest>(c, grid, 256, 0, false)
+                  : cudaFuncSetAttribute(k_nearest_plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (!cores && e == cudaSuccess) e = launch<k_nearest_plain>(c, grid, 256, (size_t)bytes, false);
     }
     const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);
     i64 ctas = ranges < 4 ? 4 : ranges > 32 ? 32 : ranges;
     if (ctas > r->num_buckets) ctas = r->num_buckets;
     if (ctas < least) ctas = least;
-    return cuda_status(e == cudaSuccess ? launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 256, 0, true)
+    return cuda_status(e == cudaSuccess ? launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 32 * INDEX_WARPS, 0, true)
                                         : e);
 }
 
