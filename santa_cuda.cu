@@ -3997,7 +3997,8 @@ k_list(const __grid_constant__ params p) {
                 const int byte = 64 * k + 16 * c;
                 const bool some = have && byte < k_bytes;
                 if (64 * k < k_bytes)
-                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane, some ? p.k + at_k + byte : p.k, some);
+                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane,
+                                   some ? p.k + at_k + byte : p.k, some);
             }
 #pragma unroll
             for (int k = 0; k < PIECES; k++) {
@@ -4087,14 +4088,15 @@ k_list(const __grid_constant__ params p) {
                 hi[h] = transpose(pack_pair<T>(a, d));
                 lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
             }
-            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot)
-                                + (unsigned)(16 * LANES * ((lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4)));
+            const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
+            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot + LANES * v_row);
 #pragma unroll
             for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                 if (16 * i >= p.dv) break;
                 unsigned w[4];
                 if constexpr (eight_bits<K>) {
-                    /* a piece of 16 bytes is 16 columns: 2 r and 2 r + 1 of keys 2 c and 2 c + 1 in a word */
+                    /* a piece of 16 bytes is 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
+                       and 2 c + 1 */
                     load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
 #pragma unroll
                     for (int k = 0; k < 2; k++) {
@@ -4137,7 +4139,7 @@ k_list(const __grid_constant__ params p) {
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + (k >> 1) : r + 8 * (k >> 1))]
+            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2))]
                 = acc[i][k];
     write_split<WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0);
 }
@@ -5801,7 +5803,8 @@ cudaError_t count_proxy_rows(const call &c) {
 
 const pipeline pipelines[] = {
     { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
-    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed, count_listed },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed,
+      count_listed },
     { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT, false,
       measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
     { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,
@@ -5868,6 +5871,7 @@ santa_status check(const santa_problem *problem) {
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
+    if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;

@@ -102,7 +102,8 @@ static inline void lists_poison(ref_problem *p) {
             for (int64_t i = 0; i < s->q_len; i++) {
                 int64_t at, key;
                 ref_scores(p, b, i, kv * (s->heads / s->kv_heads), scores);
-                for (at = 0; lists_next(&p->a, scores, lists_number(&p->a, b, i, kv), &at, &key, &weight); at++)
+                for (at = 0; lists_next(&p->a, scores, lists_number(&p->a, b, i, kv), &at, &key, &weight);
+                     at++)
                     used[key] = 1;
             }
             for (int64_t j = 0; j < ref_len(p, b); j++) {

@@ -217,7 +217,7 @@ static void version_and_structs(void) {
 #define STRUCT(type) {#type, sizeof(type)}
         STRUCT(santa_tensor), STRUCT(santa_buckets), STRUCT(santa_attention), STRUCT(santa_audit),
         STRUCT(santa_vattention_options), STRUCT(santa_proxy_options), STRUCT(santa_saap_options),
-        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options),
+        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options), STRUCT(santa_ranks_options),
         STRUCT(santa_options), STRUCT(santa_stats), STRUCT(santa_problem), STRUCT(santa_backend),
         STRUCT(santa_stream_id), STRUCT(santa_draws), STRUCT(santa_budget)
 #undef STRUCT
@@ -540,13 +540,38 @@ static void score_extras(void) {
     BAD(ERR_OVERFLOW, LISTS; a.key_list_stride = INT64_MAX);
     BAD(ERR_KEY_LIST_METHOD, LISTS; o.method = SANTA_IID);
     BAD(ERR_KEY_LIST_METHOD, LISTS; o.scores = SANTA_SCORES_BERNOULLI_IID);
-    BAD(ERR_KEY_LIST, LISTS; keys[5] = (int32_t)lens[0]);
+    BAD(ERR_KEY_LIST, LISTS; counts[1] = 3; keys[5] = (int32_t)lens[0]);
     BAD(ERR_KEY_LIST, LISTS; keys[5] = 1; counts[1] = 4);
     BAD(ERR_KEY_LIST, LISTS; counts[1] = -1);
     BAD(ERR_KEY_WEIGHT, LISTS; counts[1] = 3; counted[5] = -0.5f);
     BAD(ERR_KEY_WEIGHT, LISTS; counted[5] = test_nan());
     BAD(ERR_KEY_WEIGHT, LISTS; counted[5] = 1.0f; a.key_list = NULL);
 #undef LISTS
+}
+
+static int no_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    (void)user; (void)mine; (void)bytes; (void)all; (void)stream;
+    return 1;
+}
+
+static void ranks(void) {
+    BAD(ERR_RANKS, o.ranks.count = -1);
+    BAD(ERR_RANKS, o.ranks.count = 65537; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS, o.ranks.count = 2);
+    BAD(ERR_RANKS, o.ranks.rank = 1);
+    BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = -1; o.ranks.all_gather = no_exchange);
+    GOOD(o.ranks.count = 1; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_PPS; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
+        o.ranks.all_gather = no_exchange);
+    reset();
+    o.method = SANTA_DENSE;
+    a.std_error = NULL;
+    o.ranks.count = 2;
+    o.ranks.all_gather = no_exchange;
+    static unsigned char workspace[SCRATCH];        /* it is written: the call had begun */
+    EXPECT(ERR_RANKS_EXCHANGE, santa_decode(&a, &o, workspace, SCRATCH, &got.stats));
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that
@@ -1489,7 +1514,7 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
+        threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
         steps, budgets, measures
     };
     if (!produced[SANTA_OK])
@@ -1515,6 +1540,7 @@ const test_case suite_errors[] = {
     {"score extras", score_extras},
     {"method options", method_options},
     {"names and traits of methods, problems", methods_and_problems},
+    {"ranks", ranks},
     {"threads and items", threads_and_items},
     {"vattention options", vattention_options},
     {"sample-attention options", sparse_options},

@@ -46,7 +46,8 @@ static void lists_match_float64(void) {
         p.a.std_error = NULL;
         o.isa = test_isa_from((int)(n % SANTA_ISA_COUNT) + 1);
         if (o.isa == SANTA_ISA_COUNT) o.isa = SANTA_ISA_AUTO;
-        key_lists x = lists_build(&p, 1 + test_below(&r, 200), (int)test_below(&r, 2), (int)test_below(&r, 2), &r);
+        const int64_t most = 1 + test_below(&r, 200);
+        key_lists x = lists_build(&p, most, (int)test_below(&r, 2), (int)test_below(&r, 2), &r);
         if (n % 7 == 0) p.a.key_list_lens = NULL;
         for (int64_t i = 0; n % 7 == 0 && i < x.count * x.stride; i++)
             if (x.keys[i] == INT32_MAX) x.keys[i] = -1;
@@ -132,6 +133,11 @@ static void threads_change_no_bit(void) {
     ref_free(&p);
 }
 
+static int no_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    (void)user; (void)mine; (void)bytes; (void)all; (void)stream;
+    return 1;
+}
+
 static void bad_lists_are_refused(void) {
     ref_spec s = ref_spec_make(4, 2, 40, 16);
     ref_problem p;
@@ -141,7 +147,7 @@ static void bad_lists_are_refused(void) {
     ref_build(&p, &s);
     p.a.std_error = NULL;
     santa_options o = ref_options(SANTA_DENSE, 0, 0);
-    for (int i = 0; i < 16; i++) weights[0][i] = 1.0f;
+    for (int i = 0; i < 16; i++) weights[i / 8][i % 8] = 1.0f;
     p.a.key_list = keys[0];
     p.a.key_list_lens = lens;
     p.a.key_weights = weights[0];
@@ -166,6 +172,8 @@ static void bad_lists_are_refused(void) {
     REFUSED(o.method = SANTA_SYS, o.method = SANTA_DENSE, KEY_LIST_METHOD);
     REFUSED(o.scores = SANTA_SCORES_BERNOULLI_IID, o.scores = SANTA_SCORES_EXACT, KEY_LIST_METHOD);
     REFUSED(p.a.key_list = NULL, p.a.key_list = keys[0], KEY_WEIGHT);
+    o.ranks.all_gather = no_gather;
+    REFUSED(o.ranks.count = 2, o.ranks.count = 0, RANKS_METHOD);
     CHECK_STATUS(santa_scores(&p.a, &o, 0, 0, 0, scores, 40, work, bytes), SANTA_ERR_KEY_LIST_METHOD);
     /* a gap's weight does not matter */
     weights[1][0] = test_nan();

@@ -923,6 +923,8 @@ static problem random_problem(test_rng *r) {
     return x;
 }
 
+static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
+
 /* One field gets a value that it should hardly have. */
 static void mutate(problem *x, test_rng *r) {
     santa_attention *a = &x->a;
@@ -955,6 +957,7 @@ static void mutate(problem *x, test_rng *r) {
         case 9:
             if (one_in(r, 2)) a->causal = enumerator;
             else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
+            else if (one_in(r, 2)) { o->ranks.count = 2; o->ranks.all_gather = no_exchange; }
             else a->std_error = (float *)address(R_LSE);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;
