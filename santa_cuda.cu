@@ -91,8 +91,10 @@ enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
    largest share. */
 struct bucket_span { int first, count; float sum, top; };
 
-/* Where a bucket that is read begins, in the list and in the index. */
-struct list_segment { int at, first; };
+/* A bucket that is read whole: where its keys begin, among all such keys and in the index. Of a
+   list: how many, and their keys. */
+struct list_piece { int at, first; };
+struct list_pieces { int count, keys; };
 
 /* What a query row reads of a KV head's keys, for stats; the last two in millionths. */
 struct routed_row {
@@ -204,9 +206,12 @@ struct params {
     int new_tiles;                                  /* CTAs of k_rows whose nearest k_index compares, or 0 */
     const float *logits;                            /* [batch, heads, buckets] */
     routed_row *routed;                             /* [batch, kv_heads] */
-    /* [batch, kv_heads, buckets], where shared memory has no room for them */
-    bucket_span *spans;
-    list_segment *segments;                         /* the same of the buckets that are read */
+    bucket_span *spans;             /* [batch, kv_heads, buckets], where shared memory has no room */
+    float2 *parts;                                  /* [batch, heads, logit_tiles]: max, sum of exp */
+    int logit_tiles;
+    /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
+    const list_pieces *pieces;
+    const list_piece *piece_table;
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -392,19 +397,18 @@ template <typename K, int ROW> struct list_memory {
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
-/* k_rows: 8 vectors, up to 1024 features of each; at the end the warps' sums. The pitch keeps 8
-   lanes apart in the banks. */
+/* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
+   pitch keeps 8 lanes apart in the banks. */
 enum { ROWS_VECTORS = 32 };                         /* of a CTA */
-struct rows_memory {
-    union {
-        alignas(16) float x[8][1024 + 4];
-        struct {
-            float sums[8][ROWS_VECTORS][16];
-            float products[ROWS_VECTORS][128];
-        };
-    };
+struct rows_sums {
+    float warps[8][ROWS_VECTORS][16];
+    float products[ROWS_VECTORS][128];
 };
-static_assert(sizeof(rows_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+constexpr int rows_bytes(int splits) {
+    const int vectors = 2 * 8 * (128 * splits + 4) * 4;
+    return vectors > (int)sizeof(rows_sums) ? vectors : (int)sizeof(rows_sums);
+}
+static_assert(rows_bytes(8) <= LEAST_SHARED, "k_rows does not fit on every card");
 
 /* k_nearest: centroids that are multiplied, and the next ones. The pitch of a row keeps 8 lanes
    apart in the banks. */
@@ -434,12 +438,13 @@ struct index_memory {
     int fresh[NEW_FEW];
 };
 
-enum { ROUTE_THREADS = 512, ROUTE_SPANS = 1024, ROUTE_AT_ONCE = 32 };
+enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4 };
 struct route_memory {
     bucket_span span[ROUTE_SPANS];
-    list_segment segment[ROUTE_SPANS];
-    double teeth[ROUTE_THREADS], scratch[ROUTE_THREADS / 32];
-    float2 head[ROUTE_THREADS / 32];
+    double teeth[ROUTE_THREADS], scratch[2][32];
+    u64 rows[32];
+    int bins[4][256];
+    float2 head[ROUTE_HEADS];
     int drawn;
 };
 
@@ -481,7 +486,7 @@ template <typename K, int ROW> void k_list(const params) {
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 
-void k_rows(const params) { standin_kernel(256, sizeof(rows_memory), 0); }
+void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
 void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
 void k_nearest_plain(const params p) {
     standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
@@ -804,6 +809,25 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
             f[2 * i] = y.x; f[2 * i + 1] = y.y;
         }
     }
+}
+
+/* The index of a slot and KV head, as santa__index of santa.h has it. Behind its words of the
+   header k_index is told what to do. */
+enum { INDEX_MAGIC = 0x53414150 };
+enum { I_MAGIC, I_BUCKETS, I_CAPACITY, I_HELD, I_SORTED, I_STEP, I_FROM, I_TO };
+enum index_step { INDEX_AS_IT_IS, INDEX_HOLD, INDEX_SORT, INDEX_BAD };
+struct key_index { int *header, *offset, *next, *key; unsigned short *bucket; };
+
+/* False: there is no such slot. */
+__device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_index &x) {
+    const int slot = p.slots ? p.slots[b] : b;
+    if ((unsigned)slot >= (unsigned)p.num_slots) return false;
+    x.header = p.index + ((i64)slot * p.kv_heads + kv) * p.index_ints;
+    x.offset = x.header + 16;
+    x.next = x.offset + p.buckets + 1;
+    x.key = x.next + p.buckets + 1;
+    x.bucket = (unsigned short *)(x.key + p.capacity);
+    return true;
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
@@ -2280,12 +2304,13 @@ __device__ __forceinline__ int list_split(int keys) {
     return max((least + 63) / 64 * 64, (int)LIST_KEYS);
 }
 
-/* The keys of one list, see >>list-kernel: i < count, then those of the ranges. */
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
 struct listed {
     const int *keys;
     const float *weights;
-    int count, front, back, all;
+    int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
     int begin, end, position, len;
+    int piece_count, from, to;                      /* keys that a piece may have */
 };
 __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
     listed x;
@@ -2300,8 +2325,13 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
         const list_range range = p.list_ranges[p.ranges_batch * b + item];
         x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
         x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
+        x.from = range.to;
+        x.to = range.from;
     }
-    x.all = x.count + x.front + x.back;
+    const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * b + item] : list_pieces{ 0, 0 };
+    x.pieces = pieces.keys;
+    x.piece_count = pieces.count;
+    x.all = x.count + x.front + x.back + x.pieces;
     return x;
 }
 
@@ -3904,7 +3934,8 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
    Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
    key that is there twice counts twice. Rows of keys that are skipped are not read.
    p.list_ranges adds for each list the first and the last keys of those that the row sees, with
-   weight 1: they need no entries. A key in both is there once.
+   weight 1: they need no entries. A key in both is there once. p.pieces adds keys that lie together
+   in the index of keys by bucket, see >>route-kernel; each is between those of the ranges, or NaN.
    Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
    behind the wait for it. What lies past list_lens may be anything. */
 
@@ -3922,11 +3953,53 @@ __device__ __forceinline__ raw_entry load_entry(const params &p, const int *keys
     return { keys[i], weights ? weights[i] : 1.0f };
 }
 
+/* The pieces of a list, a lane each; what a few of them are can be asked for before x is known. */
+struct piece_window { const list_piece *all; const int *keys; list_piece own; };
+__device__ __forceinline__ piece_window load_pieces(const params &p, int b, int item, int kv) {
+    piece_window w = { nullptr, nullptr, { 0, 0 } };
+    key_index index;
+    if (!p.pieces || !find_index(p, b, kv, index)) return w;
+    w.all = p.piece_table + (p.ranges_batch * b + item) * p.buckets;
+    w.keys = index.key;
+    w.own = w.all[min((int)(threadIdx.x & 31), p.buckets - 1)];
+    return w;
+}
+
+/* As load_entry, for what lies in pieces; all lanes of a warp, whose i are less than 32 apart, the
+   first one's the least. */
+__device__ __forceinline__ raw_entry find_in_pieces(const listed &x, const piece_window &w, int i,
+                                                    raw_entry y) {
+    const int lane = threadIdx.x & 31, place = i - (x.all - x.pieces);
+    const bool here = place >= 0 && place < x.pieces;
+    if (!__any_sync(FULL, here)) return y;
+    list_piece own = w.own;
+    if (x.piece_count > 32) {                       /* 32 from the one with the first lane's key on */
+        const int first = max(__shfl_sync(FULL, place, 0), 0);
+        int start = 0, count = x.piece_count;
+        while (count > 1) {
+            const int step = (count + 31) / 32, at = start + lane * step;
+            const unsigned below = __ballot_sync(FULL, at < start + count && w.all[at].at <= first);
+            const int end = start + count;
+            start += (__popc(below) - 1) * step;
+            count = min(step, end - start);
+        }
+        own = start + lane < x.piece_count ? w.all[start + lane] : list_piece{ INT32_MAX, 0 };
+    } else if (lane >= x.piece_count) own.at = INT32_MAX;
+    int k = 0;
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        if (__shfl_sync(FULL, own.at, k + step) <= place) k += step;
+    const int at = __shfl_sync(FULL, own.at, k), first = __shfl_sync(FULL, own.first, k);
+    if (!here) return y;
+    const int key = w.keys[first + place - at];
+    return { key >= x.from && key < x.to ? key : INT32_MAX, 1.0f };
+}
+
 __device__ __forceinline__ listed_key find_listed(const params &p, const listed &x, int b, int kv, int i,
                                                   raw_entry y) {
     listed_key out = { -1, NO_ROW, NO_ROW, MASKED };
     if (i >= x.all) return out;
-    if (i >= x.count) {
+    if (i >= x.count && i < x.all - x.pieces) {
         i -= x.count;
         y.key = i < x.front ? x.begin + i : x.end - x.back + i - x.front;
         y.weight = 1.0f;
@@ -3974,6 +4047,7 @@ k_list(const __grid_constant__ params p) {
     const int head = item * p.list_heads + slice * PASS_HEADS,
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
     wait_for_previous();
+    const piece_window window = load_pieces(p, b, item, kv);
     const listed x = listed_keys(p, b, item);
     /* short lists have this split: ask for the entries before their number is there */
     const int guess = (int)blockIdx.x * LIST_KEYS + 32 * warp + lane;
@@ -3981,6 +4055,7 @@ k_list(const __grid_constant__ params p) {
     const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
     if (from >= to) return;
     if (split != LIST_KEYS) next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
+    next = find_in_pieces(x, window, from + 32 * warp + lane, next);
     uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
 
@@ -4034,7 +4109,7 @@ k_list(const __grid_constant__ params p) {
         const bool more = base + 32 * WARPS < to;
         listed_key coming = own;
         at += 32 * WARPS;
-        if (more) next = load_entry(p, x.keys, x.weights, at);
+        if (more) next = find_in_pieces(x, window, at, load_entry(p, x.keys, x.weights, at));
 #pragma unroll 1
         for (int step = 0; step < 2; step++) {
             const uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
@@ -4158,6 +4233,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
               kv = head / p.group;
     wait_for_previous();
+    const piece_window window = load_pieces(p, b, item, kv);
     const listed x = listed_keys(p, b, item);
     const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
     if (from >= to) return;
@@ -4173,7 +4249,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
         const int at = base + lane % KEYS;
         const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
-                                           load_entry(p, x.keys, x.weights, at));
+                                           find_in_pieces(x, window, at,
+                                                          load_entry(p, x.keys, x.weights, at)));
         i64 at_k[KEYS], at_v[KEYS];
         float s[KEYS][GS];
 #pragma unroll
@@ -4276,25 +4353,6 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
 
 /* ------------------------------------------------------------------------ >>buckets-kernel */
 
-/* The index of a slot and KV head, as santa__index of santa.h has it. Behind its words of the
-   header k_index is told what to do. */
-enum { INDEX_MAGIC = 0x53414150 };
-enum { I_MAGIC, I_BUCKETS, I_CAPACITY, I_HELD, I_SORTED, I_STEP, I_FROM, I_TO };
-enum index_step { INDEX_AS_IT_IS, INDEX_HOLD, INDEX_SORT, INDEX_BAD };
-struct key_index { int *header, *offset, *next, *key; unsigned short *bucket; };
-
-/* False: there is no such slot. */
-__device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_index &x) {
-    const int slot = p.slots ? p.slots[b] : b;
-    if ((unsigned)slot >= (unsigned)p.num_slots) return false;
-    x.header = p.index + ((i64)slot * p.kv_heads + kv) * p.index_ints;
-    x.offset = x.header + 16;
-    x.next = x.offset + p.buckets + 1;
-    x.key = x.next + p.buckets + 1;
-    x.bucket = (unsigned short *)(x.key + p.capacity);
-    return true;
-}
-
 /* Whether an index was begun for these sizes, but for its offsets. */
 __device__ __forceinline__ bool has_header(const params &p, const key_index &x) {
     const int magic = x.header[I_MAGIC], buckets = x.header[I_BUCKETS], capacity = x.header[I_CAPACITY],
@@ -4393,20 +4451,23 @@ __device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
    the centroid nearest to a new key, see row_step.
    Grid: (tiles, KV heads, 32s of the batch's vectors). product.splits of a CTA's 8 warps share
    the features of 16 rows: each has every splits'th 32 features, all of a round on their way
-   before it waits for the vectors. These lie in shared memory, 8 at a time.
+   before it waits for the vectors. These lie in shared memory, 8 at a time, the next ones on
+   their way.
    Reads: rows once, vectors once for each tile. Flops: 4 * rows * 8 * size, tensor cores; it
    should run at the speed of reading the rows, or be over in three trips to memory.
    Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
 __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) {
     enum { SLICES = ROWS_VECTORS / 8 };
-    SHARED(s, rows_memory);
+    DYNAMIC_SHARED(slots);                          /* rows_bytes */
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
-    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128;
+    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128, pitch = chunk + 4,
+              in_tile = 16 * tiles;
     const int v0 = blockIdx.z * ROWS_VECTORS,
               here = min(p.batch * x.vectors - v0, (int)ROWS_VECTORS), slices = (here + 7) / 8;
-    const bool split_rows = x.row_type == SANTA_F32;
+    const bool split_rows = x.row_type == SANTA_F32,
+               copies = x.x_type == SANTA_F32 && x.vector_x && x.scale == 1.0f;
     const char *rows[2];
 #pragma unroll
     for (int e = 0; e < 2; e++)
@@ -4416,6 +4477,51 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
 #pragma unroll
     for (int i = 0; i < SLICES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
     launch_dependents();
+    const auto vector_at = [&](int i) {
+        const int of = min(v0 + i, p.batch * x.vectors - 1);
+        return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1] + of % x.vectors * x.x_stride[2];
+    };
+    if (!copies)                                    /* the first vectors come beside the rows */
+        for (int i = tid; i < 8 * 16 && i % 16 * 64 < x.size; i += 256)
+            prefetch(vector_at(i / 16) + i % 16 * 64 * x.x_stride[3]);
+    const float *const bias = x.bias ? x.bias + (i64)kv * x.count : nullptr;
+    const float early_bias = bias ? bias[min(first + tid % in_tile, x.count - 1)] : 0.0f;
+    /* features base and up of 8 vectors to one half of the shared memory */
+    const auto stage = [&](int base, int slice, int half) {
+        float *const to = (float *)slots + half * 8 * pitch;
+        const int most = min(chunk, (x.size - base + 31) / 32 * 32);
+        if (copies) {
+            for (int i = tid; i < 2 * most; i += 256) {
+                const int v = i / (most / 4), f = i % (most / 4) * 4;
+                const bool have = base + f < x.size;
+                copy16_or_zero((uint4 *)(to + v * pitch + f),
+                               have ? vector_at(8 * slice + v) + (base + f) * 4 : x.x, have);
+            }
+            return;
+        }
+        for (int i = tid; i < most; i += 512) {     /* twice 8 features of a thread at a time */
+            const char *at[2];
+            int v[2], f[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int j = min(i + 256 * u, most - 1);
+                v[u] = j / (most / 8);
+                f[u] = base + j % (most / 8) * 8;
+                at[u] = vector_at(8 * slice + v[u]) + min(f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
+            }
+            float y[2][8];
+            load_eights<2>(x.x_type, x.vector_x, at, x.x_stride[3], x.size, f, y);
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                float *const row = to + v[u] * pitch + f[u] - base;
+#pragma unroll
+                for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
+                *(float4 *)row = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+                *(float4 *)(row + 4) = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
+            }
+        }
+    };
+    int half = 0;
 #pragma unroll 1
     for (int base = 0; base < x.size; base += chunk) {
         float a[4][2][8];
@@ -4429,55 +4535,25 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
             }
             load_eights<8>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, &a[0][0]);
         }
-        if (base == 0) wait_for_previous();
+        if (base == 0) {
+            wait_for_previous();
+            stage(0, 0, 0);
+            copy_commit();
+        }
 #pragma unroll
         for (int slice = 0; slice < SLICES; slice++) {
             if (slice >= slices) break;
-            __syncthreads();                        /* the last 8 vectors have been used */
-            const int most = min(chunk, (x.size - base + 31) / 32 * 32);
-            const auto vector_at = [&](int i) {
-                const int of = min(v0 + 8 * slice + i, p.batch * x.vectors - 1);
-                return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1]
-                     + of % x.vectors * x.x_stride[2];
-            };
-            if (x.x_type == SANTA_F32 && x.vector_x && x.scale == 1.0f) {
-                for (int i = tid; i < 2 * most; i += 256) {
-                    const int v = i / (most / 4), f = i % (most / 4) * 4;
-                    const bool have = base + f < x.size;
-                    copy16_or_zero((uint4 *)&s.x[v][f], have ? vector_at(v) + (base + f) * 4 : x.x, have);
-                }
-                copy_commit();
-                copy_wait<0>();
-            } else {
-                for (int i = tid; i < most; i += 512) {      /* twice 8 features of a thread at a time */
-                    const char *at[2];
-                    int v[2], f[2];
-#pragma unroll
-                    for (int u = 0; u < 2; u++) {
-                        const int j = min(i + 256 * u, most - 1);
-                        v[u] = j / (most / 8);
-                        f[u] = base + j % (most / 8) * 8;
-                        at[u] = vector_at(v[u]) + min(f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
-                    }
-                    float y[2][8];
-                    load_eights<2>(x.x_type, x.vector_x, at, x.x_stride[3], x.size, f, y);
-#pragma unroll
-                    for (int u = 0; u < 2; u++) {
-                        float *const to = &s.x[v[u]][f[u] - base];
-#pragma unroll
-                        for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
-                        *(float4 *)to = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
-                        *(float4 *)(to + 4) = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
-                    }
-                }
-            }
+            const bool more = slice + 1 < slices;
+            if (more || base + chunk < x.size) stage(more ? base : base + chunk, more ? slice + 1 : 0, half ^ 1);
+            copy_commit();
+            copy_wait<1>();
             __syncthreads();
+            const float *const own = (const float *)slots + (half * 8 + r) * pitch + 8 * c;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int f = 32 * (part + splits * i);
-                if (f >= most) break;
-                const float4 low = *(const float4 *)&s.x[r][f + 8 * c],
-                             high = *(const float4 *)&s.x[r][f + 8 * c + 4];
+                if (base + f >= x.size) break;
+                const float4 low = *(const float4 *)(own + f), high = *(const float4 *)(own + f + 4);
                 const float y[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
 #pragma unroll
                 for (int k = 0; k < 8; k += 2) {
@@ -4485,42 +4561,57 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
                     mma_parts(acc[slice], w, y + k, split_rows);
                 }
             }
+            __syncthreads();
+            half ^= 1;
         }
     }
-    __syncthreads();
+    copy_wait<0>();
+    rows_sums &s = *(rows_sums *)slots;
 #pragma unroll
     for (int i = 0; i < SLICES; i++)
 #pragma unroll
-        for (int k = 0; k < 4; k++) s.sums[warp][8 * i + 2 * c + (k & 1)][r + 8 * (k >> 1)] = acc[i][k];
+        for (int k = 0; k < 4; k++)
+            if (i < slices) s.warps[warp][8 * i + 2 * c + (k & 1)][r + 8 * (k >> 1)] = acc[i][k];
     __syncthreads();
-    const int in_tile = 16 * tiles;
     for (int i = tid; i < here * in_tile; i += 256) {
         const int v = i / in_tile, at = i % in_tile, row = first + at, of = v0 + v;
         float sum = 0.0f;
-        for (int k = 0; k < splits; k++) sum += s.sums[at / 16 * splits + k][v][at % 16];
-        if (x.step == STEP_NEAREST) { s.products[v][at] = sum; continue; }
-        if (row >= x.count) continue;
-        if (x.bias) sum += x.bias[(i64)kv * x.count + row];
+        for (int k = 0; k < splits; k++) sum += s.warps[at / 16 * splits + k][v][at % 16];
+        if (bias) sum += i == tid ? early_bias : bias[min(row, x.count - 1)];
         /* here: a NaN is not less than 0, nor more */
-        if (x.step == STEP_UNITS)
-            sum = !is_finite(sum) ? __int_as_float(0x7fc00000) : fmaxf(sum, 0.0f);
+        if (x.step != STEP_NEAREST && !is_finite(sum)) sum = __int_as_float(0x7fc00000);
+        if (x.step == STEP_UNITS) sum = sum < 0.0f ? 0.0f : sum;
+        else s.products[v][at] = row < x.count ? sum : -INFINITY;
+        if (x.step == STEP_NEAREST || row >= x.count) continue;
         x.out[(((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors) * x.count + row] = sum;
     }
-    if (x.step != STEP_NEAREST) return;
+    if (x.step == STEP_UNITS) return;
     __syncthreads();
     for (int v = warp; v < here; v += 8) {
+        const int of = v0 + v;
+        if (x.step == STEP_LOGITS) {                /* a part of the softmax; a NaN is in its sum */
+            float top = -INFINITY, sum = 0.0f;
+            for (int at = lane; at < in_tile; at += 32) top = fmaxf(top, s.products[v][at]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+            for (int at = lane; at < in_tile; at += 32) sum += pow2((s.products[v][at] - top) * LOG2E);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            const i64 head = ((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors;
+            if (lane == 0) p.parts[head * gridDim.x + blockIdx.x] = make_float2(top, sum);
+            continue;
+        }
         near_bucket best = { -INFINITY, first };
         for (int at = lane; at < in_tile && first + at < x.count; at += 32)
             keep_nearest(best, s.products[v][at], first + at);
         keep_nearest_of(best, 32);
         key_index index;
-        const int of = v0 + v;
         if (lane || !find_index(p, of / x.vectors, kv, index)) continue;
         int *const to = index.next + 2 * (blockIdx.x * x.vectors + of % x.vectors);
         to[0] = __float_as_int(best.product);
         to[1] = best.bucket;
     }
-    if (blockIdx.x || blockIdx.z) return;
+    if (x.step != STEP_NEAREST || blockIdx.x || blockIdx.z) return;
     for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
 }
 
@@ -4852,18 +4943,41 @@ __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constan
 
 /* -------------------------------------------------------------------------- >>route-kernel */
 
-/* What a query row reads of a KV head's keys, as a list for k_list: the far keys of the buckets
-   with the largest shares, and keys drawn from the others. It is santa__route_row of santa.h.
-   Grid: (KV head, batch), 512 threads; a thread owns neighbouring buckets.
+/* Inclusive scan over the CTA's threads in a fixed order; *total gets the sum. scratch: one for
+   each warp, and another one for the next scan: there is one barrier only. */
+template <typename T, int WARPS>
+__device__ __forceinline__ T scan_once(T x, T *scratch, T *total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const T y = __shfl_up_sync(FULL, x, o);
+        if (lane >= o) x += y;
+    }
+    if (lane == 31) scratch[warp] = x;
+    __syncthreads();
+    T all = lane < WARPS ? scratch[lane] : T(0);
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const T y = __shfl_up_sync(FULL, all, o);
+        if (lane >= o) all += y;
+    }
+    *total = __shfl_sync(FULL, all, 31);
+    const T before = __shfl_sync(FULL, all, max(warp - 1, 0));
+    return warp ? before + x : x;
+}
+
+/* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
+   largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
+   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
      buckets    where the far keys of each begin in the index, how many: its offsets, and those
                 keys that are not far, counted by bucket; before the logits are there
-     shares     a warp to a query head: maximum and sum; then each bucket's shares
-     probe      the num_probes largest sums: bisection by their bits
+     shares     a warp to a query head: maximum and sum, from the parts of k_rows
+     probe      the num_probes largest sums, by the digits of their bits
      chances    of the other keys, which add up to the draws
-     list       keys of the buckets that are read, in order; then a thread for each tooth of the comb
+     list       the buckets that are read; then a thread for each tooth of the comb
    Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
-   not far, 4 for each of the list. Writes the list. Latency counts.
-   Barriers: between these steps, and in each reduction. */
+   not far. Latency counts.
+   Barriers: between these steps, and in each scan. */
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { WARPS = ROUTE_THREADS / 32 };
     SHARED(s, route_memory);
@@ -4871,7 +4985,6 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
-    list_segment *const table = p.spans ? p.segments + item * buckets : s.segment;
     const int own = min(tid * each, buckets), own_end = min(own + each, buckets);
     int begin, end, position;
     key_index x;
@@ -4880,6 +4993,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
     const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
               to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
+    for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[0][i] = 0;
+    if (tid == 0) s.drawn = 0;
     if (!bad) {
         for (int i = tid; i < buckets; i += ROUTE_THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
@@ -4889,7 +5004,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         for (int j = to + tid; j < sorted; j += ROUTE_THREADS)
             if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].count, 1);
         __syncthreads();
-        int far = 0;
+        u64 far = 0, all;
         for (int i = tid; i < buckets; i += ROUTE_THREADS) {
             const int at = x.offset[i], next = x.offset[i + 1], first = at + span[i].first,
                       count = next - span[i].count - first;
@@ -4897,122 +5012,142 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 || (i == buckets - 1 && next != sorted);
             span[i].first = first;
             span[i].count = count;
-            far += count;
+            far += (u64)(i64)count;
         }
-        double all;
-        cta_scan<WARPS>((double)far, s.scratch, &all);
-        bad |= all != (double)(min(to, sorted) - min(from, sorted));
+        scan_once<u64, WARPS>(far, s.rows, &all);
+        bad |= all != (u64)(i64)(min(to, sorted) - min(from, sorted));
     }
     bad = __syncthreads_or(bad);
     const bool some = !bad && to > from;
     wait_for_previous();
 
     const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
-    for (int g0 = 0; some && g0 < p.group; g0 += WARPS) {
-        const int g = g0 + warp;
-        float top = -INFINITY, sum = 0.0f;
-        for (int i0 = lane; g < p.group && i0 < buckets; i0 += 32 * ROUTE_AT_ONCE) {
-            float y[ROUTE_AT_ONCE], high = top;
+    for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
+        const int heads = min(p.group - g0, (int)ROUTE_HEADS);
+        float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
 #pragma unroll
-            for (int i = 0; i < ROUTE_AT_ONCE; i++)
-                y[i] = i0 + 32 * i < buckets ? logits[(i64)g * buckets + i0 + 32 * i] : -INFINITY;
-#pragma unroll
-            for (int i = 0; i < ROUTE_AT_ONCE; i++) {
-                bad |= i0 + 32 * i < buckets && !is_finite(y[i]);
-                high = fmaxf(high, y[i]);
+        for (int h = 0; h < ROUTE_HEADS; h++)
+            y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
+        if (warp < heads) {
+            const float2 *const part = p.parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
+            float top = -INFINITY, sum = 0.0f;
+            for (int i = lane; i < p.logit_tiles; i += 32) {
+                const float2 z = part[i];
+                const float high = fmaxf(top, z.x);
+                sum = sum * pow2((top - high) * LOG2E) + z.y * pow2((z.x - high) * LOG2E);
+                if (!(top > -INFINITY)) sum = z.y;  /* the first one */
+                top = high;
             }
-            sum *= expf(top - high);
+            float high = top;
 #pragma unroll
-            for (int i = 0; i < ROUTE_AT_ONCE; i++) sum += expf(y[i] - high);
-            top = high;
-        }
+            for (int o = 16; o; o >>= 1) high = fmaxf(high, __shfl_xor_sync(FULL, high, o));
+            sum = top > -INFINITY ? sum * pow2((top - high) * LOG2E) : sum;
 #pragma unroll
-        for (int o = 16; o; o >>= 1) {
-            const float other = __shfl_xor_sync(FULL, top, o), high = fmaxf(top, other),
-                        part = __shfl_xor_sync(FULL, sum, o);
-            /* a lane without buckets has nothing, and no maximum */
-            sum = (top > -INFINITY ? sum * expf(top - high) : 0.0f)
-                + (other > -INFINITY ? part * expf(other - high) : 0.0f);
-            top = high;
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            bad = !(sum > 0.0f && sum <= FLT_MAX);
+            if (lane == 0) s.head[warp] = make_float2(high, 1.0f / sum);
         }
-        if (lane == 0) s.head[warp] = make_float2(top, sum);
         bad = __syncthreads_or(bad);
-        for (int i = tid; !bad && i < buckets; i += ROUTE_THREADS) {
-            bucket_span y = span[i];
-            for (int h = 0; h < min(p.group - g0, (int)WARPS); h++) {
-                const float share = expf(logits[(i64)(g0 + h) * buckets + i] - s.head[h].x) / s.head[h].y;
-                y.sum += share;
-                y.top = fmaxf(y.top, share);
+        for (int i = own; i < own_end; i++) {
+            float sum = span[i].sum, top = span[i].top;
+#pragma unroll
+            for (int h = 0; h < ROUTE_HEADS; h++) {
+                if (h >= heads) break;
+                const float logit = i == own ? y[h] : logits[(i64)(g0 + h) * buckets + i],
+                            share = pow2((logit - s.head[h].x) * LOG2E) * s.head[h].y;
+                sum += share;
+                top = fmaxf(top, share);
             }
-            span[i] = y;
+            span[i].sum = sum;
+            span[i].top = top;
         }
-        __syncthreads();
+        if (g0 + ROUTE_HEADS < p.group) __syncthreads();
     }
 
     /* a bucket that is read whole gets the chance READ */
     const float READ = 2.0f;
+    const bool routes = some && !bad;
     const auto bits_of = [&](int i) { return span[i].count ? __float_as_uint(span[i].sum) + 1 : 0u; };
-    double unused;
-    if (some && !bad) {
-        unsigned low = 1, high = 0x7f800000u;       /* so many are at least low, too few at least high */
-        const auto count_from = [&](unsigned least) {
-            int n = 0;
-            if (each <= 2) {
-                n = __syncthreads_count(own < own_end && bits_of(own) >= least);
-                if (each == 2) n += __syncthreads_count(own + 1 < own_end && bits_of(own + 1) >= least);
-                return n;
+    if (routes) {
+        /* those with digits above prefix, and `want` of those with the same ones */
+        unsigned prefix = 0, mask = 0;
+        int want = p.num_probes, shift = 24;
+        bool all = false;                           /* of the latter, too */
+        for (; want > 0 && shift >= 0 && !all; shift -= 8) {
+            int *const bins = s.bins[shift / 8];
+            for (int i = own; i < own_end; i++) {
+                const unsigned bits = bits_of(i);
+                if (bits && (bits & mask) == prefix) atomicAdd(&bins[bits >> shift & 255u], 1);
             }
-            for (int i = own; i < own_end; i++) n += bits_of(i) >= least;
-            cta_scan<WARPS>((double)n, s.scratch, &unused);
-            return (int)unused;
-        };
-        int ties = INT32_MAX;
-        if (p.num_probes <= 0) low = high;
-        else if (count_from(1) > p.num_probes) {
-            while (high - low > 1) {
-                const unsigned middle = low + (high - low) / 2;
-                const int n = count_from(middle);
-                if (n >= p.num_probes) low = middle; else high = middle;
-                if (n == p.num_probes) break;
+            __syncthreads();
+            /* each warp alike: a lane has 8 bins, from the highest ones down */
+            int in[8], sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) sum += in[k] = bins[255 - 8 * lane - k];
+            int upto = sum;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const int y = __shfl_up_sync(FULL, upto, o);
+                if (lane >= o) upto += y;
             }
-            if (high - low == 1) ties = p.num_probes - count_from(high);
+            const unsigned reached = __ballot_sync(FULL, upto >= want);
+            if (!reached) {                         /* fewer buckets than probes: the first digit only */
+                all = true;
+                prefix = 0;
+                break;
+            }
+            int above = upto - sum, digit = 0, over = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                if (above < want && above + in[k] >= want) { digit = 255 - 8 * lane - k; over = above; }
+                above += in[k];
+            }
+            const int of = __ffs((int)reached) - 1;
+            digit = __shfl_sync(FULL, digit, of);
+            want -= __shfl_sync(FULL, over, of);
+            prefix |= (unsigned)digit << shift;
+            mask |= 255u << shift;
+            all = bins[digit] == want;
         }
+        const bool none = p.num_probes <= 0;
         int before = 0;                             /* ties in buckets below the thread's own */
-        if (ties < INT32_MAX) {
-            int mine = 0;
-            for (int i = own; i < own_end; i++) mine += bits_of(i) == low;
-            before = (int)cta_scan<WARPS>((double)mine, s.scratch, &unused) - mine;
+        if (!none && !all) {
+            u64 mine = 0, unused;
+            for (int i = own; i < own_end; i++) mine += bits_of(i) == prefix;
+            before = (int)(scan_once<u64, WARPS>(mine, s.rows, &unused) - mine);
         }
         for (int i = own; i < own_end; i++) {
-            const unsigned bits = bits_of(i);
-            const bool is_read = bits > low || (bits == low && before++ < ties);
+            const unsigned bits = bits_of(i), digits = bits & mask;
+            const bool is_read = !none && bits
+                              && (digits > prefix || (digits == prefix && (all || before++ < want)));
             span[i].sum = is_read ? READ : 0.0f;
         }
-        __syncthreads();
     }
 
-    if (some && !bad && p.samples) {
-        double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0;
+    if (routes && p.samples) {
+        double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count) {
                 mass += (double)span[i].top;
                 keys += (double)span[i].count;
             }
-        cta_scan<WARPS>(mass, s.scratch, &mass);
-        cta_scan<WARPS>(keys, s.scratch, &keys);
+        scan_once<double, WARPS>(mass, s.scratch[0], &sum);
+        mass = sum;
+        scan_once<double, WARPS>(keys, s.scratch[1], &sum);
+        keys = sum;
         const bool all = !(keys > left);
-        for (int i = own; i < own_end; i++) {
-            if (span[i].sum == READ || !span[i].count) continue;
-            const double routed = mass > 0.0 ? (1.0 - p.uniform_share) * (double)span[i].top
-                                                   / (mass * (double)span[i].count)
-                                             : (1.0 - p.uniform_share) / keys;
-            span[i].sum = all ? READ : (float)(p.uniform_share / keys + routed);
-        }
-        for (bool more = !all; more;) {
-            double sum = 0.0, gone = 0.0;
+        const double even = p.uniform_share / keys, routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
+                     other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count)
+                span[i].sum = all ? READ : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
+        int turn = 0;
+        for (bool more = !all; more; turn ^= 1) {
+            double mine = 0.0, gone = 0.0;
             for (int i = own; i < own_end; i++)
-                if (span[i].sum != READ) sum += (double)span[i].count * (double)span[i].sum;
-            cta_scan<WARPS>(sum, s.scratch, &sum);
+                if (span[i].sum != READ) mine += (double)span[i].count * (double)span[i].sum;
+            __syncthreads();
+            scan_once<double, WARPS>(mine, s.scratch[turn], &sum);
             lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
             for (int i = own; i < own_end; i++) {
                 if (span[i].sum == READ || !span[i].count || lambda * (double)span[i].sum < 1.0) continue;
@@ -5020,50 +5155,38 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 gone += (double)span[i].count;
             }
             more = __syncthreads_or(gone > 0.0);
-            if (more) cta_scan<WARPS>(gone, s.scratch, &gone);
-            left -= gone;
+            if (!more) break;
+            scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
+            left -= sum;
         }
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count) span[i].sum = (float)(lambda * (double)span[i].sum);
         __syncthreads();
     }
 
-    /* rows and segments of the list before the thread's own, together in one number; teeth */
-    double rows = 0.0, teeth = 0.0, mine, all_rows, all_teeth;
-    const double a_row = 131072.0;                  /* more than there are segments */
-    for (int i = own; some && !bad && i < own_end; i++) {
+    /* keys and pieces before the thread's own, together in one number; teeth */
+    u64 rows = 0, all_rows = 0;
+    double teeth = 0.0, all_teeth = 0.0;
+    for (int i = own; routes && i < own_end; i++) {
         if (!span[i].count) continue;
-        if (span[i].sum == READ) rows += (double)span[i].count * a_row + 1.0;
-        else teeth += (double)span[i].count * (double)span[i].sum;
+        if (span[i].sum == READ) rows += ((u64)span[i].count << 32) + 1;
+        else if (p.samples) teeth += (double)span[i].count * (double)span[i].sum;
     }
-    mine = cta_scan<WARPS>(rows, s.scratch, &all_rows) - rows;
-    s.teeth[tid] = cta_scan<WARPS>(teeth, s.scratch, &all_teeth);
-    int whole = (int)(all_rows / a_row), at = (int)(mine / a_row);
-    const int segments = (int)(all_rows - (double)whole * a_row);
-    int segment = (int)(mine - (double)at * a_row);
-    for (int i = own; some && !bad && i < own_end; i++)
+    if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
+    else __syncthreads();
+    const u64 mine = scan_once<u64, WARPS>(rows, s.rows, &all_rows) - rows;
+    const int whole = (int)(all_rows >> 32), pieces = (int)(unsigned)all_rows;
+    int at = (int)(mine >> 32), piece = (int)(unsigned)mine;
+    for (int i = own; routes && i < own_end; i++)
         if (span[i].count && span[i].sum == READ) {
-            table[segment++] = { at, span[i].first };
+            ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
             at += span[i].count;
         }
-    if (tid == 0) s.drawn = 0;
-    __syncthreads();
 
-    int *const list = (int *)p.list + item * p.list_most;
-    float *const weights = p.samples ? (float *)p.list_weights + item * p.list_most : nullptr;
-    const int wrong = INT32_MAX;                      /* k_list makes NaN of it */
-#pragma unroll 4
-    for (int i = tid; i < whole; i += ROUTE_THREADS) {
-        int low = 0, high = segments;               /* the last segment that begins at i or before */
-        while (high - low > 1) {
-            const int middle = (low + high) / 2;
-            if (table[middle].at <= i) low = middle; else high = middle;
-        }
-        const int key = x.key[table[low].first + i - table[low].at];
-        list[i] = key >= from && key < to ? key : wrong;
-        if (weights) weights[i] = 1.0f;
-    }
-    const bool draws = some && !bad && p.samples && all_teeth > 0.0;
+    int *const list = (int *)p.list + item * p.list_pitch;
+    float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
+    const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
+    const bool draws = routes && p.samples && all_teeth > 0.0;
     const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0) : 0.0;
     for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
         const double t = (double)tooth + u;
@@ -5087,44 +5210,43 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                         key = x.key[span[i].first + place];
                         key = key >= from && key < to ? key : wrong;
                         chance = span[i].sum;
-                        atomicAdd(&s.drawn, 1);
+                        if (p.routed) atomicAdd(&s.drawn, 1);
                     }
                     break;
                 }
                 start = stop;
             }
         }
-        list[whole + tooth] = key;
-        weights[whole + tooth] = 1.0f / chance;
-    }
-    if (bad && tid == 0) {
-        list[0] = wrong;
-        if (weights) weights[0] = 1.0f;
+        list[tooth] = key;
+        weights[tooth] = 1.0f / chance;
     }
     if (tid == 0) {
-        ((int *)p.list_lens)[item] = bad ? 1 : whole + (draws ? p.samples + 1 : 0);
+        if (bad) list[0] = wrong;
+        if (bad && weights) weights[0] = 1.0f;
+        ((int *)p.list_lens)[item] = bad ? 1 : draws ? p.samples + 1 : 0;
         ((list_range *)p.list_ranges)[item] = bad ? list_range{ begin, end } : list_range{ from, to };
+        ((list_pieces *)p.pieces)[item] = { pieces, whole };
     }
     if (!p.routed) return;
     /* for stats */
     double squares = 0.0;
-    float largest = 0.0f;
-    __syncthreads();
-    for (int i = own; some && !bad && i < own_end; i++) {
+    int largest = 0;
+    for (int i = own; routes && i < own_end; i++) {
         squares += (double)span[i].count * (double)span[i].count;
-        largest = fmaxf(largest, (float)span[i].count);
+        largest = max(largest, span[i].count);
     }
-    cta_scan<WARPS>(squares, s.scratch, &squares);
+    __syncthreads();
+    cta_scan<WARPS>(squares, s.scratch[0], &squares);
 #pragma unroll
-    for (int o = 16; o; o >>= 1) largest = fmaxf(largest, __shfl_xor_sync(FULL, largest, o));
-    if (lane == 0) s.head[warp].x = largest;
+    for (int o = 16; o; o >>= 1) largest = max(largest, __shfl_xor_sync(FULL, largest, o));
+    if (lane == 0) s.bins[0][warp] = largest;
     __syncthreads();
     if (tid) return;
-    for (int i = 1; i < WARPS; i++) largest = fmaxf(largest, s.head[i].x);
+    for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
-    p.routed[item] = { end - begin, to - from, whole, s.drawn, segments, some && !bad,
-                       some && !bad ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
-                       some && !bad ? (i64)((double)largest / far * 1e6) : 0 };
+    p.routed[item] = { end - begin, to - from, whole, s.drawn, pieces, routes,
+                       routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
+                       routes ? (i64)((double)largest / far * 1e6) : 0 };
 }
 
 /* Adds the counts of one query row to p.stats; with the last row the means of all.
@@ -5192,7 +5314,7 @@ struct geometry {
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
     size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total;
-    size_t units, logits, spans, segments, list, list_weights, list_lens, list_ranges, routed;
+    size_t units, logits, parts, spans, piece, pieces, list, list_weights, list_lens, list_ranges, routed;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -5703,9 +5825,11 @@ i64 rows_tiles(const row_product &x) { return ceil_div(x.count, 16 * (8 / x.spli
 
 cudaError_t launch_rows(const call &c, bool overlap) {
     const row_product &x = c.p.product;
-    return launch<k_rows>(c, grid_of({ rows_tiles(x), c.p.kv_heads,
-                                       ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) }),
-                          256, 0, overlap);
+    const dim3 grid = grid_of({ rows_tiles(x), c.p.kv_heads,
+                                ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) });
+    const cudaError_t e = cudaFuncSetAttribute(k_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               rows_bytes(8));
+    return e == cudaSuccess ? launch<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap) : e;
 }
 
 /* The index, as santa__index_ints of santa.h has it. */
@@ -5727,7 +5851,7 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     g->hidden = r->hidden;
     g->samples = problem->o.num_samples == SANTA_NONE ? 0 : problem->o.num_samples;
     if (g->samples > g->keys) g->samples = g->keys;
-    /* a comb may have one tooth more */
+    /* all keys, and a comb may have one tooth more */
     g->list_most = g->keys + g->samples + 1;
     g->list_heads = g->group;
     return measure_lists(g);
@@ -5735,12 +5859,14 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
 
 void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads),
-                 spans = g.buckets > ROUTE_SPANS ? saturating(items, (size_t)g.buckets) : 0,
-                 listed = saturating(items, (size_t)g.list_most);
+                 pieces = saturating(items, (size_t)g.buckets),
+                 listed = saturating(items, (size_t)g.samples + 1);
     l->units = add_part(l, saturating(rows, (size_t)g.hidden), sizeof(float));
     l->logits = add_part(l, saturating(rows, (size_t)g.buckets), sizeof(float));
-    l->spans = add_part(l, spans, sizeof(bucket_span));
-    l->segments = add_part(l, spans, sizeof(list_segment));
+    l->parts = add_part(l, saturating(rows, (size_t)ceil_div(g.buckets, 16)), sizeof(float2));
+    l->spans = add_part(l, g.buckets > ROUTE_SPANS ? pieces : 0, sizeof(bucket_span));
+    l->piece = add_part(l, pieces, sizeof(list_piece));
+    l->pieces = add_part(l, items, sizeof(list_pieces));
     l->list = add_part(l, listed, sizeof(int));
     l->list_weights = add_part(l, g.samples ? listed : 0, sizeof(float));
     l->list_lens = add_part(l, items, sizeof(int));
@@ -5758,16 +5884,18 @@ cudaError_t launch_routed(call &c) {
     const i64 items = c.g.batch * c.g.kv_heads;
     p.logits = logits;
     p.spans = c.g.buckets > ROUTE_SPANS ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
-    p.segments = (list_segment *)(c.workspace + c.l.segments);
+    p.parts = (float2 *)(c.workspace + c.l.parts);
+    p.piece_table = (const list_piece *)(c.workspace + c.l.piece);
+    p.pieces = (const list_pieces *)(c.workspace + c.l.pieces);
     p.list = (const int *)(c.workspace + c.l.list);
     p.list_weights = c.g.samples ? (const float *)(c.workspace + c.l.list_weights) : nullptr;
     p.list_lens = (const int *)(c.workspace + c.l.list_lens);
     p.list_ranges = (const list_range *)(c.workspace + c.l.list_ranges);
-    p.list_pitch = c.g.list_most;
+    p.list_pitch = c.g.samples + 1;
     p.list_batch = c.g.kv_heads * p.list_pitch;
     p.lens_batch = p.ranges_batch = c.g.kv_heads;
     p.list_heads = p.group;
-    p.list_most = (int)c.g.list_most;
+    p.list_most = (int)p.list_pitch;
     p.routed = p.stats ? (routed_row *)(c.workspace + c.l.routed) + p.q_index * items : nullptr;
     const bool hidden = r->hidden > 0;
     fill_vectors(q, p.group, 2, &x);
@@ -5790,6 +5918,7 @@ cudaError_t launch_routed(call &c) {
         x.out = logits;
         e = launch_rows(c, true);
     }
+    p.logit_tiles = (int)rows_tiles(x);
     if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
