@@ -60,6 +60,12 @@ __global__ void __launch_bounds__(256) read_all(const uint4 *p, size_t n, unsign
     if (a == 0x12345) *out = a;
 }
 
+/* bf16 numbers times 2^-6. */
+__global__ void shrink(unsigned short *p, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        if ((p[i] & 0x7f80) > 6 << 7) p[i] -= 6 << 7;
+}
+
 struct timer {
     cudaStream_t stream;
     float *buffer;
@@ -214,8 +220,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
 }
 
 /* Keys in buckets. Far keys lie in buckets of given sizes at random places, and a bias makes the router
-   take `probes` of them: together 4.4 % of the keys, as in the paper. Plain: all alike. Else one of these
-   has 28 times the mean, and bucket sizes fall off so that the imbalance is about 10. */
+   take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or one of these
+   has 28 times the mean, and the others fall off so that the imbalance is about 10. */
 struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced; };
 
 static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
@@ -237,6 +243,7 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     fill<<<2048, 256, 0, t.stream>>>((unsigned char *)v, elements, 2, 2);
     fill<<<64, 256, 0, t.stream>>>((unsigned char *)q, queries, 2, 3);
     fill<<<256, 256, 0, t.stream>>>((unsigned char *)router, rows * DIM + w1 + w2, 2, 4);
+    shrink<<<256, 256, 0, t.stream>>>(router + rows * DIM, w1 + w2);
     CUDA(cudaStreamSynchronize(t.stream));
 
     /* shares of the buckets; the first PROBES are the router's choice, and at random places */
@@ -249,21 +256,21 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     };
     double sum[2] = { 0.0, 0.0 };
     for (int c = 0; c < BUCKETS; c++) {
-        share[c] = x.imbalanced ? 1.0 / (1.0 + (c < PROBES ? 10.0 : 1.0) * (double)(c < PROBES ? c : c - PROBES)) : 1.0;
+        share[c] = x.imbalanced ? pow(5.0 + (c < PROBES ? 30.0 * c : c - PROBES), -1.15) : 1.0;
         sum[c >= PROBES] += share[c];
         place[c] = c;
     }
     for (int c = 0; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 : 0.956) / sum[c >= PROBES];
     if (x.imbalanced) {
-        double others = 0.0;
-        for (int c = 1; c < PROBES; c++) others += share[c];
+        double others[2] = { 0.0, 0.0 };
+        for (int c = 0; c < BUCKETS; c++) others[c >= PROBES] += c ? share[c] = std::min(share[c], 28.0 / BUCKETS) : 0.0;
         share[0] = 28.0 / BUCKETS;
-        for (int c = 1; c < PROBES; c++) share[c] *= (0.044 - share[0]) / others;
+        for (int c = 1; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 - share[0] : 0.956) / others[c >= PROBES];
     }
     for (int c = BUCKETS - 1; c > 0; c--) std::swap(place[c], place[below(c + 1)]);
     std::vector<float> biases((size_t)kv_heads * x.hidden + rows, 0.0f);
     for (int h = 0; h < kv_heads; h++)
-        for (int c = 0; c < PROBES; c++) biases[(size_t)kv_heads * x.hidden + h * BUCKETS + place[c]] = 1e6f;
+        for (int c = 0; c < PROBES; c++) biases[(size_t)kv_heads * x.hidden + h * BUCKETS + place[c]] = 3.0f;
     CUDA(cudaMemcpy(bias, biases.data(), 4 * biases.size(), cudaMemcpyHostToDevice));
     std::vector<double> ends(BUCKETS);
     for (int c = 0; c < BUCKETS; c++) ends[c] = share[c] + (c ? ends[c - 1] : 0.0);
