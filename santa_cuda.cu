@@ -415,7 +415,7 @@ static_assert(rows_bytes(8) <= LEAST_SHARED, "k_rows does not fit on every card"
 enum { NEAREST_KEYS = 256, NEAREST_ROWS = 64, NEAREST_DIM = 128 };
 struct nearest_memory {
     enum { PITCH = NEAREST_DIM / 8 + 4 };
-    uint4 rows[2][NEAREST_ROWS * PITCH];
+    alignas(16) char rows[2][NEAREST_ROWS * PITCH * 16];
 };
 
 /* k_nearest_plain: keys, and of the centroids 32 features; both in f32. */
@@ -4456,16 +4456,19 @@ __device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
    Reads: rows once, vectors once for each tile. Flops: 4 * rows * 8 * size, tensor cores; it
    should run at the speed of reading the rows, or be over in three trips to memory.
    Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
-__global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params p) {
     enum { SLICES = ROWS_VECTORS / 8 };
     DYNAMIC_SHARED(slots);                          /* rows_bytes */
     const row_product &x = p.product;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
-    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128, pitch = chunk + 4,
-              in_tile = 16 * tiles;
+    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128, in_tile = 16 * tiles;
     const int v0 = blockIdx.z * ROWS_VECTORS,
               here = min(p.batch * x.vectors - v0, (int)ROWS_VECTORS), slices = (here + 7) / 8;
+    /* short vectors have room all at once */
+    const int whole = (x.size + 31) / 32 * 32;
+    const bool at_once = x.size <= chunk && slices * (whole + 4) <= 2 * (chunk + 4);
+    const int pitch = (at_once ? whole : chunk) + 4;
     const bool split_rows = x.row_type == SANTA_F32,
                copies = x.x_type == SANTA_F32 && x.vector_x && x.scale == 1.0f;
     const char *rows[2];
@@ -4482,16 +4485,16 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
         return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1] + of % x.vectors * x.x_stride[2];
     };
     if (!copies)                                    /* the first vectors come beside the rows */
-        for (int i = tid; i < 8 * 16 && i % 16 * 64 < x.size; i += 256)
+        for (int i = tid; i < 16 * here && i % 16 * 64 < x.size; i += 256)
             prefetch(vector_at(i / 16) + i % 16 * 64 * x.x_stride[3]);
     const float *const bias = x.bias ? x.bias + (i64)kv * x.count : nullptr;
     const float early_bias = bias ? bias[min(first + tid % in_tile, x.count - 1)] : 0.0f;
-    /* features base and up of 8 vectors to one half of the shared memory */
-    const auto stage = [&](int base, int slice, int half) {
+    /* features base and up of 8 vectors, or 8 `count`, to one half of the shared memory, or all */
+    const auto stage = [&](int base, int slice, int half, int count) {
         float *const to = (float *)slots + half * 8 * pitch;
         const int most = min(chunk, (x.size - base + 31) / 32 * 32);
         if (copies) {
-            for (int i = tid; i < 2 * most; i += 256) {
+            for (int i = tid; i < 2 * count * most; i += 256) {
                 const int v = i / (most / 4), f = i % (most / 4) * 4;
                 const bool have = base + f < x.size;
                 copy16_or_zero((uint4 *)(to + v * pitch + f),
@@ -4499,12 +4502,12 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
             }
             return;
         }
-        for (int i = tid; i < most; i += 512) {     /* twice 8 features of a thread at a time */
+        for (int i = tid; i < count * most; i += 512) {     /* twice 8 features of a thread at a time */
             const char *at[2];
             int v[2], f[2];
 #pragma unroll
             for (int u = 0; u < 2; u++) {
-                const int j = min(i + 256 * u, most - 1);
+                const int j = min(i + 256 * u, count * most - 1);
                 v[u] = j / (most / 8);
                 f[u] = base + j % (most / 8) * 8;
                 at[u] = vector_at(8 * slice + v[u]) + min(f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
@@ -4537,18 +4540,24 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
         }
         if (base == 0) {
             wait_for_previous();
-            stage(0, 0, 0);
+            stage(0, 0, 0, at_once ? slices : 1);
             copy_commit();
         }
 #pragma unroll
         for (int slice = 0; slice < SLICES; slice++) {
             if (slice >= slices) break;
-            const bool more = slice + 1 < slices;
-            if (more || base + chunk < x.size) stage(more ? base : base + chunk, more ? slice + 1 : 0, half ^ 1);
-            copy_commit();
-            copy_wait<1>();
-            __syncthreads();
-            const float *const own = (const float *)slots + (half * 8 + r) * pitch + 8 * c;
+            if (!at_once) {
+                const bool more = slice + 1 < slices;
+                if (more || base + chunk < x.size)
+                    stage(more ? base : base + chunk, more ? slice + 1 : 0, half ^ 1, 1);
+                copy_commit();
+                copy_wait<1>();
+                __syncthreads();
+            } else if (slice == 0) {
+                copy_wait<0>();
+                __syncthreads();
+            }
+            const float *const own = (const float *)slots + ((at_once ? slice : half) * 8 + r) * pitch + 8 * c;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int f = 32 * (part + splits * i);
@@ -4561,11 +4570,12 @@ __global__ void __launch_bounds__(256) k_rows(const __grid_constant__ params p) 
                     mma_parts(acc[slice], w, y + k, split_rows);
                 }
             }
-            __syncthreads();
+            if (!at_once) __syncthreads();
             half ^= 1;
         }
     }
     copy_wait<0>();
+    __syncthreads();
     rows_sums &s = *(rows_sums *)slots;
 #pragma unroll
     for (int i = 0; i < SLICES; i++)
@@ -4638,7 +4648,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
     if (count <= 0) return;
     const char *const rows = x.rows + (i64)kv * x.count * x.size * 2;
     const auto send = [&](int row0) {
-        uint4 *const to = s.rows[row0 / NEAREST_ROWS & 1];
+        uint4 *const to = (uint4 *)s.rows[row0 / NEAREST_ROWS & 1];
         for (int i = tid; i < NEAREST_ROWS * 16; i += 256) {
             const int row = row0 + i / 16, f = i % 16 * 8;
             const bool have = row < x.count && f < x.size;
@@ -4669,7 +4679,7 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
         send(row0 + NEAREST_ROWS);
         copy_wait<1>();
         __syncthreads();
-        const uint4 *const at = s.rows[row0 / NEAREST_ROWS & 1] + r * PITCH + c;
+        const uint4 *const at = (const uint4 *)s.rows[row0 / NEAREST_ROWS & 1] + r * PITCH + c;
         const auto multiply = [&](auto type) {
 #pragma unroll 2
             for (int j = 0; j < NEAREST_ROWS / 8; j++) {
@@ -5180,6 +5190,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     for (int i = own; routes && i < own_end; i++)
         if (span[i].count && span[i].sum == READ) {
             ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
+            for (int k = 0; k < span[i].count; k += 32) prefetch((const char *)(x.key + span[i].first + k));
             at += span[i].count;
         }
 
@@ -6004,6 +6015,7 @@ santa_status check(const santa_problem *problem) {
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
+    if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
@@ -6154,7 +6166,6 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
-    if (router && (uintptr_t)router->index % 4) return SANTA_ERR_BUCKETS_INDEX;
 
     params &p = c.p;
     c.a = a;
