@@ -9,9 +9,10 @@
 
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
-                       seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
-                       request_ids, proxy, proxy_lens, key_list, key_list_lens,
-                       key_weights, what buckets points to, and the workspace. stats, if not NULL, must be writable by
+                       seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
+                       seeds, offsets, request_ids, proxy, proxy_lens, key_list,
+                       key_list_lens, key_weights, what buckets points to, and the workspace.
+                       stats, if not NULL, must be writable by
                        the GPU (device, managed or pinned memory) and is complete when the
                        stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
