@@ -6467,7 +6467,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
         const bool cores = x.vector_x && x.vector_rows && x.x_type == x.row_type && x.row_bytes == 2
                         && d <= NEAREST_DIM;
         const i64 most = p.new_count < capacity ? p.new_count : capacity,
-                  each = cores ? NEAREST_KEYS : PLAIN_NEAR_KEYS;
+                  each = cores ? (i64)NEAREST_KEYS : (i64)PLAIN_NEAR_KEYS;
         const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
         const int bytes = plain_nearest_bytes((int)d);
         e = cores ? launch<k_nearest>(c, grid, 256, 0, false)

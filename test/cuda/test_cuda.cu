@@ -621,6 +621,8 @@ static void long_context(void) {
 
 /* ------------------------------------------------------------------------------------------------- every kernel */
 
+static void saap_kernels(void);
+
 #include "test_ranks.h"
 
 /* All that the choice of a kernel depends on, each problem against the CPU: every instance that a launch was
@@ -673,6 +675,7 @@ static void every_kernel(void) {
         santa_stats sum;
         CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
+    saap_kernels();
     for (const launched *k = all_launched; k; k = k->next, count++) {
         /* dense's tuned kernels ask for more shared memory than some cards have */
         const bool too_large = shared < 113 * 1024 && k->name.compare(0, 8, "k_dense<") == 0;

@@ -186,7 +186,7 @@ static void saap_rounding(void) {
 static void saap_arrivals(void) {
     NEED_DEVICE();
     for (int turn = 0; turn < 4; turn++) {
-        shape as = shape_make(4, 2, test_quick ? 140 : 230, 16, turn % 2 ? 20 : 90);
+        shape as = shape_make(4, 2, test_quick ? 140 : 230, 16, test_quick ? 5 : turn % 2 ? 20 : 90);
         as.s.batch     = turn == 3 ? 1 : 5;                      /* with an empty one */
         as.s.ragged    = turn != 3;
         as.s.page_size = turn == 1 ? 16 : 0;
@@ -530,6 +530,22 @@ static void saap_graphs(void) {
         gpu_view own(y.keys);
         if (!assign_both(y, alone, own.t) || !alone.run()) return;
         CHECK_MSG(alone.get().same_request(0, direct, b), "sequence %d alone differs", (int)b);
+    }
+}
+
+/* For the list of all kernels. */
+static void saap_kernels(void) {
+    for (int plain_keys = 0; plain_keys < 2; plain_keys++) {
+        shape as = shape_make(4, 1, 100, 64, 40);
+        as.s.k_type = as.s.v_type = as.s.q_type = as.weights = SANTA_BF16;
+        as.key_type = plain_keys ? SANTA_F32 : SANTA_BF16;
+        as.no_error = 1;
+        routed_problem x(as);
+        on_gpu g(x.p.a, drawn(10, 1));
+        gpu_view keys(x.keys);
+        if (!assign_both(x, g, keys.t)) return;
+        CHECK_STATUS(assign_on_gpu(g, keys.t, 99, 1), SANTA_OK);
+        CHECK(g.run());
     }
 }
 
