@@ -4518,28 +4518,30 @@ __device__ void plan_index(const params &p, int b, int kv) {
                      : had == sorted && n.from >= had ? INDEX_HOLD : INDEX_SORT;
 }
 
+/* 8 numbers from `at` on, `have` of which are there, the others 0. Called, as nothing here is fast. */
+struct eight { float x[8]; };
+__device__ __noinline__ eight load_eight(int type, const char *at, i64 step, int have) {
+    eight y;
+#pragma unroll
+    for (int i = 0; i < 8; i++) y.x[i] = i < have ? load_any(type, at + i * step) : 0.0f;
+    return y;
+}
+
 /* 8 numbers at each of `at`, feature f[u] of so many; 0 past the end. */
 template <int N>
 __device__ __forceinline__ void load_eights(int type, int vector, const char *const *at, i64 step, int size,
                                             const int *f, float (*x)[8]) {
-    if (vector) {                                   /* size is a multiple of 8 */
-        load_rows<8, N>(type, 1, at, step, 8, x);
+    if (vector) load_rows<8, N>(type, 1, at, step, 8, x);             /* size is a multiple of 8 */
 #pragma unroll
-        for (int i = 0; i < 8 * N; i++) if (f[i / 8] >= size) x[i / 8][i % 8] = 0.0f;
-        return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 8 * N; i++) {
-        const char *from = at[0];
-        int here = f[0];
+    for (int u = 0; u < N; u++) {
+        if (!vector) {
+            const eight y = load_eight(type, at[u], step, size - f[u]);
 #pragma unroll
-        for (int u = 1; u < N; u++) {
-            from = u == i / 8 ? at[u] : from;
-            here = u == i / 8 ? f[u] : here;
+            for (int i = 0; i < 8; i++) x[u][i] = y.x[i];
+        } else if (f[u] >= size) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[u][i] = 0.0f;
         }
-        const float y = here + i % 8 < size ? load_any(type, from + i % 8 * step) : 0.0f;
-#pragma unroll
-        for (int k = 0; k < 8 * N; k++) x[k / 8][k % 8] = k == i ? y : x[k / 8][k % 8];
     }
 }
 
@@ -4653,11 +4655,14 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             }
         }
     };
-    int half = 0;
+    /* step by step, each `slices` of which are a round of features: one is staged, the one before
+       it multiplied */
+    const int rounds = (x.size + chunk - 1) / chunk, steps = rounds * slices;
+    float a[4][2][8];
 #pragma unroll 1
-    for (int base = 0; base < x.size; base += chunk) {
-        float a[4][2][8];
-        {                                           /* all on their way together: the type is asked once */
+    for (int step = 0, slice = -1, base = 0; step <= steps; step++, slice++) {
+        if (slice == slices) { slice = 0; base += chunk; }
+        if (step == 0 || (slice == 0 && base > 0)) {  /* all on their way together: the type is asked once */
             const char *at[8];
             int f[8];
 #pragma unroll
@@ -4667,44 +4672,34 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
             }
             load_eights<8>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, &a[0][0]);
         }
-        if (base == 0) {
-            wait_for_previous();
-            stage(0, 0, 0, at_once ? slices : 1);
-            copy_commit();
+        if (step == 0) wait_for_previous();
+        if (step < steps && (!at_once || step == 0))
+            stage(slice + 1 < slices ? base : base + chunk, slice + 1 < slices ? slice + 1 : 0, step & 1,
+                  at_once ? slices : 1);
+        copy_commit();
+        if (step == 0) continue;
+        if (at_once) copy_wait<0>(); else copy_wait<1>();
+        __syncthreads();
+        const float *const own = (const float *)slots + ((at_once ? slice : ~step & 1) * 8 + r) * pitch + 8 * c;
+        float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int f = 32 * (part + splits * i);
+            if (base + f >= x.size) break;
+            const float4 low = *(const float4 *)(own + f), high = *(const float4 *)(own + f + 4);
+            const float y[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+#pragma unroll
+            for (int k = 0; k < 8; k += 2) {
+                const float w[4] = { a[i][0][k], a[i][1][k], a[i][0][k + 1], a[i][1][k + 1] };
+                mma_parts(sum, w, y + k, split_rows);
+            }
         }
 #pragma unroll
-        for (int slice = 0; slice < SLICES; slice++) {
-            if (slice >= slices) break;
-            if (!at_once) {
-                const bool more = slice + 1 < slices;
-                if (more || base + chunk < x.size)
-                    stage(more ? base : base + chunk, more ? slice + 1 : 0, half ^ 1, 1);
-                copy_commit();
-                copy_wait<1>();
-                __syncthreads();
-            } else if (slice == 0) {
-                copy_wait<0>();
-                __syncthreads();
-            }
-            const float *const own = (const float *)slots + ((at_once ? slice : half) * 8 + r) * pitch + 8 * c;
+        for (int i = 0; i < SLICES; i++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int f = 32 * (part + splits * i);
-                if (base + f >= x.size) break;
-                const float4 low = *(const float4 *)(own + f), high = *(const float4 *)(own + f + 4);
-                const float y[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
-#pragma unroll
-                for (int k = 0; k < 8; k += 2) {
-                    const float w[4] = { a[i][0][k], a[i][1][k], a[i][0][k + 1], a[i][1][k + 1] };
-                    mma_parts(acc[slice], w, y + k, split_rows);
-                }
-            }
-            if (!at_once) __syncthreads();
-            half ^= 1;
-        }
+            for (int k = 0; k < 4; k++) acc[i][k] += i == slice ? sum[k] : 0.0f;
+        __syncthreads();
     }
-    copy_wait<0>();
-    __syncthreads();
     rows_sums &s = *(rows_sums *)slots;
 #pragma unroll
     for (int i = 0; i < SLICES; i++)
@@ -5085,7 +5080,7 @@ __global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constan
 /* Inclusive scan over the CTA's threads in a fixed order; *total gets the sum. scratch: one for
    each warp, and another one for the next scan: there is one barrier only. */
 template <typename T, int WARPS>
-__device__ __forceinline__ T scan_once(T x, T *scratch, T *total) {
+__device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
@@ -5132,18 +5127,23 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
     const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
               to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
+#pragma unroll 1
     for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[0][i] = 0;
     if (tid == 0) s.drawn = 0;
     if (!bad) {
+#pragma unroll 1
         for (int i = tid; i < buckets; i += ROUTE_THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
         __syncthreads();
         /* keys before and behind the far ones, by bucket: they are at the ends of its own */
+#pragma unroll 1
         for (int j = tid; j < min(from, sorted); j += ROUTE_THREADS)
             if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].first, 1);
+#pragma unroll 1
         for (int j = to + tid; j < sorted; j += ROUTE_THREADS)
             if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].count, 1);
         __syncthreads();
         u64 far = 0, all;
+#pragma unroll 1
         for (int i = tid; i < buckets; i += ROUTE_THREADS) {
             const int at = x.offset[i], next = x.offset[i + 1], first = at + span[i].first,
                       count = next - span[i].count - first;
@@ -5161,6 +5161,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     wait_for_previous();
 
     const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
+#pragma unroll 1
     for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
         const int heads = min(p.group - g0, (int)ROUTE_HEADS);
         float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
@@ -5170,6 +5171,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         if (warp < heads) {
             const float2 *const part = p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
             float top = -INFINITY, sum = 0.0f;
+#pragma unroll 1
             for (int i = lane; i < p.logit_tiles; i += 32) {
                 const float2 z = part[i];
                 const float high = fmaxf(top, z.x);
@@ -5187,6 +5189,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             if (lane == 0) s.head[warp] = make_float2(high, 1.0f / sum);
         }
         bad = __syncthreads_or(bad);
+#pragma unroll 1
         for (int i = own; i < own_end; i++) {
             float sum = span[i].sum, top = span[i].top;
 #pragma unroll
@@ -5214,6 +5217,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         bool all = false;                           /* of the latter, too */
         for (; want > 0 && shift >= 0 && !all; shift -= 8) {
             int *const bins = s.bins[shift / 8];
+#pragma unroll 1
             for (int i = own; i < own_end; i++) {
                 const unsigned bits = bits_of(i);
                 if (bits && (bits & mask) == prefix) atomicAdd(&bins[bits >> shift & 255u], 1);
@@ -5252,9 +5256,11 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         int before = 0;                             /* ties in buckets below the thread's own */
         if (!none && !all) {
             u64 mine = 0, unused;
+#pragma unroll 1
             for (int i = own; i < own_end; i++) mine += bits_of(i) == prefix;
             before = (int)(scan_once<u64, WARPS>(mine, s.rows, &unused) - mine);
         }
+#pragma unroll 1
         for (int i = own; i < own_end; i++) {
             const unsigned bits = bits_of(i), digits = bits & mask;
             const bool is_read = !none && bits
@@ -5265,6 +5271,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
 
     if (routes && p.samples) {
         double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
+#pragma unroll 1
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count) {
                 mass += (double)span[i].top;
@@ -5277,17 +5284,20 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         const bool all = !(keys > left);
         const double even = p.uniform_share / keys, routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
                      other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
+#pragma unroll 1
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count)
                 span[i].sum = all ? READ : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
         int turn = 0;
         for (bool more = !all; more; turn ^= 1) {
             double mine = 0.0, gone = 0.0;
+#pragma unroll 1
             for (int i = own; i < own_end; i++)
                 if (span[i].sum != READ) mine += (double)span[i].count * (double)span[i].sum;
             __syncthreads();
             scan_once<double, WARPS>(mine, s.scratch[turn], &sum);
             lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
+#pragma unroll 1
             for (int i = own; i < own_end; i++) {
                 if (span[i].sum == READ || !span[i].count || lambda * (double)span[i].sum < 1.0) continue;
                 span[i].sum = READ;
@@ -5298,6 +5308,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
             scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
             left -= sum;
         }
+#pragma unroll 1
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count) span[i].sum = (float)(lambda * (double)span[i].sum);
         __syncthreads();
@@ -5306,6 +5317,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     /* keys and pieces before the thread's own, together in one number; teeth */
     u64 rows = 0, all_rows = 0;
     double teeth = 0.0, all_teeth = 0.0;
+#pragma unroll 1
     for (int i = own; routes && i < own_end; i++) {
         if (!span[i].count) continue;
         if (span[i].sum == READ) rows += ((u64)span[i].count << 32) + 1;
@@ -5316,6 +5328,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const u64 mine = scan_once<u64, WARPS>(rows, s.rows, &all_rows) - rows;
     const int whole = (int)(all_rows >> 32), pieces = (int)(unsigned)all_rows;
     int at = (int)(mine >> 32), piece = (int)(unsigned)mine;
+#pragma unroll 1
     for (int i = own; routes && i < own_end; i++)
         if (span[i].count && span[i].sum == READ) {
             ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
@@ -5328,6 +5341,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
     const bool draws = routes && p.samples && all_teeth > 0.0;
     const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0) : 0.0;
+#pragma unroll 1
     for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
         const double t = (double)tooth + u;
         int key = -1;
@@ -5339,6 +5353,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                 if (s.teeth[middle] > t) high = middle; else low = middle + 1;
             }
             double start = low ? s.teeth[low - 1] : 0.0;
+#pragma unroll 1
             for (int i = low * each; i < min((low + 1) * each, buckets); i++) {
                 if (!span[i].count || span[i].sum == READ) continue;
                 const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
@@ -5371,6 +5386,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     /* for stats */
     double squares = 0.0;
     int largest = 0;
+#pragma unroll 1
     for (int i = own; routes && i < own_end; i++) {
         squares += (double)span[i].count * (double)span[i].count;
         largest = max(largest, span[i].count);
@@ -5382,6 +5398,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     if (lane == 0) s.bins[0][warp] = largest;
     __syncthreads();
     if (tid) return;
+#pragma unroll 1
     for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
     const double far = to - from;
     p.routed[item] = { end - begin, to - from, whole, s.drawn, pieces, routes,
