@@ -3,7 +3,8 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, list-kernel, vattention-kernels, launch
+              proxy-gather-kernel, list-kernel, vattention-kernels, buckets-kernel,
+              route-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -13,6 +14,9 @@
    Dense is a split-KV kernel and a merge of the splits.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
+
+   With SANTA_SAAP a router's products, twice with a hidden layer, choose the keys of a list;
+   santa_buckets_assign is the nearest centroids, and the index that they change.
 
    What each step won on an H200 is in bench/ladder.md.
 */
@@ -239,7 +243,7 @@ struct params {
     double uniform_share;
     row_product product;                            /* of the k_rows or k_nearest that is launched */
     i64 new_count, new_from;                        /* santa_buckets_assign's keys; -1: the last ones */
-    int new_tiles;                                  /* CTAs of k_rows whose nearest k_index compares, or 0 */
+    int new_tiles;                                  /* CTAs of k_rows, if k_index compares their nearest */
     const float *logits;                            /* [batch, heads, buckets] */
     routed_row *routed;                             /* [batch, kv_heads] */
     bucket_span *spans;             /* [batch, kv_heads, buckets], where shared memory has no room */
@@ -5431,7 +5435,8 @@ __device__ __forceinline__ new_keys new_keys_of(const params &p, int b) {
     const i64 skip = max(-from, (i64)0);
     from += skip;
     const i64 to = p.new_count - skip < len - from ? from + p.new_count - skip : len;
-    return { (int)from, (int)to, (int)min(skip, (i64)INT32_MAX), from < to || (from == to && p.new_from >= 0) };
+    const bool is_held = from < to || (from == to && p.new_from >= 0);
+    return { (int)from, (int)to, (int)min(skip, (i64)INT32_MAX), is_held };
 }
 
 /* What k_index has to do with an index. A gap before the new keys, or one slot for two
@@ -5595,7 +5600,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
 #pragma unroll 1
     for (int step = 0, slice = -1, base = 0; step <= steps; step++, slice++) {
         if (slice == slices) { slice = 0; base += chunk; }
-        if (step == 0 || (slice == 0 && base > 0)) {  /* all on their way together: the type is asked once */
+        if (step == 0 || (slice == 0 && base > 0)) {  /* all on their way together */
             const char *at[8];
             int f[8];
 #pragma unroll
@@ -5613,7 +5618,8 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         if (step == 0) continue;
         if (at_once) copy_wait<0>(); else copy_wait<1>();
         __syncthreads();
-        const float *const own = (const float *)slots + ((at_once ? slice : ~step & 1) * 8 + r) * pitch + 8 * c;
+        const float *const own = (const float *)slots + 8 * c
+                               + ((at_once ? slice : ~step & 1) * 8 + r) * pitch;
         float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -5650,7 +5656,8 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         if (x.step == STEP_UNITS) sum = sum < 0.0f ? 0.0f : sum;
         else s.products[v][at] = row < x.count ? sum : -INFINITY;
         if (x.step == STEP_NEAREST || row >= x.count) continue;
-        x.out[(((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors) * x.count + row] = sum;
+        const i64 vector = ((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors;
+        x.out[vector * x.count + row] = sum;
     }
     if (x.step == STEP_UNITS) return;
     __syncthreads();
@@ -5709,7 +5716,8 @@ __global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ para
         for (int i = tid; i < NEAREST_ROWS * 16; i += 256) {
             const int row = row0 + i / 16, f = i % 16 * 8;
             const bool have = row < x.count && f < x.size;
-            copy16_or_zero(to + i / 16 * PITCH + i % 16, have ? rows + ((i64)row * x.size + f) * 2 : rows, have);
+            copy16_or_zero(to + i / 16 * PITCH + i % 16,
+                           have ? rows + ((i64)row * x.size + f) * 2 : rows, have);
         }
         copy_commit();
     };
@@ -5785,7 +5793,8 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
     const new_keys n = new_keys_of(p, b);
-    const int from = n.from + (int)blockIdx.x * PLAIN_NEAR_KEYS, count = min(n.to - from, (int)PLAIN_NEAR_KEYS);
+    const int from = n.from + (int)blockIdx.x * PLAIN_NEAR_KEYS,
+              count = min(n.to - from, (int)PLAIN_NEAR_KEYS);
     key_index index;
     if (!find_index(p, b, kv, index)) return;
     if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
@@ -5837,8 +5846,9 @@ __global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant_
                     float4 k[4], w[4];
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        k[i] = *(const float4 *)(keys + (my_keys + r + 8 * i) * pitch + 32 * piece + f + 4 * c);
-                        w[i] = *(const float4 *)(rows + (my_rows + r + 8 * i) * PLAIN_NEAR_PITCH + f + 4 * c);
+                        const int at = r + 8 * i, column = f + 4 * c;
+                        k[i] = *(const float4 *)(keys + (my_keys + at) * pitch + 32 * piece + column);
+                        w[i] = *(const float4 *)(rows + (my_rows + at) * PLAIN_NEAR_PITCH + column);
                     }
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
@@ -6102,7 +6112,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         for (int h = 0; h < ROUTE_HEADS; h++)
             y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
         if (warp < heads) {
-            const float2 *const part = p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
+            const float2 *const part =
+                p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
             float top = -INFINITY, sum = 0.0f;
 #pragma unroll 1
             for (int i = lane; i < p.logit_tiles; i += 32) {
@@ -6215,12 +6226,14 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
         scan_once<double, WARPS>(keys, s.scratch[1], &sum);
         keys = sum;
         const bool all = !(keys > left);
-        const double even = p.uniform_share / keys, routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
+        const double even = p.uniform_share / keys,
+                     routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
                      other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
 #pragma unroll 1
         for (int i = own; i < own_end; i++)
             if (span[i].sum != READ && span[i].count)
-                span[i].sum = all ? READ : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
+                span[i].sum = all ? READ
+                            : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
         int turn = 0;
         for (bool more = !all; more; turn ^= 1) {
             double mine = 0.0, gone = 0.0;
@@ -6273,7 +6286,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
     const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
     const bool draws = routes && p.samples && all_teeth > 0.0;
-    const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0) : 0.0;
+    const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0)
+                           : 0.0;
 #pragma unroll 1
     for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
         const double t = (double)tooth + u;
@@ -6999,7 +7013,8 @@ cudaError_t launch_routed(call &c) {
     params &p = c.p;
     const santa_buckets *r = c.a->buckets;
     const santa_tensor *q = r->q.data ? &r->q : &c.a->q;
-    float *const units = (float *)(c.workspace + c.l.units), *const logits = (float *)(c.workspace + c.l.logits);
+    float *const units = (float *)(c.workspace + c.l.units),
+          *const logits = (float *)(c.workspace + c.l.logits);
     row_product &x = p.product;
     const i64 items = c.g.batch * c.g.kv_heads;
     p.logits = logits;
@@ -7538,7 +7553,8 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
 }
 
 /* santa_buckets_assign; santa.h has checked the shapes. */
-santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from, void *stream) {
+santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                            void *stream) {
     const santa_buckets *r = a->buckets;
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
@@ -7551,8 +7567,8 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
         return SANTA_ERR_BACKEND_ALIGNMENT;
     if ((uintptr_t)r->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     santa_status s;
-    for (const void *at : { (const void *)keys->data, r->centroids, (const void *)r->index, (const void *)a->seq_lens,
-                            (const void *)r->slots })
+    for (const void *at : { (const void *)keys->data, r->centroids, (const void *)r->index,
+                            (const void *)a->seq_lens, (const void *)r->slots })
         if (at && (s = check_pointer(at)) != SANTA_OK) return s;
     call c;
     memset((void *)&c, 0, sizeof c);
@@ -7582,16 +7598,17 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
                   each = cores ? (i64)NEAREST_KEYS : (i64)PLAIN_NEAR_KEYS;
         const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
         const int bytes = plain_nearest_bytes((int)d);
-        e = cores ? launch<k_nearest>(c, grid, 256, 0, false)
-                  : cudaFuncSetAttribute(k_nearest_plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (cores) e = launch<k_nearest>(c, grid, 256, 0, false);
+        else e = cudaFuncSetAttribute(k_nearest_plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         if (!cores && e == cudaSuccess) e = launch<k_nearest_plain>(c, grid, 256, (size_t)bytes, false);
     }
     const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);
     i64 ctas = ranges < 4 ? 4 : ranges > 32 ? 32 : ranges;
     if (ctas > r->num_buckets) ctas = r->num_buckets;
     if (ctas < least) ctas = least;
-    return cuda_status(e == cudaSuccess ? launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 32 * INDEX_WARPS, 0, true)
-                                        : e);
+    if (e == cudaSuccess)
+        e = launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 32 * INDEX_WARPS, 0, true);
+    return cuda_status(e);
 }
 
 const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, buckets_assign };

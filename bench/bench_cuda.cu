@@ -399,7 +399,7 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     const size_t bytes = santa_buckets_size(&a), ints = bytes / 4 / (size_t)(x.batch * kv_heads);
     CUDA(cudaMalloc(&r.index, bytes));
 
-    /* the real thing first: all keys at once, then the last ones again */
+    /* the real thing first: all keys at once, then the last one again: 64 are whole with it, or not */
     santa_options none;
     memset(&none, 0, sizeof none);
     none.stream = t.stream;
@@ -410,6 +410,14 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
         if (santa_buckets_assign(&a, &keys, from, &none) != SANTA_OK) exit(1);
     };
     const double all = t.median([&] { assign(0); }, runs), one = t.median([&] { assign(n - 1); }, runs);
+    const std::vector<int> shorter(x.batch, n - 20);
+    int *lens;
+    CUDA(cudaMalloc(&lens, 4 * shorter.size()));
+    CUDA(cudaMemcpy(lens, shorter.data(), 4 * shorter.size(), cudaMemcpyHostToDevice));
+    a.seq_lens = lens;
+    assign(0);
+    const double next = t.median([&] { assign(n - 21); }, runs);
+    a.seq_lens = nullptr;
 
     /* then an index of those sizes, as it lies in memory: see santa__index_of in santa.h */
     std::vector<int> index(ints);
@@ -468,14 +476,14 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     o.method = SANTA_DENSE;
     decode(&dense);
     printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, largest %.1f x mean; "
-           "its rows, %.1f MB: read in %.1f us; dense %.1f us, %.2f x; assign %.1f us, one key %.1f us\n", kv_heads, x.batch, n,
+           "its rows, %.1f MB: read in %.1f us; dense %.1f us, %.2f x; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", kv_heads, x.batch, n,
            x.hidden, x.samples == SANTA_NONE ? 0 : x.samples, x.imbalanced ? ", imbalanced" : "", us,
            1e2 * (double)saap.visited_rows / (double)saap.far_rows, saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6,
-           floor, dense, dense / us, all, one);
+           floor, dense, dense / us, all, next, one);
     fflush(stdout);
     if (csv) fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", x.batch, n, kv_heads, x.hidden,
                      x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
-    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias, (void *)sink, r.index, (void *)stats })
+    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias, (void *)sink, r.index, (void *)stats, (void *)lens })
         CUDA(cudaFree(p));
 }
 
