@@ -403,20 +403,20 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     santa_options none;
     memset(&none, 0, sizeof none);
     none.stream = t.stream;
-    const auto assign = [&](int from) {
+    const auto assign = [&](int from, int count) {
         santa_tensor keys = a.k;
         keys.data = k + (size_t)from * kv_heads * DIM;
-        keys.shape[1] = n - from;
+        keys.shape[1] = count;
         if (santa_buckets_assign(&a, &keys, from, &none) != SANTA_OK) exit(1);
     };
-    const double all = t.median([&] { assign(0); }, runs), one = t.median([&] { assign(n - 1); }, runs);
+    const double all = t.median([&] { assign(0, n); }, runs), one = t.median([&] { assign(n - 1, 1); }, runs);
     const std::vector<int> shorter(x.batch, n - 20);
     int *lens;
     CUDA(cudaMalloc(&lens, 4 * shorter.size()));
     CUDA(cudaMemcpy(lens, shorter.data(), 4 * shorter.size(), cudaMemcpyHostToDevice));
     a.seq_lens = lens;
-    assign(0);
-    const double next = t.median([&] { assign(n - 21); }, runs);
+    assign(0, n);
+    const double next = t.median([&] { assign(n - 21, 1); }, runs);
     a.seq_lens = nullptr;
 
     /* then an index of those sizes, as it lies in memory: see santa__index_of in santa.h */
