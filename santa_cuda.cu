@@ -363,12 +363,13 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
-enum { CHOOSE = 512, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE = 1024, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
 struct choose_memory {
-    unsigned bins[CHOOSE_BINS];
+    unsigned bins[CHOOSE_BINS];                     /* before: the sample */
     u64 few[CHOOSE], result, at;
-    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last;
+    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last, bound;
 };
+static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
    beside it, or attend's memory. */
@@ -3411,6 +3412,21 @@ k_proxy_scores(const __grid_constant__ params p) {
                     }
                 }
             if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
+            if (p.raw) {                            /* nothing else is wanted */
+                unsigned y[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
+#pragma unroll
+                for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
+                if (h < heads) {
+                    char *const at_key = entries_at + 4 * (e ? p.blocks : 0) * BLOCK;
+                    *(uint4 *)at_key = make_uint4(y[0], y[1], y[2], y[3]);
+                    *(uint4 *)(at_key + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+                }
+                continue;
+            }
             m = x[0];
 #pragma unroll
             for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
@@ -3447,9 +3463,8 @@ k_proxy_scores(const __grid_constant__ params p) {
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
-                if (!p.raw)
 #pragma unroll
-                    for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
+                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
@@ -4489,7 +4504,7 @@ __device__ __forceinline__ u64 ranked(float x, int key) {
 /* Sum of x over the threads before this one, and over all. */
 __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, unsigned *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    unsigned sum = x, before = 0;
+    unsigned sum = x;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const unsigned y = __shfl_up_sync(FULL, sum, o);
@@ -4498,42 +4513,60 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
     __syncthreads();                                /* totals may still be read from the last use */
     if (lane == 31) s.totals[warp] = sum;
     __syncthreads();
-    *total = 0;
-#pragma unroll
-    for (int i = 0; i < CHOOSE / 32; i++) {
-        if (i < warp) before += s.totals[i];
-        *total += s.totals[i];
-    }
-    return before + sum - x;
+    static_assert(CHOOSE == 32 * 32, "a lane for each warp's sum");
+    const unsigned of_warp = s.totals[lane];
+    *total = __reduce_add_sync(FULL, of_warp);
+    return __reduce_add_sync(FULL, lane < warp ? of_warp : 0u) + sum - x;
 }
 
-/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. */
+/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. A thread
+   has every CHOOSE'th; its first ones it keeps. */
 struct candidates {
+    enum { OWN = 8 };
     const u64 *list;
     const float *scores;
     int first, count;
-    __device__ __forceinline__ u64 operator[](int i) const {
+    u64 own[OWN];
+    __device__ __forceinline__ u64 load(int i) const {
+        if (i >= count) return 0;
         return list ? __ldcg(list + i) : ranked(__ldcg(scores + first + i), first + i);
+    }
+    __device__ __forceinline__ void load() {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) own[k] = load(k * CHOOSE + (int)threadIdx.x);
+    }
+    /* f(y) for each y of this thread; 0: none */
+    template <typename F> __device__ __forceinline__ void each(F f) const {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) f(own[k]);
+#pragma unroll 1
+        for (int i = OWN * CHOOSE + (int)threadIdx.x; i < count; i += 4 * CHOOSE) {
+            u64 y[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) y[k] = load(i + k * CHOOSE);
+#pragma unroll
+            for (int k = 0; k < 4; k++) f(y[k]);
+        }
     }
 };
 
 /* The want-th largest of the candidates in [lo, hi], or lo if there are not so many: those at or above
    it are chosen. A digit of 11 bits at a time from where lo and hi begin to differ; where few are left,
-   each counts those above it. By a CTA. */
-__device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
-                                        u64 hi) {
+   each counts those above it. By a CTA. lo > 0. */
+__device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
+                                           u64 hi) {
     const int tid = threadIdx.x;
     unsigned inside, total;
     do {
         const int shift = max(64 - __clzll((i64)(hi - lo)) - 11, 0);
         __syncthreads();
-        for (int i = tid; i < CHOOSE_BINS; i += CHOOSE) s.bins[i] = 0;
+#pragma unroll
+        for (int i = 0; i < CHOOSE_BINS / CHOOSE; i++) s.bins[i * CHOOSE + tid] = 0;
+        if (tid == 0) s.few_count = 0;
         __syncthreads();
-#pragma unroll 4
-        for (int i = tid; i < x.count; i += CHOOSE) {
-            const u64 y = x[i];
+        x.each([&](u64 y) {
             if (y >= lo && y <= hi) atomicAdd(&s.bins[(unsigned)((y - lo) >> shift)], 1u);
-        }
+        });
         __syncthreads();
         enum { EACH = CHOOSE_BINS / CHOOSE };
         unsigned own[EACH], sum = 0;
@@ -4550,7 +4583,6 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
             }
             above += own[k];
         }
-        if (tid == 0) s.few_count = 0;
         __syncthreads();
         lo += (u64)s.bin << shift;
         hi = min(hi, lo + (((u64)1 << shift) - 1));
@@ -4558,10 +4590,7 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
         want -= s.above;
         if (want == inside) return lo;              /* shift 0: one candidate, since no two are equal */
     } while (inside > CHOOSE);
-    for (int i = tid; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y;
-    }
+    x.each([&](u64 y) { if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y; });
     __syncthreads();
     if (tid < (int)inside) {
         unsigned above = 0;
@@ -4577,12 +4606,12 @@ __device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
     atomicOr(bits + (at >> 5), 1u << (at & 31));
 }
 
-__device__ __forceinline__ void mark_from(const middle &r, unsigned *bits, const candidates &x, u64 least) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y && y >= least) mark(r, bits, (int)~(unsigned)y);
-    }
+/* The `want` largest candidates join the set. */
+__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits, candidates x,
+                                          unsigned want, u64 lo, u64 hi) {
+    x.load();
+    const u64 least = nth_largest(s, x, want, lo, hi);
+    x.each([&](u64 y) { if (y >= least) mark(r, bits, (int)~(unsigned)y); });
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
@@ -4608,37 +4637,47 @@ __device__ __noinline__ void score_exactly(const params &p, const middle &r, int
 }
 
 /* The set of keys of a KV head's row that are in its list: a bit for each key of the middle. `taken`
-   beside it for a while. */
+   beside it for a while. A thread has every CHOOSE'th four words; behind the last key there may be
+   any bits. */
 struct key_set {
     unsigned *bits, *taken;
-    int words, mid;
+    int fours, mid;
+    __device__ __forceinline__ uint4 load(const unsigned *from, int i) const {
+        return i < fours ? __ldcg((const uint4 *)from + i) : make_uint4(0, 0, 0, 0);
+    }
     __device__ __forceinline__ unsigned valid(int w) const {
-        return mid - 32 * w < 32 ? (1u << (mid - 32 * w)) - 1u : ~0u;
+        return mid >= 32 * w + 32 ? ~0u : mid > 32 * w ? (1u << (mid - 32 * w)) - 1u : 0u;
     }
 };
 enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
 
-/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. Returns how many. */
-__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
-                                      int *list) {
-    const int each = (set.words + CHOOSE - 1) / CHOOSE, from = min((int)threadIdx.x * each, set.words),
-              to = min(from + each, set.words);
-    const auto word = [&](int w) {
-        const unsigned x = what == IN_SET        ? set.bits[w]
-                         : what == NEWLY_TAKEN ? set.taken[w] & ~set.bits[w]
-                                                 : ~set.taken[w];
-        return x & set.valid(w);
-    };
-    unsigned count = 0, total;
+/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. */
+__device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
+                                       int *list) {
     __syncthreads();
-    for (int w = from; w < to; w++) count += (unsigned)__popc(word(w));
-    int *to_list = list + cta_prefix(s, count, &total);
-    for (int w = from; w < to; w++) {
-        const unsigned x = word(w);
-        for (unsigned y = x; y; y &= y - 1) *to_list++ = lo + 32 * w + __ffs((int)y) - 1;
-        set.bits[w] |= x;
+#pragma unroll 1
+    for (int base = 0; base < set.fours; base += CHOOSE) {
+        const int i = base + (int)threadIdx.x;
+        unsigned x[4] = { 0, 0, 0, 0 }, total;
+        if (i < set.fours) {
+            const uint4 b = set.load(set.bits, i), t = *((const uint4 *)set.taken + i);
+            const unsigned in[4] = { b.x, b.y, b.z, b.w }, now[4] = { t.x, t.y, t.z, t.w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                x[k] = what == IN_SET ? now[k] : what == NEWLY_TAKEN ? now[k] & ~in[k] : ~now[k];
+                x[k] &= set.valid(4 * i + k);
+            }
+            if (what != IN_SET)
+                *((uint4 *)set.bits + i)
+                    = make_uint4(in[0] | x[0], in[1] | x[1], in[2] | x[2], in[3] | x[3]);
+        }
+        const unsigned count = (unsigned)(__popc(x[0]) + __popc(x[1]) + __popc(x[2]) + __popc(x[3]));
+        int *to = list + cta_prefix(s, count, &total);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            for (unsigned y = x[k]; y; y &= y - 1) *to++ = lo + 128 * i + 32 * k + __ffs((int)y) - 1;
+        list += total;
     }
-    return (int)total;
 }
 
 /* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
@@ -4706,7 +4745,7 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
 
 __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *shared) {
     key_set set;
-    set.words = (r.mid + 31) / 32;
+    set.fours = (r.mid + 127) / 128;
     set.mid = r.mid;
     set.bits = p.va.bits + item * p.va.words;
     set.taken = p.va.shared_words >= p.va.words ? shared : p.va.taken + item * p.va.words;
@@ -4722,10 +4761,10 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     const key_set set = set_of(p, item, r, shared);
     int *list = p.va.list + item * p.va.list_pitch;
     unsigned heavy = 0, total = 0;
-    for (int w = tid; w < set.words; w += CHOOSE) {
-        const unsigned x = __ldcg(set.bits + w);
-        set.taken[w] = x;
-        heavy += (unsigned)__popc(x);
+    for (int i = tid; i < set.fours; i += CHOOSE) {
+        const uint4 x = set.load(set.bits, i);
+        *((uint4 *)set.taken + i) = x;
+        heavy += (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
     }
     cta_prefix(s, heavy, &total);
     const int sinks = r.lo - r.begin, local = r.end - r.lo - r.mid, fixed = sinks + (int)total + local,
@@ -4775,7 +4814,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (!p.va.by_scores) {
         const int kv = blockIdx.y;
         const key_set set = set_of(p, (i64)b * p.kv_heads + kv, r, (unsigned *)room);
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
         for (int g = 0; p.va.index && g < p.group; g++) {
             const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
@@ -4802,7 +4841,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     int looked = 0;
     wait_for_previous();
     if (want) {
-        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid };
+        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid, {} };
         int copied_from = r.lo, copied_to = end;
         if (p.va.by_copy) {
             const proxy_range c = copied_range(p, b);
@@ -4823,30 +4862,35 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
             if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
         }
-        /* a sample of keys that all CTAs can see: from the copy */
+        /* a sample of keys that all CTAs can see: from the copy. A warp finds the bound, 16 bits of it */
         const unsigned least = sortable(MASK_LIMIT);
         unsigned bound = least;
         if (r.mid > 4 * CHOOSE_SAMPLES) {
-            unsigned own[CHOOSE_SAMPLES / CHOOSE];
             const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
 #pragma unroll
             for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++) {
                 const unsigned t = (unsigned)(i * CHOOSE + tid);
                 const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
-                own[i] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
+                s.bins[t] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
             }
-            const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
-            const int rank = (int)(share + 5.0f * sqrtf(share)) + 8;
-            unsigned found = 0;
-#pragma unroll 1
-            for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
-                int above = 0;
+            __syncthreads();
+            if (tid < 32) {
+                unsigned own[CHOOSE_SAMPLES / 32], found = 0;
+                const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+                const unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u;
 #pragma unroll
-                for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++)
-                    above += __syncthreads_count(own[i] >= (found | bit));
-                if (above >= rank) found |= bit;
+                for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) own[i] = s.bins[32 * i + tid];
+#pragma unroll 1
+                for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
+                    unsigned above = 0;
+#pragma unroll
+                    for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) above += own[i] >= (found | bit);
+                    if (__reduce_add_sync(FULL, above) >= rank) found |= bit;
+                }
+                if (tid == 0) s.bound = found;
             }
-            bound = max(bound, found);
+            __syncthreads();
+            bound = max(bound, s.bound);
         }
         unsigned hits = 0, total, top = 0;
         bool bad = false;
@@ -4895,7 +4939,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             lo = (u64)bound << 32;
             hi = (u64)highest << 32 | 0xffffffffu;
         } else x.list = nullptr;
-        mark_from(r, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
+        choose_heavy(s, r, set.bits, x, (unsigned)want, lo, hi);
     }
     __threadfence();
     __syncthreads();
@@ -4909,7 +4953,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (bad) {
         looked = r.mid;
         __syncthreads();
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         for (int g = 0; g < p.group; g++) {
             const int h = kv * p.group + g;
             float *all = (float *)p.stash + stash_entry(p, b, h, 0);
@@ -4920,9 +4964,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
             const int any = __syncthreads_or(worse);
             if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-            const candidates x = { nullptr, all, r.lo, r.mid };
-            mark_from(r, set.bits, x,
-                      nth_largest(s, x, (unsigned)want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0));
+            choose_heavy(s, r, set.bits, { nullptr, all, r.lo, r.mid, {} }, (unsigned)want,
+                         (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
         }
         __threadfence();
         __syncthreads();
@@ -5017,23 +5060,44 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
+    /* four portions a lane at a time, all on their way together */
+    enum { OWN = 4 };
     float m = MASKED;
-    for (int i = lane; i < last; i += 32) m = fmaxf(m, sums[i * pitch + p.dv]);
+    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
+#pragma unroll 1
+    for (int base = 0; base < last; base += 32 * OWN) {
+        float x[OWN][4], top = m;
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        for (int k = 0; k < OWN; k++) {
+            const int i = base + 32 * k + lane;
+#pragma unroll
+            for (int c = 0; c < 4; c++) x[k][c] = i < last ? __ldcg(sums + i * pitch + p.dv + c) : c ? 0.0f : MASKED;
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++) top = fmaxf(top, x[k][0]);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        const double keep = m < MASK_LIMIT ? 0.0 : (double)pow2(m - top);
+        d[0] = d[0] == d[0] ? d[0] * keep : d[0];
+        d[1] = d[1] == d[1] ? d[1] * keep : d[1];
+        squares *= keep * keep;
+        trace *= keep * keep;
+        m = top;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const bool sampled = base + 32 * k + lane >= fixed;
+            const double f = x[k][0] < MASK_LIMIT ? 0.0 : (double)pow2(x[k][0] - m);
+            const double mass = f * (double)x[k][1];  /* NaN stays, since 0 * NaN is one */
+            d[0] += sampled ? 0.0 : mass;
+            d[1] += sampled ? mass : 0.0;
+            squares += sampled ? f * f * (double)x[k][2] : 0.0;
+            trace += sampled ? f * f * (double)x[k][3] : 0.0;
+        }
+    }
     const auto lift_of = [&](int i) {
         const float top = sums[i * pitch + p.dv];
         return top < MASK_LIMIT ? 0.0f : pow2(top - m);
     };
-    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
-    for (int i = lane; i < last; i += 32) {
-        const float f = lift_of(i);
-        const float *x = sums + i * pitch + p.dv;
-        d[i >= fixed] += (double)f * (double)x[1];      /* NaN stays, since 0 * NaN is one */
-        if (i < fixed) continue;
-        squares += (double)(f * f) * (double)x[2];
-        trace += (double)(f * f) * (double)x[3];
-    }
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         d[0] += __shfl_xor_sync(FULL, d[0], o);
@@ -5106,7 +5170,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     if (row.budget == row.base) return;
     const key_set set = set_of(p, item, r, (unsigned *)room);
     int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * LIST_KEYS;
-    for (int w = tid; w < set.words; w += CHOOSE) set.taken[w] = set.bits[w];
+    for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     if (row.budget < row.residual)
         draw_keys(p, s, set, r, b, kv, row.budget - row.base, row.residual - row.base, &row.at, list);
@@ -5776,7 +5840,7 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
     g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
-    g->words = ceil_div(g->keys, 32);
+    g->words = 4 * ceil_div(g->keys, 128);
     g->shared_words = g->words <= 16384 ? g->words : 0;
     g->list_portions = ceil_div(g->keys, LIST_KEYS) + 2;              /* three kinds of keys */
     g->list_heads = g->group;
@@ -5787,6 +5851,9 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+/* Counters before the sets' bits, which are read in fours. */
+size_t whole_fours(size_t n) { return (n + 3) / 4 * 4; }
+
 void arrange_va(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
     const size_t scored = g.by_scores ? rows : 0, blocks = saturating(scored, (size_t)g.blocks);
@@ -5795,7 +5862,7 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
     /* va_counts, heads_done and bits, which scores sets to 0 */
-    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + items + bits, sizeof(int));
+    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits, sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
     l->list = add_part(l, saturating(items, (size_t)(g.list_portions * LIST_KEYS)), sizeof(int));
@@ -5818,7 +5885,8 @@ cudaError_t launch_va_sums(call &c) {
     const geometry &g = c.g;
     const bool fast = suits_lists(c) && !p.va.full;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
-              lists = g.batch * g.kv_heads * slices, least = 10 * (i64)c.card.multiprocessors / lists,
+              lists = g.batch * g.kv_heads * slices,
+              least = (p.va.pass ? 3 : 10) * (i64)c.card.multiprocessors / lists,
               most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
               shares = enough < most ? enough : most;
     p.slices = (int)slices;
@@ -5845,7 +5913,7 @@ cudaError_t launch_va(call &c) {
     p.spreads = (float *)(c.workspace + c.l.spreads);
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
-    v.bits = v.heads_done + items;
+    v.bits = v.heads_done + whole_fours((size_t)items);
     v.taken = (unsigned *)(c.workspace + c.l.taken);
     v.list = (int *)(c.workspace + c.l.list);
     v.rows = (va_row *)(c.workspace + c.l.va_rows);
@@ -5857,7 +5925,7 @@ cudaError_t launch_va(call &c) {
     p.list_heads = (int)g.group;
     p.list_most = (int)v.list_pitch;
     p.splits = v.portions;
-    p.arrivals = 4 * rows + items + items * g.words;
+    p.arrivals = 4 * rows + (i64)whole_fours((size_t)items) + items * g.words;
     cudaError_t e = cudaSuccess;
     if (g.by_copy)
         e = p.copy.bits == 4 && p.copy.chunks == 4 ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
