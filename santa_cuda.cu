@@ -363,12 +363,16 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
-enum { CHOOSE = 1024, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE_KEPT = 3072 };                        /* candidates of a CTA in shared memory */
 struct choose_memory {
     unsigned bins[CHOOSE_BINS];                     /* before: the sample */
+    u64 kept[CHOOSE_KEPT];
     u64 few[CHOOSE], result, at;
     unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last, bound;
+    unsigned kept_count, kept_end;
 };
+static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
@@ -398,6 +402,8 @@ static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory 
 /* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
    the warps' sums lie there. */
 enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
+enum { VA_KEYS = 256 };                             /* keys of a portion of vAttention's lists */
+static_assert((int)VA_KEYS <= (int)attend_memory<FIXED_HEADS>::KEYS, "attend sums up a portion");
 template <typename K, int ROW> struct list_memory {
     enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
     enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
@@ -4084,8 +4090,8 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
 }
 
 /* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
-   new portion of LIST_KEYS keys on. */
-__device__ __forceinline__ int whole_portions(int keys) { return (keys + LIST_KEYS - 1) / LIST_KEYS; }
+   new portion of VA_KEYS keys on. */
+__device__ __forceinline__ int whole_portions(int keys) { return (keys + VA_KEYS - 1) / VA_KEYS; }
 /* The first of pass 0, which has all but the rest of the sample; of pass 1; the end. */
 __device__ __forceinline__ int first_portion(const va_row &x, int pass) {
     const int whole = whole_portions(x.fixed) + whole_portions(x.base ? x.base : x.budget);
@@ -4095,9 +4101,9 @@ __device__ __forceinline__ int first_portion(const va_row &x, int pass) {
 __device__ __forceinline__ int portion_end(const va_row &x, int i) {
     const int fixed = whole_portions(x.fixed), whole = first_portion(x, 1);
     const int end = i < fixed   ? x.fixed
-                  : i < whole ? fixed * LIST_KEYS + (x.base ? x.base : x.budget)
-                                : whole * LIST_KEYS + x.budget - x.base;
-    return min((i + 1) * LIST_KEYS, end);
+                  : i < whole ? fixed * VA_KEYS + (x.base ? x.base : x.budget)
+                                : whole * VA_KEYS + x.budget - x.base;
+    return min((i + 1) * VA_KEYS, end);
 }
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
@@ -4126,7 +4132,8 @@ k_list(const __grid_constant__ params p) {
     wait_for_previous();
     listed x = listed_keys(p, b, item);
     /* short lists have this split: ask for the entries before their number is there */
-    raw_entry next = load_entry(p, x.keys, x.weights, (int)blockIdx.x * LIST_KEYS + 32 * warp + lane);
+    const int guess = (int)blockIdx.x * (p.va.rows ? (int)VA_KEYS : (int)LIST_KEYS);
+    raw_entry next = load_entry(p, x.keys, x.weights, guess + 32 * warp + lane);
     const int split = list_split(x.all);
     int part = (int)blockIdx.x, from = part * split, to = min(from + split, x.all), portions = 0;
     va_row row = {};
@@ -4135,11 +4142,11 @@ k_list(const __grid_constant__ params p) {
         part += first_portion(row, p.va.pass);
         portions = first_portion(row, p.va.pass + 1);
         if (part >= portions) return;
-        from = part * LIST_KEYS;
+        from = part * VA_KEYS;
         to = x.all = x.count = portion_end(row, part);
     }
     if (from >= to) return;
-    if (from != (int)blockIdx.x * LIST_KEYS)
+    if (from != guess)
         next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
     uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
@@ -4312,7 +4319,7 @@ k_list(const __grid_constant__ params p) {
                 = acc[i][k];
     write_split<WARPS, true>(p, merge, top, den, b, head, heads, part, 0);
     if ((part += (int)gridDim.x) >= portions) return;
-    from = part * LIST_KEYS;
+    from = part * VA_KEYS;
     to = x.all = x.count = portion_end(row, part);
     next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
     __syncthreads();                                /* the ring is free again */
@@ -4465,7 +4472,7 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      attend   sums over these
      combine  out, lse and the audit
    A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
-   part in ascending order but the base sample before the rest. It is read in portions of LIST_KEYS
+   part in ascending order but the base sample before the rest. It is read in portions of VA_KEYS
    keys that never hold keys of two parts. */
 
 /* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen from. */
@@ -4513,8 +4520,8 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
     __syncthreads();                                /* totals may still be read from the last use */
     if (lane == 31) s.totals[warp] = sum;
     __syncthreads();
-    static_assert(CHOOSE == 32 * 32, "a lane for each warp's sum");
-    const unsigned of_warp = s.totals[lane];
+    static_assert(CHOOSE <= 32 * 32, "a lane for each warp's sum");
+    const unsigned of_warp = lane < CHOOSE / 32 ? s.totals[lane] : 0u;
     *total = __reduce_add_sync(FULL, of_warp);
     return __reduce_add_sync(FULL, lane < warp ? of_warp : 0u) + sum - x;
 }
@@ -4522,7 +4529,7 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
 /* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. A thread
    has every CHOOSE'th; its first ones it keeps. */
 struct candidates {
-    enum { OWN = 8 };
+    enum { OWN = 16 };
     const u64 *list;
     const float *scores;
     int first, count;
@@ -4774,7 +4781,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
     for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
     list_keys(s, set, IN_SET, r.lo, list + sinks);
-    int *const others = list + whole_portions(fixed) * LIST_KEYS;
+    int *const others = list + whole_portions(fixed) * VA_KEYS;
     if (base < residual) draw_keys(p, s, set, r, b, kv, base, residual, &at, others);
     else {
         base = 0;
@@ -4805,7 +4812,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
    is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
    head's result NaN. */
-__global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, choose_memory);
     const int tid = threadIdx.x, b = blockIdx.z;
@@ -4854,14 +4861,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
                 __syncthreads();
             }
         } else looked = r.mid;
-        enum { LOADS = CHOOSE_KEYS / (4 * CHOOSE) };
-        float4 y[LOADS];
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const int j = first + 4 * (i * CHOOSE + tid);
-            y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
-            if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
-        }
+        if (tid == 0) { s.kept_count = 0; s.kept_end = CHOOSE_KEPT; }
         /* a sample of keys that all CTAs can see: from the copy. A warp finds the bound, 16 bits of it */
         const unsigned least = sortable(MASK_LIMIT);
         unsigned bound = least;
@@ -4892,40 +4892,78 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             __syncthreads();
             bound = max(bound, s.bound);
         }
-        unsigned hits = 0, total, top = 0;
+        __syncthreads();
+        unsigned top = 0;
         bool bad = false;
+        u64 *const list = (u64 *)x.list;
+        const unsigned most = (unsigned)p.va.most_candidates;
+        enum { LOADS = 4 };
+        float4 y[LOADS];
+        const auto load = [&](int base) {
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
+            for (int i = 0; i < LOADS; i++) {
+                const int j = base + 4 * (i * CHOOSE + tid);
+                y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
+                if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
+            }
+        };
+        load(first);
+#pragma unroll 1
+        for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
+            unsigned hits = 0;
+            float z[4 * LOADS];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
+            for (int i = 0; i < LOADS; i++) {
+                z[4 * i] = y[i].x; z[4 * i + 1] = y[i].y; z[4 * i + 2] = y[i].z; z[4 * i + 3] = y[i].w;
+            }
+            load(base + 4 * LOADS * CHOOSE);        /* on their way meanwhile */
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                const int j = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
                 if (j < from || j >= to) continue;
-                bad |= !(z[k] < INFINITY);
-                if (sortable(z[k]) < bound) continue;
-                hits++;
-                top = max(top, sortable(z[k]));
+                bad |= !(z[i] < INFINITY);
+                if (sortable(z[i]) < bound) continue;
+                hits |= 1u << i;
+                top = max(top, sortable(z[i]));
+            }
+            /* the warp's to shared memory, or straight to the list if there is no room */
+            const unsigned lane = tid & 31;
+            unsigned place = (unsigned)__popc(hits), start = 0;
+            const unsigned own = place;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const unsigned before = __shfl_up_sync(FULL, place, o);
+                if (lane >= (unsigned)o) place += before;
+            }
+            const unsigned total = __shfl_sync(FULL, place, 31);
+            if (!total) continue;
+            if (lane == 0) start = atomicAdd(&s.kept_count, total);
+            start = __shfl_sync(FULL, start, 0);
+            const bool fits = start + total <= CHOOSE_KEPT;
+            if (!fits && lane == 0) {
+                atomicMin(&s.kept_end, start);
+                start = atomicAdd(&counts[row].entries, total);
+            }
+            if (!fits) start = __shfl_sync(FULL, start, 0);
+            place += start - own;
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                if (!(hits >> i & 1u)) continue;
+                const u64 entry = ranked(z[i], base + 4 * (i / 4 * CHOOSE + tid) + i % 4);
+                if (fits) s.kept[place] = entry;
+                else if (place < most) list[place] = entry;
+                place++;
             }
         }
-        unsigned before = cta_prefix(s, hits, &total);
         top = __reduce_max_sync(FULL, top);
         if ((tid & 31) == 0 && top) atomicMax(&counts[row].top, top);
         if (__any_sync(FULL, bad) && (tid & 31) == 0) atomicOr(&counts[row].bad, 1u);
-        if (tid == 0) s.first = total ? atomicAdd(&counts[row].entries, total) : 0;
         __syncthreads();
-        before += s.first;
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
-                if (j < from || j >= to || sortable(z[k]) < bound) continue;
-                if (before < (unsigned)p.va.most_candidates)
-                    ((u64 *)x.list)[before] = ranked(z[k], j);
-                before++;
-            }
-        }
+        const unsigned kept = min(s.kept_count, s.kept_end);
+        if (tid == 0) s.first = kept ? atomicAdd(&counts[row].entries, kept) : 0;
+        __syncthreads();
+        for (unsigned i = (unsigned)tid; i < kept; i += CHOOSE)
+            if (s.first + i < most) list[s.first + i] = s.kept[i];
         __threadfence();
         __syncthreads();
         if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == (unsigned)ctas - 1u;
@@ -4989,10 +5027,10 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     const int last = first_portion(x, p.va.pass + 1);
     for (int i = first_portion(x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
         attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
-               portion_end(x, i) - i * LIST_KEYS, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
+               portion_end(x, i) - i * VA_KEYS, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
                p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
                (i64)p.va.portions * (p.dv + 4),
-               p.va.list + (i64)item * p.va.list_pitch + (i64)i * LIST_KEYS, p.va.full ? 2 : 1);
+               p.va.list + (i64)item * p.va.list_pitch + (i64)i * VA_KEYS, p.va.full ? 2 : 1);
         __syncthreads();
     }
 }
@@ -5169,7 +5207,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     row.budget = (int)min(s.first, (unsigned)row.residual);
     if (row.budget == row.base) return;
     const key_set set = set_of(p, item, r, (unsigned *)room);
-    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * LIST_KEYS;
+    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * VA_KEYS;
     for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     if (row.budget < row.residual)
@@ -5842,7 +5880,7 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
     g->words = 4 * ceil_div(g->keys, 128);
     g->shared_words = g->words <= 16384 ? g->words : 0;
-    g->list_portions = ceil_div(g->keys, LIST_KEYS) + 2;              /* three kinds of keys */
+    g->list_portions = ceil_div(g->keys, VA_KEYS) + 2;                /* three kinds of keys */
     g->list_heads = g->group;
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
@@ -5865,7 +5903,7 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits, sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
-    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * LIST_KEYS)), sizeof(int));
+    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * VA_KEYS)), sizeof(int));
     l->va_rows = add_part(l, items, sizeof(va_row));
     l->va_heads = add_part(l, rows, sizeof(va_head));
     l->sums = add_part(l, saturating(rows, (size_t)g.list_portions), ((size_t)g.dv + 4) * sizeof(float));
@@ -6100,7 +6138,7 @@ void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v)
     v->words = (int)g.words;
     v->shared_words = (int)g.shared_words;
     v->portions = (int)g.list_portions;
-    v->list_pitch = g.list_portions * LIST_KEYS;
+    v->list_pitch = g.list_portions * VA_KEYS;
 }
 
 /* What the kernels need to know of a problem. */

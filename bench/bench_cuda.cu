@@ -1,6 +1,6 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--csv FILE]
+     build/bench_cuda [--quick] [--vattention] [--csv FILE]          --vattention: its rows alone
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
    buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median. */
 #define SANTA_IMPLEMENTATION
@@ -317,12 +317,13 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
 }
 
 int main(int argc, char **argv) {
-    bool quick = false;
+    bool quick = false, adaptive = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
+        else if (!strcmp(argv[i], "--vattention")) adaptive = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
-        else { fprintf(stderr, "usage: %s [--quick] [--csv FILE]\n", argv[0]); return 1; }
+        else { fprintf(stderr, "usage: %s [--quick] [--vattention] [--csv FILE]\n", argv[0]); return 1; }
     }
     int count = 0, driver = 0, runtime = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }
@@ -352,6 +353,7 @@ int main(int argc, char **argv) {
     const int runs = quick ? 20 : 40;
     for (const float agree : { 0.85f, 0.5f })
         for (const int batch : { 1, 8 }) bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
+    if (adaptive) return csv ? fclose(csv) : 0;
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
     bench(t, 2, 1, 131072, false, 0, copies, runs, csv);
     bench(t, 2, 8, 32768, false, 0, quick ? copies : full, runs, csv);
