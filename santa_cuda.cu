@@ -13,6 +13,7 @@
    Dense is a split-KV kernel and a merge of the splits.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
+   vAttention takes the scores of either, and makes lists of keys of them: see there.
 
    What each step won on an H200 is in bench/ladder.md.
 */

@@ -112,7 +112,7 @@ static void va_check_totals(const va_totals &t) {
 /* All that a call may be. */
 static void va_random(void) {
     NEED_DEVICE();
-    const int problems = test_quick ? 40 : 600;
+    const int problems = test_quick ? 24 : 600;
     test_rng r = test_rng_make(41);
     va_totals totals[VA_HEAVIES] = {};
     for (int number = 0; number < problems; number++) {
@@ -457,7 +457,7 @@ static void va_same_bits(void) {
    guarantee the output. Negative control: the base sample alone breaks it. */
 static void va_guarantee(void) {
     NEED_DEVICE();
-    const int64_t requests = test_quick ? 300 : 6000;
+    const int64_t requests = test_quick ? 120 : 6000;
     for (int full = 0; full < 2; full++)
         for (int control = 0; control < 2; control++) {
             test_rng r = test_rng_make(48);
