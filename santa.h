@@ -557,6 +557,8 @@ extern "C" {
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
+    X(ERR_BACKEND_SPARSE, "this device has sample-attention for q, k and v of one 16-bit type in 16-byte rows")  \
+    X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
