@@ -4,9 +4,11 @@ CFLAGS ?= -O2 -Wall -Wextra
 LDLIBS ?= -lm
 BUILD  ?= build
 
-# Examples that want ggml are built where pkg-config finds it.
+# Examples that want ggml or MPI are built where pkg-config or mpicc is found.
+MPICC   := $(shell command -v mpicc 2>/dev/null)
 GGML    := $(shell pkg-config --silence-errors --cflags --libs ggml 2>/dev/null)
-EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c),$(wildcard examples/*.c)))
+EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c) $(if $(MPICC),,%/sharded_mpi.c),\
+             $(wildcard examples/*.c)))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
 
 # One object with the library's code for all programs. Those that define SANTA_IMPLEMENTATION,
@@ -109,6 +111,9 @@ $(BUILD)/support: test/cuda/support.cpp test/cuda/launched.h $(wildcard test/cud
 
 $(BUILD)/ggml_op: examples/ggml_op.c examples/data.h santa.h $(LIBRARY)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(GGML) -lggml-base $(LDLIBS)
+
+$(BUILD)/sharded_mpi: examples/sharded_mpi.c examples/data.h santa.h $(LIBRARY)
+	$(MPICC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 
 $(BUILD)/bench: bench/bench.c bench/bench.h bench/gain.h bench/program.h bench/prefill.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)

@@ -26,6 +26,7 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
+     ranks             one context over several processes, hosts or GPUs
      recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
@@ -390,6 +391,24 @@
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
 
+   >>ranks
+
+   One context over several processes, hosts or GPUs (options.ranks). Each rank holds a range of the keys,
+   in the order of the ranks, with its own seq_lens, first_key and context_lens; q and the options are
+   the same on all, and so is the result, to the bit. Ranges may be uneven or empty; a decode step's
+   token goes to the rank that holds the context's end. The bytes that ranks exchange go through
+   all_gather, which is yours: MPI_Allgather, ncclAllGather, gloo.
+   dense                    each rank's output and lse are merged: one exchange a call, of 4 *
+                            (head_dim_v + 1) bytes a row and head.
+   iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row and up to 8
+                            KV heads at a time: the largest score and the mass. Each rank then draws what
+                            falls on its part of the mass of all: the rows that one process draws, but
+                            where rounding moves a threshold to a neighbouring key. Then one exchange of
+                            sums, as for dense.
+   The other methods, a copy of K, std_error and dense_below are refused. stats are each rank's own.
+   Every rank makes the same calls in the same order. A call that returns an error did not meet the
+   others, who wait: end the job (examples/sharded_mpi.c does).
+
    >>recipes
 
    What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
@@ -571,6 +590,11 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
+    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
+    X(ERR_RANKS_METHOD,                                                                                    \
+      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K or santa_sample")    \
+    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
+    X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
@@ -866,6 +890,18 @@ typedef struct santa_sample_attention_options {
 typedef void (*santa_task)(void *context, int64_t i);
 typedef void (*santa_parallel_for)(void *user, int64_t count, santa_task task, void *context);
 
+/* One context over several ranks (processes, hosts, GPUs), see >>ranks. Zeros: it is not. */
+typedef struct santa_ranks_options {
+    int64_t count;                 /* ranks, at most 65536; 0 = 1 */
+    int64_t rank;                  /* which of them this is, 0 .. count - 1, in the order of their keys */
+    /* Puts the bytes of `mine` of all ranks side by side into `all`, by rank, on each of them; mine and
+       all do not overlap. Returns 0, or the call ends with SANTA_ERR_RANKS_EXCHANGE. It is called by
+       the thread that called santa_decode. On a GPU these are device memory, and it only puts the
+       exchange on the stream. */
+    int   (*all_gather)(void *user, const void *mine, size_t bytes, void *all, void *stream);
+    void   *user;                  /* handed to all_gather, 0 = NULL */
+} santa_ranks_options;
+
 /* How. Zero everything: each zero is the default written beside it. Values out of range are refused
    whatever the method is. What belongs to another method is not looked at, so that one set of
    options can go from method to method; but where results would not be of the kind that was asked
@@ -895,6 +931,7 @@ typedef struct santa_options {
     santa_proxy_options proxy;
     santa_saap_options saap;
     santa_sample_attention_options sample_attention;
+    santa_ranks_options ranks;
     santa_isa    isa;              /* 0 = best of this machine */
     int64_t      num_threads;      /* 0 = 1 */
     santa_parallel_for parallel_for;
@@ -954,8 +991,8 @@ typedef struct santa_problem {
 /* Structs of this file, for callers that write them in another language: see santa_struct_size. */
 #define SANTA_STRUCT_LIST(X)                                                                               \
     X(tensor) X(buckets) X(attention) X(audit) X(vattention_options) X(proxy_options) X(saap_options)      \
-    X(sample_audit) X(sample_attention_options) X(options) X(stats) X(problem) X(backend) X(stream_id)     \
-    X(draws) X(budget)
+    X(sample_audit) X(sample_attention_options) X(ranks_options) X(options) X(stats) X(problem)            \
+    X(backend) X(stream_id) X(draws) X(budget)
 
 /* ------------------------------------------------------------ >>decode */
 
@@ -2681,9 +2718,8 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
-    for (b = 0; b < a->q.shape[0]; b++)
-        if (santa__kv_start(a, b) < 0 || santa__kv_start(a, b) > santa__seq_len(a, b))
-            return SANTA_ERR_KV_START;
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+        if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
@@ -2853,6 +2889,21 @@ static santa_status santa__check_sparse(const santa_attention *a, const santa_op
     return a->q.shape[1] < SANTA__PREFILL_ROWS && !santa__asks(x) ? SANTA_OK : SANTA_ERR_SAMPLE_CAUSAL;
 }
 
+static int santa__has_ranks(const santa_options *o) { return o->ranks.count > 1; }
+
+static santa_status santa__check_ranks(const santa_attention *a, const santa_options *o) {
+    const santa_ranks_options *r = &o->ranks;
+    const unsigned traits = santa_method_traits(o->method);
+    if (r->count < 0 || r->count > 65536 || r->rank < 0 || r->rank >= SANTA__MAX(r->count, 1))
+        return SANTA_ERR_RANKS;
+    if (!santa__has_ranks(o)) return SANTA_OK;
+    if (!r->all_gather) return SANTA_ERR_RANKS;
+    if (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & (SANTA_TILES_APART | SANTA_SHARES_ROWS)))
+        return SANTA_ERR_RANKS_METHOD;
+    return a->std_error || o->scores == SANTA_SCORES_PROXY || ((traits & SANTA_DRAWS) && o->dense_below)
+           ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
+}
+
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
@@ -2861,6 +2912,7 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
     if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
+    if ((s = santa__check_ranks(a, o)) != SANTA_OK) return s;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -3116,11 +3168,16 @@ static void santa__needs_masses(santa__plan *p) {
     if (may_be_dense) santa__plan_states(p, 1);
 }
 
+/* A query's mass over all ranks, relative to exp(m): what the ranks before this one hold, and those up
+   to and with it. bad: one of them saw a NaN. */
+typedef struct santa__share { double before, end, total; float m; int bad; } santa__share;
+
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
    max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
    the whole mass. first: number of block 0. */
 typedef struct santa__mass {
     const santa__kernels *kernel;
+    const santa__share *share;   /* NULL: these are all keys */
     const float *u, *max, *sum;  /* u may have been rounded, sum was not */
     double *prefix, total;
     int64_t first, blocks;
@@ -3359,6 +3416,42 @@ static int64_t santa__chunk(int64_t keys) {
     return chunk;
 }
 
+/* Whether ranks tell each other the masses of a row before they draw. */
+static int santa__meets_ranks(const santa_options *o) {
+    return santa__has_ranks(o) && santa__has_traits(o, SANTA_DRAWS);
+}
+
+/* What a call over ranks has behind its other workspaces: masses of a span of jobs, of this rank and of
+   all, and what follows for each query; results, likewise. */
+typedef struct santa__meeting {
+    uint64_t masses, all_masses, shares, part, all_parts, acc, total;
+} santa__meeting;
+
+/* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. */
+typedef struct santa__rank_mass { double max, total; } santa__rank_mass;
+
+/* Floats of a rank's results: out and lse. */
+static uint64_t santa__part_floats(const santa_problem *p) {
+    return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
+                      (uint64_t)p->head_dim_v + 1);
+}
+
+static santa__meeting santa__meeting_of(const santa_problem *p) {
+    const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p);
+    const int64_t queries = santa__meets_ranks(&p->o) ? p->group * SANTA__SPAN : 0;
+    santa__meeting m;
+    santa__plan at;                                       /* adds up parts */
+    memset(&at, 0, sizeof at);
+    m.masses = santa__part(&at, queries, sizeof(santa__rank_mass));
+    m.all_masses = santa__part(&at, queries, santa__mul(sizeof(santa__rank_mass), ranks));
+    m.shares = santa__part(&at, queries, sizeof(santa__share));
+    m.part = santa__part(&at, 1, santa__mul(floats, sizeof(float)));
+    m.all_parts = santa__part(&at, 1, santa__mul(santa__mul(floats, sizeof(float)), ranks));
+    m.acc = santa__part(&at, p->head_dim_v, sizeof(double));
+    m.total = at.total;
+    return m;
+}
+
 /* Whether threads get even shares of so many pieces. */
 static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 * threads; }
 
@@ -3370,6 +3463,7 @@ static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 
 static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
     const int is_routed = santa__has_traits(&p->o, SANTA_ROUTES);
+    if (santa__meets_ranks(&p->o)) return 1;
     if (threads == 1 || n < SANTA__TEAM_KEYS) return 0;
     if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
     if (santa__items(&p->o) < 2 * threads) return 1;
@@ -3401,6 +3495,7 @@ static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan,
    vAttention. */
 static int64_t santa__rows_together(const santa_problem *p) {
     if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (santa__meets_ranks(&p->o)) return 1;              /* ranks see keys of different rows */
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
 
@@ -3556,6 +3651,7 @@ typedef struct santa__job {
     float *copy_q, *copy_unit, *copy_less;
     int form;                            /* of packed */
     int is_shared;                       /* threads share the job's pieces */
+    const santa__share *shares;          /* of each query, or NULL: there are no other ranks */
     int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
     char *work;
@@ -3874,20 +3970,21 @@ static void santa__join_max(float *m, float max, float *keep, float *add) {
     }
 }
 
-/* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. */
+/* Prefix and total from the block masses. Returns 1 if a block's mass is NaN. Of a context over ranks
+   the prefix counts from where its first key is. */
 static int santa__prefix(santa__mass *x) {
-    float scale[SANTA_BLOCK], m = SANTA__MASKED;  /* exp(max[b] - m); 0 of a block without keys */
-    double total = 0.0;
+    float scale[SANTA_BLOCK], m = x->share ? x->share->m : SANTA__MASKED;
+    double total = x->share ? x->share->before : 0.0;
     int64_t b, i, n;
-    int bad = 0;
+    int bad = x->share && x->share->bad;
     for (b = 0; b < x->blocks; b++) {
         bad |= santa__is_nan(x->sum[b]);
         m = SANTA__MAX(m, x->max[b]);
     }
     x->m = m;
     if (bad) return 1;
-    memset(scale, 0, sizeof scale);
-    x->prefix[0] = 0.0;
+    memset(scale, 0, sizeof scale);     /* exp(max[b] - m); 0 of a block without keys */
+    x->prefix[0] = total;
     for (b = 0; b < x->blocks; b += n) {
         n = SANTA__MIN(x->blocks - b, (int64_t)SANTA_BLOCK);
         for (i = 0; i < n; i++) scale[i] = x->max[b + i] - m;
@@ -3895,6 +3992,10 @@ static int santa__prefix(santa__mass *x) {
         for (i = 0; i < n; i++) x->prefix[b + i + 1] = total += (double)scale[i] * (double)x->sum[b + i];
     }
     x->total = total;
+    if (!x->share) return 0;
+    x->total = x->share->total;
+    while (b > 0 && x->prefix[b] > x->share->end) x->prefix[b--] = x->share->end;
+    x->prefix[x->blocks] = x->share->end;           /* the same number as where the next rank begins */
     return 0;
 }
 
@@ -4088,6 +4189,12 @@ static int64_t santa__positions_below(const santa__positions *m, double end, int
     return santa__positions_search(m, end, n * m->combs, from);
 }
 
+/* Of how many of them the mass before x, or up to its end, is the place: all of them at the end of the
+   last rank. */
+static int64_t santa__positions_before(const santa__positions *m, const santa__mass *x, double edge) {
+    return edge < x->total ? santa__positions_below(m, edge, 0) : m->s;
+}
+
 /* The next blocks from *b on, before last, that marks fall in, some at a time: hit[k], with the
    marks up to until[k] - 1. *below: how many marks lie before *b. Returns how many blocks. */
 enum { SANTA__HITS = 32 };
@@ -4129,6 +4236,11 @@ static void santa__draw_positions(const santa__mass *x, const santa__positions *
     for (; from < to; from++) santa__picks_add(l, santa__walk_draw(&w, x, santa__position_at(m, from)));
 }
 
+static void santa__draw_marks(const santa__mass *x, const santa__positions *m, santa__picks *l) {
+    santa__draw_positions(x, m, santa__positions_before(m, x, x->prefix[0]),
+                          santa__positions_before(m, x, x->prefix[x->blocks]), 0, x->blocks, l);
+}
+
 /* Words 0 .. s - 1 where the keys will be: the list grows at or before the entry that is drawn.
    Unsigned order as signed order. */
 static void santa__draw_words(santa__rng *rng, int64_t s, santa__picks *l) {
@@ -4155,7 +4267,7 @@ static void santa__draw_iid(const santa_options *o, santa__mass *x, santa__rng *
     santa__draw_words(rng, s, l);
     santa__sort(l->index, s);
     (void)stats;
-    santa__draw_positions(x, &m, 0, s, 0, x->blocks, l);
+    santa__draw_marks(x, &m, l);
     santa__weigh_counts(l, s);
 }
 
@@ -4165,7 +4277,7 @@ static void santa__draw_strat(const santa_options *o, santa__mass *x, santa__rng
     const santa__positions m = santa__positions_make(SANTA__STRATA, s, x->total / (double)s, l->index, 0.0);
     (void)stats;
     santa__draw_words(rng, s, l);
-    santa__draw_positions(x, &m, 0, s, 0, x->blocks, l);
+    santa__draw_marks(x, &m, l);
     santa__weigh_counts(l, s);
 }
 
@@ -4175,7 +4287,7 @@ static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa
                              santa__picks *l, santa_stats *stats) {
     const int64_t s = o->num_samples;
     const santa__positions m = santa__positions_combs(rng, 0, o->num_combs, s, x->total);
-    int64_t b = 0, i = 0;
+    int64_t b = 0, i = santa__positions_before(&m, x, x->prefix[0]);
     while (b < x->blocks) {
         int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
         end = SANTA__MIN(end, x->blocks);
@@ -5043,6 +5155,7 @@ static santa__mass santa__mass_of(const santa__job *j, int64_t x) {
     santa__mass mass;
     memset(&mass, 0, sizeof mass);
     mass.kernel = j->kernel;
+    mass.share = j->shares ? j->shares + x : NULL;
     mass.max = SANTA__PART(float, j, block_max) + x * p->blocks + skip;
     mass.sum = SANTA__PART(float, j, block_sum) + x * p->blocks + skip;
     mass.prefix = SANTA__PART(double, j, prefix);
@@ -6714,6 +6827,13 @@ static void santa__plan_row(santa__plan *p, const santa_problem *x) {
     santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL);
 }
 
+static santa_status santa__plan_end(const santa_problem *p, uint64_t *total) {
+    if (santa__has_ranks(&p->o))
+        *total = santa__add(santa__add(*total, 63) / 64 * 64, santa__meeting_of(p).total);
+    *total = santa__add(*total, 63);       /* the caller's pointer need not be aligned */
+    return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
 /* The plan of a call, and the bytes of its workspace; anything past size_t is refused. */
 static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, uint64_t *total) {
     const int64_t rows = santa__rows_together(p), window = p->a.window;
@@ -6734,8 +6854,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         santa__plan_prefill(plan, p);
         *total = santa__add(santa__mul(plan->total, (uint64_t)p->o.num_threads), santa__set_bytes(p));
         *total = SANTA__MAX(*total, row.total);
-        *total = santa__add(*total, 63);
-        return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+        return santa__plan_end(p, total);
     }
     /* the signed products of the plan stay far below 2^63 */
     if (santa__mul((uint64_t)(rows * p->group),
@@ -6751,8 +6870,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     span = santa__span(p, plan);
     *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
     *total = santa__add(*total, santa__mul(plan->thread_scores, (uint64_t)(p->o.num_threads * span)));
-    *total = santa__add(*total, 63);       /* the caller's pointer need not be aligned */
-    return *total > (uint64_t)PTRDIFF_MAX ? SANTA_ERR_OVERFLOW : SANTA_OK;
+    return santa__plan_end(p, total);
 }
 
 /* ------------------------------------------------------------ >>run */
@@ -6764,7 +6882,7 @@ typedef struct santa__call {
     santa_problem p;
     santa__plan plan;
     uint64_t bytes;       /* of workspace */
-    char *work;
+    char *work, *meeting; /* the workspaces; santa__meeting */
     int64_t span, works;  /* see santa__span, santa__num_works */
     santa__work pieces;   /* that threads take */
 } santa__call;
@@ -6968,6 +7086,7 @@ typedef struct santa__team {
     santa__job *j;
     const santa__phase *phase;  /* NULL: all phases of each job, on one thread */
     int64_t jobs, together, pieces;
+    int has_failed;             /* to meet the other ranks */
 } santa__team;
 
 static void santa__team_task(void *context, int64_t t) {
@@ -6992,6 +7111,65 @@ static void santa__team_task(void *context, int64_t t) {
     }
 }
 
+/* Where a query's mass lies in that of all ranks; one: what each says of it, `apart` from each other. */
+static santa__share santa__share_of(const santa_ranks_options *ranks, const santa__rank_mass *one,
+                                    int64_t apart) {
+    double m = (double)SANTA__MASKED;
+    santa__share x;
+    int64_t r;
+    memset(&x, 0, sizeof x);
+    for (r = 0; r < ranks->count; r++) {
+        x.bad |= santa__not_finite_d(one[r * apart].total);
+        m = SANTA__MAX(m, one[r * apart].max);
+    }
+    for (r = 0; r < ranks->count; r++) {
+        const double total = one[r * apart].total;
+        if (r == ranks->rank) x.before = x.total;
+        if (total > 0.0) x.total += total * exp(one[r * apart].max - m);
+        if (r == ranks->rank) x.end = x.total;
+    }
+    x.m = (float)m;
+    return x;
+}
+
+/* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
+   keys here included, which get their lse. */
+static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    const santa_ranks_options *ranks = &call->p.o.ranks;
+    santa__rank_mass *mine = (santa__rank_mass *)(void *)(call->meeting + at.masses),
+                     *all = (santa__rank_mass *)(void *)(call->meeting + at.all_masses);
+    santa__share *share = (santa__share *)(void *)(call->meeting + at.shares);
+    const int64_t group = call->p.group, n = jobs * group;
+    int64_t i;
+    for (i = 0; i < n; i++) {
+        santa__job *one = &j[i / group];
+        one->shares = NULL;
+        mine[i].max = (double)SANTA__MASKED;
+        mine[i].total = 0.0;
+        if (one->begin < one->end) {
+            santa__mass mass = santa__mass_of(one, i % group);
+            const int bad = santa__prefix(&mass);
+            mine[i].max = (double)mass.m;
+            mine[i].total = bad ? (double)santa__nan() : mass.total;
+        }
+    }
+    if (ranks->all_gather(ranks->user, mine, (size_t)n * sizeof *mine, all, NULL) != 0) {
+        team->has_failed = 1;
+        return;
+    }
+    for (i = 0; i < n; i++) {
+        santa__job *one = &j[i / group];
+        double keys_share;
+        share[i] = santa__share_of(ranks, all + i, n);
+        if (i % group == 0) one->shares = share + i;
+        call->p.a.lse[santa__slot(one, i % group)] =
+            share[i].bad ? santa__nan()
+                         : santa__lse(share[i].m, share[i].total, santa__sink(one, i % group), &keys_share);
+    }
+}
+
 static void santa__run_team(santa__team *team) {
     santa__job *j = team->j;
     const santa__call *call = team->call;
@@ -7012,6 +7190,8 @@ static void santa__run_team(santa__team *team) {
         santa__run_tasks(j->o, &team->call->pieces,
                          (team->jobs + team->together - 1) / team->together * team->pieces,
                          santa__team_task, team);
+        if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
+        if (team->has_failed) return;
     }
 }
 
@@ -7027,9 +7207,11 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             int64_t before[SANTA__SPAN];
             for (h = 0; h < jobs; h++) before[h] = j[h].stats->k_rows_read;
             rows = santa__next_rows(j, jobs, q);
-            if (j->begin == j->end) continue;
-            if (team) { team->j = j; team->jobs = jobs; santa__run_team(team); }
+            if (j->begin == j->end) {
+                if (santa__meets_ranks(j->o)) santa__meet(team, j, jobs);
+            } else if (team) { team->j = j; team->jobs = jobs; santa__run_team(team); }
             else santa__run_alone(j, jobs);
+            if (team && team->has_failed) return;
             for (h = 0; h < jobs; h++) santa__count_features(&j[h], j[h].stats->k_rows_read - before[h]);
         }
     }
@@ -7863,6 +8045,82 @@ static void santa__add_stats(const santa__call *call, santa_stats *stats) {
     if (santa__has_tally(&call->plan)) santa__add_tallies(call, stats);
 }
 
+static santa_status santa__run(santa__call *call) {
+    const santa_options *o = &call->p.o;
+    santa__team team;
+    memset(&team, 0, sizeof team);
+    team.call = call;
+    if (call->plan.is_prefill) santa__run_prefill(call);
+    else if (call->plan.is_shared)
+        santa__run_items(call, call->work, o->item_begin, o->item_end, SANTA__SPAN, &team);
+    else
+        santa__run_tasks(o, &call->pieces, (santa__items(o) + call->span - 1) / call->span, santa__run_task,
+                         call);
+    return team.has_failed ? SANTA_ERR_RANKS_EXCHANGE : SANTA_OK;
+}
+
+/* Result `row` of all ranks: the sum of what they drew, or the mean of what they read exactly, by lse.
+   part: what each has, `apart` from each other; lse likewise. acc[dv] is scratch. */
+static void santa__join_ranks(const santa_problem *p, int64_t head, const float *part, const float *lse,
+                              int64_t apart, int64_t dv, double *acc, float *joined) {
+    const int64_t ranks = p->o.ranks.count;
+    double m = (double)SANTA__MASKED, sum = 0.0, share = 1.0;
+    int64_t r, c;
+    int bad = 0;
+    memset(acc, 0, (size_t)dv * sizeof *acc);
+    for (r = 0; r < ranks; r++) {
+        bad |= santa__is_nan(lse[r * apart]);
+        m = SANTA__MAX(m, (double)lse[r * apart]);
+    }
+    for (r = 0; r < ranks && !bad; r++) {
+        double w = 1.0;
+        if (santa__has_traits(&p->o, SANTA_EXACT)) sum += w = exp((double)lse[r * apart] - m);
+        for (c = 0; c < dv && w > 0.0; c++) acc[c] += w * (double)part[r * apart + c];
+    }
+    *joined = *lse;
+    if (bad) *joined = santa__nan();
+    else if (santa__has_traits(&p->o, SANTA_EXACT)) {
+        *joined = santa__lse((float)m, sum, p->a.sinks ? p->a.sinks + head : NULL, &share);
+        share /= sum > 0.0 ? sum : 1.0;
+    }
+    for (c = 0; c < dv; c++) acc[c] = bad ? (double)santa__nan() : acc[c] * share;
+}
+
+/* A call whose keys are spread over ranks: each one's result goes to all of them. */
+static santa_status santa__run_ranks(santa__call *call) {
+    const santa_problem p = call->p;
+    const santa_ranks_options *ranks = &p.o.ranks;
+    const santa__meeting at = santa__meeting_of(&p);
+    const int64_t dv = p.head_dim_v, rows = p.batch * p.q_len * p.heads, floats = rows * (dv + 1);
+    const int64_t size = santa__bytes(p.a.out.dtype, 1);
+    float *part = (float *)(void *)(call->meeting + at.part),
+          *all = (float *)(void *)(call->meeting + at.all_parts);
+    double *acc = (double *)(void *)(call->meeting + at.acc);
+    santa_status s;
+    int64_t i, c;
+    memset(part, 0, (size_t)floats * sizeof *part);
+    call->p.a.out = santa_view(part, SANTA_F32, p.batch, p.q_len, p.heads, dv);
+    call->p.a.lse = part + rows * dv;
+    if (santa__has_traits(&p.o, SANTA_EXACT)) call->p.a.sinks = NULL;
+    s = santa__run(call);
+    call->p = p;
+    if (s != SANTA_OK) return s;
+    if (ranks->all_gather(ranks->user, part, (size_t)floats * sizeof *part, all, NULL) != 0)
+        return SANTA_ERR_RANKS_EXCHANGE;
+    for (i = 0; i < rows; i++) {
+        const int64_t h = i % p.heads, q = i / p.heads % p.q_len, b = i / p.heads / p.q_len,
+                      item = b * p.kv_heads + h / p.group;
+        const int64_t *stride = p.a.out.stride;
+        char *out = (char *)p.a.out.data + (b * stride[0] + q * stride[1] + h * stride[2]) * size;
+        float lse;
+        if (item < p.o.item_begin || item >= p.o.item_end) continue;
+        santa__join_ranks(&p, h, all + i * dv, all + rows * dv + i, floats, dv, acc, &lse);
+        for (c = 0; c < dv; c++) santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
+        if (p.a.lse) p.a.lse[i] = lse;
+    }
+    return SANTA_OK;
+}
+
 SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options *o, void *workspace,
                                    size_t workspace_bytes, santa_stats *stats) {
     santa__call call;
@@ -7882,17 +8140,11 @@ SANTADEF santa_status santa_decode(const santa_attention *a, const santa_options
         memset(work + call.plan.stats, 0, sizeof(santa_stats));
         if (santa__has_tally(&call.plan)) memset(work + call.plan.tally, 0, sizeof(santa__tally));
     }
-    if (call.plan.is_prefill) {
-        santa__run_prefill(&call);
-    } else if (call.plan.is_shared) {
-        santa__team team;
-        memset(&team, 0, sizeof team);
-        team.call = &call;
-        santa__run_items(&call, call.work, call.p.o.item_begin, call.p.o.item_end, SANTA__SPAN, &team);
-    } else {
-        santa__run_tasks(&call.p.o, &call.pieces, (santa__items(&call.p.o) + call.span - 1) / call.span,
-                         santa__run_task, &call);
-    }
+    if (santa__has_ranks(&call.p.o)) {
+        call.meeting = call.work + (call.bytes - 63 - santa__meeting_of(&call.p).total);
+        s = santa__run_ranks(&call);
+    } else s = santa__run(&call);
+    if (s != SANTA_OK) return s;
     if (stats) santa__add_stats(&call, stats);
     return SANTA_OK;
 }
@@ -8287,6 +8539,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if (n <= 0) return SANTA_ERR_SHAPE;
     if (n > INT32_MAX) return SANTA_ERR_TOO_LONG;
     if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
+    if (santa__has_ranks(given)) return SANTA_ERR_RANKS_METHOD;
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
     *o = santa__resolved(given, 0, 0);
     o->dense_below = 0;
@@ -9663,7 +9916,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); num_combs; first_key and
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; num_combs; first_key and
                     context_lens; kv_start; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and

@@ -5757,6 +5757,7 @@ santa_status check(const santa_problem *problem) {
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
+    if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;

@@ -1,8 +1,8 @@
 #!/bin/sh
-# The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, the whole
-# compiled for every architecture, and its tests, which skip themselves one by one where there
-# is no device. With `launches` only the first of these, by one compiler. Last line: N passed, N
-# failed, N skipped.
+# The GPU half: the host side of santa_cuda.cu with a stand-in for the CUDA runtime, its kernels on an
+# emulated GPU, the whole compiled for every architecture, and its tests, which skip themselves one by
+# one where there is no device. With `launches` only the first two, by one compiler. Last line: N
+# passed, N failed, N skipped.
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 
@@ -17,6 +17,24 @@ launches_with() {
         test/cuda/test_launches.cpp && limited "$dir/test"
 }
 
+# emulated COMPILER FLAGS -- ARGUMENTS: the GPU's tests with the kernels run on the CPU.
+emulated() {
+    need "$1"
+    compiler=$1
+    shift
+    flags=
+    while [ "$1" != -- ]; do flags="$flags $1"; shift; done
+    shift
+    # shellcheck disable=SC2086
+    set -- "$compiler -std=c++17 -fno-strict-aliasing -ffp-contract=off -w $flags $LINKED -Itest/cuda/emulator" "$@"
+    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" &&
+    $1 -c -o "$dir/cuda.o" -x c++ santa_cuda.cu &&
+    $1 -c -o "$dir/tests.o" -x c++ test/cuda/test_cuda.cu &&
+    $1 -o "$dir/test" "$dir/cuda.o" "$dir/tests.o" "$BUILD/santa.o" -lm || return 1
+    shift
+    limited "$dir/test" "$@"
+}
+
 # The page of what is supported is what the library says.
 support() {
     need "${CXX:-g++}"
@@ -27,6 +45,8 @@ support() {
 launches_once() {
     cell "bench/results/support.md" support
     cell "launches on a stand-in runtime" launches_with "${CXX:-g++}" -O0
+    cell "kernels on an emulated GPU" emulated "${CXX:-g++}" -O1 -- --quick methods_and_stashes cpu/types \
+        head_dims groups paged extras nan_in_k graphs gpu/errors cuda_errors proxy_redo
 }
 
 launches() {

@@ -53,6 +53,17 @@ ggml() {
     limited "$dir/program" && helps "$dir/program"
 }
 
+# Four ranks, also where there are fewer processors, and as root.
+mpi() {
+    need mpicc
+    need mpirun
+    # shellcheck disable=SC2086
+    if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
+    mpicc -O2 -o "$dir/program" examples/sharded_mpi.c "$@" -lm || return 1
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 limited mpirun --oversubscribe -n 4 "$dir/program" &&
+    helps "$dir/program"
+}
+
 # The commands of llama2c.md, by which llama2.c's run.c gets santa: exactly, it writes the same text as before.
 llama2c() {
     [ -f "${LLAMA2C:-}/run.c" ] || skip "no run.c in \$LLAMA2C"
@@ -122,6 +133,7 @@ list() {
         case $file in
         examples/decode.c) cell "$file" decoder ;;
         examples/ggml_op.c) cell "$file" ggml ;;
+        examples/sharded_mpi.c) cell "$file" mpi ;;
         *)                 cell "$file" example "$file" ;;
         esac
     done

@@ -35,6 +35,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"saap",        suite_saap},
     {"k-means",     suite_kmeans},
     {"bernoulli",   suite_bernoulli},
+    {"ranks",       suite_ranks},
     {"vattention",  suite_vattention},
     {"measures",    suite_measures},
     {"determinism", suite_determinism},

@@ -39,7 +39,7 @@ examples() {
     can_link "$1" $DEBUG $MEMORY
     "$1" $DEBUG $MEMORY $PLAIN -c -o "$dir/impl.o" test/impl.c || return 1
     for example in examples/*.c; do
-        case $example in examples/decode.c | examples/ggml_op.c | examples/prefill_tune.c) continue ;; esac
+        case $example in examples/decode.c | examples/ggml_op.c | examples/sharded_mpi.c | examples/prefill_tune.c) continue ;; esac
         "$1" $DEBUG $MEMORY $LINKED -pthread -o "$dir/example" "$example" "$dir/impl.o" -lm &&
             limited "$dir/example" || return 1
     done

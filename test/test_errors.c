@@ -217,7 +217,7 @@ static void version_and_structs(void) {
 #define STRUCT(type) {#type, sizeof(type)}
         STRUCT(santa_tensor), STRUCT(santa_buckets), STRUCT(santa_attention), STRUCT(santa_audit),
         STRUCT(santa_vattention_options), STRUCT(santa_proxy_options), STRUCT(santa_saap_options),
-        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options),
+        STRUCT(santa_sample_audit), STRUCT(santa_sample_attention_options), STRUCT(santa_ranks_options),
         STRUCT(santa_options), STRUCT(santa_stats), STRUCT(santa_problem), STRUCT(santa_backend),
         STRUCT(santa_stream_id), STRUCT(santa_draws), STRUCT(santa_budget)
 #undef STRUCT
@@ -525,6 +525,24 @@ static void score_extras(void) {
     GOOD(a.kv_start = start);
     BAD(ERR_KV_START, a.kv_start = start; start[1]++);
     BAD(ERR_KV_START, a.kv_start = start; start[1] = 0; start[0] = -1);
+}
+
+static int no_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    (void)user; (void)mine; (void)bytes; (void)all; (void)stream;
+    return 1;
+}
+
+static void ranks(void) {
+    BAD(ERR_RANKS, o.ranks.count = -1);
+    BAD(ERR_RANKS, o.ranks.count = 65537; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS, o.ranks.count = 2);
+    BAD(ERR_RANKS, o.ranks.rank = 1);
+    BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = -1; o.ranks.all_gather = no_exchange);
+    GOOD(o.ranks.count = 1; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_PPS; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
+        o.ranks.all_gather = no_exchange);
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that
@@ -1467,7 +1485,7 @@ static void all_statuses(void) {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
         overflowing_rows,
         overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
+        threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
         steps, budgets, measures
     };
     if (!produced[SANTA_OK])
@@ -1493,6 +1511,7 @@ const test_case suite_errors[] = {
     {"score extras", score_extras},
     {"method options", method_options},
     {"names and traits of methods, problems", methods_and_problems},
+    {"ranks", ranks},
     {"threads and items", threads_and_items},
     {"vattention options", vattention_options},
     {"sample-attention options", sparse_options},

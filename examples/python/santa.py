@@ -19,6 +19,7 @@ the C API; what ctypes could not pass on is TypeError or ValueError.
     View                           memory in a type that its owner does not know: q8_0, e4m3, bf16
     Proxy                          a copy of K in 4 or 2 bits to draw from, scores="proxy"
     Buckets, kmeans                keys in buckets, method="saap"
+    torch_ranks                    one context over the processes of torch.distributed
     offset, methods, build_info    small things
     python3 santa.py               checks itself and says what it has built
 
@@ -60,7 +61,8 @@ from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Op
                     Union)
 
 __all__ = ["AUTO", "Audit", "Buckets", "NONE", "Proxy", "Result", "SantaError", "Stats", "VERSION", "View",
-           "build_info", "decode", "free_workspaces", "kmeans", "methods", "offset", "workspace_size"]
+           "build_info", "decode", "free_workspaces", "kmeans", "methods", "offset", "torch_ranks",
+           "workspace_size"]
 
 VERSION = 200           # SANTA_VERSION that this file is written for
 NONE = -1               # "none" where zero means a default
@@ -82,6 +84,7 @@ _CPU, _CUDA = 0, 1
 _i32, _i64, _u64, _f32, _f64, _ptr = C.c_int, C.c_int64, C.c_uint64, C.c_float, C.c_double, C.c_void_p
 _Task = C.CFUNCTYPE(None, _ptr, _i64)
 _ParallelFor = C.CFUNCTYPE(None, _ptr, _i64, _ptr, _ptr)
+_AllGather = C.CFUNCTYPE(C.c_int, _ptr, _ptr, C.c_size_t, _ptr, _ptr)
 _Heavy = C.CFUNCTYPE(_i64, _ptr, _i64, _i64, _i64, C.POINTER(_f32), _i64, _i64, _i64, C.POINTER(C.c_int32))
 
 
@@ -144,14 +147,18 @@ class _SampleAttentionOptions(_Struct):
                        _f64, "dense_above", _ptr, "mask mask_out audit row_mass")
 
 
+class _RanksOptions(_Struct):
+    _fields_ = _fields(_i64, "count rank", _AllGather, "all_gather", _ptr, "user")
+
+
 class _Options(_Struct):
     _fields_ = _fields(_i64, "num_samples", _i32, "method", _f64, "top_p", _i64, "tile_size", _i32, "stash",
                        _i64, "num_combs dense_below", _i32, "scores", _i64, "bernoulli_draws",
                        _u64, "seed offset", _ptr, "seeds offsets request_ids",
                        _VAttentionOptions, "vattention", _ProxyOptions, "proxy", _SaapOptions, "saap",
-                       _SampleAttentionOptions, "sample_attention", _i32, "isa", _i64, "num_threads",
-                       _ParallelFor, "parallel_for",
-                       _ptr, "parallel_user", _i64, "item_begin item_end", _ptr, "stream")
+                       _SampleAttentionOptions, "sample_attention", _RanksOptions, "ranks", _i32, "isa",
+                       _i64, "num_threads", _ParallelFor, "parallel_for", _ptr, "parallel_user",
+                       _i64, "item_begin item_end", _ptr, "stream")
 
 
 class Stats(_Struct):
@@ -790,6 +797,14 @@ def _stream(x: Any) -> Optional[int]:
     return None if x is None else int(getattr(x, "cuda_stream", x))
 
 
+class _DeviceBytes:
+    """Bytes on a GPU, for torch.as_tensor and others."""
+
+    def __init__(self, pointer: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (pointer, False),
+                                         "version": 2}
+
+
 class _Call:
     """The C structs of a call, and what must live as long as it runs. x: the arguments of decode()."""
 
@@ -900,6 +915,7 @@ class _Call:
         self._vattention(dict(x["vattention"] or {}))
         self._threads()
         self._sample_attention(dict(x["sample_attention"] or {}))
+        self._ranks(dict(x["ranks"] or {}))
 
     def _vattention(self, values: Dict[str, Any]) -> None:
         v = self.o.vattention
@@ -933,6 +949,31 @@ class _Call:
         else:
             raise TypeError("heavy is not callable")
         self.keep.append(v.heavy)
+
+    def _ranks(self, values: Dict[str, Any]) -> None:
+        r, given = self.o.ranks, values.pop("all_gather", None)
+        _fill(r, values, "ranks", ("all_gather", "user"))
+        if given is None:
+            return
+        if isinstance(given, _AllGather):
+            r.all_gather = given
+        elif callable(given):
+            def gather(_user: Any, mine: int, size: int, everything: int, _stream: Any) -> int:
+                try:
+                    given(self._bytes(mine, size), self._bytes(everything, size * r.count))
+                    return 0
+                except BaseException as error:
+                    self.error = self.error or error
+                    return 1
+            r.all_gather = _AllGather(gather)
+        else:
+            raise TypeError("all_gather is not callable")
+        self.keep.append(r.all_gather)
+
+    def _bytes(self, pointer: int, size: int) -> Any:
+        """Memory of the library while a callback runs."""
+        return _DeviceBytes(pointer, size) if self.device == _CUDA else memoryview(
+            (C.c_ubyte * size).from_address(pointer)).cast("B")
 
     def mask_shape(self) -> Tuple[int, int, int, int]:
         blocks = (_i64 * 2)()
@@ -1104,7 +1145,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
            seeds: Optional[Numbers] = None, offsets: Optional[Numbers] = None,
            request_ids: Optional[Numbers] = None, vattention: Optional[Mapping[str, Any]] = None,
            proxy_options: Optional[Mapping[str, Any]] = None, saap: Optional[Mapping[str, Any]] = None,
-           sample_attention: Optional[Mapping[str, Any]] = None,
+           sample_attention: Optional[Mapping[str, Any]] = None, ranks: Optional[Mapping[str, Any]] = None,
            isa: Union[str, int] = "auto", num_threads: int = 0, parallel_for: Optional[ParallelFor] = None,
            item_begin: int = 0, item_end: int = 0, stream: Any = None,
            workspace: Optional[Array] = None) -> Result:
@@ -1135,6 +1176,9 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     sample_attention a dict of alpha_columns, alpha_slashes, num_chunks, block_size, per_head, dense_above,
                  audit (True: Result.audit) and arrays: mask and mask_out, uint8 of mask_shape(),
                  row_mass, float32 [batch, q_len, heads]
+    ranks        a dict of count, rank and all_gather, a function (mine, all) of two writable memoryviews of
+                 bytes, all as long as the mine of all ranks together (on a GPU: what torch.as_tensor
+                 takes); torch_ranks() is one for torch.distributed
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes
@@ -1142,6 +1186,21 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     Raises SantaError for what santa.h refuses; what a callback raises is raised behind the call.
     """
     return _Call(dict(locals())).run()
+
+
+def torch_ranks(group: Any = None) -> Dict[str, Any]:
+    """ranks= of decode() for a group of torch.distributed (gloo on CPUs, NCCL on GPUs): each process
+    holds a range of the keys, in the order of the ranks, and passes first_key and context_lens."""
+    import torch
+    import torch.distributed as dist
+
+    def view(x: Any) -> Any:
+        return torch.frombuffer(x, dtype=torch.uint8) if isinstance(x, memoryview) else torch.as_tensor(
+            x, device="cuda")
+
+    def gather(mine: Any, everything: Any) -> None:
+        dist.all_gather_into_tensor(view(everything), view(mine), group=group)
+    return {"count": dist.get_world_size(group), "rank": dist.get_rank(group), "all_gather": gather}
 
 
 def workspace_size(q: Array, k: Array, v: Array, **options: Any) -> int:

@@ -577,7 +577,7 @@ REFUSED_IN = {
         name: (value, "SAMPLE_ATTENTION")
         for name, value in (("alpha_columns", 1.5), ("alpha_slashes", -0.5), ("num_chunks", 65),
                             ("block_size", 32), ("per_head", 2), ("dense_above", -0.5))
-    },
+    }, "ranks": {"count": (-1, "RANKS"), "rank": (1, "RANKS")},
 }
 # These have no wrong value, or one that santa.py itself finds; each has a test of its own above or below.
 FREE = {
@@ -604,7 +604,7 @@ def test_every_option_is_checked_by_the_library():
         "vattention": {"method": "vattention"},
         "proxy_options": {"method": "sys", "scores": "proxy",
                           "proxy": proxy}, "saap": {"method": "saap", "buckets": index},
-        "sample_attention": {"method": "sample-attention"}
+        "sample_attention": {"method": "sample-attention"}, "ranks": {}
     }
     for group, options in REFUSED_IN.items():
         santa.decode(q, k, v, **needs[group])
@@ -615,11 +615,52 @@ def test_every_option_is_checked_by_the_library():
                text="epsilons")
     fields = {
         "vattention": santa._VAttentionOptions, "proxy_options": santa._ProxyOptions,
-        "saap": santa._SaapOptions, "sample_attention": santa._SampleAttentionOptions
+        "saap": santa._SaapOptions, "sample_attention": santa._SampleAttentionOptions,
+        "ranks": santa._RanksOptions
     }
     for group, struct in fields.items():
         assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit", "mask", "mask_out",
-                                                  "row_mass"} == set(REFUSED_IN[group])
+                                                  "row_mass", "all_gather", "user"} == set(
+                                                      REFUSED_IN[group])
+
+
+def over_ranks(q, k, v, cuts, **options):
+    """decode() on as many threads, which meet in all_gather; every rank's output."""
+    count, n = len(cuts) - 1, k.shape[1]
+    barrier, said, results = threading.Barrier(count), [None] * count, [None] * count
+
+    def run(rank):
+        def gather(mine, everything):
+            said[rank] = bytes(mine)
+            barrier.wait()
+            everything[:] = b"".join(said)
+            barrier.wait()
+        keys = slice(cuts[rank], cuts[rank + 1])
+        results[rank] = santa.decode(q, k[:, keys], v[:, keys], first_key=cuts[rank], context_lens=[n],
+                                     ranks={"count": count, "rank": rank, "all_gather": gather}, **options)
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+def test_ranks():
+    q, k, v = problem(1, 1, 300)
+    for method, options in (("dense", {}), ("sys", {"num_samples": 16, "seed": 3})):
+        whole = santa.decode(q, k, v, method=method, causal=True, lse=True, **options)
+        for r in over_ranks(q, k, v, (0, 64, 65, 300), method=method, causal=True, lse=True, **options):
+            near(r.out, whole.out)
+            near(r.lse, whole.lse)
+
+    def fails(mine, everything):
+        raise KeyError("no transport")
+    raises(KeyError, santa.decode, q, k, v, ranks={"count": 2, "rank": 0, "all_gather": fails})
+    raises(TypeError, santa.decode, q, k, v, ranks={"count": 2, "rank": 0, "all_gather": 3})
+    raises(santa.SantaError, santa.decode, q, k, v, name="RANKS", ranks={"count": 2})
+    raises(santa.SantaError, santa.decode, q, k, v, name="RANKS_METHOD", method="top-k",
+           ranks={"count": 2, "all_gather": fails})
 
 
 def test_sparse_prefill():
@@ -824,6 +865,39 @@ def test_buffers():
 
 
 # ---------------------------------------------------------------------------------- torch
+
+RANK = """
+import sys
+sys.path.insert(0, {here!r})
+import torch, torch.distributed as dist, santa
+rank, count, n = int(sys.argv[1]), 3, 3000
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=count)
+torch.manual_seed(1)
+q, k, v = torch.randn(2, 1, 8, 32), torch.randn(2, n, 2, 32), torch.randn(2, n, 2, 32)
+cuts = (0, 1000, 1000, n)                       # the second has no keys, but takes part
+for method in ("dense", "sys"):
+    begin, end = cuts[rank], cuts[rank + 1]
+    lens, keys = [end - begin] * 2, slice(min(begin, n - 1), max(end, begin + 1))
+    r = santa.decode(q, k[:, keys], v[:, keys], seq_lens=lens, first_key=begin, context_lens=[n] * 2,
+                     causal=True, method=method, seed=4, ranks=santa.torch_ranks())
+    whole = santa.decode(q, k, v, causal=True, method=method, seed=4)
+    assert (r.out - whole.out).abs().max() < 1e-5, method
+dist.destroy_process_group()
+"""
+
+
+def test_torch_distributed():
+    torch = torch_or_skip()
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        raise unittest.SkipTest("torch without gloo")
+    with tempfile.TemporaryDirectory() as folder:
+        program, meet = RANK.format(here=HERE), os.path.join(folder, "meet")
+        runs = [subprocess.Popen([sys.executable, "-c", program, str(rank), meet], stderr=subprocess.PIPE,
+                                 text=True) for rank in range(3)]
+        for run in runs:
+            _, errors = run.communicate(timeout=300)
+            assert run.returncode == 0, errors
+
 
 def test_torch_tensors():
     torch = torch_or_skip()

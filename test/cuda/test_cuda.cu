@@ -848,8 +848,12 @@ static void large_k(void) {
     if (free_bytes < k_bytes + v_bytes + ((size_t)1 << 30)) SKIP("less than 6 GB free on the card");
     block k(k_bytes), v(v_bytes), q(HEADS * DIM * 2), out(HEADS * DIM_V * 4), lse(HEADS * 4), lens(4),
         pages(PADDED / PAGE * 4);
-    fill<<<4096, 256>>>((__half *)k.data(), (__half *)v.data());
-    if (!CUDA(cudaDeviceSynchronize())) return;
+    cudaLaunchConfig_t config = {};
+    config.gridDim  = dim3(4096);
+    config.blockDim = dim3(256);
+    if (!CUDA(cudaLaunchKernelEx(&config, fill, (__half *)k.data(), (__half *)v.data()))
+        || !CUDA(cudaDeviceSynchronize()))
+        return;
     std::vector<uint16_t> q_host((size_t)(HEADS * DIM));
     for (int i = 0; i < HEADS * DIM; i++)
         ref_store(SANTA_F16, q_host.data(), i, (double)query(i / DIM, i % DIM));

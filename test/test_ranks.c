@@ -1,0 +1,381 @@
+/* One context over several ranks against the same context in one piece. The ranks of a test run one
+   after the other: a call that comes to an exchange which not all have reached gives up, and runs
+   again from the start once all have. */
+#include "reference.h"
+
+enum { MOST_RANKS = 7, MOST_EXCHANGES = 64 };
+
+/* What the ranks said: message[exchange] holds that of each rank, side by side. */
+typedef struct talk {
+    int64_t ranks, rank, exchange;                   /* whose turn, and which exchange it is at */
+    int64_t known, broken;                           /* exchanges that all have reached; or one that fails */
+    size_t  bytes[MOST_EXCHANGES];
+    char   *message[MOST_EXCHANGES];
+} talk;
+
+static int all_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    talk *t = (talk *)user;
+    const int64_t i = t->exchange++;
+    if (!CHECK(!stream && i < MOST_EXCHANGES) || i == t->broken) return 7;
+    if (!t->message[i]) {
+        t->message[i] = (char *)test_alloc(bytes * (size_t)t->ranks);
+        t->bytes[i] = bytes;
+    }
+    if (!CHECK_INT(bytes, t->bytes[i])) return 1;
+    memcpy(t->message[i] + bytes * (size_t)t->rank, mine, bytes);
+    if (i >= t->known) return 1;
+    memcpy(all, t->message[i], bytes * (size_t)t->ranks);
+    return 0;
+}
+
+/* Rank r of p has the keys cuts[r] .. cuts[r + 1] - 1 of each sequence, as far as these have them. */
+typedef struct shard { santa_attention a; int32_t lens[8], context[8]; } shard;
+
+static void cut(const ref_problem *p, const int64_t *cuts, int64_t r, shard *x) {
+    const int64_t from = ref_min(cuts[r], p->spec.len - 1);
+    memset(x, 0, sizeof *x);
+    x->a = p->a;
+    x->a.std_error = NULL;
+    for (int64_t b = 0; b < p->spec.batch; b++) {
+        const int64_t n = p->a.seq_lens ? p->a.seq_lens[b] : p->spec.len;
+        x->context[b] = (int32_t)ref_max(n, from);
+        x->lens[b] = (int32_t)ref_max(ref_min(n, cuts[r + 1]) - cuts[r], 0);
+    }
+    /* an empty range still points at memory */
+    x->a.k.shape[1] = x->a.v.shape[1] = ref_max(cuts[r + 1] - from, 1);
+    x->a.k.data = (char *)p->a.k.data + ref_bytes(p->a.k.dtype, from * p->a.k.stride[1]);
+    x->a.v.data = (char *)p->a.v.data + ref_bytes(p->a.v.dtype, from * p->a.v.stride[1]);
+    x->a.first_key = from;
+    x->a.seq_lens = x->lens;
+    x->a.context_lens = x->context;
+}
+
+static int64_t numbers_of(const ref_problem *p) {
+    return p->spec.batch * p->spec.q_len * p->spec.heads * (p->spec.head_dim_v + 1);
+}
+
+/* out and lse of a call, as numbers. */
+static void take(const ref_problem *p, float *to) {
+    const ref_spec *s = &p->spec;
+    int64_t n = 0;
+    for (int64_t x = 0; x < s->batch * s->q_len * s->heads; x++) {
+        for (int64_t c = 0; c < s->head_dim_v; c++)
+            to[n++] = (float)ref_get(&p->a.out, x / s->heads / s->q_len, x / s->heads % s->q_len,
+                                     x % s->heads, c);
+        to[n++] = p->lse[x];
+    }
+}
+
+/* Every rank's result, which must have the same bits; stats added up. Returns the status. */
+static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
+                              int64_t broken, float *result, santa_stats *sum) {
+    const santa_attention whole = p->a;
+    const int64_t n = numbers_of(p);
+    float *other = ref_floats(n);
+    santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
+    talk t;
+    memset(&t, 0, sizeof t);
+    t.ranks = ranks;
+    t.broken = broken;
+    o.ranks.count = ranks;
+    o.ranks.all_gather = all_gather;
+    o.ranks.user = &t;
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < MOST_EXCHANGES; t.known++) {
+        if (sum) memset(sum, 0, sizeof *sum);
+        worst = SANTA_OK;
+        for (t.rank = 0; t.rank < ranks; t.rank++) {
+            shard x;
+            santa_stats stats;
+            santa_status s;
+            cut(p, cuts, t.rank, &x);
+            o.ranks.rank = t.rank;
+            t.exchange = 0;
+            const size_t bytes = santa_workspace_size(&x.a, &o);
+            void *work = test_alloc(bytes + 1);
+            memset(work, 0xff, bytes);
+            take(p, t.rank ? other : result);
+            s = santa_decode(&x.a, &o, work, bytes, &stats);
+            free(work);
+            if (s != SANTA_OK) {                     /* nothing was written */
+                float *now = ref_floats(n);
+                take(p, now);
+                CHECK(!memcmp(now, t.rank ? other : result, (size_t)n * sizeof *now));
+                free(now);
+                worst = s;
+                if (s != SANTA_ERR_RANKS_EXCHANGE) break;
+                continue;
+            }
+            take(p, t.rank ? other : result);
+            if (t.rank) CHECK(!memcmp(result, other, (size_t)n * sizeof *other));
+            if (sum) {
+                sum->draws += stats.draws;
+                sum->keys += stats.keys;
+                sum->v_rows_head += stats.v_rows_head;
+            }
+        }
+    }
+    for (int i = 0; i < MOST_EXCHANGES; i++) free(t.message[i]);
+    free(other);
+    p->a = whole;
+    return worst;
+}
+
+/* Where the context is cut: evenly, by chance, with empty ranges and ranges of one key. */
+static void make_cuts(test_rng *r, int kind, int64_t len, int64_t ranks, int64_t *cuts) {
+    cuts[0] = 0;
+    for (int64_t i = 1; i < ranks; i++) {
+        const int64_t even = len * i / ranks;
+        cuts[i] = kind == 0 ? even : kind == 1 ? test_below(r, len + 1)
+                : kind == 2 ? ref_min(cuts[i - 1] + (i & 1), len) : len;
+        cuts[i] = ref_max(cuts[i], cuts[i - 1]);
+    }
+    cuts[ranks] = len;
+}
+
+/* A problem with much of what a call may have. */
+static ref_spec some_spec(test_rng *r, int turn) {
+    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
+    ref_spec s = ref_spec_make(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(r, 200), 32);
+    s.batch  = 1 + turn % 3;
+    s.q_len  = turn % 4 == 1 ? 3 : 1;
+    s.causal = turn % 2;
+    s.gain   = 4.0;
+    s.sinks  = turn % 3 == 1;
+    s.alibi  = turn % 5 == 2;
+    s.window = turn % 7 == 3 ? 90 : 0;
+    s.soft_cap = turn % 7 == 4 ? 5.0f : 0.0f;
+    s.k_type = s.v_type = types[turn % 5];
+    s.layout  = turn % 4 == 3 ? REF_HND : REF_NHD;
+    s.ragged  = turn % 3 == 2;
+    s.stream  = (uint64_t)turn + 1;
+    return s;
+}
+
+static const int64_t counts[] = {1, 2, 3, 4, 7};
+
+static void dense_is_dense(void) {
+    test_rng r = test_rng_make(31);
+    for (int turn = 0; turn < (test_quick ? 12 : 60); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        if (turn % 10 == 9) s.q_len = 40;            /* by panels */
+        const int64_t ranks = counts[turn / 2 % 5];
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        santa_options o = ref_options(SANTA_DENSE, 0, 0);
+        ref_build(&p, &s);
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        const int64_t n = numbers_of(&p);
+        float *one = ref_floats(n), *many = ref_floats(n);
+        if (ref_run(&p, &o, NULL)) {
+            take(&p, one);
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, NULL), SANTA_OK);
+            for (int64_t i = 0; i < n; i++)
+                if (!CHECK_NEAR(many[i], one[i], 4e-5, 2e-6)) break;
+        }
+        free(one);
+        free(many);
+        ref_free(&p);
+    }
+}
+
+/* A draw may move to a neighbouring key where rounding differs: rarely. */
+static void same_rows(void) {
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_STRAT, SANTA_IID};
+    test_rng r = test_rng_make(32);
+    int64_t rows = 0, moved = 0;
+    for (int turn = 0; turn < (test_quick ? 24 : 240); turn++) {
+        const ref_spec s = some_spec(&r, turn);
+        const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        santa_stats sum, whole;
+        santa_options o = ref_options(methods[turn / 3 % 4], 32, (uint64_t)turn);
+        if (turn % 6 == 5 && o.method != SANTA_STRAT && o.method != SANTA_IID) o.num_combs = 4;
+        if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
+        ref_build(&p, &s);
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        const int64_t n = numbers_of(&p);
+        float *one = ref_floats(n), *many = ref_floats(n);
+        if (ref_run(&p, &o, &whole)) {
+            take(&p, one);
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
+            CHECK_INT(sum.draws, whole.draws);
+            CHECK_INT(sum.keys, whole.keys);
+            for (int64_t x = 0; x < n; x += dv + 1) {
+                int far = 0;
+                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 2e-5f);
+                CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
+                rows++;
+                moved += far;
+            }
+        }
+        free(one);
+        free(many);
+        ref_free(&p);
+    }
+    CHECK_MSG(moved * 200 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
+}
+
+/* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
+static void unbiased(void) {
+    static const int64_t cuts[] = {0, 70, 71, 71, 200};
+    const int draws = test_quick ? 100 : 600;
+    ref_spec s = ref_spec_make(2, 1, 200, 32);
+    ref_problem p;
+    float many[2 * 33];
+    double sum[32], square[32];
+    s.gain = 3.0;
+    ref_build(&p, &s);
+    double *exact = ref_exact(&p);
+    memset(sum, 0, sizeof sum);
+    memset(square, 0, sizeof square);
+    for (int i = 0; i < draws; i++) {
+        const santa_options o = ref_options(i % 2 ? SANTA_STRAT : SANTA_SYS, 8, (uint64_t)i);
+        if (!CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, NULL), SANTA_OK)) break;
+        for (int c = 0; c < 32; c++) {
+            sum[c] += (double)many[c];
+            square[c] += (double)many[c] * (double)many[c];
+        }
+    }
+    for (int c = 0; c < 32; c++) CHECK_MEAN_Z("an element", sum[c], square[c], draws, exact[c], 5.0);
+    free(exact);
+    ref_free(&p);
+}
+
+/* The bits do not depend on threads; with them the exchanges stay in order. */
+static void serial(void *user, int64_t count, santa_task task, void *context) {
+    (void)user;
+    for (int64_t i = count; i-- > 0;) task(context, i);
+}
+
+static void threads(void) {
+    static const int64_t cuts[] = {0, 1300, 1301, 3000};
+    for (int turn = 0; turn < 4; turn++) {
+        ref_spec s = ref_spec_make(8, 4, 3000, 32);
+        ref_problem p;
+        santa_options o = ref_options(turn & 1 ? SANTA_SYS : SANTA_DENSE, 64, 5);
+        s.layout = turn & 2 ? REF_HND : REF_NHD;
+        s.batch = 2;
+        ref_build(&p, &s);
+        const int64_t n = numbers_of(&p);
+        float *one = ref_floats(n), *more = ref_floats(n);
+        CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, one, NULL), SANTA_OK);
+        o.num_threads = 3;
+        o.parallel_for = serial;
+        CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, more, NULL), SANTA_OK);
+        CHECK(!memcmp(one, more, (size_t)n * sizeof *one));
+        free(one);
+        free(more);
+        ref_free(&p);
+    }
+}
+
+/* A NaN in K of one rank reaches all of them; V's where it is drawn. */
+static void nan_in_one(void) {
+    static const int64_t cuts[] = {0, 60, 120, 180};
+    for (int turn = 0; turn < 6; turn++) {
+        ref_spec s = ref_spec_make(4, 2, 180, 32);
+        ref_problem p;
+        float many[4 * 33];
+        const santa_options o = ref_options(turn & 1 ? SANTA_SYS : SANTA_DENSE, 16, 1);
+        ref_build(&p, &s);
+        ref_set(&p.a.k, 0, 30 + 60 * (turn / 2), 1, 3, (double)test_nan());
+        if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
+            for (int i = 0; i < 4 * 33; i++) CHECK_INT(test_is_nan(many[i]), i >= 2 * 33);
+        ref_free(&p);
+    }
+}
+
+/* No rank sees a key: zeros and -inf, or the sink; and one sees them all masked. */
+static void nothing_to_see(void) {
+    static const int64_t cuts[] = {0, 64, 100};
+    static const int32_t none[1] = {0};
+    for (int turn = 0; turn < 4; turn++) {
+        ref_spec s = ref_spec_make(2, 1, 100, 32);
+        ref_problem p;
+        float many[2 * 33];
+        const santa_options o = ref_options(turn & 1 ? SANTA_PROP : SANTA_DENSE, 16, 1);
+        s.sinks = turn / 2;
+        ref_build(&p, &s);
+        p.a.seq_lens = none;
+        if (CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, many, NULL), SANTA_OK))
+            for (int h = 0; h < 2; h++) {
+                for (int c = 0; c < 32; c++) CHECK_NEAR(many[33 * h + c], 0.0, 0.0, 0.0);
+                if (s.sinks) CHECK_NEAR(many[33 * h + 32], p.sinks[h], 0.0, 0.0);
+                else CHECK(many[33 * h + 32] < 0.0f && isinf(many[33 * h + 32]));
+            }
+        ref_free(&p);
+    }
+}
+
+static void failures(void) {
+    static const int64_t cuts[] = {0, 50, 200};
+    for (int broken = 0; broken < 2; broken++)
+        for (int sampled = 0; sampled < 2; sampled++) {
+            ref_spec s = ref_spec_make(2, 1, 200, 32);
+            ref_problem p;
+            float many[2 * 33];
+            ref_build(&p, &s);
+            const santa_options o = ref_options(sampled ? SANTA_SYS : SANTA_DENSE, 16, 1);
+            /* run_ranks looks that nothing was written */
+            CHECK_STATUS(run_ranks(&p, o, cuts, 2, broken * sampled, many, NULL),
+                         SANTA_ERR_RANKS_EXCHANGE);
+            ref_free(&p);
+        }
+}
+
+static void refusals(void) {
+    ref_spec s = ref_spec_make(2, 1, 100, 32);
+    ref_problem p;
+    talk t;
+    memset(&t, 0, sizeof t);
+    ref_build(&p, &s);
+    p.a.std_error = NULL;
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        santa_options o = ref_options((santa_method)m, 16, 1);
+        const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
+                      || m == SANTA_PROP;
+        o.ranks.all_gather = all_gather;
+        o.ranks.user = &t;
+        o.ranks.count = 2;
+        if (m == SANTA_SAAP) continue;               /* it wants buckets first */
+        CHECK_STATUS(santa_check(&p.a, &o), goes ? SANTA_OK : SANTA_ERR_RANKS_METHOD);
+        o.ranks.rank = 2;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        o.ranks.rank = -1;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        o.ranks.rank = 0;
+        o.ranks.count = -1;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        o.ranks.count = 65537;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        o.ranks.count = 2;
+        o.ranks.all_gather = NULL;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        o.ranks.count = 1;
+        CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
+    }
+    santa_options o = ref_options(SANTA_SYS, 16, 1);
+    o.ranks.all_gather = all_gather;
+    o.ranks.count = 2;
+    o.dense_below = 10;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
+    o.dense_below = 0;
+    CHECK_INT(santa_sample_workspace_size(100, &o), 0);
+    float error[2];
+    p.a.std_error = error;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
+    ref_free(&p);
+}
+
+const test_case suite_ranks[] = {
+    {"dense over ranks is dense", dense_is_dense},
+    {"samplers draw the rows that one process draws", same_rows},
+    {"the mean over seeds is exact attention", unbiased},
+    {"threads change no bit", threads},
+    {"a NaN in one rank is in the result", nan_in_one},
+    {"no keys at all", nothing_to_see},
+    {"an exchange that fails writes nothing", failures},
+    {"what is refused", refusals},
+    {0, 0},
+};
