@@ -155,7 +155,7 @@ struct params {
     int by_position;                                /* tiles begin where the position is a multiple of tile_rows */
     int pair_out;                                   /* two numbers of out are an aligned word */
     int one_tile;                                   /* K and V take turns in it */
-    int one_page;                                   /* 64 keys share a page; always without a table */
+    int sixteens;                                   /* 16 keys share a page; always without a table */
     divisor by_tile_heads;
     /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
     int is_sparse, block_shift, mask_words, per_head;
@@ -181,6 +181,8 @@ struct params {
    for it, both by these. */
 
 constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
+
+template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
@@ -323,7 +325,6 @@ struct select_memory {
     float least[8];
 };
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
-enum { TAKE_TURNS = 1 };
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };        /* rows of a call from which on tiles are taken; heads of one */
 
 struct combine_memory {
@@ -599,7 +600,7 @@ __device__ __forceinline__ void barrier_after_copies(unsigned at) {
 }
 #endif
 
-/* What only the code for sm_90a has: products of a warpgroup, its registers, named barriers. */
+/* What only the code for sm_90a has: products of a warpgroup, and its registers. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define HAS_WARPGROUPS 1
 #else
@@ -622,12 +623,6 @@ __device__ __forceinline__ bool barrier_is_done(unsigned at, unsigned phase) {
 /* What this thread wrote to shared memory, before the tensor cores read it. */
 __device__ __forceinline__ void fence_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void named_wait(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ void named_arrive(int id, int threads) {
-    asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 template <int N> __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
@@ -2500,28 +2495,30 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
                                            unsigned at, bool is_k) {
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
-    if (first >= t.begin && first + BLOCK <= t.end && p.one_page) {
-        const char *first_row = x.from;
-        int key = first;
-        if (p.table) {
-            const unsigned page = p.by_page.quotient((unsigned)first);
-            const int number = p.table[t.b * p.table_stride + page];
-            if ((unsigned)number >= (unsigned)p.pages) goto slowly;
-            key -= (int)(page * p.by_page.d);
-            first_row += number * x.page;
-        }
-        first_row += (key + row) * x.token;
+    bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
+    if (whole && p.table) {
 #pragma unroll
-        for (int i = 0; i < 4; i++, first_row += 16 * x.token) {
+        for (int i = 0; i < 4; i++) {
+            const unsigned page = p.by_page.quotient((unsigned)(first + 16 * i));
+            const int number = p.table[t.b * p.table_stride + page];
+            whole &= (unsigned)number < (unsigned)p.pages;
+            from[i] = x.from + number * x.page + (first + 16 * i + row - (int)(page * p.by_page.d)) * x.token;
+        }
+    } else {
+        from[0] = x.from + (first + row) * x.token;
+#pragma unroll
+        for (int i = 1; i < 4; i++) from[i] = from[i - 1] + 16 * x.token;
+    }
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
 #pragma unroll
             for (int c = 0; c < n; c++) {
                 const bool some = x.features > 64 * c;
-                copy16_or_zero_at(at + 16 * 128 * i + LINES * 128 * c, some ? first_row + 128 * c : p.k, some);
+                copy16_or_zero_at(at + 16 * 128 * i + LINES * 128 * c, some ? from[i] + 128 * c : p.k, some);
             }
-        }
         return;
     }
-slowly:
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int j = first + row + 16 * i;
@@ -2891,8 +2888,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
 
 /* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
    groups: one copies, K and V of 128 keys each in two places; two own 64 queries of the tile each.
-   Of a group's products with K the next ones are at work while it does a softmax, and those with V, too;
-   the two groups' products take turns, so that the tensor cores are seldom without work.
+   While a group does a softmax, its products with V and the other group's are at work.
    d and dv are at most 128. A pair of blocks need not be neighbours: a mask's blocks come two by two.
    Barriers: full and empty for each place; the copiers' is behind a fence, since what they wrote is read
    by other means. */
@@ -2975,7 +2971,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         publish();
     } else if (group < working) {
         more_registers<232>();
-        const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f), alone = working == 1;
+        const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
         const float factor = extras ? 1.0f : p.scale * LOG2E;
         const int m = 64 * group + 16 * (warp & 3) + (lane >> 2);
         const u64 q_lines = lines_at(base + (unsigned)(group * 64 * 128));
@@ -2986,13 +2982,16 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
         const auto scores = [&](int place) {
             const u64 k_lines = lines_at(base + PLACE + (unsigned)(place * PLACE));
-            products_begin();
+            const auto multiply = [&](auto steps) { /* of 16 features: 32 bytes of a line */
+                products_begin();
 #pragma unroll
-            for (int i = 0; i < 8; i++) {           /* 16 features: 32 bytes of a line */
-                const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
-                products(x, q_lines + step, k_lines + step, i, T());
-            }
-            products_commit();
+                for (int i = 0; i < (int)decltype(steps)::value; i++) {
+                    const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
+                    products(x, q_lines + step, k_lines + step, i, T());
+                }
+                products_commit();
+            };
+            if (p.d > 64) multiply(a_number<8>()); else multiply(a_number<4>());
         };
         const auto values = [&](int place) {
             const u64 v_lines = columns_at(base + 3 * PLACE + (unsigned)(place * PLACE), CHUNK);
@@ -3028,16 +3027,11 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         barrier_wait(full_k, 0);
         int first[2] = { s.first[0][0], s.first[0][1] };
         if (first[0] >= 0) {
-            if (TAKE_TURNS && !alone) {
-                if (group == 1) named_wait(2, 256);
-            }
             scores(0);
-            if (TAKE_TURNS && !alone && group == 0) named_arrive(2, 256);
             products_wait<0>();
             products_are(x);
             released(empty_k);
             softmax(first);
-            if (TAKE_TURNS && !alone && group == 1) named_arrive(1, 256);
             for (int n = 1;; n++) {
                 const int place = n & 1, last = place ^ 1;
                 barrier_wait(full_k + 8 * place, (unsigned)(n >> 1 & 1));
@@ -3051,11 +3045,9 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                     put_back(last, first);
                     break;
                 }
-                if (TAKE_TURNS && !alone) named_wait(1 + group, 256);
                 scores(place);
                 barrier_wait(full_v + 8 * last, (unsigned)((n - 1) >> 1 & 1));
                 values(last);
-                if (TAKE_TURNS && !alone) named_arrive(2 - group, 256);
                 products_wait<1>();
                 products_are(x);
                 released(empty_k + 8 * place);
@@ -5236,7 +5228,6 @@ template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int byt
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
    its type. */
 template <typename T> struct a_type { typedef T type; };
-template <int N> struct a_number { enum { value = N }; };
 
 template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
     switch (type) {
@@ -5325,7 +5316,7 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     params &p = c.p;
     const dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     cudaFuncAttributes compiled = {};
-    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128 && (p.d > 64 || p.dv > 64)) {
+    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128) {
         const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T>);
         if (e != cudaSuccess) return e;
     }
@@ -5377,7 +5368,8 @@ santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     g->sample = { g->units * g->sample_splits, g->heads, g->batch };
     g->select = { 2, g->heads, g->batch };
     g->mask = { g->q_blocks, g->heads, g->batch };
-    return fits(g->sample) && fits(g->mask) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    const extent tiles = { g->q_len, g->heads * ceil_div(g->dv, TILE_COLUMNS), g->batch };
+    return fits(g->sample) && fits(g->mask) && fits(tiles) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
 void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
@@ -5849,7 +5841,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
     if (p->table) p->by_page = divide_by((unsigned)a->k.shape[1]);
     p->eights = !p->table || a->k.shape[1] % 8 == 0;
-    p->one_page = !p->table || a->k.shape[1] % BLOCK == 0;
+    p->sixteens = !p->table || a->k.shape[1] % 16 == 0;
 
     p->scale = problem->scale; p->v_scale = problem->v_scale;
     p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
@@ -5883,10 +5875,14 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     c.l = layout_of(*row, c.g, o->stash);
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     const bool proxied = o->scores == SANTA_SCORES_PROXY;
+    const santa_sample_attention_options *sparse
+        = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
                                    a->context_lens, o->seeds, o->offsets, o->request_ids,
-                                   proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr };
+                                   proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
+                                   sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
+                                   sparse ? sparse->audit : nullptr };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
