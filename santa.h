@@ -26,8 +26,9 @@
      saap              keys in buckets, queries sent to buckets: a few percent of the keys
      prefill           many query rows at once
      sparse            sparse prefill: blocks of keys that a few sampled rows, or a mask, name
+     lists             a caller's own keys for each KV head, with weights
      ranks             one context over several processes, hosts or GPUs
-     recipes           lists of keys, left padding, MLA, drafts: by strides, tables and calls
+     recipes           left padding, MLA, drafts: by strides, tables and calls
      options           compile-time switches
      types             tensor view, attention, options, stats           (API from here)
      decode            the one call
@@ -40,7 +41,7 @@
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
                        attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
-                       buckets, routed, methods-code, run, prefill-code,
+                       buckets, routed, listed, methods-code, run, prefill-code,
                        sparse-code, call, buckets-code, steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
@@ -391,6 +392,19 @@
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
 
+   >>lists
+
+   a.key_list names the keys that a KV head reads, for engines that choose keys themselves (an indexer,
+   a cluster index, a cache policy): what other kernels take as top-k indices. Method SANTA_DENSE, exact
+   scores; CPU and GPU. Each entry is a key of the sequence, in any order; one below 0 stands for no key,
+   so lists may be padded with -1. A key that is there twice counts twice. With key_weights entry i counts
+   weights[i] exp(s): 1 / (chance that it was drawn), for instance, or how many keys it stands for; 0 = not
+   read. out = sum w e^s v / sum w e^s, lse = log sum w e^s, sinks as ever. So lists may be cut in parts and
+   merged (santa_merge). Causal, window, kv_start and ALiBi go by the key's place in the sequence, and keys
+   that they hide are skipped.
+   Read: K and V of the entries, once for a KV head and query row; rows that are not listed never.
+   A key past its sequence is an error on the CPU, and gives NaN on a GPU, where a bad weight does, too.
+
    >>ranks
 
    One context over several processes, hosts or GPUs (options.ranks). Each rank holds a range of the keys,
@@ -405,22 +419,17 @@
                             falls on its part of the mass of all: the rows that one process draws, but
                             where rounding moves a threshold to a neighbouring key. Then one exchange of
                             sums, as for dense.
-   The other methods, a copy of K, std_error and dense_below are refused. stats are each rank's own.
+   The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
    >>recipes
 
    What has no field of its own; examples/recipes.c runs each of these, K and V [n, kv_heads, d].
-   - Your own list of keys, one for all heads: pages of one token.
+   - A method that draws from your own list of keys, one for all heads: pages of one token.
          a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
          a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
-     Exact attention over the list, or a method that draws from it. lse merges it with other keys
-     (santa_merge). Causal, window and ALiBi count places in the list.
-   - A list for each KV head: the KV heads are the batch, a page is a token of one of them.
-         a.q = santa_view(q, type, kv_heads, 1, group, d);                 a.out likewise
-         a.k = santa_view(k, type, n * kv_heads, 1, 1, d);                 a.v likewise
-         table[h][i] = list[h][i] * kv_heads + h;  a.seq_lens = counts;
+     Causal, window and ALiBi count places in the list.
    - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
    - Left padding: a.kv_start = start;
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
@@ -572,9 +581,18 @@ extern "C" {
       "an alpha not in (0, 1], num_chunks not in [1, 64], block_size not 64 or 128, or dense_above < 0")   \
     X(ERR_SAMPLE_CAUSAL, "sample-attention without a mask wants causal = 1 and no context_lens")           \
     X(ERR_SAMPLE_SCORES, "sample-attention wants exact scores")                                            \
+    X(ERR_KEY_LIST_SHAPE,                                                                                  \
+      "max_list is not positive, key_list_stride is below it, or key_list_rows is not 0 or 1")             \
+    X(ERR_KEY_LIST_METHOD, "a list of keys wants method dense, exact scores, and not santa_scores")        \
+    X(ERR_KEY_LIST, "a key_list entry is past its sequence, or a key_list_lens entry past max_list")       \
+    X(ERR_KEY_WEIGHT, "a key_weights entry is negative, NaN or infinite, or there is no key_list")         \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
+    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
+    X(ERR_RANKS_METHOD,                                                                                    \
+      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
+    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
     X(ERR_BACKEND_SPARSE, "this device has sample-attention for q, k and v of one 16-bit type in 16-byte rows")  \
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
@@ -590,10 +608,6 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
-    X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K or santa_sample")    \
-    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
@@ -781,6 +795,14 @@ typedef struct santa_attention {
     const int32_t *proxy_lens;     /* [batch] keys from 0 on that have been encoded, or NULL: all
                                       whole blocks of seq_len. What lies behind is read exactly */
     const santa_buckets *buckets;  /* NULL, or the router and index of SANTA_SAAP */
+    const int32_t *key_list;       /* NULL, or the keys to read, see >>lists:
+                                      [batch, kv_heads, max_list], below 0 = none */
+    const int32_t *key_list_lens;  /* [batch, kv_heads] entries of each list, or NULL: max_list */
+    const float *key_weights;      /* as key_list, what each entry counts, or NULL: 1 */
+    int64_t      max_list;         /* entries that a list has room for */
+    int64_t      key_list_stride;  /* ints (and weights) from list to list, 0 = max_list */
+    int          key_list_rows;    /* 1: each query row has lists of its own, key_list is
+                                      [batch, q_len, kv_heads, max_list] and key_list_lens likewise */
 } santa_attention;
 
 /* Where one vAttention head's budget came from. Sums of exponentials are relative to
@@ -2702,6 +2724,58 @@ static santa_status santa__check_seq_lens(const santa_attention *a, int64_t batc
     return SANTA_OK;
 }
 
+/* Lists of keys: how many, and where entry 0 of one is. */
+static uint64_t santa__num_key_lists(const santa_attention *a) {
+    return santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]),
+                      a->key_list_rows ? (uint64_t)a->q.shape[1] : 1);
+}
+
+static int64_t santa__key_list_of(const santa_attention *a, int64_t b, int64_t q_index, int64_t kv_head) {
+    return ((a->key_list_rows ? b * a->q.shape[1] + q_index : b) * a->k.shape[2]) + kv_head;
+}
+
+static int64_t santa__key_list_stride(const santa_attention *a) {
+    return a->key_list_stride ? a->key_list_stride : a->max_list;
+}
+
+static int64_t santa__key_list_len(const santa_attention *a, int64_t list) {
+    return a->key_list_lens ? a->key_list_lens[list] : a->max_list;
+}
+
+static santa_status santa__check_key_list(const santa_attention *a, const santa_options *o) {
+    if (!a->key_list) return a->key_weights ? SANTA_ERR_KEY_WEIGHT : SANTA_OK;
+    if (a->max_list <= 0 || (a->key_list_stride != 0 && a->key_list_stride < a->max_list)
+        || (a->key_list_rows != 0 && a->key_list_rows != 1))
+        return SANTA_ERR_KEY_LIST_SHAPE;
+    if (a->max_list > INT32_MAX) return SANTA_ERR_TOO_LONG;
+    if (santa__mul(santa__num_key_lists(a), santa__mul((uint64_t)santa__key_list_stride(a), 4))
+        > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
+    return o->method == SANTA_DENSE && o->scores == SANTA_SCORES_EXACT ? SANTA_OK
+                                                                       : SANTA_ERR_KEY_LIST_METHOD;
+}
+
+/* What lists hold. Keys that a mask hides may be there. */
+static santa_status santa__check_key_entries(const santa_attention *a) {
+    const int64_t stride = santa__key_list_stride(a), rows = a->key_list_rows ? a->q.shape[1] : 1;
+    int64_t b, t, h, i;
+    for (b = 0; b < a->q.shape[0]; b++)
+        for (t = 0; t < rows; t++)
+            for (h = 0; h < a->k.shape[2]; h++) {
+                const int64_t list = santa__key_list_of(a, b, t, h), len = santa__seq_len(a, b),
+                              n = santa__key_list_len(a, list);
+                if (n < 0 || n > a->max_list) return SANTA_ERR_KEY_LIST;
+                for (i = 0; i < n; i++) {
+                    if (a->key_list[list * stride + i] >= len) return SANTA_ERR_KEY_LIST;
+                    if (a->key_weights && a->key_list[list * stride + i] >= 0
+                        && (santa__not_finite(a->key_weights[list * stride + i])
+                            || a->key_weights[list * stride + i] < 0.0f))
+                        return SANTA_ERR_KEY_WEIGHT;
+                }
+            }
+    return SANTA_OK;
+}
+
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
@@ -2718,6 +2792,7 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
         if (a->proxy_lens[b] < 0) return SANTA_ERR_PROXY_LEN;
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
+    if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
     for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
         if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
@@ -2900,8 +2975,8 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
     if (!r->all_gather) return SANTA_ERR_RANKS;
     if (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & (SANTA_TILES_APART | SANTA_SHARES_ROWS)))
         return SANTA_ERR_RANKS_METHOD;
-    return a->std_error || o->scores == SANTA_SCORES_PROXY || ((traits & SANTA_DRAWS) && o->dense_below)
-           ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
+    return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
+           || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
 
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
@@ -2912,6 +2987,7 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((s = santa__check_saap(a, o)) != SANTA_OK) return s;
     if ((unsigned)o->scores > (unsigned)SANTA_SCORES_PROXY) return SANTA_ERR_SCORES;
     if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
+    if ((s = santa__check_key_list(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_ranks(a, o)) != SANTA_OK) return s;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
@@ -3006,6 +3082,7 @@ SANTADEF santa_status santa_problem_make(const santa_attention *a, const santa_o
     if (a->k_scale > 0.0f) p.scale *= a->k_scale;
     p.v_scale = a->v_scale > 0.0f ? a->v_scale : 1.0f;
     if (a->block_table && a->block_table_stride == 0) p.a.block_table_stride = a->max_pages;
+    p.a.key_list_stride = santa__key_list_stride(a);
     if (o->item_begin == 0 && o->item_end == 0) p.o.item_end = p.batch * p.kv_heads;
     *problem = p;
     return SANTA_OK;
@@ -3289,6 +3366,15 @@ static void santa__needs_routed(santa__plan *p) {
     santa__plan_states(p, p->is_shared ? p->chunks : 1);
 }
 
+static void santa__needs_listed(santa__plan *p) {
+    p->visit = santa__part(p, p->n, 4);
+    p->chance = santa__part(p, p->n, 4);
+    p->spans = santa__part(p, 1, sizeof(int64_t));
+    santa__plan_states(p, p->is_shared ? p->chunks : 1);
+}
+
+static int santa__is_listed(const santa_problem *p) { return p->a.key_list != NULL; }
+
 /* Query rows of a piece of prefill, a power of two: as many as fill some panels, or one where threads
    would wait. */
 static int64_t santa__piece_rows(const santa_problem *p) {
@@ -3305,7 +3391,7 @@ static int64_t santa__piece_rows(const santa_problem *p) {
 static int santa__is_prefill(const santa_problem *p) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
     if (!santa__has_traits(&p->o, SANTA_EXACT | SANTA_SPARSE)) return 0;
-    if (p->o.scores != SANTA_SCORES_EXACT) return 0;
+    if (p->o.scores != SANTA_SCORES_EXACT || santa__is_listed(p)) return 0;
     return p->q_len >= SANTA__PREFILL_ROWS || (santa__has_traits(&p->o, SANTA_SPARSE) && santa__asks(x));
 }
 
@@ -3459,10 +3545,11 @@ static int santa__is_even(int64_t pieces, int64_t threads) { return pieces >= 4 
    or if the cache is token-major. Such a cache is read as one stretch of memory only for all
    its heads together: if two threads take half the heads each, each core's prefetcher loads the
    other core's half. Rows must be long enough to pay for another round of the threads.
-   vAttention reads what its sums so far tell it to; saap's rows are in no order. */
+   vAttention reads what its sums so far tell it to; the rows of saap and of lists are in no
+   order. */
 static int santa__is_team(const santa_problem *p, int64_t n) {
     const int64_t threads = p->o.num_threads;
-    const int is_routed = santa__has_traits(&p->o, SANTA_ROUTES);
+    const int is_routed = santa__has_traits(&p->o, SANTA_ROUTES) || santa__is_listed(p);
     if (santa__meets_ranks(&p->o)) return 1;
     if (threads == 1 || n < SANTA__TEAM_KEYS) return 0;
     if (santa__has_traits(&p->o, SANTA_ADAPTS) && !is_routed) return 0;
@@ -3478,6 +3565,7 @@ static int santa__is_team(const santa_problem *p, int64_t n) {
 static int64_t santa__span(const santa_problem *p, const santa__plan *plan) {
     const int64_t threads = p->o.num_threads, all = SANTA__MIN(p->kv_heads, (int64_t)SANTA__SPAN);
     if (!santa__is_token_major(p) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (santa__is_listed(p)) return 1;
     if (plan->thread_scores) return all;
     return SANTA__MAX(SANTA__MIN((santa__items(&p->o) + threads - 1) / threads, all), 1);
 }
@@ -3495,6 +3583,7 @@ static int64_t santa__num_works(const santa_problem *p, const santa__plan *plan,
    vAttention. */
 static int64_t santa__rows_together(const santa_problem *p) {
     if (santa__is_bernoulli(&p->o) || santa__has_traits(&p->o, SANTA_ADAPTS)) return 1;
+    if (santa__is_listed(p)) return 1;
     if (santa__meets_ranks(&p->o)) return 1;              /* ranks see keys of different rows */
     return SANTA__MAX(SANTA__MIN(p->q_len, SANTA__QUERIES / p->group), 1);
 }
@@ -4782,9 +4871,11 @@ static void santa__attend(const santa__job *j, santa__keys keys, int n, int quer
 }
 
 /* So many keys, index[0 ..] or those from first on, join the states of all heads of the row that
-   begins with query x0: head g's lies g * stride bytes behind state. */
-static void santa__attend_keys(const santa__job *j, int64_t x0, const int32_t *index, int64_t first,
-                               int64_t count, santa__state *state, size_t stride, int moments) {
+   begins with query x0: head g's lies g * stride bytes behind state. bias: NULL, or what each
+   key's scores are raised by. */
+static void santa__attend_raised(const santa__job *j, int64_t x0, const int32_t *index, const float *bias,
+                                 int64_t first, int64_t count, santa__state *state, size_t stride,
+                                 int moments) {
     float u[SANTA__SLICE * SANTA_BLOCK];
     santa__state *s[SANTA__SLICE];
     int64_t at, g;
@@ -4797,11 +4888,17 @@ static void santa__attend_keys(const santa__job *j, int64_t x0, const int32_t *i
             santa__score(j, keys, n, x0 + g, heads, u, SANTA_BLOCK);
             for (h = 0; h < heads; h++) {
                 s[h] = (santa__state *)(void *)((char *)state + (size_t)(g + h) * stride);
+                for (i = 0; bias && i < n; i++) u[h * SANTA_BLOCK + i] += bias[at + i];
                 for (i = n; i < SANTA_BLOCK; i++) u[h * SANTA_BLOCK + i] = SANTA__MASKED;
             }
             santa__attend(j, keys, n, heads, u, 0, s, moments);
         }
     }
+}
+
+static void santa__attend_keys(const santa__job *j, int64_t x0, const int32_t *index, int64_t first,
+                               int64_t count, santa__state *state, size_t stride, int moments) {
+    santa__attend_raised(j, x0, index, NULL, first, count, state, stride, moments);
 }
 
 /* What turns sums into attention: 1 / d times the keys' share beside the sink. *lse: natural
@@ -5020,6 +5117,18 @@ static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64
     }
 }
 
+/* The rows' states as results. */
+static void santa__write_states(santa__job *j) {
+    int64_t x, c;
+    for (x = 0; x < j->queries; x++) {
+        const santa__state *s = &santa__states(j, 0)[x];
+        float lse;
+        const double scale = santa__normalise(j, x, s->m, s->d, &lse);
+        for (c = 0; c < j->v.dim; c++) s->n[c] = s->d > 0.0 ? (float)((double)s->n[c] * scale) : 0.0f;
+        santa__write(j, x, s->bad ? NULL : s->n, lse, 0.0f);
+    }
+}
+
 static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t to) {
     int64_t x, c;
     (void)span; (void)from; (void)to;
@@ -5029,13 +5138,9 @@ static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t 
             for (x = 0; x < j->queries; x++)
                 santa__state_add(&santa__states(j, 0)[x], &santa__states(j, 1 + c)[x], j->v.dim);
     }
+    santa__write_states(j);
     for (x = 0; x < j->queries; x++) {
-        const santa__state *s = &santa__states(j, 0)[x];
         const int64_t keys = santa__range_of(j, x)->end - santa__range_of(j, x)->begin;
-        float lse;
-        const double scale = santa__normalise(j, x, s->m, s->d, &lse);
-        for (c = 0; c < j->v.dim; c++) s->n[c] = s->d > 0.0 ? (float)((double)s->n[c] * scale) : 0.0f;
-        santa__write(j, x, s->bad ? NULL : s->n, lse, 0.0f);
         j->stats->v_rows_head += keys;
         if (x % j->group) continue;
         j->stats->k_rows_read += keys;
@@ -6768,6 +6873,61 @@ static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t
     j->stats->draws += r->drawn;
 }
 
+/* ------------------------------------------------------------ >>listed */
+
+/* A caller's own keys, see >>lists: those of the list that the row sees, with logs of weights. */
+static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa_attention *a = &j->p->a;
+    const int64_t list = santa__key_list_of(a, j->batch, j->q_index, j->kv_head),
+                  n = santa__key_list_len(a, list);
+    const int32_t *entry = a->key_list + list * a->key_list_stride;
+    const float *weight = a->key_weights ? a->key_weights + list * a->key_list_stride : NULL;
+    int32_t *key = SANTA__PART(int32_t, j, visit);
+    float *bias = SANTA__PART(float, j, chance);
+    int64_t i, count = 0;
+    (void)span; (void)from; (void)to;
+    for (i = 0; i < n; i++) {
+        if (entry[i] < j->range[0].begin || entry[i] >= j->range[0].end) continue;
+        if (weight && !(weight[i] > 0.0f)) continue;
+        key[count] = entry[i];
+        bias[count++] = weight ? (float)log((double)weight[i]) : 0.0f;
+    }
+    *SANTA__PART(int64_t, j, spans) = count;
+    santa__states_begin(j, 0);
+}
+
+static int64_t santa__num_listed(const santa__job *j) {
+    const int64_t keys = *SANTA__PART(int64_t, j, spans);
+    return j->is_shared ? j->plan->chunks : (keys + santa__chunk(keys) - 1) / santa__chunk(keys);
+}
+
+/* In chunks as in >>dense. */
+static void santa__attend_listed(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const int64_t keys = *SANTA__PART(int64_t, j, spans), chunk = santa__chunk(keys);
+    int64_t c;
+    (void)span;
+    for (c = from; c < to && c * chunk < keys; c++) {
+        const int64_t state = j->is_shared ? 1 + c : 1;
+        santa__states_begin(j, state);
+        santa__attend_raised(j, 0, SANTA__PART(int32_t, j, visit) + c * chunk,
+                             j->p->a.key_weights ? SANTA__PART(float, j, chance) + c * chunk : NULL, 0,
+                             SANTA__MIN(chunk, keys - c * chunk), santa__states(j, state),
+                             sizeof(santa__state), SANTA__NO_MOMENTS);
+        if (!j->is_shared) santa__add_chunk(j, 1);
+    }
+}
+
+static void santa__end_listed(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const int64_t keys = *SANTA__PART(int64_t, j, spans);
+    int64_t c;
+    (void)span; (void)from; (void)to;
+    for (c = 0; j->is_shared && c * santa__chunk(keys) < keys; c++) santa__add_chunk(j, 1 + c);
+    santa__write_states(j);
+    j->stats->v_rows_head += keys * j->group;
+    j->stats->k_rows_read += keys;
+    j->stats->v_rows_read += keys;
+}
+
 /* ------------------------------------------------------------ >>methods-code */
 
 static const santa__phase santa__phases_dense[SANTA__PHASES] = {
@@ -6789,6 +6949,10 @@ static const santa__phase santa__phases_routed[SANTA__PHASES] = {
     { santa__one_piece, santa__route_row, 0 }, { santa__num_visits, santa__attend_visited, 0 },
     { santa__one_piece, santa__end_routed, 0 }
 };
+static const santa__phase santa__phases_listed[SANTA__PHASES] = {
+    { santa__one_piece, santa__list_keys, 0 }, { santa__num_listed, santa__attend_listed, 0 },
+    { santa__one_piece, santa__end_listed, 0 }
+};
 #define santa__draw_none NULL
 
 static const santa__method santa__methods[SANTA_METHOD_COUNT] = {
@@ -6803,7 +6967,13 @@ static const santa__method santa__method_copied = {
     santa__capacity_sizes, santa__needs_copied, NULL, santa__phases_copied
 };
 
-static const santa__method *santa__method_of(const santa_options *o) {
+/* Dense, over lists of keys. */
+static const santa__method santa__method_listed = {
+    santa__capacity_none, santa__needs_listed, NULL, santa__phases_listed
+};
+
+static const santa__method *santa__method_of(const santa_options *o, int is_listed) {
+    if (is_listed) return &santa__method_listed;
     return santa__is_copied(o) && !santa__has_traits(o, SANTA_ADAPTS) ? &santa__method_copied
                                                                       : &santa__methods[o->method];
 }
@@ -6811,11 +6981,12 @@ static const santa__method *santa__method_of(const santa_options *o) {
 /* format: NULL without a copy of K; router: without buckets. */
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n,
                              int64_t d, int64_t dv, int64_t chunks, const santa__format *format,
-                            const santa_buckets *router) {
+                             const santa_buckets *router, int is_listed) {
+    const santa__method *method = santa__method_of(o, is_listed);
     santa__plan_begin(p, o, group, rows, n, d, dv, chunks, format, router);
-    p->capacity = santa__method_of(o)->capacity(o, n);
+    p->capacity = method->capacity(o, n);
     /* given scores, every method works as those that draw from masses do */
-    if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) santa__method_of(o)->needs(p);
+    if (d > 0 || santa__has_traits(o, SANTA_SHARES_ROWS)) method->needs(p);
     else santa__needs_masses(p);
     p->row_a = santa__part(p, SANTA__MAX(d, dv), 4);
     p->row_b = santa__part(p, dv, 4);
@@ -6824,7 +6995,7 @@ static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t gro
 
 /* The plan of santa_scores where a call's is that of >>prefill: one row's. */
 static void santa__plan_row(santa__plan *p, const santa_problem *x) {
-    santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL);
+    santa__plan_make(p, &x->o, x->group, 1, x->capacity, x->head_dim, x->head_dim_v, 0, NULL, NULL, 0);
 }
 
 static santa_status santa__plan_end(const santa_problem *p, uint64_t *total) {
@@ -6844,6 +7015,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
         const int64_t more = p->a.causal ? rows - 1 : p->q_len - 1;
         if (window < n - more) n = window + more;
     }
+    if (santa__is_listed(p)) n = p->a.max_list;
     if (santa__is_prefill(p)) {
         santa__plan row;
         const uint64_t dims = santa__add((uint64_t)p->head_dim, (uint64_t)p->head_dim_v),
@@ -6866,7 +7038,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
                  + (window > 0 && rows > 1);
     santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks,
                      is_copied ? &format : NULL,
-                     santa__has_traits(&p->o, SANTA_ROUTES) ? p->a.buckets : NULL);
+                     santa__has_traits(&p->o, SANTA_ROUTES) ? p->a.buckets : NULL, santa__is_listed(p));
     span = santa__span(p, plan);
     *total = santa__mul(plan->total, (uint64_t)santa__num_works(p, plan, span));
     *total = santa__add(*total, santa__mul(plan->thread_scores, (uint64_t)(p->o.num_threads * span)));
@@ -6932,7 +7104,7 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     const santa_options *o = &call->p.o;
     memset(j, 0, sizeof *j);
     j->p = &call->p; j->o = o; j->plan = &call->plan; j->work = work;
-    j->method = santa__method_of(o);
+    j->method = santa__method_of(o, santa__is_listed(j->p));
     j->exact_draw = santa__methods[o->method].draw;
     j->kernel = santa__kernels_of(o->isa);
     j->stats = SANTA__PART(santa_stats, j, stats);
@@ -6985,7 +7157,8 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     }
     for (h = 0; h < span; h++) {
         memcpy(j[h].range, j->range, sizeof j->range);
-        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE] : santa__method_of(j->o);
+        j[h].method = dense && !always ? &santa__methods[SANTA_DENSE]
+                                       : santa__method_of(j->o, santa__is_listed(j->p));
         santa__job_rows(&j[h], q, rows);
         j[h].stats->rows += j[h].queries;
         for (x = 0; x < rows; x++) j[h].stats->keys += santa__keys_of(j->range[x]);
@@ -7177,7 +7350,8 @@ static void santa__run_team(santa__team *team) {
     int i;
     team->phase = NULL;
     team->together = team->pieces = 1;
-    if (j->method != santa__method_of(j->o)) {  /* dense_below: there is no room for chunks */
+    /* dense_below: there is no room for chunks */
+    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {
         santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
         return;
     }
@@ -8508,6 +8682,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     if ((s = santa__check_contents(a, o)) != SANTA_OK) return s;
     if (!scores) return SANTA_ERR_NULL_ARGUMENT;
     if ((s = santa__check_step(a, batch, q_index, kv_head)) != SANTA_OK) return s;
+    if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
     len = santa__seq_len(a, batch);
     if (scores_stride < len) return SANTA_ERR_CAPACITY;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
@@ -8544,7 +8719,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     *o = santa__resolved(given, 0, 0);
     o->dense_below = 0;
     o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */
-    santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL, NULL);
+    santa__plan_make(p, o, 1, 1, n, 0, 0, 0, NULL, NULL, 0);
     return p->total > (uint64_t)PTRDIFF_MAX - 63 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 

@@ -3,7 +3,7 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, launch
+              proxy-gather-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -66,6 +66,9 @@ struct copy_shape {
     int features;                                   /* of a key, padded to whole chunks */
     i64 blocks;                                     /* of a sequence (a page) and KV head */
 };
+
+/* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
+struct list_range { int to, from; };
 
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
@@ -149,6 +152,15 @@ struct params {
        redone, has keys */
     float4 *found;
 
+    /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
+       each list_heads query heads. Strides in entries: of a batch, a list */
+    const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
+    const int *list_lens;                           /* [batch, lists], or NULL: list_most each */
+    const float *list_weights;                      /* as list, or NULL: 1 */
+    const list_range *list_ranges;                  /* [batch, lists], or NULL: none */
+    i64 list_batch, list_pitch;
+    i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
+    int list_heads, list_most;
     /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's rows; of 128
        columns of V */
     int tile_rows, tile_heads, tile_slices, tiles, v_slices;
@@ -381,6 +393,21 @@ struct proxy_gather_memory {
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
+/* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
+   the warps' sums lie there. */
+enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
+template <typename K, int ROW> struct list_memory {
+    enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
+    enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
+    enum { RING = WARPS * SLOTS * SLOT * 16, MERGE = WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
+    static constexpr int BYTES = (int)RING;
+    static_assert((int)MERGE <= (int)RING, "the warps' sums lie where the ring was");
+    static_assert(BYTES <= LEAST_SHARED, "the ring of k_list does not fit on every card");
+    static_assert(LIST_KEYS % (32 * WARPS) == 0, "a warp has 32 keys at a time");
+};
+enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
+struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
+
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
    kernels. There each one states its threads and what it declares and needs of shared
    memory. */
@@ -427,6 +454,11 @@ template <int G> void k_proxy_scores(const params p) {
 }
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
 void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
+template <typename K, int ROW> void k_list(const params) {
+    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, list_memory<K, ROW>::BYTES);
+}
+void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
+void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
@@ -544,11 +576,16 @@ __device__ __forceinline__ void load_matrices(unsigned at, unsigned w[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
 }
-
-/* The same, transposed: lane 8 i + r gets numbers 2 c and 2 c + 1 of column r. */
+/* The same with rows and columns exchanged: word c of column r. */
 __device__ __forceinline__ void load_transposed(unsigned at, unsigned w[4]) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
                  : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(at) : "memory");
+}
+/* A matrix of 8 x 8 16-bit numbers that lies in registers so. */
+__device__ __forceinline__ unsigned transpose(unsigned x) {
+    unsigned y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
 }
 
 /* A barrier in shared memory that a copy of bytes completes. Below sm_90 the lanes of the warp
@@ -2287,7 +2324,39 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Merges the splits of k_dense: out and lse.
+/* Keys of a list's CTA: as many as keep it within LIST_SPLITS of them, so that sums depend on
+   nothing but the list. */
+__device__ __forceinline__ int list_split(int keys) {
+    const int least = (keys + LIST_SPLITS - 1) / LIST_SPLITS;
+    return max((least + 63) / 64 * 64, (int)LIST_KEYS);
+}
+
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges. */
+struct listed {
+    const int *keys;
+    const float *weights;
+    int count, front, back, all;
+    int begin, end, position, len;
+};
+__device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
+    listed x;
+    const i64 at = p.list_batch * b + p.list_pitch * item;
+    key_range(p, b, x.begin, x.end, x.position);
+    x.len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    x.keys = p.list + at;
+    x.weights = p.list_weights ? p.list_weights + at : nullptr;
+    x.count = p.list_lens ? min(max(p.list_lens[p.lens_batch * b + item], 0), p.list_most) : p.list_most;
+    x.front = x.back = 0;
+    if (p.list_ranges) {
+        const list_range range = p.list_ranges[p.ranges_batch * b + item];
+        x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
+        x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
+    }
+    x.all = x.count + x.front + x.back;
+    return x;
+}
+
+/* Merges the splits of k_dense or k_list: out and lse.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
    denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
    in a fixed order.
@@ -2300,11 +2369,16 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
               k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first,
-              column = min(k, p.dv - 1);
+    int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first;
+    const int column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     wait_for_previous();
+    if (p.list_heads) {
+        const int keys = listed_keys(p, b, head / p.list_heads).all, split = list_split(keys);
+        first = 0;
+        last = (keys + split - 1) / split;
+    }
     float m = MASKED, sum = 0.0f;
     double total = 0.0;
     for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
@@ -5081,6 +5155,389 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
 }
 
+/* --------------------------------------------------------------------------- >>list-kernel */
+
+/* Exact attention over listed keys. What makes a list, a caller or a kernel of another section,
+   fills p.list, p.list_lens, p.list_weights, p.list_ranges and their shape, see params, and
+   launches launch_list: out and lse of query row p.q_index.
+   A list belongs to p.list_heads neighbouring query heads of one KV head: the group, or one.
+   Its entries are keys of the sequence, in any order:
+     below 0             nothing there, skipped
+     masked for the row  skipped: causal, window
+     past the sequence   NaN, as is a key on a bad page
+   Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
+   key that is there twice counts twice. Rows of keys that are skipped are not read.
+   p.list_ranges adds for each list the first and the last keys of those that the row sees, with
+   weight 1: they need no entries. A key in both is there once.
+   Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
+   behind the wait for it. What lies past list_lens may be anything. */
+
+/* A lane's key: bytes from p.k and p.v to its rows, NO_ROW if they are not to be read; what is
+   added to its scores, in base 2: MASKED, or NaN. */
+struct listed_key { int key; i64 k, v; float bias; };
+
+/* Entry i of x as it lies in memory; past the end any other one, so that it can be asked for
+   before x is known. */
+struct raw_entry { int key; float weight; };
+__device__ __forceinline__ raw_entry load_entry(const params &p, const int *keys, const float *weights,
+                                                int i) {
+    i = min(i, p.list_most - 1);
+    if (i < 0) return { -1, 0.0f };
+    return { keys[i], weights ? weights[i] : 1.0f };
+}
+
+__device__ __forceinline__ listed_key find_listed(const params &p, const listed &x, int b, int kv, int i,
+                                                  raw_entry y) {
+    listed_key out = { -1, NO_ROW, NO_ROW, MASKED };
+    if (i >= x.all) return out;
+    if (i >= x.count) {
+        i -= x.count;
+        y.key = i < x.front ? x.begin + i : x.end - x.back + i - x.front;
+        y.weight = 1.0f;
+    }
+    out.key = y.key;
+    const bool wrong = y.key >= x.len || !(y.weight >= 0.0f && y.weight <= FLT_MAX);
+    if (y.key < 0 || y.weight == 0.0f) return out;
+    if (wrong) { out.bias = __int_as_float(0x7fc00000); return out; }
+    if (y.key < x.begin || y.key >= x.end) return out;
+    const i64 k = row_offset(p, p.k_stride, b, y.key);
+    out.bias = k == NO_ROW ? __int_as_float(0x7fc00000) : x.weights ? log2f(y.weight) : 0.0f;
+    if (k == NO_ROW) return out;
+    out.k = k + kv * p.k_stride[2];
+    out.v = row_offset(p, p.v_stride, b, y.key) + kv * p.v_stride[2];
+    return out;
+}
+
+/* P of two heads of a key, as a register of the tensor cores' type. */
+template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, float b) {
+    typename pair_of<T>::type y = { (T)a, (T)b };
+    return *(const unsigned *)&y;
+}
+
+/* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
+   time, a key a lane: their entries, then all rows of K and V on their way together, in two
+   steps of 16 keys; while a step is worked on, the next 16 rows come. Scores as k_dense has
+   them. Their transposes are weights for V, 16 columns x 16 keys x 8 heads at a time, in two
+   parts, so that they are as good as f32.
+   Grid: (split, list x slice of 8 heads, batch). A CTA of WARPS warps has list_split keys; those
+   past the end of a list leave at once.
+   Reads: entries, K and V of the listed keys once for each slice. Writes as k_dense. Flops: 2 *
+   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts: entries, then
+   rows, three trips with pages.
+   Barriers: as k_dense. ROW: bytes of a row of K and V, at most. */
+template <typename K, int ROW>
+__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> ? 2 : 3)
+k_list(const __grid_constant__ params p) {
+    typedef list_memory<K, ROW> memory;
+    typedef typename compute<K>::type T;
+    enum { WARPS = memory::WARPS, COLUMNS = memory::COLUMNS, PIECES = ROW / 64, CHUNKS = memory::CHUNKS };
+    enum { LANES = ROW / 16, TILES = COLUMNS / 16 };
+    DYNAMIC_SHARED(slots);                          /* memory::BYTES */
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
+    const int head = item * p.list_heads + slice * PASS_HEADS,
+              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
+    wait_for_previous();
+    const listed x = listed_keys(p, b, item);
+    /* short lists have this split: ask for the entries before their number is there */
+    const int guess = (int)blockIdx.x * LIST_KEYS + 32 * warp + lane;
+    raw_entry next = load_entry(p, x.keys, x.weights, guess);
+    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
+    if (from >= to) return;
+    if (split != LIST_KEYS) next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
+    uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
+    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
+
+    /* 16 keys, those of lanes 16 step and up: a lane copies pieces of rows r and r + 8 */
+    const auto send = [&](const listed_key &own, int step) {
+        uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 at_k = __shfl_sync(FULL, own.k, 16 * step + 8 * h + r),
+                      at_v = __shfl_sync(FULL, own.v, 16 * step + 8 * h + r);
+            const bool have = at_k != NO_ROW;
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) {
+                const int byte = 64 * k + 16 * c;
+                const bool some = have && byte < k_bytes;
+                if (64 * k < k_bytes)
+                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane,
+                                   some ? p.k + at_k + byte : p.k, some);
+            }
+#pragma unroll
+            for (int k = 0; k < PIECES; k++) {
+                const int byte = 64 * k + 16 * c;
+                const bool some = have && byte < v_bytes;
+                if (64 * k < v_bytes)
+                    copy16_or_zero(v_slot + (8 * h + r) * LANES + ((4 * k + c) ^ r),
+                                   some ? p.v + at_v + byte : p.v, some);
+            }
+        }
+    };
+    int at = from + 32 * warp + lane;
+    listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
+#pragma unroll
+    for (int step = 0; step < memory::SLOTS; step++) {
+        send(own, step);
+        copy_commit();
+    }
+    launch_dependents();
+    query<K, CHUNKS, true> q;
+    load_query(p, b, head, heads, q);
+    const bool extra = p.soft_cap > 0.0f || p.slopes;
+    const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
+    float slope[2] = { 0.0f, 0.0f }, top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    float acc[TILES][4];
+#pragma unroll
+    for (int e = 0; e < 2; e++) if (p.slopes && 2 * c + e < heads) slope[e] = p.slopes[head + 2 * c + e];
+#pragma unroll
+    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+
+#pragma unroll 1
+    for (int base = from + 32 * warp; base < to; base += 32 * WARPS) {
+        const bool more = base + 32 * WARPS < to;
+        listed_key coming = own;
+        at += 32 * WARPS;
+        if (more) next = load_entry(p, x.keys, x.weights, at);
+#pragma unroll 1
+        for (int step = 0; step < 2; step++) {
+            const uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
+            copy_wait<memory::SLOTS - 1>();
+            __syncwarp();
+            float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                if (64 * k < k_bytes)
+                    piece_dots(q, k_slot[k * 32 + lane], k_slot[(PIECES + k) * 32 + lane], k, s);
+            /* s[2 h + e]: row r + 8 h, head 2 c + e */
+            const float bias[2] = { __shfl_sync(FULL, own.bias, 16 * step + r),
+                                    __shfl_sync(FULL, own.bias, 16 * step + 8 + r) };
+            const int key[2] = { __shfl_sync(FULL, own.key, 16 * step + r),
+                                 __shfl_sync(FULL, own.key, 16 * step + 8 + r) };
+            unsigned hi[2], lo[2];
+            float m[2];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float y = s[i] * scale;
+                if (extra) {
+                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
+                    y = (y + slope[i & 1] * (float)(key[i >> 1] - x.position)) * LOG2E;
+                }
+                s[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y + bias[i >> 1];
+            }
+#pragma unroll
+            for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(s[e], s[2 + e]), top[e]);
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+                for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+            float keep[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - m[e]);
+                top[e] = m[e];
+                const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
+                s[e] = pow2(s[e] - zero);
+                s[2 + e] = pow2(s[2 + e] - zero);
+                den[e] = den[e] * keep[e] + (s[e] + s[2 + e]);
+            }
+            if (__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f))
+#pragma unroll
+                for (int i = 0; i < TILES; i++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) acc[i][k] *= keep[k & 1];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float a = (float)(T)s[2 * h], d = (float)(T)s[2 * h + 1];
+                hi[h] = transpose(pack_pair<T>(a, d));
+                lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
+            }
+            const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
+            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot + LANES * v_row);
+#pragma unroll
+            for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                if (16 * i >= p.dv) break;
+                unsigned w[4];
+                if constexpr (eight_bits<K>) {
+                    /* a piece of 16 bytes is 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
+                       and 2 c + 1 */
+                    load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
+#pragma unroll
+                    for (int k = 0; k < 2; k++) {
+                        unsigned a[4];
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const unsigned y = __byte_perm(w[2 * k + h], 0, 0x3120);
+                            const __half2 even = e4m3_pair((unsigned short)y),
+                                          odd = e4m3_pair((unsigned short)(y >> 16));
+                            a[2 * h] = *(const unsigned *)&even;
+                            a[2 * h + 1] = *(const unsigned *)&odd;
+                        }
+                        mma(acc[i + k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
+                        mma(acc[i + k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
+                    }
+                } else {
+                    load_transposed(rows + 16u * (unsigned)((2 * i + (lane >> 3 & 1)) ^ (lane & 7)), w);
+                    mma(acc[i], w[0], w[1], w[2], w[3], hi[0], hi[1], T());
+                    mma(acc[i], w[0], w[1], w[2], w[3], lo[0], lo[1], T());
+                }
+            }
+            __syncwarp();                           /* all lanes are through with the slot */
+            if (more) {
+                if (step == 0) coming = find_listed(p, x, b, kv, at < to ? at : x.all, next);
+                send(coming, step);
+            }
+            copy_commit();
+        }
+        own = coming;
+    }
+    /* the lanes of a head, then the warps; the ring is free now */
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1) den[e] += __shfl_xor_sync(FULL, den[e], o);
+    copy_wait<0>();
+    __syncthreads();
+    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
+#pragma unroll
+    for (int i = 0; i < TILES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2))]
+                = acc[i][k];
+    write_split<WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0);
+}
+
+/* What k_list does not take: any type, stride and width, see k_dense_plain.
+   Grid: (split, list x slice of 4 heads x 256 columns of V, batch). Each of 4 warps owns every
+   fourth 4 keys of its split: the lanes share a key's features, then a row's columns. Bound by
+   latency; nothing here is tuned. Barrier: for the warps' sums, in write_split. */
+__global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
+    enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
+    SHARED(shared, list_plain_memory);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = lane & 3;
+    const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
+    const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices,
+              item = (int)(blockIdx.y / pieces) / p.slices;
+    const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
+              kv = head / p.group;
+    wait_for_previous();
+    const listed x = listed_keys(p, b, item);
+    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
+    if (from >= to) return;
+    float top[GS], den[GS], acc[GS][EACH];
+#pragma unroll
+    for (int h = 0; h < GS; h++) {
+        top[h] = MASKED;
+        den[h] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) acc[h][k] = 0.0f;
+    }
+#pragma unroll 1
+    for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
+        const int at = base + lane % KEYS;
+        const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
+                                           load_entry(p, x.keys, x.weights, at));
+        i64 at_k[KEYS], at_v[KEYS];
+        float s[KEYS][GS];
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            at_k[u] = __shfl_sync(FULL, own.k, u);
+            at_v[u] = __shfl_sync(FULL, own.v, u);
+#pragma unroll
+            for (int h = 0; h < GS; h++) s[u][h] = 0.0f;
+        }
+#pragma unroll 1
+        for (int f = lane; f < p.d; f += 32) {
+            float q[GS];
+#pragma unroll
+            for (int h = 0; h < GS; h++)
+                q[h] = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                              + (head + min(h, heads - 1)) * p.q_stride[2]
+                                              + f * p.q_stride[3]);
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) {
+                const float y = at_k[u] == NO_ROW ? 0.0f
+                              : load_any(p.k_type, p.k + at_k[u] + f * p.k_stride[3]);
+#pragma unroll
+                for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
+            }
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+#pragma unroll
+            for (int u = 0; u < KEYS; u++)
+#pragma unroll
+                for (int h = 0; h < GS; h++) s[u][h] += __shfl_xor_sync(FULL, s[u][h], o);
+        float m[GS];
+#pragma unroll
+        for (int h = 0; h < GS; h++) m[h] = top[h];
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            const float bias = __shfl_sync(FULL, own.bias, u);
+            const int key = __shfl_sync(FULL, own.key, u);
+#pragma unroll
+            for (int h = 0; h < GS; h++) {
+                s[u][h] = bias < MASK_LIMIT ? MASKED
+                        : finished_score(p, head + min(h, heads - 1), s[u][h], key - x.position) + bias;
+                m[h] = fmaxf(m[h], s[u][h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < GS; h++) {
+            const float keep = top[h] < MASK_LIMIT ? 0.0f : pow2(top[h] - m[h]),
+                        zero = m[h] < MASK_LIMIT ? 0.0f : m[h];
+            top[h] = m[h];
+            den[h] *= keep;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) acc[h][k] *= keep;
+#pragma unroll
+            for (int u = 0; u < KEYS; u++) den[h] += s[u][h] = pow2(s[u][h] - zero);
+        }
+#pragma unroll
+        for (int u = 0; u < KEYS; u++) {
+            if (at_v[u] == NO_ROW) continue;
+#pragma unroll
+            for (int k = 0; k < EACH; k++) {
+                const int col = column + lane + 32 * k;
+                if (col >= p.dv) break;
+                const float y = load_one(p.v_type, p.v + at_v[u] + col * p.v_stride[3]);
+#pragma unroll
+                for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < GS; h++)
+#pragma unroll
+        for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
+    const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
+                dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, (int)blockIdx.x, column);
+}
+
+/* Stats of lists of a caller: entries that are read, once for a list.
+   Grid: (list, batch), 256 threads. */
+__global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ params p) {
+    const int item = blockIdx.x, b = blockIdx.y;
+    const listed x = listed_keys(p, b, item);
+    i64 n = 0;
+    for (int i = threadIdx.x; i < x.all; i += 256) {
+        const listed_key y = find_listed(p, x, b, item * p.list_heads / p.group, i,
+                                         load_entry(p, x.keys, x.weights, i));
+        n += y.k != NO_ROW;
+    }
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->k_rows_read, n);
+    add(&p.stats->v_rows_read, n);
+    add(&p.stats->k_features_read, n * p.d);
+    add(&p.stats->v_rows_head, n * p.list_heads);
+    add(&p.stats->k_features_head, n * p.d * p.list_heads);
+    if (threadIdx.x) return;
+    add(&p.stats->rows, p.list_heads);
+    if (item * p.list_heads % p.group == 0) add(&p.stats->keys, x.end - x.begin);
+}
+
 #endif  /* SANTA_CUDA_STANDIN */
 
 /* --------------------------------------------------------------------------------- >>launch */
@@ -5106,6 +5563,8 @@ struct geometry {
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
+    extent list, list_plain;
     /* of SANTA_SAMPLE_ATTENTION */
     i64 q_blocks, k_blocks, mask_words, units, sample_splits;
     extent sample, select, mask;
@@ -5140,6 +5599,9 @@ struct call {
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+    const int *list, *list_lens;                    /* a caller's lists of query row 0 */
+    const float *list_weights;
+    bool listed_row;                                /* each query row has its own */
     bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
     int rows_done;                                  /* query rows that a pipeline's launch has done */
 
@@ -5152,6 +5614,7 @@ struct call {
 struct pipeline {
     unsigned methods;                               /* bit m: the method of that number */
     santa_scores_method scores;
+    bool lists;                                     /* of a caller's lists of keys */
     /* its own sizes, or which limit they pass */
     santa_status (*measure)(const santa_problem *problem, geometry *g);
     /* its parts of a workspace */
@@ -5345,6 +5808,67 @@ cudaError_t launch_exact(call &c) {
         });
     });
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
+
+/* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
+santa_status measure_lists(geometry *g) {
+    const i64 lists = g->heads / g->list_heads;
+    if (g->list_most > INT32_MAX - 64 * LIST_SPLITS) return SANTA_ERR_BACKEND_TOO_LONG;
+    g->splits = ceil_div(g->list_most, LIST_KEYS);
+    if (g->splits > LIST_SPLITS) g->splits = LIST_SPLITS;
+    g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
+    g->list_plain = { g->splits, lists * ceil_div(g->list_heads, PLAIN_HEADS) * g->columns, g->batch };
+    g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
+    return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
+    const dim3 grid = grid_of(c.g.list);
+    const auto go = [&](auto row) {
+        typedef list_memory<K, decltype(row)::value> memory;
+        const cudaError_t e = cudaFuncSetAttribute(k_list<K, decltype(row)::value>,
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   memory::BYTES);
+        return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
+                                                                          memory::BYTES, overlap) : e;
+    };
+    if constexpr (eight_bits<K>) return go(a_number<256>());
+    else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
+}
+
+/* p's lists have been filled in. overlap: a kernel of this call made them. */
+cudaError_t launch_list(call &c, bool overlap) {
+    params &p = c.p;
+    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+    const bool fast = c.cores && same_v;
+    p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
+    p.splits = (int)c.g.splits;
+    const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
+        return launch_list_rows<typename decltype(key)::type>(c, overlap);
+    }) : launch<k_list_plain>(c, grid_of(c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* A caller's. */
+santa_status measure_listed(const santa_problem *problem, geometry *g) {
+    g->list_most = problem->a.max_list;
+    g->list_heads = g->group;
+    return measure_lists(g);
+}
+
+cudaError_t launch_listed(call &c) {
+    params &p = c.p;
+    const i64 row = c.listed_row ? p.q_index * c.g.kv_heads : 0;
+    p.list = c.list + row * p.list_pitch;
+    p.list_lens = c.list_lens ? c.list_lens + row : nullptr;
+    p.list_weights = c.list_weights ? c.list_weights + row * p.list_pitch : nullptr;
+    return launch_list(c, false);
+}
+
+cudaError_t count_listed(const call &c) {
+    return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
 /* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense. */
@@ -5684,20 +6208,24 @@ cudaError_t count_proxy_rows(const call &c) {
 }
 
 const pipeline pipelines[] = {
-    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, measure_exact, arrange_exact, launch_exact, count_rows },
-    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT,
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
+    { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed,
+      count_listed },
+    { bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_EXACT, false,
       measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
-    { bit(SANTA_FLASH), SANTA_SCORES_EXACT, measure_sampled<measure_flash>, arrange_sampled,
+    { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,
       launch_sampled<flash>, count_rows },
-    { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, measure_sparse, arrange_sparse, launch_sparse,
+    { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, false, measure_sparse, arrange_sparse, launch_sparse,
       count_rows },
-    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, measure_proxy, arrange_proxy, launch_proxy,
-      count_proxy_rows },
+    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, false, measure_proxy, arrange_proxy,
+      launch_proxy, count_proxy_rows },
 };
 
-const pipeline *pipeline_of(const santa_options &o) {
+const pipeline *pipeline_of(const santa_problem &problem) {
+    const santa_options &o = problem.o;
     for (const pipeline &row : pipelines)
-        if (row.methods & bit(o.method) && row.scores == o.scores) return &row;
+        if (row.methods & bit(o.method) && row.scores == o.scores
+            && row.lists == (problem.a.key_list != nullptr)) return &row;
     return nullptr;
 }
 
@@ -5740,7 +6268,7 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
 santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(*o);
+    const pipeline *row = pipeline_of(*problem);
     if (!has_method(o->method)) return SANTA_ERR_BACKEND_METHOD;
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
@@ -5765,7 +6293,7 @@ santa_status check(const santa_problem *problem) {
 
 size_t workspace_size(const santa_problem *problem) {
     geometry g;
-    const pipeline *row = pipeline_of(problem->o);
+    const pipeline *row = pipeline_of(*problem);
     if (!row || geometry_of(*row, problem, &g) != SANTA_OK) return 0;
     return layout_of(*row, g, problem->o.stash).total + 255;
 }
@@ -5859,13 +6387,20 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
     if (o->method == SANTA_SAMPLE_ATTENTION) fill_sparse(o->sample_attention, g, p);
+    if (!a->key_list) return;
+    const i64 lists = g.kv_heads * (a->key_list_rows ? problem->q_len : 1);
+    p->list_heads = (int)g.list_heads;
+    p->list_most = (int)a->max_list;
+    p->list_pitch = a->key_list_stride;
+    p->list_batch = lists * p->list_pitch;
+    p->lens_batch = lists;
 }
 
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                     santa_stats *stats) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
-    const pipeline *row = pipeline_of(*o);          /* santa_decode has run check */
+    const pipeline *row = pipeline_of(*problem);    /* santa_decode has run check */
     santa_status s;
     call c;
     memset((void *)&c, 0, sizeof c);
@@ -5882,12 +6417,17 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
                                    a->context_lens, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
-                                   sparse ? sparse->audit : nullptr };
+                                   sparse ? sparse->audit : nullptr,
+                                   a->key_list, a->key_list_lens, a->key_weights };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
     params &p = c.p;
     fill_problem(problem, c.g, &p);
+    c.list = (const int *)a->key_list;
+    c.list_lens = (const int *)a->key_list_lens;
+    c.list_weights = a->key_weights;
+    c.listed_row = a->key_list_rows != 0;
     c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     c.place_row(0);
     p.stats = stats;

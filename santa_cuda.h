@@ -10,7 +10,8 @@
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
                        seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
-                       request_ids, proxy, proxy_lens, and the workspace. stats, if not NULL, must be writable by
+                       request_ids, proxy, proxy_lens, key_list, key_list_lens,
+                       key_weights, and the workspace. stats, if not NULL, must be writable by
                        the GPU (device, managed or pinned memory) and is complete when the
                        stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
@@ -40,6 +41,10 @@
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
                        rows, which share a pass over K.
+   LISTS OF KEYS       key_list works with dense. Fast as dense is, with q of any type, and with
+                       soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
+                       by an earlier kernel of the stream; max_list bounds the grid,
+                       key_list_lens the work.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;
@@ -56,7 +61,9 @@
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
-                       a block_table entry outside k makes the rows that use it NaN.
+                       a block_table entry outside k makes the rows that use it NaN, as do a
+                       key_list entry past its sequence and a bad weight; a key_list_lens
+                       entry is clamped to max_list.
    ERRORS              Everything the host can see is checked before the first kernel. If a
                        launch itself fails in the middle of a call (a lost context, say), out
                        and stats may already be written.

@@ -70,25 +70,22 @@ static void list_of_keys(void) {
     puts("a list of keys: pages of one token");
 }
 
-/* A list for each KV head: the KV heads are the batch, a page is one token of one of them. */
+/* A list for each KV head. */
 static void list_of_each_head(void) {
-    static int32_t list[KV_HEADS * LIST], table[KV_HEADS * LIST];
+    static int32_t list[KV_HEADS * LIST];
     const int32_t counts[KV_HEADS] = {LIST, LIST / 3};
     for (int h = 0; h < KV_HEADS; h++)
-        for (int i = 0; i < LIST; i++) {
-            list[h * LIST + i]  = (i * 37 + h * 11) % N;
-            table[h * LIST + i] = list[h * LIST + i] * KV_HEADS + h;
-        }
+        for (int i = 0; i < LIST; i++) list[h * LIST + i] = (i * 37 + h * 11) % N;
 
     santa_attention a = {0};
-    a.q   = santa_view(q, SANTA_F32, KV_HEADS, 1, GROUP, D);
-    a.k   = santa_view(k, SANTA_F32, N * KV_HEADS, 1, 1, D);
-    a.v   = santa_view(v, SANTA_F32, N * KV_HEADS, 1, 1, D);
-    a.out = santa_view(out, SANTA_F32, KV_HEADS, 1, GROUP, D);
+    a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, D);
+    a.k   = santa_view(k, SANTA_F32, 1, N, KV_HEADS, D);
+    a.v   = santa_view(v, SANTA_F32, 1, N, KV_HEADS, D);
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
     a.lse = lse;                                                          /* to merge with other keys */
-    a.block_table = table;
-    a.max_pages   = LIST;
-    a.seq_lens    = counts;
+    a.key_list      = list;
+    a.max_list      = LIST;
+    a.key_list_lens = counts;
     santa_options o = {0};
     decode(&a, &o);
 
@@ -98,7 +95,7 @@ static void list_of_each_head(void) {
         plain(q + h * D, k + kv * D, v + kv * D, KV_HEADS * D, D, D, list + kv * LIST, counts[kv], want);
         check("a list for each KV head", out + h * D, want, D);
     }
-    puts("a list for each KV head: the KV heads are the batch");
+    puts("a list for each KV head: key_list");
 }
 
 /* Left padding: a batch of prompts that end together. */

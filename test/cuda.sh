@@ -46,7 +46,7 @@ launches_once() {
     cell "bench/results/support.md" support
     cell "launches on a stand-in runtime" launches_with "${CXX:-g++}" -O0
     cell "kernels on an emulated GPU" emulated "${CXX:-g++}" -O1 -- --quick methods_and_stashes cpu/types \
-        head_dims groups paged extras nan_in_k graphs gpu/errors cuda_errors proxy_redo
+        head_dims groups paged extras nan_in_k graphs gpu/errors cuda_errors proxy_redo gpu_lists
 }
 
 launches() {

@@ -25,6 +25,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"random",      suite_random},
     {"kernels",     suite_kernels},
     {"dense",       suite_dense},
+    {"lists",       suite_lists},
     {"prefill",     suite_prefill},
     {"sparse",      suite_sparse},
     {"q8_0",        suite_q8_0},

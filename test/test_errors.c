@@ -525,6 +525,28 @@ static void score_extras(void) {
     GOOD(a.kv_start = start);
     BAD(ERR_KV_START, a.kv_start = start; start[1]++);
     BAD(ERR_KV_START, a.kv_start = start; start[1] = 0; start[0] = -1);
+    static int32_t keys[BATCH * KV_HEADS * 3], counts[BATCH * KV_HEADS];
+    static float counted[BATCH * KV_HEADS * 3];
+    for (int i = 0; i < BATCH * KV_HEADS * 3; i++) { keys[i] = i % 3 - 1; counted[i] = 1.0f; }
+    for (int i = 0; i < BATCH * KV_HEADS; i++) counts[i] = 3;
+#define LISTS o.method = SANTA_DENSE; a.std_error = NULL; a.key_list = keys; a.key_list_lens = counts; \
+              a.key_weights = counted; a.max_list = 3
+    GOOD(LISTS);
+    GOOD(LISTS; counted[0] = 0.0f; counts[1] = 0);
+    BAD(ERR_KEY_LIST_SHAPE, LISTS; a.max_list = 0);
+    BAD(ERR_KEY_LIST_SHAPE, LISTS; a.key_list_stride = 2);
+    BAD(ERR_KEY_LIST_SHAPE, LISTS; a.key_list_rows = -1);
+    BAD(ERR_TOO_LONG, LISTS; a.max_list = (int64_t)1 << 31);
+    BAD(ERR_OVERFLOW, LISTS; a.key_list_stride = INT64_MAX);
+    BAD(ERR_KEY_LIST_METHOD, LISTS; o.method = SANTA_IID);
+    BAD(ERR_KEY_LIST_METHOD, LISTS; o.scores = SANTA_SCORES_BERNOULLI_IID);
+    BAD(ERR_KEY_LIST, LISTS; counts[1] = 3; keys[5] = (int32_t)lens[0]);
+    BAD(ERR_KEY_LIST, LISTS; keys[5] = 1; counts[1] = 4);
+    BAD(ERR_KEY_LIST, LISTS; counts[1] = -1);
+    BAD(ERR_KEY_WEIGHT, LISTS; counts[1] = 3; counted[5] = -0.5f);
+    BAD(ERR_KEY_WEIGHT, LISTS; counted[5] = test_nan());
+    BAD(ERR_KEY_WEIGHT, LISTS; counted[5] = 1.0f; a.key_list = NULL);
+#undef LISTS
 }
 
 static int no_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
@@ -543,6 +565,13 @@ static void ranks(void) {
     BAD(ERR_RANKS_METHOD, o.method = SANTA_PPS; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
         o.ranks.all_gather = no_exchange);
+    reset();
+    o.method = SANTA_DENSE;
+    a.std_error = NULL;
+    o.ranks.count = 2;
+    o.ranks.all_gather = no_exchange;
+    static unsigned char workspace[SCRATCH];        /* it is written: the call had begun */
+    EXPECT(ERR_RANKS_EXCHANGE, santa_decode(&a, &o, workspace, SCRATCH, &got.stats));
 }
 
 /* Every method has a name of its own that leads back to it, and a problem has no zero that

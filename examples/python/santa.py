@@ -113,7 +113,9 @@ class _Attention(_Struct):
                        _i64, "max_pages block_table_stride",
                        _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window",
                        _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
-                       _i32, "proxy_bits", _ptr, "proxy_lens", C.POINTER(_Buckets), "buckets")
+                       _i32, "proxy_bits", _ptr, "proxy_lens", C.POINTER(_Buckets), "buckets",
+                       _ptr, "key_list key_list_lens key_weights", _i64, "max_list key_list_stride",
+                       _i32, "key_list_rows")
 
 
 class Audit(_Struct):
@@ -664,6 +666,10 @@ def _integer(x: Any, name: str, kind: Any = _i64) -> int:
     return value
 
 
+def _nested(x: Any) -> Tuple[int, ...]:
+    return (len(x), *(_nested(x[0]) if x else (0,))) if isinstance(x, (list, tuple)) else ()
+
+
 def _flat(x: Any) -> List[Any]:
     x = x.tolist() if hasattr(x, "tolist") else x
     return [y for row in x for y in _flat(row)] if isinstance(x, (list, tuple)) else [x]
@@ -891,6 +897,22 @@ class _Call:
                 raise TypeError("buckets must be a santa.Buckets")
             self.keep.append(x["buckets"])
             a.buckets = C.pointer(x["buckets"]._struct(batch, self.keep))
+        self._lists(batch)
+
+    def _lists(self, batch: int) -> None:
+        x, a = self.x, self.a
+        if x["key_list"] is not None:
+            found = _look(x["key_list"], "key_list") if hasattr(x["key_list"], "shape") else None
+            shape = found.shape if found else _nested(x["key_list"])
+            if len(shape) not in (3, 4):
+                raise ValueError("key_list is not [batch, kv_heads, max_list] or [batch, q_len, kv_heads, max_list]")
+            a.key_list_rows, a.max_list = len(shape) - 3, shape[-1]
+            lists = (batch, a.q.shape[1], a.k.shape[2])[::1 if a.key_list_rows else 2]
+            a.key_list = self._pointer(x["key_list"], C.c_int32, (*lists, shape[-1]), "key_list")
+            a.key_list_lens = self._pointer(x["key_list_lens"], C.c_int32, lists, "key_list_lens")
+            a.key_weights = self._pointer(x["key_weights"], _f32, (*lists, shape[-1]), "key_weights")
+        elif x["key_list_lens"] is not None or x["key_weights"] is not None:
+            raise ValueError("key_list_lens and key_weights go with key_list")
 
     def _options(self, batch: int) -> None:
         x, o = self.x, self.o
@@ -1139,6 +1161,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
            sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
            context_lens: Optional[Numbers] = None, proxy: Union["Proxy", Array, None] = None,
            proxy_bits: int = 0, proxy_lens: Optional[Numbers] = None, buckets: Optional["Buckets"] = None,
+           key_list: Optional[Numbers] = None, key_list_lens: Optional[Numbers] = None,
+           key_weights: Optional[Numbers] = None,
            method: Union[str, int] = "dense", num_samples: int = 0, top_p: float = 0.0, tile_size: int = 0,
            stash: Union[str, int] = "default", num_combs: int = 0, dense_below: int = 0,
            scores: Union[str, int] = "exact", bernoulli_draws: int = 0, seed: int = 0, offset: int = 0,
@@ -1162,6 +1186,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     seq_lens, kv_start, context_lens, proxy_lens, seeds, offsets, request_ids: [batch];
     block_table: [batch, max_pages];  sinks, alibi_slopes: [heads]
                  lists or arrays; dense ones of the C type are not copied
+    key_list     [batch, kv_heads, max_list] keys that each KV head reads, below 0 = none, or
+                 [batch, q_len, kv_heads, max_list]; key_weights likewise, key_list_lens without max_list
     causal       False: a row sees all keys, also later ones
     method       a name of methods(); "top_k" is "top-k"
     scores       "exact", "bernoulli_iid", "bernoulli_strat", "group_iid", "group_strat", "q8", "proxy"

@@ -539,6 +539,41 @@ def test_saap():
     raises(santa.SantaError, santa.kmeans, k[0, :, 0], 4, iterations=-1, name="KMEANS")
 
 
+# ---------------------------------------------------------------------------------- lists of keys
+
+def test_lists_of_keys():
+    q, k, v = problem(2, 3, 120)
+    rng = np.random.default_rng(7)
+    keys = rng.integers(-3, 120, (2, 2, 50)).astype(np.int32)
+    weights = rng.random((2, 2, 50)).astype(np.float32)
+    lens = [[50, 20], [0, 49]]
+
+    def want(b, i, h, keys, weights=None, lens=None):
+        at, = np.nonzero(keys >= 0)
+        at = at[at < (50 if lens is None else lens)]
+        w = np.ones(len(at)) if weights is None else weights[at].astype(np.float64)
+        s = k[b, keys[at], h // 2].astype(np.float64) @ q[b, i, h].astype(np.float64) * q.shape[3] ** -0.5
+        w = w * np.exp(s)
+        return (w @ v[b, keys[at], h // 2] / w.sum() if len(at) else np.zeros(v.shape[3])), w.sum()
+
+    for r, x in ((santa.decode(q, k, v, lse=True, key_list=keys), {}),
+                 (santa.decode(q, k, v, lse=True, key_list=keys.tolist(), key_weights=weights, key_list_lens=lens),
+                  {"weights": weights, "lens": lens})):
+        for b in range(2):
+            for i in range(3):
+                for h in range(4):
+                    out, mass = want(b, i, h, keys[b][h // 2], **{n: y[b][h // 2] for n, y in x.items()})
+                    near(r.out[b, i, h], out)
+                    near(np.exp(r.lse[b, i, h]), mass)
+    rows = rng.integers(0, 120, (2, 3, 2, 9)).astype(np.int32)
+    r = santa.decode(q, k, v, key_list=rows, stats=True)
+    assert r.stats.k_rows_read == rows.size
+    near(r.out[1, 2, 3], want(1, 2, 3, rows[1, 2, 1])[0])
+    raises(ValueError, santa.decode, q, k, v, key_list=keys[0])
+    raises(ValueError, santa.decode, q, k, v, key_weights=weights)
+    raises(santa.SantaError, santa.decode, q, k, v, key_list=keys, method="sys", name="KEY_LIST_METHOD")
+
+
 # ---------------------------------------------------------------------------------- options refused
 
 REFUSED = {  # option: a wrong value, the status, and what else the call needs
@@ -552,6 +587,9 @@ REFUSED = {  # option: a wrong value, the status, and what else the call needs
     "proxy": (None, "PROXY_NULL", {"method": "sys", "scores": "proxy"}),
     "proxy_bits": (3, "PROXY_BITS", {"method": "sys", "scores": "proxy"}),
     "proxy_lens": ([0, -1], "PROXY_LEN", {"method": "sys", "scores": "proxy", "proxy": "make"}),
+    "key_list": ([[[0], [300]]] * 2, "KEY_LIST", {}),
+    "key_list_lens": ([[1, 2]] * 2, "KEY_LIST", {"key_list": [[[0], [1]]] * 2}),
+    "key_weights": ([[[1], [-1]]] * 2, "KEY_WEIGHT", {"key_list": [[[0], [1]]] * 2}),
     "buckets": (None, "BUCKETS_NULL", {"method": "saap"}), "method": (99, "METHOD", {}),
     "num_samples": (-5, "NUM_SAMPLES", {"method": "sys"}), "top_p": (2.0, "TOP_P", {"method": "top-p"}),
     "tile_size": (7, "TILE_SIZE", {"method": "flash"}), "stash": (9, "STASH", {"method": "iid"}),
@@ -593,7 +631,7 @@ def test_every_option_is_checked_by_the_library():
     proxy.encode()
     index = index_of_keys(k)
     data = ("seq_lens", "kv_start", "block_table", "context_lens", "proxy_lens", "sinks", "alibi_slopes",
-            "proxy")                                            # what they hold does not matter for a size
+            "proxy", "key_list", "key_list_lens", "key_weights")  # what they hold does not matter for a size
     for option, (value, name, also) in REFUSED.items():
         also = {**also, **({"proxy": proxy} if "proxy" in also else {})}
         e = raises(santa.SantaError, santa.decode, q, k, v, name=name, **{**also, option: value})
@@ -690,7 +728,8 @@ def test_sparse_prefill():
 def test_every_field_has_an_argument():
     """Fields of the C structs that no argument sets would be options that cannot be reached."""
     arguments = set(inspect.signature(santa.decode).parameters)
-    made = {"max_pages", "block_table_stride", "parallel_user"}  # from block_table; the callback has it
+    made = {"max_pages", "block_table_stride", "parallel_user",  # from block_table; the callback has it
+            "max_list", "key_list_stride", "key_list_rows"}      # from key_list
     fields = {f[0] for f in santa._Attention._fields_ + santa._Options._fields_}
     assert fields - made <= arguments, fields - made - arguments
 

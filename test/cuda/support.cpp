@@ -102,6 +102,7 @@ const feature extras[] = {
       [](request *c) { c->a.sinks = sinks; c->a.soft_cap = 30.0f; c->a.alibi_slopes = slopes; } },
     { "num_combs = 4", SANTA_F16, [](request *c) { c->o.num_combs = 4; } },
     { "tile_size = 64", SANTA_F16, [](request *c) { c->o.tile_size = 64; } },
+    { "key_list",    SANTA_F16, [](request *c) { c->a.key_list = table; c->a.max_list = 2; } },
     { "item range",  SANTA_F16, [](request *c) { c->o.item_end = 1; } },
 };
 

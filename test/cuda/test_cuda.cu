@@ -4,7 +4,7 @@
    every_kernel wants santa_cuda.cu with -include test/cuda/launched.h, which lists all kernels. */
 #define SANTA_IMPLEMENTATION
 #include "../../santa_cuda.h"
-#include "../reference.h"
+#include "../lists.h"
 #include "launched.h"
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -128,6 +128,11 @@ public:
         array(&a.sinks, heads);
         array(&a.alibi_slopes, heads);
         array(&a.proxy_lens, batch);
+        const size_t lists = batch * (size_t)a.k.shape[2] * (a.key_list_rows ? (size_t)a.q.shape[1] : 1),
+                     pitch = (size_t)(a.key_list_stride ? a.key_list_stride : a.max_list);
+        array(&a.key_list, lists * pitch);
+        array(&a.key_list_lens, lists);
+        array(&a.key_weights, lists * pitch);
         if (a.proxy) {
             const size_t bytes = santa_proxy_size(&a);
             proxy_ = new_block(std::max<size_t>(bytes, 16));
@@ -1981,6 +1986,153 @@ static void proxy_errors(void) {
     CUDA(cudaDeviceSynchronize());
 }
 
+/* ------------------------------------------------------------------------------------------------- lists of keys */
+
+/* Rows of one head against float64. */
+static bool lists_compare(const problem &p, const result &r, const char *what) {
+    const ref_spec &s = p.spec;
+    const bool wide = p.a.k.dtype == SANTA_F32;
+    const double most = wide ? 2e-5 : 1e-3;         /* q is in two parts: products are nearly exact */
+    std::vector<double> want((size_t)s.head_dim_v), got((size_t)s.head_dim_v);
+    int64_t rows = 0, off = 0;
+    double worst = 0.0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                int64_t count;
+                const double lse = lists_dense(&p, b, i, h, want.data(), &count);
+                const float mine = r.lse[(size_t)((b * s.q_len + i) * s.heads + h)];
+                rows += count;
+                double difference = 0.0, norm = 0.0;
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double d = ref_get(&r.out, b, i, h, c) - want[(size_t)c];
+                    difference += d * d;
+                    norm += want[(size_t)c] * want[(size_t)c];
+                }
+                const double error = sqrt(difference) / (sqrt(norm) + 0.05);
+                worst = std::max(worst, error == error ? error : 1e30);
+                off += !(error <= most) || !(lse == -REF_INF ? (double)mine == lse : fabs((double)mine - lse) <= 2e-4);
+            }
+    return CHECK_MSG(off == 0, "%s: %lld heads are off, by up to %g", what, (long long)off, worst)
+         & CHECK_MSG(r.stats.k_rows_read * (s.heads / s.kv_heads) == rows && r.stats.v_rows_head == rows,
+                     "%s: stats differ", what);
+}
+
+static void lists_match_float64(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(73);
+    for (int64_t n = 0; n < (test_quick ? 40 : 400); n++) {
+        const ref_spec s = lists_spec(&r, n, n % 10 == 9 ? 3000 : 400);
+        problem p(s);
+        key_lists x = lists_build(&p, 1 + test_below(&r, n % 10 == 9 ? 20000 : 500), (int)test_below(&r, 2),
+                                  (int)test_below(&r, 2), &r);
+        lists_poison(&p);
+        char what[160];
+        snprintf(what, sizeof what, "problem %d: types %d %d %d, heads %d/%d, dim %d/%d, page %d, layout %d, list %d",
+                 (int)n, (int)s.q_type, (int)s.k_type, (int)s.v_type, (int)s.heads, (int)s.kv_heads,
+                 (int)s.head_dim, (int)s.head_dim_v, (int)s.page_size, (int)s.layout, (int)p.a.max_list);
+        result out;
+        const bool good = run_on_gpu(p, options(SANTA_DENSE, 0), &out) && lists_compare(p, out, what);
+        lists_free(&x);
+        if (!good) break;
+    }
+}
+
+/* Keys past the sequence, bad weights and bad pages give NaN, in the rows that read them alone; padding
+   and masked keys do not. */
+static void lists_bad_entries(void) {
+    NEED_DEVICE();
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32, SANTA_E4M3})
+        for (int bad = 0; bad < 6; bad++) {
+            ref_spec s = spec16(8, 2, 300, 64, SANTA_BF16);
+            test_rng r = test_rng_make(74);
+            s.k_type = s.v_type = type;
+            s.batch = 2;
+            s.page_size = 16;
+            problem p(s);
+            key_lists x = lists_build(&p, 200, 0, 1, &r);
+            x.lens[2] = 200;                        /* sequence 1, KV head 0 */
+            for (int i = 0; i < 200; i++) {
+                x.keys[2 * x.stride + i] = i;
+                x.weights[2 * x.stride + i] = 1.0f;
+            }
+            int32_t *const key = &x.keys[2 * x.stride + 150];
+            float *const weight = &x.weights[2 * x.stride + 150];
+            if (bad == 0) *key = 300;
+            else if (bad == 1) *weight = -1.0f;
+            else if (bad == 2) *weight = test_nan();
+            else if (bad == 3) *weight = INFINITY;
+            else if (bad == 4) p.block_table[p.a.max_pages + 3] = 1 << 20;
+            else *key = -7, *weight = -1.0f;
+            result out;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &out)) { lists_free(&x); return; }
+            for (int64_t b = 0; b < 2; b++)
+                for (int64_t h = 0; h < 8; h++) {
+                    const bool hit = b == 1 && (h < 4 || bad == 4) && bad < 5;
+                    const int64_t nans = out.nans(b, 0, h);
+                    if (bad == 4 && h >= 4 && b == 1) continue;       /* if its list has a key there */
+                    CHECK_MSG(nans == (hit ? 65 : 0), "type %d, bad %d: %d NaN in sequence %d, head %d", (int)type, bad,
+                              (int)nans, (int)b, (int)h);
+                }
+            lists_free(&x);
+        }
+}
+
+static void lists_same_bits(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(75);
+    for (santa_dtype type : {SANTA_BF16, SANTA_F32}) {
+        ref_spec s = spec16(8, 2, 3000, 128, type);
+        s.batch = 3;
+        problem p(s);
+        key_lists x = lists_build(&p, 2500, 0, 1, &r);
+        on_gpu g(p.a, options(SANTA_DENSE, 0));
+        if (!g.run()) { lists_free(&x); return; }
+        const result first = g.get();
+        CHECK(g.run() && first.same(g.get()));
+        /* a graph, whose lists change between replays */
+        cudaStream_t stream;
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        CUDA(cudaStreamCreate(&stream));
+        CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        const santa_status status = g.start(stream);
+        CUDA(cudaStreamEndCapture(stream, &graph));
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) return;
+        const auto replay = [&] {
+            CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+            CUDA(cudaDeviceSynchronize());
+            CUDA(cudaGraphLaunch(exec, stream));
+            CUDA(cudaStreamSynchronize(stream));
+            return g.get();
+        };
+        CHECK(first.same(replay()));
+        const std::vector<int32_t> none((size_t)x.count, 0);
+        CUDA(cudaMemcpy((void *)g.a.key_list_lens, none.data(), 4 * none.size(), cudaMemcpyHostToDevice));
+        const result empty = replay();
+        int64_t not_empty = 0;
+        for (float lse : empty.lse) not_empty += lse != -INFINITY;
+        CHECK_INT(not_empty, 0);
+        CUDA(cudaMemcpy((void *)g.a.key_list_lens, x.lens, 4 * none.size(), cudaMemcpyHostToDevice));
+        CHECK(first.same(replay()));
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        CUDA(cudaStreamDestroy(stream));
+        /* room for longer lists changes nothing, nor does the rest of the batch */
+        std::vector<int32_t> more((size_t)(x.count * 4000), 1 << 30);
+        std::vector<float> weights(more.size(), test_nan());
+        for (int64_t i = 0; i < x.count; i++) {
+            memcpy(&more[(size_t)(4000 * i)], x.keys + i * x.stride, 4 * 2500);
+            memcpy(&weights[(size_t)(4000 * i)], x.weights + i * x.stride, 4 * 2500);
+        }
+        p.a.key_list = more.data();
+        p.a.key_weights = weights.data();
+        p.a.max_list = p.a.key_list_stride = 4000;
+        result out;
+        CHECK(run_on_gpu(p, options(SANTA_DENSE, 0), &out) && first.same(out));
+        lists_free(&x);
+    }
+}
 #include "test_prefill.h"
 
 /* ------------------------------------------------------------------------------------------------- list */
@@ -2008,5 +2160,11 @@ static const test_case copies[] = {
     {0, 0}
 };
 
-#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_prefill", prefill_cases},
+static const test_case lists[] = {
+    {"lists_match_float64", lists_match_float64}, {"lists_bad_entries", lists_bad_entries},
+    {"lists_same_bits", lists_same_bits},
+    {0, 0}
+};
+
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, {"gpu_prefill", prefill_cases},
 #include "../main.c"

@@ -21,7 +21,7 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, REGIONS
 };
 
 static char *address(int r) { return (char *)((uintptr_t)(r + 1) << 42); }
@@ -160,7 +160,8 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
                   && p.d == a.k.shape[3] && p.dv == a.v.shape[3] && p.q_index == row,
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
-    CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64) && p.splits == over(keys, 1024), "%s: keys",
+    CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
+                  && (a.key_list || p.splits == over(keys, 1024)), "%s: keys",
               kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
@@ -232,6 +233,44 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         CHECK_MSG(0, "%s in dense", name.c_str());
     }
     CHECK_MSG(p.slices == over(group, GS ? GS : 1), "%s: %d slices", name.c_str(), p.slices);
+}
+
+/* A caller's lists: one for each KV head, of up to so many keys. */
+static int64_t list_splits(const santa_attention &a) {
+    const int64_t splits = over(a.max_list, 128);
+    return splits < 128 ? splits : 128;
+}
+
+static void check_listed(const problem &x, const standin_launch &l, const params &p,
+                         const std::string &name) {
+    const santa_attention &a = x.a;
+    const int64_t group = p.group, dv = p.dv, kv_heads = a.k.shape[2],
+                  first = a.key_list_rows ? p.q_index * kv_heads : 0,
+                  lists = kv_heads * (a.key_list_rows ? a.q.shape[1] : 1),
+                  pitch = a.key_list_stride ? a.key_list_stride : a.max_list;
+    char type[40];
+    int row = 0, slots = 8;
+    if (sscanf(name.c_str(), "k_list<%39[^,], %d>", type, &row) == 2) {
+        const int64_t size = bytes_of(a.k.dtype);
+        check_cores(x, type, 8, name);
+        CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv % (16 / size) == 0, "%s: V does not suit",
+                  name.c_str());
+        CHECK_MSG(p.d * size <= row && dv * size <= row, "%s: a row is %d bytes", name.c_str(), row);
+        check_grid(l, list_splits(a), kv_heads * over(group, 8), a.q.shape[0], name);
+        CHECK_INT(l.dynamic, (row == 256 ? 4 : 2) * 2 * 16 * 2 * row);
+    } else if (name == "k_list_plain") {
+        slots = 4;
+        check_grid(l, list_splits(a), kv_heads * over(group, 4) * over(dv, 256), a.q.shape[0], name);
+    } else {
+        CHECK_MSG(0, "%s for a list", name.c_str());
+    }
+    CHECK_MSG(p.slices == over(group, slots) && p.splits == list_splits(a), "%s: slices, splits", name.c_str());
+    CHECK_MSG(p.list == (const int *)a.key_list + first * pitch && p.list_pitch == pitch
+                  && p.list_batch == lists * pitch && p.lens_batch == lists && p.list_most == a.max_list
+                  && p.list_heads == group && !p.list_ranges
+                  && p.list_lens == (a.key_list_lens ? (const int *)a.key_list_lens + first : NULL)
+                  && p.list_weights == (a.key_weights ? a.key_weights + first * pitch : NULL),
+              "%s: lists", name.c_str());
 }
 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
@@ -447,10 +486,11 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
                           "%s: another row's scores", name.c_str());
             }
             if (which == 2) {
-                CHECK(name == (is_copied(x) ? "k_proxy_stats" : "k_stats"));
+                CHECK(name == (is_copied(x) ? "k_proxy_stats" : x.a.key_list ? "k_list_stats" : "k_stats"));
                 check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
             } else if (which == 0) {
-                if (dense) check_dense(x, l, p, name);
+                if (x.a.key_list) check_listed(x, l, p, name);
+                else if (dense) check_dense(x, l, p, name);
                 else if (is_copied(x)) check_copied_scores(x, l, p, name);
                 else check_scores(x, l, p, name);
             } else if (dense) {
@@ -517,6 +557,14 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
                                        SANTA_SYS,   SANTA_PROP, SANTA_FLASH};
+
+static void add_lists(problem *x, int64_t most, int rows) {
+    x->a.key_list      = (const int32_t *)address(R_LIST);
+    x->a.key_list_lens = (const int32_t *)address(R_LIST_LENS);
+    x->a.key_weights   = (const float *)address(R_WEIGHTS);
+    x->a.max_list      = most;
+    x->a.key_list_rows = rows;
+}
 
 /* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
 static void wide_groups(void) {
@@ -772,6 +820,17 @@ static void every_kernel(void) {
                     }
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {64, 256, 320})
+            for (int rows : {0, 1}) {
+                const sizes s = {3, 2, 20, 2, 3000, d, d, 16, type, NHD};
+                problem x = make(s, SANTA_DENSE);
+                add_lists(&x, 5000, rows);
+                x.stats = (santa_stats *)address(R_STATS);
+                CHECK_STATUS(run(x), SANTA_OK);
+                x.o.method = SANTA_PROP;
+                CHECK_STATUS(run(x), SANTA_ERR_KEY_LIST_METHOD);
+            }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
@@ -852,11 +911,19 @@ static problem random_problem(test_rng *r) {
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});
         if (one_in(r, 3)) x.a.proxy_lens = (const int32_t *)address(R_COPY_LENS);
     }
+    if (x.o.method == SANTA_DENSE && one_in(r, 3)) {
+        add_lists(&x, 1 + test_below(r, (int64_t)1 << test_below(r, 20)), one_in(r, 2));
+        if (one_in(r, 3)) x.a.key_list_lens = NULL;
+        if (one_in(r, 3)) x.a.key_weights = NULL;
+        if (one_in(r, 3)) x.a.key_list_stride = x.a.max_list + test_below(r, 100);
+    }
     x.o.stash  = (santa_stash)test_below(r, 4);
     x.o.seed   = test_next(r);
     x.o.stream = one_in(r, 2) ? NULL : (void *)0x5000;
     return x;
 }
+
+static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
 
 /* One field gets a value that it should hardly have. */
 static void mutate(problem *x, test_rng *r) {
@@ -868,7 +935,8 @@ static void mutate(problem *x, test_rng *r) {
     int64_t *const wide[] = {
         &t->shape[0], &t->shape[1], &t->shape[2], &t->shape[3], &t->stride[0], &t->stride[1], &t->stride[2],
         &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
-        &o->dense_below, &o->num_combs, &a->first_key, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
+        &o->dense_below, &o->num_combs, &a->first_key,
+        &a->max_list, &a->key_list_stride, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
         &o->vattention.base_samples, &o->vattention.heavy_tokens };
     const int which = (int)test_below(r, 12),
               enumerator = (int)pick(r, {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000});
@@ -889,6 +957,7 @@ static void mutate(problem *x, test_rng *r) {
         case 9:
             if (one_in(r, 2)) a->causal = enumerator;
             else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
+            else if (one_in(r, 2)) { o->ranks.count = 2; o->ranks.all_gather = no_exchange; }
             else a->std_error = (float *)address(R_LSE);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;

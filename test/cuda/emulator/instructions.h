@@ -366,17 +366,38 @@ template <typename C, typename A, typename B, int PER> void finish_mma(void **ar
             ((const product<C> *)arguments[l])->c[i] = sum[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2];
 }
 
-struct matrices { unsigned at, *w; bool across; place where; };
+struct matrices { unsigned at, *w; place where; };
 inline void finish_matrices(void **arguments, unsigned) {
     for (int l = 0; l < 32; l++) {
         const matrices &x = *(const matrices *)arguments[l];
+        for (int i = 0; i < 4; i++) {
+            const unsigned row = ((const matrices *)arguments[8 * i + l / 4])->at;
+            if (row % 16) fail(x.where, "ldmatrix at %u", row);
+            memcpy(&x.w[i], shared_pointer(row) + 4 * (l % 4), 4);
+        }
+    }
+}
+/* Word c of row r, of a matrix with its rows and columns exchanged. */
+inline void finish_transposed(void **arguments, unsigned) {
+    for (int l = 0; l < 32; l++) {
+        const matrices &x = *(const matrices *)arguments[l];
         for (int i = 0; i < 4; i++)
-            for (int k = 0; k < 2; k++) {           /* two numbers of a row, or of two rows one each */
-                const int r = x.across ? 2 * (l % 4) + k : l / 4, c = x.across ? l / 4 : 2 * (l % 4) + k;
-                const unsigned row = ((const matrices *)arguments[8 * i + r])->at;
+            for (int k = 0; k < 2; k++) {
+                const unsigned row = ((const matrices *)arguments[8 * i + 2 * (l % 4) + k])->at;
                 if (row % 16) fail(x.where, "ldmatrix at %u", row);
-                memcpy((char *)&x.w[i] + 2 * k, shared_pointer(row) + 2 * c, 2);
+                memcpy((char *)&x.w[i] + 2 * k, shared_pointer(row) + 2 * (l / 4), 2);
             }
+    }
+}
+struct one_matrix { unsigned from, to; };
+inline void finish_transpose(void **arguments, unsigned) {
+    for (int l = 0; l < 32; l++) {
+        unsigned word = 0;
+        for (int k = 0; k < 2; k++) {
+            const one_matrix &x = *(const one_matrix *)arguments[4 * (2 * (l % 4) + k) + l / 8];
+            word |= (x.from >> 16 * (l / 4 % 2) & 0xffffu) << 16 * k;
+        }
+        ((one_matrix *)arguments[l])->to = word;
     }
 }
 }  /* namespace emulated */
@@ -395,12 +416,17 @@ inline void mma_centre(int *c, unsigned a0, unsigned a2, unsigned b0, unsigned b
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, signed char, signed char, 4>, HERE("mma"));
 }
 inline void load_matrices(unsigned at, unsigned w[4], CALLER) {
-    emulated::matrices x = {at, w, false, HERE("ldmatrix")};
+    emulated::matrices x = {at, w, HERE("ldmatrix")};
     emulated::meet(0xffffffffu, &x, emulated::finish_matrices, x.where);
 }
 inline void load_transposed(unsigned at, unsigned w[4], CALLER) {
-    emulated::matrices x = {at, w, true, HERE("ldmatrix")};
-    emulated::meet(0xffffffffu, &x, emulated::finish_matrices, x.where);
+    emulated::matrices x = {at, w, HERE("ldmatrix")};
+    emulated::meet(0xffffffffu, &x, emulated::finish_transposed, x.where);
+}
+inline unsigned transpose(unsigned from, CALLER) {
+    emulated::one_matrix x = {from, 0};
+    emulated::meet(0xffffffffu, &x, emulated::finish_transpose, HERE("movmatrix"));
+    return x.to;
 }
 
 /* An mbarrier: the phase's parity, arrivals of a phase, those that are still to come, bytes that are. */
