@@ -326,6 +326,7 @@ struct groups_memory {
 enum { GROUPS_BYTES = 5 * 32 * 1024 + 1024 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
+enum { AT_MAXIMA, AT_MASSES, AT_SHARES };           /* what it is run for */
 struct sample_memory {
     float2 row[BLOCK];                              /* maximum, 1 / sum */
     float bins[2][4][4];                            /* of each warp, for this block and the last one */
@@ -3151,8 +3152,6 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
      k_join    the sets of a group together; whether it runs dense; audits
      k_mask    mask_out
    Then k_prefill or k_prefill_groups. */
-
-enum { AT_MAXIMA, AT_MASSES, AT_SHARES };
 
 /* Rows [from, to) of unit u, and whether it has any: as santa__slice has it. */
 __device__ __forceinline__ bool unit_rows(const params &p, int b, int u, int &from, int &to) {
@@ -6199,7 +6198,7 @@ cudaError_t launch_proxy(call &c) {
 }
 
 cudaError_t count_rows(const call &c) {
-    const bool all = c.rows_done > 1;
+    const bool all = c.rows_done > 1 || c.p.is_sparse;
     return all ? launch<k_prefill_stats>(c, grid_of(c.g.stats), 256, 0, false)
                : launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
