@@ -161,7 +161,7 @@
                      they had to be drawn (consistent, not unbiased); or buckets alone, as in the
                      paper (biased). CPU only.
    SANTA_SAMPLE_ATTENTION  exact attention over the blocks of keys that a few sampled query rows
-                     look at, or that a mask names, see >>sparse. For prefill. Biased. CPU only.
+                     look at, or that a mask names, see >>sparse. For prefill. Biased.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -593,8 +593,10 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
-    X(ERR_BACKEND_SPARSE, "this device has sample-attention for q, k and v of one 16-bit type in 16-byte rows")  \
+    X(ERR_BACKEND_METHOD,                                                                                  \
+      "this device has dense, iid, strat, sys, prop, flash and sample-attention only")                     \
+    X(ERR_BACKEND_SPARSE,                                                                                  \
+      "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \

@@ -1,16 +1,17 @@
-/* santa_cuda.cu - v0.2.0 - decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+/* santa_cuda.cu - v0.2.0 - attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, list-kernel, launch
+              gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, copy-kernel,
+              proxy-scores-kernel, proxy-gather-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
               u = exp(s - max), and the stash of all u.
      gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata,
               or draws) by binary search, V's rows.
-   Dense is a split-KV kernel and a merge of the splits.
+   Dense is a split-KV kernel and a merge of the splits; of many query rows, prefill, one kernel of
+   two. Sparse prefill finds the blocks to read first, with three kernels more.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
 
@@ -164,7 +165,7 @@ struct params {
     /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's rows; of 128
        columns of V */
     int tile_rows, tile_heads, tile_slices, tiles, v_slices;
-    int by_position;                                /* tiles begin where the position is a multiple of tile_rows */
+    int by_position;                                /* tiles begin at positions that tile_rows divides */
     int pair_out;                                   /* two numbers of out are an aligned word */
     int one_tile;                                   /* K and V take turns in it */
     int sixteens;                                   /* 16 keys share a page; always without a table */
@@ -332,13 +333,15 @@ struct sample_memory {
     float bins[2][4][4];                            /* of each warp, for this block and the last one */
 };
 constexpr int sample_bytes(i64 d) { return (int)((d + 63) / 64) * 3 * BLOCK * 128; }
-static_assert(sample_bytes(256) + sizeof(sample_memory) <= LEAST_SHARED, "k_sample does not fit on every card");
+static_assert(sample_bytes(256) + sizeof(sample_memory) <= LEAST_SHARED,
+              "k_sample does not fit on every card");
 struct select_memory {
     double scratch[8];
     float least[8];
 };
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
-enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };        /* rows of a call from which on tiles are taken; heads of one */
+/* Rows of a call from which on tiles are taken; heads of a tile at most. */
+enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
 
 struct combine_memory {
     double scratch[16];
@@ -2485,7 +2488,8 @@ __device__ __forceinline__ tile_query query_of(const params &p, const tile &t, i
 __device__ __forceinline__ unsigned set_word(const params &p, const unsigned *columns, int r, int w) {
     const unsigned *slashes = columns + p.mask_words;
     const int bit = 32 * w + 32 * p.mask_words - 1 - r, i = bit >> 5, after = r - 32 * w;
-    const unsigned low = i < p.mask_words ? slashes[i] : 0, high = i + 1 < p.mask_words ? slashes[i + 1] : 0;
+    const unsigned low = i < p.mask_words ? slashes[i] : 0,
+                   high = i + 1 < p.mask_words ? slashes[i + 1] : 0;
     unsigned x = columns[w] | __funnelshift_r(low, high, (unsigned)bit & 31u);
     if (w == 0) x |= 1u;
     if (after < 32) x |= after <= 0 ? FULL : FULL << after;
@@ -2493,7 +2497,8 @@ __device__ __forceinline__ unsigned set_word(const params &p, const unsigned *co
 }
 
 /* The same by a mask, if there is one. To be asked by whole warps. */
-__device__ __forceinline__ unsigned kept_word(const params &p, int b, int head, int r, int first_row, int w) {
+__device__ __forceinline__ unsigned kept_word(const params &p, int b, int head, int r, int first_row,
+                                              int w) {
     const i64 at = (i64)b * p.heads + head;
     if (!p.mask) return set_word(p, p.sets + at * 2 * p.mask_words, r, w);
     const int block = 32 * w + (int)(threadIdx.x & 31);
@@ -2566,8 +2571,8 @@ struct copier {
    zeros for what no row of the tile sees. A key whose page does not exist is NaN in K, so that who sees it
    is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
 template <int LINES, int CHUNKS>
-__device__ __forceinline__ void copy_block(const params &p, const tile &t, const copier &x, int first, int chunks,
-                                           unsigned at, bool is_k) {
+__device__ __forceinline__ void copy_block(const params &p, const tile &t, const copier &x, int first,
+                                           int chunks, unsigned at, bool is_k) {
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
     bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
@@ -2577,7 +2582,8 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
             const unsigned page = p.by_page.quotient((unsigned)(first + 16 * i));
             const int number = p.table[t.b * p.table_stride + page];
             whole &= (unsigned)number < (unsigned)p.pages;
-            from[i] = x.from + number * x.page + (first + 16 * i + row - (int)(page * p.by_page.d)) * x.token;
+            const int in_page = first + 16 * i + row - (int)(page * p.by_page.d);
+            from[i] = x.from + number * x.page + in_page * x.token;
         }
     } else {
         from[0] = x.from + (first + row) * x.token;
@@ -2590,7 +2596,8 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
 #pragma unroll
             for (int c = 0; c < n; c++) {
                 const bool some = x.features > 64 * c;
-                copy16_or_zero_at(at + 16 * 128 * i + LINES * 128 * c, some ? from[i] + 128 * c : p.k, some);
+                const unsigned to = at + 16 * 128 * i + LINES * 128 * c;
+                copy16_or_zero_at(to, some ? from[i] + 128 * c : p.k, some);
             }
         return;
     }
@@ -2622,7 +2629,8 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
 
 /* The queries of a tile, likewise, by THREADS threads. */
 template <int THREADS, int LINES>
-__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int thread, int chunks, unsigned to) {
+__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int thread, int chunks,
+                                             unsigned to) {
     const int piece = thread & 7;
 #pragma unroll 2
     for (int m = thread >> 3; m < LINES; m += THREADS / 8) {
@@ -2654,10 +2662,11 @@ __device__ __forceinline__ unsigned screen_block(int chunks, char *tile, int lin
     for (int i = 0; i < 4; i++) {
         unsigned any = 0;
         for (int c = 0; c < chunks; c++) {
-            uint4 *at = (uint4 *)(tile + piece_at(LINES, line + (thread >> 3) + 16 * i, piece) + c * LINES * 128);
+            char *const chunk = tile + c * LINES * 128;
+            uint4 *at = (uint4 *)(chunk + piece_at(LINES, line + (thread >> 3) + 16 * i, piece));
             uint4 x = *at;
-            const unsigned bad[4] = { not_finite_of(x.x, T()), not_finite_of(x.y, T()), not_finite_of(x.z, T()),
-                                      not_finite_of(x.w, T()) };
+            const unsigned bad[4] = { not_finite_of(x.x, T()), not_finite_of(x.y, T()),
+                                      not_finite_of(x.z, T()), not_finite_of(x.w, T()) };
             if (!(bad[0] | bad[1] | bad[2] | bad[3])) continue;
             any = 1;
             *at = make_uint4(x.x & ~bad[0], x.y & ~bad[1], x.z & ~bad[2], x.w & ~bad[3]);
@@ -2671,9 +2680,6 @@ __device__ __forceinline__ unsigned screen_block(int chunks, char *tile, int lin
     return found;
 }
 
-/* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
-   weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
-template <typename T>
 __device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int key) {
     int begin, end, position;
     const tile_query q = query_of(p, t, m);
@@ -2681,6 +2687,8 @@ __device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int 
     row_range(p, t.b, q.row, 1, begin, end, position);
     return key >= begin && key < end;
 }
+/* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
+   weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
 template <typename T>
 __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, int m, int first,
                                                const unsigned *bad, float (&acc)[16][4]) {
@@ -2689,7 +2697,7 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
     for (int i = 0; i < 64; i++) {
         if (!(bad[i >> 2 & 3] >> (i >> 4 << 2 | (i & 3)) & 1u)) continue;
         const int key = first + i;
-        const bool seen[2] = { is_seen<T>(p, t, m, key), is_seen<T>(p, t, m + 8, key) };
+        const bool seen[2] = { is_seen(p, t, m, key), is_seen(p, t, m + 8, key) };
         const i64 at = row_offset(p, p.v_stride, t.b, key);
         if (at == NO_ROW) continue;
         const char *row = p.v + at + t.kv * p.v_stride[2];
@@ -2721,17 +2729,17 @@ __device__ __forceinline__ u64 columns_at(unsigned at, unsigned chunk) {
 
 /* What the products of a lane's queries m and m + 8 with 8 * NB keys from `first` on become before the
    softmax: soft cap and slopes, then in base 2; MASKED where a query does not see the key. */
-template <int NB>
+template <int NB, bool EXTRAS>
 __device__ __forceinline__ void finish_rows(const params &p, const tile &t, int m, int first, bool extras,
                                             bool partial, float (*s)[4]) {
     const int c = threadIdx.x & 3;
-    if (!extras && !partial) return;
+    if (!(EXTRAS && extras) && !partial) return;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const tile_query q = query_of(p, t, m + 8 * e);
         int begin = 0, end = 0, position = 0;
         if (q.row >= 0) row_range(p, t.b, q.row, 1, begin, end, position);
-        if (extras) {
+        if (EXTRAS && extras) {
             const float slope = p.slopes && q.row >= 0 ? p.slopes[q.head] : 0.0f;
             const float inverse = p.soft_cap > 0.0f ? 2.0f * LOG2E / p.soft_cap : 0.0f;
 #pragma unroll
@@ -2807,9 +2815,13 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
     a[3] = pack(high[2], high[3], T());
 }
 
+/* Called, so that it does not swell its callers. */
+__device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
+
 /* Results of the lane's queries m and m + 8: 16 x 8 columns from t.column on. */
-__device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor, const float top[2],
-                                           const float den[2], const float (&acc)[16][4]) {
+__device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor,
+                                           const float top[2], const float den[2],
+                                           const float (&acc)[16][4]) {
     const int c = threadIdx.x & 3;
 #pragma unroll
     for (int e = 0; e < 2; e++) {
@@ -2822,23 +2834,28 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
         const bool bad = !(sum == sum) || isinf(sum);
         if (p.lse && c == 0 && t.column == 0)
             p.lse[((i64)t.b * p.q_len + q.row) * p.heads + q.head] = head_lse(p, q.head, highest, sum);
-        const float f = bad          ? __int_as_float(0x7fc00000)
-                        : sum > 0.0f ? (float)(sink_share(p, q.head, highest, sum) / (double)sum) * p.v_scale
-                                     : 0.0f;
+        const double share = sum > 0.0f ? sink_share(p, q.head, highest, sum) / (double)sum : 0.0;
+        const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
         char *out = p.out + t.b * p.out_stride[0] + q.row * p.out_stride[1] + q.head * p.out_stride[2]
                   + (t.column + 2 * c) * p.out_stride[3];
+        const bool some = sum > 0.0f || bad;
+        const int columns = p.dv - t.column - 2 * c;
+        if (p.pair_out) {
 #pragma unroll
-        for (int nb = 0; nb < 16; nb++) {
-            if (t.column + 8 * nb + 2 * c >= p.dv) break;
-            const float x = sum > 0.0f || bad ? acc[nb][2 * e] * f : 0.0f,
-                        y = sum > 0.0f || bad ? acc[nb][2 * e + 1] * f : 0.0f;
-            if (p.pair_out && p.out_type == SANTA_BF16) *(unsigned *)out = pack(x, y, __nv_bfloat16());
-            else if (p.pair_out) *(unsigned *)out = pack(x, y, __half());
-            else {
-                store_any(p.out_type, out, x);
-                store_any(p.out_type, out + p.out_stride[3], y);
+            for (int nb = 0; nb < 16; nb++) {
+                const float x = some ? acc[nb][2 * e] * f : 0.0f,
+                            y = some ? acc[nb][2 * e + 1] * f : 0.0f;
+                const unsigned both = p.out_type == SANTA_BF16 ? pack(x, y, __nv_bfloat16())
+                                                               : pack(x, y, __half());
+                if (8 * nb < columns) *(unsigned *)(out + 16 * nb) = both;
             }
-            out += 8 * p.out_stride[3];
+            continue;
+        }
+#pragma unroll
+        for (int nb = 0; nb < 16; nb++, out += 8 * p.out_stride[3]) {
+            if (8 * nb >= columns) break;
+            store_one(p.out_type, out, some ? acc[nb][2 * e] * f : 0.0f);
+            store_one(p.out_type, out + p.out_stride[3], some ? acc[nb][2 * e + 1] * f : 0.0f);
         }
     }
 }
@@ -2863,7 +2880,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
                    v_at = (unsigned)__cvta_generic_to_shared(v_tile);
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
     const float factor = extras ? 1.0f : p.scale * LOG2E;
-    float top[2][2] = { { MASKED, MASKED }, { MASKED, MASKED } }, den[2][2] = { { 0.0f, 0.0f }, { 0.0f, 0.0f } };
+    float top[2][2] = { { MASKED, MASKED }, { MASKED, MASKED } }, den[2][2] = {};
     float acc[2][16][4];
 #pragma unroll
     for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] = 0.0f;
@@ -2919,7 +2936,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             float keep[2];
-            finish_rows<8>(p, t, m + 16 * e, first, extras, partial, s[e]);
+            finish_rows<8, true>(p, t, m + 16 * e, first, extras, partial, s[e]);
             tile_softmax<8>(factor, s[e], top[e], den[e], keep);
             scale_sums<16>(keep, acc[e]);
         }
@@ -2952,7 +2969,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
             for (int e = 0; e < 2; e++) add_not_finite<T>(p, t, m + 16 * e, first, bad.of_warp, acc[e]);
         if (p.one_tile) {
             __syncthreads();
-            if (following >= 0) copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
+            if (following >= 0)
+                copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
             copy_commit();
         }
         block = following;
@@ -2964,7 +2982,8 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
 /* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
    groups: one copies, K and V of 128 keys each in two places; two own 64 queries of the tile each.
    While a group does a softmax, its products with V and the other group's are at work.
-   d and dv are at most 128. A pair of blocks need not be neighbours: a mask's blocks come two by two.
+   d and dv are at most 128; soft cap and slopes are k_prefill's. A pair of blocks need not be
+   neighbours: a mask's blocks come two by two.
    Barriers: full and empty for each place; the copiers' is behind a fence, since what they wrote is read
    by other means. */
 template <typename T>
@@ -2977,6 +2996,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     const unsigned base = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u;
     char *const q_tile = (char *)slots + (base - (unsigned)__cvta_generic_to_shared(slots));
     char *const v_tile = q_tile + 3 * PLACE;
+    /* of K and then V: two places each */
     const unsigned bars = (unsigned)__cvta_generic_to_shared(s.barrier), full_k = bars, full_v = bars + 16,
                    empty_k = bars + 32, empty_v = bars + 48;
     const tile t = locate_tile(p);
@@ -2989,65 +3009,66 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
     barriers_are_made();
     __syncthreads();
     if (group < 0) {
-        fewer_registers<40>();
+        fewer_registers<56>();
         block_list list;
         list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
         const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, 0, p.dv);
-        const unsigned own = base + PLACE + (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+        const unsigned own = base + PLACE
+                           + (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
         unsigned pending = 0;                       /* barrier of what is on its way, or 0 */
-        int screened = -1, place_of = 0;
+        int screened = -1;                          /* place of V's, if it is to be looked at; else -1 */
         const auto publish = [&] {
-            if (pending == full_v + 8 * place_of) {
-                char *const tile = v_tile + place_of * PLACE;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const unsigned found = screened > 0 ? screen_block<LINES, T>(2, tile, 64 * h) : 0;
-                    if (lane == 0) s.bad[place_of][h][warp] = found;
-                }
+#pragma unroll 1
+            for (int h = 0; h < 2 && screened >= 0; h++) {
+                const unsigned found = screen_block<LINES, T>(2, v_tile + screened * PLACE, 64 * h);
+                if (lane == 0) s.bad[screened][h][warp] = found;
             }
             fence_tensor_cores();
             __syncwarp();
             if (lane == 0) barrier_arrive(pending);
             pending = 0;
         };
-        const auto wait_empty = [&](unsigned bar, int n) {
-            if (n < 2) return;
-            const unsigned phase = (unsigned)(n >> 1) + 1u & 1u;
-            if (barrier_is_done(bar, phase)) return;
-            if (pending) { copy_wait<0>(); publish(); }
-            barrier_wait(bar, phase);
-        };
-        for (int n = 0;; n++) {
+        bool more = true;
+        for (int n = 0; more; n++) {
             const int place = n & 1, b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
             const int first = b0 * BLOCK, second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
             const bool partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
                               || second + BLOCK > t.all_end;
-            wait_empty(empty_k + 8 * place, n);
-            if (threadIdx.x == 0) { s.first[place][0] = b0 < 0 ? -1 : first; s.first[place][1] = second; }
-            if (b0 >= 0) {
-                if (n == 0) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
-                copy_block<LINES, 2>(p, t, k_rows, first, 2, own + place * PLACE, true);
-                copy_block<LINES, 2>(p, t, k_rows, second, 2, own + place * PLACE + 64 * 128, true);
+            more = b0 >= 0;
+#pragma unroll 1
+            for (int part = 0; part < (more ? 2 : 1); part++) {       /* K, V */
+                const unsigned empty = empty_k + 16 * part + 8 * place,
+                               phase = ((unsigned)(n >> 1) + 1u) & 1u;
+                if (n >= 2 && !barrier_is_done(empty, phase)) {
+                    if (pending) { copy_wait<0>(); publish(); }
+                    barrier_wait(empty, phase);
+                }
+                if (part == 0 && threadIdx.x == 0) {
+                    s.first[place][0] = more ? first : -1;
+                    s.first[place][1] = second;
+                }
+                if (n == 0 && part == 0 && more) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
+                copier rows = k_rows;               /* field by field: both stay in registers */
+                rows.from = part ? v_rows.from : k_rows.from;
+                rows.token = part ? v_rows.token : k_rows.token;
+                rows.page = part ? v_rows.page : k_rows.page;
+                rows.features = part ? v_rows.features : k_rows.features;
+#pragma unroll 1
+                for (int h = 0; h < 2 && more; h++)
+                    copy_block<LINES, 2>(p, t, rows, h ? second : first, 2,
+                                         own + (2 * part + place) * PLACE + h * 64 * 128, part == 0);
+                copy_commit();
+                if (pending) { copy_wait<1>(); publish(); }
+                pending = full_k + 16 * part + 8 * place;
+                screened = part && partial ? place : -1;
+                if (part && !partial && lane == 0) s.bad[place][0][warp] = s.bad[place][1][warp] = 0;
             }
-            copy_commit();
-            if (pending) { copy_wait<1>(); publish(); }
-            pending = full_k + 8 * place;
-            place_of = place;
-            if (b0 < 0) break;
-            wait_empty(empty_v + 8 * place, n);
-            copy_block<LINES, 2>(p, t, v_rows, first, 2, own + (2 + place) * PLACE, false);
-            copy_block<LINES, 2>(p, t, v_rows, second, 2, own + (2 + place) * PLACE + 64 * 128, false);
-            copy_commit();
-            if (pending) { copy_wait<1>(); publish(); }
-            pending = full_v + 8 * place;
-            screened = partial;
         }
         copy_wait<0>();
         publish();
     } else if (group < working) {
-        more_registers<232>();
-        const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
-        const float factor = extras ? 1.0f : p.scale * LOG2E;
+        more_registers<224>();
+        const float factor = p.scale * LOG2E;
         const int m = 64 * group + 16 * (warp & 3) + (lane >> 2);
         const u64 q_lines = lines_at(base + (unsigned)(group * 64 * 128));
         float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f }, keep[2];
@@ -3082,8 +3103,8 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         const auto softmax = [&](const int first[2]) {
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                finish_rows<8>(p, t, m, first[h], extras,
-                               first[h] < t.all_begin || first[h] + BLOCK > t.all_end, x + 8 * h);
+                finish_rows<8, false>(p, t, m, first[h], false,
+                                      first[h] < t.all_begin || first[h] + BLOCK > t.all_end, x + 8 * h);
             tile_softmax<16>(factor, x, top, den, keep);
             /* never true: the weights are there before the next wait, which the compiler would put first */
             if (den[0] + den[1] < 0.0f) __trap();
@@ -3165,8 +3186,8 @@ __device__ __forceinline__ bool unit_rows(const params &p, int b, int u, int &fr
         low = first + (i64)i * size;
         high = min(low + size, (i64)p.q_len);
     } else {
-        high = i < chunks - 1 ? first + ((position + (i + 1) * rows / chunks) >> p.block_shift << p.block_shift)
-                                      - position : p.q_len;
+        const i64 end = (position + (i + 1) * rows / chunks) >> p.block_shift << p.block_shift;
+        high = i < chunks - 1 ? first + end - position : p.q_len;
         low = max(high - size, (i64)first);
         if (i >= chunks) high = low;
     }
@@ -3228,7 +3249,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 sum += y.x < MASK_LIMIT && y.y == y.y ? 0.0 : (double)pow2(y.x - top) * (double)y.y;
             }
         }
-        shared.row[threadIdx.x] = make_float2(top < MASK_LIMIT ? 0.0f : top, sum == 0.0 ? 0.0f : (float)(1.0 / sum));
+        shared.row[threadIdx.x]
+            = make_float2(top < MASK_LIMIT ? 0.0f : top, sum == 0.0 ? 0.0f : (float)(1.0 / sum));
     }
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
     const int row_block = position >> p.block_shift;
@@ -3236,7 +3258,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         const int first = block * BLOCK, place = (n & 1) * chunks * BLOCK * 128;
         const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
         if (block + 1 < last)
-            copy_block<BLOCK, 0>(p, t, k_rows, first + BLOCK, chunks, own + (chunks * BLOCK * 128 - place), true);
+            copy_block<BLOCK, 0>(p, t, k_rows, first + BLOCK, chunks,
+                                 own + (chunks * BLOCK * 128 - place), true);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
@@ -3248,7 +3271,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
 #pragma unroll
             for (int i = 0; i < 4; i++) {           /* 16 features */
                 unsigned a[4];
-                load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), 8 * k + 2 * i + (lane >> 4)), a);
+                const int of_a = 8 * k + 2 * i + (lane >> 4);
+                load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), of_a), a);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {       /* 16 keys */
                     unsigned x[4];
@@ -3258,7 +3282,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                     mma(s[2 * j + 1], a[0], a[1], a[2], a[3], x[2], x[3], T());
                 }
             }
-        finish_rows<8>(p, t, m, first, extras, partial, s);
+        finish_rows<8, true>(p, t, m, first, extras, partial, s);
         if (p.stage == AT_MAXIMA) {
             float keep[2];
             tile_softmax<8>(factor, s, top, den, keep);
@@ -3298,7 +3322,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
                 const bool second = ((position + m + 8 * e) >> p.block_shift) > row_block;
                 float x = 0.0f;
 #pragma unroll
-                for (int i = 0; i < 16; i++) x += pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
+                for (int i = 0; i < 16; i++)
+                    x += pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
                 if (kept >> (second ? 1 : 0) & 1u) den[e] += x;
             }
         }
@@ -3319,7 +3344,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         den[e] += __shfl_xor_sync(FULL, den[e], 2);
         const i64 at = (unit * p.sample_splits + split) * BLOCK + m + 8 * e;
         if (c) continue;
-        if (p.stage == AT_MAXIMA) p.row_sums[at] = make_float2(top[e] < MASK_LIMIT ? MASKED : top[e] * factor, den[e]);
+        const float highest = top[e] < MASK_LIMIT ? MASKED : top[e] * factor;
+        if (p.stage == AT_MAXIMA) p.row_sums[at] = make_float2(highest, den[e]);
         else p.shares[at] = den[e];
     }
 }
@@ -3343,7 +3369,8 @@ __device__ __forceinline__ double set_mass(const params &p, int b, int head, boo
         for (int e = -1; e <= 1; e++) {             /* blocks whose first key is of slash at - e there */
             const i64 high = (position - ((i64)(at - e) << p.block_shift)) >> 6;
             for (i64 i = high - of_block + 1; i <= high; i++)
-                if (i >= 0 && i < blocks) sum += (double)(e < 0 ? masses[i].x : e == 0 ? masses[i].y : masses[i].z);
+                if (i >= 0 && i < blocks)
+                    sum += (double)(e < 0 ? masses[i].x : e == 0 ? masses[i].y : masses[i].z);
         }
     }
     return sum;
@@ -3407,8 +3434,9 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
             const int i = 32 * w + lane;
             const unsigned bits = i < n ? __float_as_uint(mass[i]) : 0u;
             const unsigned equal = __ballot_sync(FULL, i < n && bits == least && taken > 0);
+            const unsigned rank = before + __popc(equal & ((1u << lane) - 1u));
             const bool in = i < n && (all || (least != 0xffffffffu && bits > least)
-                                      || (equal >> lane & 1u && before + __popc(equal & ((1u << lane) - 1u)) < taken));
+                                      || (equal >> lane & 1u && rank < taken));
             const unsigned word = __ballot_sync(FULL, in);
             before += __popc(equal);
             count += __popc(word);
@@ -3428,8 +3456,8 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
 }
 
 /* Blocks that head `head` reads and those that dense attention would, of row blocks of a warp's turns. */
-__device__ __forceinline__ void count_blocks(const params &p, int b, int head, const unsigned *sets, i64 *kept,
-                                             i64 *all) {
+__device__ __forceinline__ void count_blocks(const params &p, int b, int head, const unsigned *sets,
+                                             i64 *kept, i64 *all) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, size = 1 << p.block_shift;
     int begin, end, start;
     row_range(p, b, 0, 1, begin, end, start);
@@ -3437,14 +3465,16 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
               first = (start + from) >> p.block_shift, last = (start + p.q_len - 1) >> p.block_shift;
     if (from >= p.q_len) return;
     for (int r = first + warp; r <= last; r += 8) {
-        const int row = max((r << p.block_shift) - start, from), to = min(((r + 1) << p.block_shift) - start, p.q_len);
+        const int row = max((r << p.block_shift) - start, from),
+                  to = min(((r + 1) << p.block_shift) - start, p.q_len);
         int ignored, key, until, position;
         row_range(p, b, row, 1, key, ignored, position);
         row_range(p, b, to - 1, 1, ignored, until, position);
         const int b0 = key >> p.block_shift, b1 = (int)(((i64)until + size - 1) >> p.block_shift);
         if (lane == 0 && b1 > b0) *all += b1 - b0;
         if (p.mask) {
-            const unsigned char *mask = p.mask + (((i64)b * p.heads + head) * p.q_blocks + r - low) * p.k_blocks;
+            const i64 of_head = ((i64)b * p.heads + head) * p.q_blocks;
+            const unsigned char *mask = p.mask + (of_head + r - low) * p.k_blocks;
             for (int i = b0 + lane; i < b1; i += 32) *kept += mask[i] != 0;
             continue;
         }
@@ -3474,7 +3504,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
             for (int h = 0; h < p.group; h++)
                 p.sets[(first + h) * words + w] = p.per_head ? p.own[(first + h) * words + w] : x;
         }
-        for (int h = 0; h < p.group; h++) bad |= p.picked[(first + h) * 2] < 0 || p.picked[(first + h) * 2 + 1] < 0;
+        for (int i = 0; i < 2 * p.group; i++) bad |= p.picked[2 * first + i] < 0;
         for (int u = 0; u < p.units; u++) {
             int from, to;
             if (!unit_rows(p, b, u, from, to)) continue;
@@ -3499,7 +3529,8 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
         cta_scan<8>((double)mine[1], shared.scratch, &of_head);
         all_kept += (i64)kept;
         all_blocks += (i64)of_head;
-        if (threadIdx.x == 0 && p.audit) p.audit[first + h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
+        if (threadIdx.x == 0 && p.audit)
+            p.audit[first + h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
     }
     if (threadIdx.x) return;
     const double share = all_blocks > 0 ? (double)all_kept / (double)all_blocks : 1.0;
@@ -3581,7 +3612,8 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     }
     if (threadIdx.x) return;
     santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
-    const bool bad = p.picked[((i64)b * p.heads + head) * 2] < 0 || p.picked[((i64)b * p.heads + head) * 2 + 1] < 0;
+    const int *picked = p.picked + ((i64)b * p.heads + head) * 2;
+    const bool bad = picked[0] < 0 || picked[1] < 0;
     const double nan = (double)__int_as_float(0x7fc00000);
     a->sampled_mass = bad ? nan : rows > 0 ? sum / (double)rows : 1.0;
     a->sampled_low = bad ? nan : worst > 0 ? low / (double)worst : 1.0;
@@ -3596,11 +3628,11 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
     if (r > (start + p.q_len - 1) >> p.block_shift) return;
     const i64 at = (((i64)b * p.heads + head) * p.q_blocks + blockIdx.x) * p.k_blocks;
     const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + head / p.group];
+    const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
     for (i64 i = threadIdx.x; i < p.k_blocks; i += 128) {
         const int block = (int)i;
         bool kept = p.mask ? p.mask[at + i] != 0 : block <= r;
-        if (kept && !p.mask && !dense)
-            kept = set_word(p, p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words, r, block >> 5) >> (block & 31) & 1u;
+        if (kept && !p.mask && !dense) kept = set_word(p, sets, r, block >> 5) >> (block & 31) & 1u;
         p.mask_out[at + i] = kept;
     }
 }
@@ -3670,7 +3702,8 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
         for (int w = begin >> p.block_shift >> 5; ((i64)w << p.block_shift) * 32 < end; w++) {
             unsigned any = 0;
             const i64 from = (32ll * w + lane) << p.block_shift, to = from + (1 << p.block_shift);
-            const i64 low = from > begin ? from : begin, high = to < end ? to : end, here = high > low ? high - low : 0;
+            const i64 low = from > begin ? from : begin, high = to < end ? to : end,
+                      here = high > low ? high - low : 0;
             for (int h = 0; h < p.group; h++) {
                 const unsigned word = kept_word(p, b, kv * p.group + h, r, first_row, w);
                 any |= word;
@@ -5750,8 +5783,8 @@ template <typename K> cudaError_t launch_dense_plain(const call &c) {
 bool suits_tiles(const santa_attention *a) {
     const santa_dtype type = a->k.dtype;
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
-    return (type == SANTA_F16 || type == SANTA_BF16) && a->q.dtype == type && a->v.dtype == type && vectors(&a->q)
-        && vectors(&a->k) && vectors(&a->v) && d % 8 == 0 && d <= 256 && dv % 8 == 0;
+    return (type == SANTA_F16 || type == SANTA_BF16) && a->q.dtype == type && a->v.dtype == type
+        && vectors(&a->q) && vectors(&a->k) && vectors(&a->v) && d % 8 == 0 && d <= 256 && dv % 8 == 0;
 }
 
 /* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`, if not 0. */
@@ -5778,7 +5811,8 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     params &p = c.p;
     const dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
     cudaFuncAttributes compiled = {};
-    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128) {
+    const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
+    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128 && !extras) {
         const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T>);
         if (e != cudaSuccess) return e;
     }

@@ -18,7 +18,7 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys. Exact scores; for sys and prop also those from a
+                       multiple of 64 keys, sample-attention without row_mass. Exact scores; for sys and prop also those from a
                        copy of K. The others, std_error, num_combs, q8_0, dense_below and item
                        ranges have a status of their own.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
@@ -36,6 +36,18 @@
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
+   PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for 128
+                       queries, where q, k and v are f16 or bf16 of one type in 16-byte aligned
+                       rows with adjacent features, head_dim and head_dim_v multiples of 8,
+                       head_dim up to 256; weights are rounded to that type before they meet V.
+                       Other calls take the rows one after the other, as decode does.
+                       Sample-attention wants such q, k and v (from 32 rows on, or with a mask,
+                       mask_out or audit, all three of them device memory); masks are the CPU's
+                       but for blocks whose mass is within rounding of the last one kept. On an
+                       H100 or H200 compile with -gencode=arch=compute_90a,code=sm_90a: head_dim
+                       up to 128 without soft cap and ALiBi then runs twice as fast. A row's bits
+                       depend on neither the other rows, the batch, pages nor chunks, but on
+                       which of the two kernels it is.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of

@@ -460,7 +460,8 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
         while (2 * power <= rows && 2 * power <= block) power *= 2;
         rows = power;
     }
-    const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128;
+    const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
+                     && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
     const std::string want = std::string(groups ? "k_prefill_groups<" : "k_prefill<") + kernel_type(a.k.dtype) + ">";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
     CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows && p.by_position == sparse
