@@ -316,15 +316,16 @@ static_assert(prefill_bytes(256, true) <= LEAST_SHARED - 16, "k_prefill does not
 
 /* k_prefill: keys of V that have numbers which are not finite. */
 struct screened { unsigned of_warp[4]; };
-/* k_prefill_groups: a barrier for each place of K and V, full and empty; first keys of the blocks in it,
-   or -1: the end; the same as in screened. The tiles are beside it, from a multiple of 1 KB on: q, two
-   places of K, two of V. */
+/* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is empty; first
+   keys of the blocks in it, or -1: the end; the same as in screened. The tiles are beside it, from a
+   multiple of 1 KB on: q, the places of K, those of V. */
+enum { PLACES = 3, PLACE_BYTES = 128 * 256 };
 struct groups_memory {
-    u64 barrier[8];
-    int first[2][2];
-    unsigned bad[2][2][4];
+    u64 barrier[4 * PLACES];
+    int first[PLACES][2];
+    unsigned bad[PLACES][2][4];
 };
-enum { GROUPS_BYTES = 5 * 32 * 1024 + 1024 };
+enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
 /* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
 enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
 enum { AT_MAXIMA, AT_MASSES, AT_SHARES };           /* what it is run for */
@@ -621,6 +622,10 @@ __device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
 #endif
     }
 }
+/* An arrival, once all copies of this thread are done. */
+__device__ __forceinline__ void barrier_after_copies(unsigned at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+}
 #if __CUDA_ARCH__ >= 900
 /* One arrival, and so many bytes to come by copy_bytes. */
 __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
@@ -634,10 +639,6 @@ __device__ __forceinline__ void copy_bytes(unsigned to, const char *from, int by
 #else
 __device__ __forceinline__ void copy16_to(unsigned dst, const char *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
-}
-/* An arrival, once all copies of this thread are done. */
-__device__ __forceinline__ void barrier_after_copies(unsigned at) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
 }
 #endif
 
@@ -655,13 +656,7 @@ __device__ __forceinline__ void barrier_make_for(unsigned at, int arrivals) {
 __device__ __forceinline__ void barrier_arrive(unsigned at) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
 }
-__device__ __forceinline__ bool barrier_is_done(unsigned at, unsigned phase) {
-    unsigned done;
-    asm volatile("{ .reg .pred q; mbarrier.test_wait.parity.shared.b64 q, [%1], %2; selp.u32 %0, 1, 0, q; }"
-                 : "=r"(done) : "r"(at), "r"(phase) : "memory");
-    return done != 0;
-}
-/* What this thread wrote to shared memory, before the tensor cores read it. */
+/* What this thread knows to be written to shared memory, before the tensor cores read it. */
 __device__ __forceinline__ void fence_tensor_cores() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -2496,22 +2491,20 @@ __device__ __forceinline__ unsigned set_word(const params &p, const unsigned *co
     return x;
 }
 
-/* The same by a mask, if there is one. To be asked by whole warps. */
-__device__ __forceinline__ unsigned kept_word(const params &p, int b, int head, int r, int first_row,
+/* The same by a mask. To be asked by whole warps. */
+__device__ __forceinline__ unsigned mask_word(const params &p, int b, int head, int r, int first_row,
                                               int w) {
-    const i64 at = (i64)b * p.heads + head;
-    if (!p.mask) return set_word(p, p.sets + at * 2 * p.mask_words, r, w);
+    const i64 at = ((i64)b * p.heads + head) * p.q_blocks + r - first_row;
     const int block = 32 * w + (int)(threadIdx.x & 31);
-    return __ballot_sync(FULL, block < p.k_blocks
-                                   && p.mask[(at * p.q_blocks + r - first_row) * p.k_blocks + block]);
+    return __ballot_sync(FULL, block < p.k_blocks && p.mask[at * p.k_blocks + block]);
 }
 
 /* The blocks of 64 keys that a tile reads, in order. To be asked by whole warps. */
 struct block_list {
     int at, last;                                   /* the next to look at; behind the last */
     int head, row, first_row;                       /* of the mask */
-    int word_of;                                    /* which word is in word */
-    unsigned word;
+    int word_of, words_of;                          /* which word is in word, and which 32 lanes have */
+    unsigned word, words;
     bool all;
 
     __device__ __forceinline__ void begin(const params &p, const tile &t, int first) {
@@ -2520,8 +2513,8 @@ struct block_list {
         last = t.begin < t.end ? (t.end + BLOCK - 1) / BLOCK : first;
         all = !p.is_sparse || (!p.mask && p.runs_dense[t.b * (int)p.kv_heads + t.kv]);
         head = t.head;
-        word_of = -1;
-        word = 0;
+        word_of = words_of = -1;
+        word = words = 0;
         row = first_row = 0;
         if (all) return;
         row_range(p, t.b, 0, 1, begin, end, position);
@@ -2534,7 +2527,16 @@ struct block_list {
         while (!all && at < last) {
             const int block = at >> shift, w = block >> 5;
             if (w != word_of) {
-                word = kept_word(p, b, head, row, first_row, w);
+                if (p.mask) word = mask_word(p, b, head, row, first_row, w);
+                else {
+                    if (w >> 5 != words_of) {       /* a lane has one, so that they come at once */
+                        const int mine = (w & ~31) + (int)(threadIdx.x & 31);
+                        const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+                        words = mine < p.mask_words ? set_word(p, sets, row, mine) : 0;
+                        words_of = w >> 5;
+                    }
+                    word = __shfl_sync(FULL, words, w & 31);
+                }
                 word_of = w;
             }
             const unsigned rest = word >> (block & 31);
@@ -2980,74 +2982,63 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
 }
 
 /* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
-   groups: one copies, K and V of 128 keys each in two places; two own 64 queries of the tile each.
+   groups: one copies, K and V of 128 keys each in PLACES places; two own 64 queries of the tile each.
    While a group does a softmax, its products with V and the other group's are at work.
    d and dv are at most 128; soft cap and slopes are k_prefill's. A pair of blocks need not be
    neighbours: a mask's blocks come two by two.
-   Barriers: full and empty for each place; the copiers' is behind a fence, since what they wrote is read
-   by other means. */
+   Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
+   does not see wholly is waited for, to be screened. */
 template <typename T>
 __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ params p) {
 #if HAS_WARPGROUPS
     DYNAMIC_SHARED(slots);                          /* GROUPS_BYTES */
     SHARED(s, groups_memory);
-    enum { LINES = 128, PLACE = 2 * LINES * 128, CHUNK = LINES * 128 };
+    enum { LINES = 128, CHUNK = LINES * 128 };
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = (int)threadIdx.x / 128 - 1;
-    const unsigned base = ((unsigned)__cvta_generic_to_shared(slots) + 1023u) & ~1023u;
-    char *const q_tile = (char *)slots + (base - (unsigned)__cvta_generic_to_shared(slots));
-    char *const v_tile = q_tile + 3 * PLACE;
-    /* of K and then V: two places each */
-    const unsigned bars = (unsigned)__cvta_generic_to_shared(s.barrier), full_k = bars, full_v = bars + 16,
-                   empty_k = bars + 32, empty_v = bars + 48;
+    const unsigned from = (unsigned)__cvta_generic_to_shared(slots), base = (from + 1023u) & ~1023u,
+                   k_at = base + PLACE_BYTES, v_at = k_at + PLACES * PLACE_BYTES;
+    const unsigned full_k = (unsigned)__cvta_generic_to_shared(s.barrier), full_v = full_k + 8 * PLACES,
+                   empty_k = full_v + 8 * PLACES, empty_v = empty_k + 8 * PLACES;
     const tile t = locate_tile(p);
     if (t.rows == 0) return;
     const int working = t.rows * p.tile_heads > 64 ? 2 : 1;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 4; i++) barrier_make_for(bars + 8 * i, 4);
-        for (int i = 4; i < 8; i++) barrier_make_for(bars + 8 * i, 4 * working);
-    }
+    if (threadIdx.x == 0)
+        for (int i = 0; i < PLACES; i++) {
+            barrier_make_for(full_k + 8 * i, TILE_THREADS + 1);       /* one more says what it is */
+            barrier_make_for(full_v + 8 * i, TILE_THREADS);
+            barrier_make_for(empty_k + 8 * i, 4 * working);
+            barrier_make_for(empty_v + 8 * i, 4 * working);
+        }
     barriers_are_made();
     __syncthreads();
     if (group < 0) {
         fewer_registers<56>();
+        char *const v_tile = (char *)slots + (v_at - from);
         block_list list;
         list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
         const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, 0, p.dv);
-        const unsigned own = base + PLACE
-                           + (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
-        unsigned pending = 0;                       /* barrier of what is on its way, or 0 */
-        int screened = -1;                          /* place of V's, if it is to be looked at; else -1 */
-        const auto publish = [&] {
-#pragma unroll 1
-            for (int h = 0; h < 2 && screened >= 0; h++) {
-                const unsigned found = screen_block<LINES, T>(2, v_tile + screened * PLACE, 64 * h);
-                if (lane == 0) s.bad[screened][h][warp] = found;
-            }
-            fence_tensor_cores();
-            __syncwarp();
-            if (lane == 0) barrier_arrive(pending);
-            pending = 0;
-        };
-        bool more = true;
-        for (int n = 0; more; n++) {
-            const int place = n & 1, b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
+        const unsigned own = (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+        int place = 0;
+        unsigned phase = 1;                         /* of the barriers before anything is in a place */
+        bool begun = false;
+        for (bool more = true; more;) {
+            const int b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
             const int first = b0 * BLOCK, second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
             const bool partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
                               || second + BLOCK > t.all_end;
             more = b0 >= 0;
 #pragma unroll 1
             for (int part = 0; part < (more ? 2 : 1); part++) {       /* K, V */
-                const unsigned empty = empty_k + 16 * part + 8 * place,
-                               phase = ((unsigned)(n >> 1) + 1u) & 1u;
-                if (n >= 2 && !barrier_is_done(empty, phase)) {
-                    if (pending) { copy_wait<0>(); publish(); }
-                    barrier_wait(empty, phase);
-                }
+                const unsigned full = (part ? full_v : full_k) + 8 * place,
+                               to = (part ? v_at : k_at) + place * PLACE_BYTES + own;
+                barrier_wait((part ? empty_v : empty_k) + 8 * place, phase);
                 if (part == 0 && threadIdx.x == 0) {
                     s.first[place][0] = more ? first : -1;
                     s.first[place][1] = second;
+                    barrier_arrive(full);
                 }
-                if (n == 0 && part == 0 && more) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
+                if (part == 0 && !begun) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
+                begun = true;
                 copier rows = k_rows;               /* field by field: both stay in registers */
                 rows.from = part ? v_rows.from : k_rows.from;
                 rows.token = part ? v_rows.token : k_rows.token;
@@ -3055,17 +3046,20 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 rows.features = part ? v_rows.features : k_rows.features;
 #pragma unroll 1
                 for (int h = 0; h < 2 && more; h++)
-                    copy_block<LINES, 2>(p, t, rows, h ? second : first, 2,
-                                         own + (2 * part + place) * PLACE + h * 64 * 128, part == 0);
+                    copy_block<LINES, 2>(p, t, rows, h ? second : first, 2, to + h * 64 * 128, part == 0);
+                if (!(part && partial)) { barrier_after_copies(full); continue; }
                 copy_commit();
-                if (pending) { copy_wait<1>(); publish(); }
-                pending = full_k + 16 * part + 8 * place;
-                screened = part && partial ? place : -1;
-                if (part && !partial && lane == 0) s.bad[place][0][warp] = s.bad[place][1][warp] = 0;
+                copy_wait<0>();
+#pragma unroll 1
+                for (int h = 0; h < 2; h++) {
+                    const unsigned found = screen_block<LINES, T>(2, v_tile + place * PLACE_BYTES, 64 * h);
+                    if (lane == 0) s.bad[place][h][warp] = found;
+                }
+                __syncwarp();
+                barrier_arrive(full);
             }
+            if (++place == PLACES) { place = 0; phase ^= 1u; }
         }
-        copy_wait<0>();
-        publish();
     } else if (group < working) {
         more_registers<224>();
         const float factor = p.scale * LOG2E;
@@ -3076,86 +3070,90 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         unsigned w[8][4];
 #pragma unroll
         for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
+        const auto is_partial = [&](int first) { return first < t.all_begin || first + BLOCK > t.all_end; };
         const auto scores = [&](int place) {
-            const u64 k_lines = lines_at(base + PLACE + (unsigned)(place * PLACE));
-            const auto multiply = [&](auto steps) { /* of 16 features: 32 bytes of a line */
-                products_begin();
+            const u64 k_lines = lines_at(k_at + (unsigned)(place * PLACE_BYTES));
+            products_begin();
 #pragma unroll
-                for (int i = 0; i < (int)decltype(steps)::value; i++) {
-                    const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
-                    products(x, q_lines + step, k_lines + step, i, T());
-                }
-                products_commit();
-            };
-            if (p.d > 64) multiply(a_number<8>()); else multiply(a_number<4>());
+            for (int i = 0; i < 8; i++) {           /* 16 features: 32 bytes of a line */
+                const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
+                products(x, q_lines + step, k_lines + step, i, T());
+            }
+            products_commit();
         };
         const auto values = [&](int place) {
-            const u64 v_lines = columns_at(base + 3 * PLACE + (unsigned)(place * PLACE), CHUNK);
+            const u64 v_lines = columns_at(v_at + (unsigned)(place * PLACE_BYTES), CHUNK);
             products_begin();
 #pragma unroll
             for (int i = 0; i < 8; i++) products(acc, w[i], v_lines + (u64)(i * 16 * 128 >> 4), T());
             products_commit();
         };
+        const auto wait_full = [&](unsigned bar, unsigned phase) {
+            barrier_wait(bar, phase);
+            fence_tensor_cores();
+        };
         const auto pack_all = [&] {
 #pragma unroll
             for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
         };
-        const auto softmax = [&](const int first[2]) {
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                finish_rows<8, false>(p, t, m, first[h], false,
-                                      first[h] < t.all_begin || first[h] + BLOCK > t.all_end, x + 8 * h);
+        const auto softmax = [&](int first, int second) {
+            finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
+            finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
             tile_softmax<16>(factor, x, top, den, keep);
             /* never true: the weights are there before the next wait, which the compiler would put first */
             if (den[0] + den[1] < 0.0f) __trap();
         };
-        const auto put_back = [&](int place, const int first[2]) {
+        const auto put_back = [&](int place, int first, int second) {
+            if (!is_partial(first) && !is_partial(second)) return;
 #pragma unroll 1
             for (int h = 0; h < 2; h++) {
                 const unsigned *bad = s.bad[place][h];
-                if (bad[0] | bad[1] | bad[2] | bad[3]) add_not_finite<T>(p, t, m, first[h], bad, acc);
+                if (bad[0] | bad[1] | bad[2] | bad[3])
+                    add_not_finite<T>(p, t, m, h ? second : first, bad, acc);
             }
         };
         const auto released = [&](unsigned bar) {
             __syncwarp();
             if (lane == 0) barrier_arrive(bar);
         };
-        barrier_wait(full_k, 0);
-        int first[2] = { s.first[0][0], s.first[0][1] };
-        if (first[0] >= 0) {
+        wait_full(full_k, 0);
+        int first = s.first[0][0], second = s.first[0][1], last = 0;
+        unsigned last_phase = 0;
+        if (first >= 0) {
             scores(0);
             products_wait<0>();
             products_are(x);
             released(empty_k);
-            softmax(first);
-            for (int n = 1;; n++) {
-                const int place = n & 1, last = place ^ 1;
-                barrier_wait(full_k + 8 * place, (unsigned)(n >> 1 & 1));
-                const int now[2] = { s.first[place][0], s.first[place][1] };
+            softmax(first, second);
+            for (;;) {
+                const int place = last + 1 == PLACES ? 0 : last + 1;
+                const unsigned phase = last_phase ^ (place == 0 ? 1u : 0u);
+                wait_full(full_k + 8 * place, phase);
+                const int next_first = s.first[place][0], next_second = s.first[place][1];
                 pack_all();
-                if (now[0] < 0) {
-                    barrier_wait(full_v + 8 * last, (unsigned)((n - 1) >> 1 & 1));
-                    values(last);
-                    products_wait<0>();
-                    products_are(acc);
-                    put_back(last, first);
-                    break;
-                }
+                if (next_first < 0) break;
                 scores(place);
-                barrier_wait(full_v + 8 * last, (unsigned)((n - 1) >> 1 & 1));
+                wait_full(full_v + 8 * last, last_phase);
                 values(last);
                 products_wait<1>();
                 products_are(x);
                 released(empty_k + 8 * place);
-                softmax(now);
+                softmax(next_first, next_second);
                 products_wait<0>();
                 products_are(acc);
-                put_back(last, first);
+                put_back(last, first, second);
                 released(empty_v + 8 * last);
                 scale_sums<16>(keep, acc);
-                first[0] = now[0];
-                first[1] = now[1];
+                first = next_first;
+                second = next_second;
+                last = place;
+                last_phase = phase;
             }
+            wait_full(full_v + 8 * last, last_phase);
+            values(last);
+            products_wait<0>();
+            products_are(acc);
+            put_back(last, first, second);
         }
         write_tile(p, t, m, factor, top, den, acc);
     }
@@ -3705,7 +3703,9 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
             const i64 low = from > begin ? from : begin, high = to < end ? to : end,
                       here = high > low ? high - low : 0;
             for (int h = 0; h < p.group; h++) {
-                const unsigned word = kept_word(p, b, kv * p.group + h, r, first_row, w);
+                const int head = kv * p.group + h;
+                const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w) : set_word(p, sets, r, w);
                 any |= word;
                 by_head += word >> lane & 1u ? here : 0;
             }

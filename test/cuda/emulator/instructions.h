@@ -508,9 +508,6 @@ inline void barrier_make_for(unsigned at, int arrivals, CALLER) {
 inline void barrier_arrive(unsigned at, CALLER) {
     emulated::barrier_step(emulated::barrier_at(at, HERE("mbarrier.arrive")), 1, 0);
 }
-inline bool barrier_is_done(unsigned at, unsigned phase, CALLER) {
-    return emulated::barrier_at(at, HERE("mbarrier.test_wait"))->phase != (phase & 1u);
-}
 inline void fence_tensor_cores() { }
 template <int N> void fewer_registers() { }
 template <int N> void more_registers() { }
