@@ -600,7 +600,6 @@ extern "C" {
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
-    X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
@@ -610,7 +609,6 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
@@ -767,8 +765,8 @@ typedef struct santa_attention {
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
     const int32_t *kv_start;       /* [batch] first valid key, or NULL: 0. The keys before it (left
-                                      padding) are never read; positions still count from key 0.
-                                      CPU only */
+                                      padding) are never read; positions still count from
+                                      key 0 */
     const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or
                                       NULL: not paged */
     int64_t      max_pages;        /* columns of block_table */

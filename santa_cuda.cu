@@ -84,7 +84,7 @@ struct params {
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
-    const int *seq_lens, *context_lens;             /* [batch] or NULL */
+    const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
     i64 window;
@@ -153,6 +153,11 @@ struct params {
        redone, has keys */
     float4 *found;
 
+    /* One context over ranks, see >>ranks-kernel. */
+    int ranks, rank;                                /* 0, 0: there are no others */
+    double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
+    const float *parts;                             /* [ranks, rows * dv + rows], rows = batch * q_len * heads */
+    i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
@@ -187,6 +192,10 @@ struct params {
     int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
     int *runs_dense;                                /* [batch, kv_heads] */
 };
+
+/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
+   and with it. */
+struct rank_share { double before, end, total; float m; };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
 
@@ -254,10 +263,13 @@ template <typename Pick> struct scan_memory {
     double ends[PORTION];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
     float tops[GATHER_WARPS];
+    rank_share share;                               /* only with p.ranks */
 };
 
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
+    typedef scan_memory<comb> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
     };
@@ -272,8 +284,16 @@ struct comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
+/* The same for a context over ranks: of all positions those in this rank's part of the mass. */
+struct comb_over_ranks : comb {
+    enum { OVER_RANKS = 1 };
+    __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
+};
+
 /* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
 struct flash {
+    typedef scan_memory<flash> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
         float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
@@ -292,7 +312,7 @@ struct flash {
 };
 
 template <int CH, typename Pick> struct gather_memory {
-    scan_memory<Pick> scan;
+    typename Pick::scan scan;
     union {
         struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
@@ -343,6 +363,7 @@ struct select_memory {
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
 /* Rows of a call from which on tiles are taken; heads of a tile at most. */
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
+struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 
 struct combine_memory {
     double scratch[16];
@@ -449,6 +470,8 @@ void k_audit(const params) { standin_kernel(256, sizeof(select_memory), 0); }
 void k_mask(const params) { standin_kernel(128, 0, 0); }
 void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
+void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
@@ -755,6 +778,7 @@ __device__ __forceinline__ void row_range(const params &p, int b, int row, int r
     position = all - p.q_len + row;
     end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
+    if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
 /* The same for p.q_index. */
@@ -1555,6 +1579,7 @@ __device__ __forceinline__ void gather_fours(const params &p, int column, int co
                                              const float *weight, float acc[CH][4]) {
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
+        if (ch && column + 128 * ch >= p.dv) break;
         const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
@@ -1801,6 +1826,16 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
                                                 : ((double)draw + u) * (x.total * p.per_sample));
 }
 
+__device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
+                                                       const gather_head &x, int draw) {
+    const rank_share &r = s.share;
+    const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
+    const bool own = t >= r.before && t < r.end;
+    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
+    at.weight = own ? 1.0f : 0.0f;
+    return at;
+}
+
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
     return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
@@ -1889,6 +1924,23 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
              (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
 }
 
+/* What a rank knows of a head's mass among all. The same arithmetic on every rank: they agree where
+   one's part ends. */
+__device__ __noinline__ rank_share share_of(const params &p, i64 row) {
+    const i64 apart = (i64)p.batch * p.heads;
+    rank_share x = { 0.0, 0.0, 0.0, MASKED };
+    for (int r = 0; r < p.ranks; r++) x.m = fmaxf(x.m, (float)p.rank_masses[r * apart + row].x);
+    for (int r = 0; r < p.ranks; r++) {
+        const double2 one = p.rank_masses[r * apart + row];
+        if (r == p.rank) x.before = x.total;
+        if (!(one.y <= 0.0)) x.total += one.y * exp2(one.x - (double)x.m);
+        if (r == p.rank) x.end = x.total;
+    }
+    /* a draw that rounding moves to the very end has the last place */
+    if (x.end == x.total) x.end = x.before < x.end ? INFINITY : x.end;
+    return x;
+}
+
 /* Draws of one query head, and the sum of their rows of V: out and lse.
    Grid: (query head, batch, portion of 256 draws x 128 * CH columns of V). A CTA of 8 warps:
    1 scan     all block sums of the head in f64; prefixes are kept for up to KEPT * 256 blocks
@@ -1907,7 +1959,7 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
 k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
-    scan_memory<Pick> &s = memory.scan;
+    typename Pick::scan &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
@@ -1927,6 +1979,7 @@ k_gather(const __grid_constant__ params p) {
     Pick pick;
     pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
+    if (Pick::OVER_RANKS && tid == 0) s.share = share_of(p, row);
 
     /* 1 */
     pick.recall(s);
@@ -1972,7 +2025,8 @@ k_gather(const __grid_constant__ params p) {
     double total = 0.0;
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
-    const bool bad = !(total == total) || isinf(total);
+    const double whole = Pick::OVER_RANKS ? s.share.total : total;
+    const bool bad = !(whole == whole) || isinf(whole);
     x.m = m;
     x.total = total;
     pick.settle(p, s, x, mine);
@@ -1987,8 +2041,14 @@ k_gather(const __grid_constant__ params p) {
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) at = pick.find(p, s, x, mine.draw);
-        /* lanes past the end repeat the last draw, without weight */
-        at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
+        /* lanes past the end repeat the last draw, without weight; those whose draws another rank has
+           repeat one of this rank's */
+        int twin = min(lane, count - 1), rows = count;
+        if (Pick::OVER_RANKS) {
+            const unsigned own = __ballot_sync(FULL, at.weight > 0.0f);
+            if (own) twin = own >> lane & 1u ? lane : __ffs((int)own) - 1; else rows = 0;
+        }
+        at.block = __shfl_sync(FULL, at.block, twin);
         const i64 stash = stash_entry(p, b, head, first);
         int j;
         if (p.stash_type == SANTA_STASH_U8)
@@ -1996,18 +2056,20 @@ k_gather(const __grid_constant__ params p) {
         else if (p.stash_type == SANTA_STASH_F16)
             j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
-        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
+        j = first * BLOCK + __shfl_sync(FULL, j, twin);
+        if (p.keys && column_block == 0 && lane < count)
+            p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
-            if (lane < count) at.weight = __int_as_float(0x7fc00000);
+            if (lane < count && (!Pick::OVER_RANKS || at.weight > 0.0f))
+                at.weight = __int_as_float(0x7fc00000);
         }
         memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
         memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, memory.warps[warp].at, memory.warps[warp].weight, acc);
+        gather_rows<V, CH>(p, column, rows, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
@@ -2034,6 +2096,7 @@ k_gather(const __grid_constant__ params p) {
 #pragma unroll 8
             for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
+    if (Pick::OVER_RANKS) { m = s.share.m; total = s.share.total; }
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
@@ -2466,6 +2529,7 @@ __device__ __forceinline__ tile locate_tile(const params &p) {
     if (t.rows <= 0) { t.rows = t.begin = t.end = t.all_begin = t.all_end = 0; return t; }
     row_range(p, t.b, t.from, 1, t.begin, t.all_end, position);
     row_range(p, t.b, t.from + t.rows - 1, 1, t.all_begin, t.end, ignored);
+    if (p.kv_start) t.begin = max(t.begin, p.kv_start[t.b]);         /* the first rows may see nothing */
     t.begin = min(t.begin, t.end);
     return t;
 }
@@ -2477,16 +2541,17 @@ __device__ __forceinline__ tile_query query_of(const params &p, const tile &t, i
     return { row < t.rows && head < t.heads ? t.from + row : -1, t.head + head };
 }
 
-/* Blocks 32 w .. 32 w + 31 of those that block r of query rows reads, by a head's sets, see >>sparse in
-   santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit 32 *
+/* Blocks 32 w .. 32 w + 31 of those that block r of query rows of sequence b reads, by a head's sets, see
+   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit 32 *
    mask_words - 1 - s says that the block s before its query's is read. */
-__device__ __forceinline__ unsigned set_word(const params &p, const unsigned *columns, int r, int w) {
+__device__ __forceinline__ unsigned set_word(const params &p, int b, const unsigned *columns, int r, int w) {
     const unsigned *slashes = columns + p.mask_words;
     const int bit = 32 * w + 32 * p.mask_words - 1 - r, i = bit >> 5, after = r - 32 * w;
     const unsigned low = i < p.mask_words ? slashes[i] : 0,
                    high = i + 1 < p.mask_words ? slashes[i + 1] : 0;
     unsigned x = columns[w] | __funnelshift_r(low, high, (unsigned)bit & 31u);
-    if (w == 0) x |= 1u;
+    const int first = p.kv_start ? max(p.kv_start[b], 0) >> p.block_shift : 0;
+    if (first >= 32 * w) x |= first - 32 * w < 31 ? (2u << (first - 32 * w)) - 1u : FULL;
     if (after < 32) x |= after <= 0 ? FULL : FULL << after;
     return x;
 }
@@ -2532,7 +2597,7 @@ struct block_list {
                     if (w >> 5 != words_of) {       /* a lane has one, so that they come at once */
                         const int mine = (w & ~31) + (int)(threadIdx.x & 31);
                         const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
-                        words = mine < p.mask_words ? set_word(p, sets, row, mine) : 0;
+                        words = mine < p.mask_words ? set_word(p, b, sets, row, mine) : 0;
                         words_of = w >> 5;
                     }
                     word = __shfl_sync(FULL, words, w & 31);
@@ -3172,12 +3237,18 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
      k_mask    mask_out
    Then k_prefill or k_prefill_groups. */
 
+/* Number of a sequence's first row that sees a key; start: the position of row 0. */
+__device__ __forceinline__ int first_row_of(const params &p, int b, int start) {
+    const int from = p.kv_start ? p.kv_start[b] : 0;
+    return p.causal ? min(max(from - start, 0), p.q_len) : 0;
+}
+
 /* Rows [from, to) of unit u, and whether it has any: as santa__slice has it. */
 __device__ __forceinline__ bool unit_rows(const params &p, int b, int u, int &from, int &to) {
     int begin, end, start;
     const int size = 1 << p.block_shift, of_slice = size / BLOCK, i = u / of_slice, chunks = p.chunks;
     row_range(p, b, 0, 1, begin, end, start);
-    const int first = p.causal ? min(max(-start, 0), p.q_len) : 0;
+    const int first = first_row_of(p, b, start);
     const i64 rows = p.q_len - first, position = start + (i64)first;
     i64 low, high;
     if (rows / chunks < size) {
@@ -3312,8 +3383,8 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
             /* of the head's own sets; rows of a unit may be of two blocks */
             const unsigned *const sets = p.own + ((i64)t.b * p.heads + t.head) * 2 * p.mask_words;
             const int b = first >> p.block_shift;
-            const unsigned kept = (set_word(p, sets, row_block, b >> 5) >> (b & 31) & 1u)
-                                | (set_word(p, sets, row_block + 1, b >> 5) >> (b & 31) & 1u) << 1;
+            const unsigned kept = (set_word(p, t.b, sets, row_block, b >> 5) >> (b & 31) & 1u)
+                                | (set_word(p, t.b, sets, row_block + 1, b >> 5) >> (b & 31) & 1u) << 1;
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const float2 row = shared.row[m + 8 * e];
@@ -3459,7 +3530,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, size = 1 << p.block_shift;
     int begin, end, start;
     row_range(p, b, 0, 1, begin, end, start);
-    const int from = p.causal ? min(max(-start, 0), p.q_len) : 0, low = start >> p.block_shift,
+    const int from = first_row_of(p, b, start), low = start >> p.block_shift,
               first = (start + from) >> p.block_shift, last = (start + p.q_len - 1) >> p.block_shift;
     if (from >= p.q_len) return;
     for (int r = first + warp; r <= last; r += 8) {
@@ -3477,7 +3548,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
             continue;
         }
         for (int w = (b0 >> 5) + lane; 32 * w < b1; w += 32) {
-            unsigned x = set_word(p, sets, r, w);
+            unsigned x = set_word(p, b, sets, r, w);
             if (32 * w < b0) x &= FULL << (b0 & 31);
             if (b1 - 32 * w < 32) x &= ~(FULL << (b1 - 32 * w));
             *kept += __popc(x);
@@ -3517,7 +3588,7 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     __syncthreads();
     int begin, end, start;
     row_range(p, b, 0, 1, begin, end, start);
-    const int first_row = p.causal ? min(max(-start, 0), p.q_len) : 0;
+    const int first_row = first_row_of(p, b, start);
     const double cost = rows > 0 ? (double)rows / (double)(p.q_len - first_row) : 0.0;
     for (int h = 0; h < apart; h++) {
         i64 mine[2] = { 0, 0 };
@@ -3630,7 +3701,7 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
     for (i64 i = threadIdx.x; i < p.k_blocks; i += 128) {
         const int block = (int)i;
         bool kept = p.mask ? p.mask[at + i] != 0 : block <= r;
-        if (kept && !p.mask && !dense) kept = set_word(p, sets, r, block >> 5) >> (block & 31) & 1u;
+        if (kept && !p.mask && !dense) kept = set_word(p, b, sets, r, block >> 5) >> (block & 31) & 1u;
         p.mask_out[at + i] = kept;
     }
 }
@@ -3652,10 +3723,11 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
-        if (threadIdx.x == 0) draws += n;
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = p.keys[row * p.max_draws + i];
             bool here = false, before = false;
+            if (j < 0) continue;                    /* another rank's */
+            draws++;
             for (int k = 0; k < i && !here; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
@@ -3670,13 +3742,13 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->v_rows_read, by_group);
+    add(&p.stats->draws, draws);
     if (threadIdx.x) return;
     add(&p.stats->rows, p.group);
     add(&p.stats->keys, keys);
     add(&p.stats->k_rows_read, keys);
     add(&p.stats->k_features_read, keys * p.d);
     add(&p.stats->k_features_head, keys * p.d * p.group);
-    add(&p.stats->draws, draws);
     if (!sampled) {
         add(&p.stats->v_rows_read, keys);
         add(&p.stats->v_rows_head, keys * p.group);
@@ -3705,7 +3777,7 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
             for (int h = 0; h < p.group; h++) {
                 const int head = kv * p.group + h;
                 const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
-                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w) : set_word(p, sets, r, w);
+                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w) : set_word(p, b, sets, r, w);
                 any |= word;
                 by_head += word >> lane & 1u ? here : 0;
             }
@@ -3721,6 +3793,70 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
     add(&p.stats->v_rows_read, by_group);
     add(&p.stats->v_rows_head, by_head);
     if (threadIdx.x == 0) add(&p.stats->rows, (i64)p.q_len * p.group);
+}
+
+/* -------------------------------------------------------------------------- >>ranks-kernel */
+
+/* One context over ranks. The sums of a rank's draws, or its exact result, and lse go to a buffer as
+   f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
+   them. Before the draw ranks tell each other k_rank_mass's. */
+
+/* Largest score and mass of one query head here.
+   Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
+__global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const float2 *sums = p.block_sums + row * p.blocks + first;
+    float m = MASKED;
+    double mass = 0.0, total;
+    wait_for_previous();
+    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) s.tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    for (int i = tid; i < blocks; i += PORTION) mass += block_mass(sums[i], m);
+    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+    if (tid == 0) p.rank_mass[row] = make_double2((double)m, total);
+}
+
+/* Results of all ranks, one row of one head: out and lse.
+   Grid: rows * heads, 128 threads, each with some columns. Reads ranks * (dv + 1) floats. */
+__global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
+    const i64 row = blockIdx.x, apart = p.rows_in_all * (p.dv + 1), last = p.rows_in_all * p.dv;
+    const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
+    const i64 b = row / p.heads / p.q_len;
+    const bool exact = p.method == SANTA_DENSE;
+    const float *lse = p.parts + last + row;
+    float m = MASKED, joined = *lse;
+    double sum = 0.0, share = 1.0;
+    bool bad = false;
+    for (int r = 0; r < p.ranks; r++) {
+        bad |= lse[r * apart] != lse[r * apart];
+        m = fmaxf(m, lse[r * apart] * LOG2E);
+    }
+    for (int r = 0; r < p.ranks && exact; r++) sum += (double)pow2(lse[r * apart] * LOG2E - m);
+    if (exact) {
+        joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, sum);
+        share = sum > 0.0 ? sink_share(p, head, m, sum) / sum : 0.0;
+    }
+    if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
+    char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
+    for (int c = threadIdx.x; c < p.dv; c += 128) {
+        double f = 0.0;
+        for (int r = 0; r < p.ranks; r++) {
+            const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
+            if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
+        }
+        store_any(p.out_type, out + c * p.out_stride[3],
+                  bad ? __int_as_float(0x7fc00000) : (float)(f * share));
+    }
 }
 
 /* --------------------------------------------------------------------------- >>copy-kernel */
@@ -4767,7 +4903,7 @@ __device__ __forceinline__ float dot_rows(const params &p, const float *q, const
             const float4 a = *(const float4 *)&q[f + 32 * k], b = *(const float4 *)&q[f + 32 * k + 4];
 #pragma unroll
             for (int u = 0; u < 2; u++) {
-                float x[8];
+                float x[sizeof(T) == 1 ? 16 : 8];   /* unpack16 fills it */
                 if constexpr (WORDS == 8)
                     for (int e = 0; e < 8; e++) x[e] = __uint_as_float(w[u][k][e]);
                 else if constexpr (WORDS == 4) unpack16<T>(*(const uint4 *)w[u][k], x);
@@ -5595,6 +5731,7 @@ struct geometry {
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 ranks, results;                             /* 0: no others; rows of out */
     i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
     extent list, list_plain;
     /* of SANTA_SAMPLE_ATTENTION */
@@ -5605,7 +5742,8 @@ struct geometry {
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total;
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found;
+    size_t rank_mass, rank_masses, part, parts, total;
     size_t row_sums, shares, masses, set_masses, raw, own, sets, picked, runs_dense;
 };
 
@@ -5631,6 +5769,8 @@ struct call {
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+    const santa_ranks_options *ranks;
+    bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
@@ -5638,6 +5778,10 @@ struct call {
     int rows_done;                                  /* query rows that a pipeline's launch has done */
 
     void place_row(i64 row);
+    bool gather(const void *mine, size_t bytes, void *all) {
+        if (ranks->all_gather(ranks->user, mine, bytes, all, stream) != 0) has_failed = true;
+        return !has_failed;
+    }
 };
 
 /* A family of kernels: the methods that it serves, and what they need. The rest of this section
@@ -6080,7 +6224,7 @@ template <typename V, int CH, typename Pick> cudaError_t launch_gather(const cal
     const cudaError_t e = cudaFuncSetAttribute(
         k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
+    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
@@ -6100,6 +6244,14 @@ cudaError_t launch_pass(call &c) {
     });
 }
 
+template <typename Pick> cudaError_t launch_draws(const call &c) {
+    const bool wide = c.p.dv > 128;
+    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
+    if (c.p.v_type == SANTA_F32)
+        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
+    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
+}
+
 template <typename Pick> cudaError_t launch_sampled(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
@@ -6113,9 +6265,13 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     }
     p.rows = 1;
     c.place_row(in_pass);
-    if (p.v_type == SANTA_F32)
-        return p.dv > 128 ? launch_gather<float, 2, Pick>(c) : launch_gather<float, 1, Pick>(c);
-    return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
+    if (!p.ranks) return launch_draws<Pick>(c);
+    const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
+    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
+    if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
+                                      p.rank_masses))
+        return e;
+    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, says santa.h */
 }
 
 /* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
@@ -6288,6 +6444,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->splits = ceil_div(g->keys, SPLIT);
     g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
+    g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
+    g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
+    if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     return row.measure(problem, g);
 }
 
@@ -6295,6 +6454,13 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     layout l;
     memset(&l, 0, sizeof l);
     row.arrange(g, stash, &l);
+    if (!g.ranks) return l;
+    const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
+                 floats = saturating((size_t)g.results, (size_t)g.dv + 1);
+    l.rank_mass = add_part(&l, rows, sizeof(double2));
+    l.rank_masses = add_part(&l, saturating(rows, ranks), sizeof(double2));
+    l.part = add_part(&l, floats, sizeof(float));
+    l.parts = add_part(&l, saturating(floats, ranks), sizeof(float));
     return l;
 }
 
@@ -6309,8 +6475,6 @@ santa_status check(const santa_problem *problem) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
-    if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
@@ -6396,6 +6560,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
+    p->kv_start = (const int *)a->kv_start;
     p->first_key = (int)a->first_key;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
@@ -6447,7 +6612,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
-                                   a->context_lens, o->seeds, o->offsets, o->request_ids,
+                                   a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
                                    sparse ? sparse->audit : nullptr,
@@ -6479,13 +6644,36 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
 
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
         return s;
+    const params whole = p;
+    float *const part = (float *)(c.workspace + c.l.part);
+    const size_t floats = (size_t)c.g.results * ((size_t)p.dv + 1);
+    if (c.g.ranks) {
+        c.ranks = &o->ranks;
+        p.ranks = (int)c.g.ranks;
+        p.rank = (int)o->ranks.rank;
+        p.rank_mass = (double2 *)(c.workspace + c.l.rank_mass);
+        p.rank_masses = (double2 *)(c.workspace + c.l.rank_masses);
+        p.out = (char *)part;
+        p.out_type = SANTA_F32;
+        const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
+        for (int i = 0; i < 4; i++) p.out_stride[i] = 4 * stride[i];
+        p.lse = part + c.g.results * p.dv;
+        if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
+    }
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index += c.rows_done) {
         c.rows_done = 1;
         cudaError_t e = row->launch(c);
+        if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }
-    return SANTA_OK;
+    if (!c.g.ranks) return SANTA_OK;
+    p = whole;
+    p.ranks = (int)c.g.ranks;
+    p.rows_in_all = c.g.results;
+    p.parts = (float *)(c.workspace + c.l.parts);
+    if (!c.gather(part, floats * sizeof *part, (void *)p.parts)) return SANTA_ERR_RANKS_EXCHANGE;
+    return cuda_status(launch<k_join_ranks>(c, dim3((unsigned)c.g.results), 128, 0, false));
 }
 
 /* santa_proxy_encode and santa_proxy_append; santa.h has checked the shapes. */

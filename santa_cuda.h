@@ -9,9 +9,9 @@
 
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
-                       seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
-                       request_ids, proxy, proxy_lens, key_list, key_list_lens,
-                       key_weights, and the workspace. stats, if not NULL, must be writable by
+                       seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
+                       seeds, offsets, request_ids, proxy, proxy_lens, key_list,
+                       key_list_lens, key_weights, and the workspace. stats, if not NULL, must be writable by
                        the GPU (device, managed or pinned memory) and is complete when the
                        stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
@@ -57,6 +57,14 @@
                        soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
                        by an earlier kernel of the stream; max_list bounds the grid,
                        key_list_lens the work.
+   HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
+                       their .device SANTA_CUDA all the same: kernels read what they need across
+                       the bus. Methods that read few rows can live with that: V under prop, K and
+                       V under prop with a copy of K on the card. examples/host_cache.cu measures
+                       it; rows at random places of many GB come slower than the bus could.
+   RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
+                       exchange on the stream (ncclAllGather), so that a call can be captured.
+                       examples/sharded_nccl.cu has a thread or a process for each GPU.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;

@@ -1116,6 +1116,8 @@ class _Call:
                         status = self._decode(memory.data_ptr(), size, counts)
                 else:
                     status = self._decode(*self._given_workspace(), counts)
+                if self.error is not None:
+                    raise self.error
                 if status:
                     raise SantaError(status, lib=self.lib)
                 for owner in self.keep:                          # of another stream, perhaps

@@ -938,6 +938,63 @@ static void host_pointers(void) {
     }
 }
 
+/* An exchange that only notes where it was asked to read and write. */
+struct exchange { uintptr_t mine, all; size_t bytes, after; };
+static std::vector<exchange> exchanges;
+static int note_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    CHECK(user == &exchanges && stream == (void *)0x5000);
+    exchanges.push_back({(uintptr_t)mine, (uintptr_t)all, bytes, standin.launches.size()});
+    return standin.launches.size() > 90;
+}
+static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
+
+/* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that of the results
+   and what joins them. Dense has the latter only. */
+static void over_ranks(void) {
+    for (santa_method m : {SANTA_DENSE, SANTA_SYS})
+        for (santa_dtype type : {SANTA_F32, SANTA_BF16})
+            for (int64_t dv : {64, 256}) {
+                const sizes s = {2, 3, 4, 1, 300, 128, dv, 0, type, NHD};
+                problem x = make(s, m);
+                x.o.ranks.count = 5;
+                x.o.ranks.rank = 3;
+                x.o.ranks.all_gather = note_exchange;
+                x.o.ranks.user = &exchanges;
+                x.o.stream = (void *)0x5000;
+                const size_t bytes = santa_workspace_size(&x.a, &x.o);
+                char *const workspace = address(R_WORKSPACE);
+                map_memory(bytes, 0);
+                standin.start();
+                exchanges.clear();
+                CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, NULL), SANTA_OK);
+                CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+                const size_t rows = 3, heads = 2 * 4, results = rows * heads * (size_t)(dv + 1) * 4;
+                CHECK_INT(exchanges.size(), m == SANTA_DENSE ? 1 : rows + 1);
+                for (const exchange &e : exchanges) {
+                    const bool last = &e == &exchanges.back();
+                    const std::string &before = name_of(standin.launches[e.after - 1]);
+                    CHECK_INT(e.bytes, last ? results : heads * 16);
+                    CHECK(e.mine >= (uintptr_t)workspace && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.all >= (uintptr_t)workspace && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
+                    CHECK_MSG(last ? before.compare(0, 8, m == SANTA_DENSE ? "k_combin" : "k_gather") == 0
+                                   : before == "k_rank_mass",
+                              "an exchange behind %s", before.c_str());
+                }
+                CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+                x.o.ranks.all_gather = no_exchange;
+                CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, NULL)), SANTA_ERR_RANKS_EXCHANGE);
+                x.o.ranks.rank = 5;
+                CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
+                x.o.ranks.rank = 0;
+                x.o.method = SANTA_FLASH;
+                CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS_METHOD);
+                x.o.method = m;
+                x.o.ranks.count = 1;
+                CHECK(santa_workspace_size(&x.a, &x.o) < bytes);
+            }
+}
+
 /* Everything that the choice of a kernel depends on, in all combinations: each compiled one is reached. */
 static void every_kernel(void) {
     for (launched *k = all_launched; k; k = k->next) k->count = 0;
@@ -1007,6 +1064,7 @@ static void every_kernel(void) {
                     }
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
+    over_ranks();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 256, 320})
             for (int rows : {0, 1}) {
@@ -1120,7 +1178,6 @@ static problem random_problem(test_rng *r) {
     return x;
 }
 
-static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
 
 /* One field gets a value that it should hardly have. */
 static void mutate(problem *x, test_rng *r) {
@@ -1154,7 +1211,7 @@ static void mutate(problem *x, test_rng *r) {
         case 9:
             if (one_in(r, 2)) a->causal = enumerator;
             else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
-            else if (one_in(r, 2)) { o->ranks.count = 2; o->ranks.all_gather = no_exchange; }
+            else if (one_in(r, 2)) { o->ranks.count = -1; }
             else a->std_error = (float *)address(R_LSE);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;
