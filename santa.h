@@ -390,7 +390,9 @@
    head run dense, so that it shows.
    mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
    zeros, and lse as without keys); causal may then be 0.
-   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
+   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block. On a
+   GPU, where row_mass is refused: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each
+   sampled row and 2048 keys, about 9 a block.
 
    >>lists
 

@@ -946,6 +946,8 @@ class _Call:
             if name in values:
                 values[name] = _enum(prefix, values[name], name)
         _fill(v, values, "vattention")
+        if audit and self.device == _CUDA:
+            raise ValueError("sample_attention: audit is for arrays in the CPU's memory")
         if audit:
             self.audit = (Audit * math.prod(self.rows))()
             v.audit = C.addressof(self.audit)

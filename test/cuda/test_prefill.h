@@ -48,10 +48,18 @@ static void check_dense_rows(const problem &p, const char *what) {
               (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v, (int)s.k_type,
               (long long)s.page_size, (long long)s.window);
     problem q(s);
+    q.a.kv_start = p.a.kv_start;
     if (!ref_run(&q, &o, &cpu)) return;
     CHECK_MSG(cpu.rows == r.stats.rows && cpu.keys == r.stats.keys && cpu.v_rows_read == r.stats.v_rows_read
               && cpu.v_rows_head == r.stats.v_rows_head && cpu.k_features_head == r.stats.k_features_head,
               "%s: stats", what);
+}
+
+/* Padding before a sequence's keys: a part of those it has. */
+static std::vector<int32_t> starts_of(const problem &p) {
+    std::vector<int32_t> starts;
+    for (int64_t b = 0; b < p.spec.batch; b++) starts.push_back((int32_t)(ref_len(&p, b) * (2 + b) / 7));
+    return starts;
 }
 
 static void prefill_dense(void) {
@@ -68,6 +76,10 @@ static void prefill_dense(void) {
         if (i == 7) { s = prefill_spec(4, 1, 40, 131, 128, type); s.soft_cap = 5.0f; s.sm_scale = -0.1f; s.page_size = 48; }
         problem p(s);
         check_dense_rows(p, "prefill");
+        if (i > 3) continue;
+        const std::vector<int32_t> starts = starts_of(p);
+        p.a.kv_start = starts.data();
+        check_dense_rows(p, "prefill behind padding");
     }
     for (int i = 0; i < (test_quick ? 2 : 300); i++) {
         test_rng r = test_rng_make(7000 + (uint64_t)i);
@@ -287,6 +299,8 @@ static void sparse_like_cpu(void) {
         sparse_call c(s, 0.2 + 0.7 * test_uniform(&r), test_below(&r, 2) ? 64 : 128, 1 + test_below(&r, 4),
                       (int)test_below(&r, 2));
         const bool masked = i % 6 == 5;
+        const std::vector<int32_t> starts = starts_of(c.p);
+        if (i % 3 == 0) c.p.a.kv_start = starts.data();
         if (masked) for (size_t k = 0; k < c.gpu_mask.size(); k++) c.given.push_back((uint8_t)(test_below(&r, 3) == 0));
         if (!c.run_gpu() || !c.run_cpu()) return;
         char what[60];
