@@ -389,6 +389,13 @@ def test_vattention():
     raises(KeyError, santa.decode, q, k, v, method="vattention", vattention={"heavy": broken})
     raises(ValueError, santa.decode, q, k, v, method="vattention", vattention={"heavy": lambda *_: [2**40]})
     raises(TypeError, santa.decode, q, k, v, method="vattention", vattention={"heavy": 5})
+    index = np.full((*q.shape[:-1], 100), -1, "i4")
+    index[..., :50] = np.arange(200, 250)
+    given, asked = (santa.decode(q, k, v, method="vattention", vattention={"heavy_tokens": 100, **x})
+                    for x in ({"heavy_index": index}, {"heavy": lambda *_: range(200, 250)}))
+    same_bits(given.out, asked.out)
+    raises(santa.SantaError, santa.decode, q, k, v, name="HEAVY_INDEX", method="vattention",
+           vattention={"heavy_tokens": 100, "heavy_index": index, "heavy": heavy})
 
     def nested(*args):  # the outer call's workspace stays its own
         near(santa.decode(q[:, :, :2], k, v).out, reference(q[:, :, :2], k, v)[0])
@@ -603,7 +610,7 @@ REFUSED_IN = {
         "sink_tokens": (-2, "VATTENTION_TOKENS"), "local_tokens": (-2, "VATTENTION_TOKENS"),
         "heavy_tokens": (-2, "VATTENTION_TOKENS"), "base_samples": (1, "BASE_SAMPLES"),
         "epsilon": (1.5, "EPSILON"), "delta": (1.5, "DELTA"), "guarantee": (5, "GUARANTEE"),
-        "bound": (5, "BOUND")
+        "bound": (5, "BOUND"), "heavy_stride": (-1, "HEAVY_INDEX")
     }, "proxy_options": {
         name: (-2, "PROXY_OPTIONS")
         for name in ("sink_tokens", "local_tokens", "rescue_keys", "rescue_above", "exact_above")
@@ -657,7 +664,7 @@ def test_every_option_is_checked_by_the_library():
         "ranks": santa._RanksOptions
     }
     for group, struct in fields.items():
-        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit", "mask", "mask_out",
+        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "heavy_index", "audit", "mask", "mask_out",
                                                   "row_mass", "all_gather", "user"} == set(
                                                       REFUSED_IN[group])
 

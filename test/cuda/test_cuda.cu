@@ -151,6 +151,13 @@ public:
         array(&o.seeds, batch);
         array(&o.offsets, batch);
         array(&o.request_ids, batch);
+        if (o.vattention.heavy_index)
+            array(&o.vattention.heavy_index,
+                  rows * (size_t)std::max(o.vattention.heavy_stride, o.vattention.heavy_tokens));
+        if (o.vattention.audit) {
+            audit_ = new_block(rows * sizeof(santa_audit));
+            o.vattention.audit = (santa_audit *)audit_->data();
+        }
         bytes_     = santa_workspace_size(&a, &o);
         workspace_ = new_block(bytes_, workspace_fill);
         stats_     = new_block(sizeof *stats);
@@ -190,12 +197,17 @@ public:
         proxy_->get(bytes.data(), bytes.size());
         return bytes;
     }
+    std::vector<santa_audit> audits() const {
+        std::vector<santa_audit> x((size_t)(a.q.shape[0] * a.q.shape[1] * a.q.shape[2]));
+        audit_->get(x.data(), x.size() * sizeof x[0]);
+        return x;
+    }
     char  *workspace() const { return workspace_->data(); }
     size_t workspace_bytes() const { return bytes_; }
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *proxy_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *workspace_, *stats_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
@@ -2217,6 +2229,8 @@ static void lists_same_bits(void) {
 
 /* ------------------------------------------------------------------------------------------------- list */
 
+#include "test_vattention.h"
+
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
     {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"left_padding", left_padding}, {"shards", shards},
@@ -2246,5 +2260,6 @@ static const test_case lists[] = {
     {0, 0}
 };
 
-#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, {"gpu_ranks", over_ranks}, {"gpu_prefill", prefill_cases},
+#define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
+                    {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_prefill", prefill_cases},
 #include "../main.c"

@@ -21,10 +21,12 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_MASK, R_MASK_OUT, R_AUDIT, R_LIST, R_LIST_LENS, R_WEIGHTS, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_MASK,
+    R_MASK_OUT, R_BLOCK_AUDIT, REGIONS
 };
 
-static char *address(int r) { return (char *)((uintptr_t)(r + 1) << 41); }
+/* Not where programs lie: 0x55.. */
+static char *address(int r) { return (char *)((uintptr_t)(r < 20 ? r + 1 : r + 8) << 42); }
 
 /* Every region is device memory from its address on; workspace and stats are as large as they must be. */
 static void map_memory(size_t workspace, size_t shift) {
@@ -144,7 +146,8 @@ static bool divides_by(const divisor &d, int64_t n) {
 }
 
 /* What is the same in every launch: the problem. */
-static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name) {
+static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name,
+                             int64_t splits = -1) {
     const santa_attention &a = x.a;
     const char *const kernel = name.c_str();
     const void *const data[4] = {p.q, p.k, p.v, p.out};
@@ -161,7 +164,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
-                  && (a.key_list || p.splits == over(keys, 1024)), "%s: keys",
+                  && (a.key_list || p.splits == (splits < 0 ? over(keys, 1024) : splits)), "%s: keys",
               kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
@@ -439,7 +442,7 @@ static std::vector<part> tiled_parts(const problem &x, const params &p) {
                    words = rows * 2 * (uint64_t)over((int64_t)k_blocks, 32);
     std::vector<part> parts = {{"row sums", p.row_sums, sums * 8, 8}, {"masses", p.masses, units * blocks * 16, 16},
                                {"set masses", p.set_masses, rows * 2 * k_blocks * 4, 4},
-                               {"raw sets", p.raw, words * 4, 4}, {"own sets", p.own, words * 4, 4},
+                               {"raw sets", p.raw_sets, words * 4, 4}, {"own sets", p.own, words * 4, 4},
                                {"sets", p.sets, words * 4, 4}, {"picked", p.picked, rows * 8, 4},
                                {"runs dense", p.runs_dense, (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]) * 4, 4}};
     if (o.audit) parts.push_back({"shares", p.shares, sums * 4, 4});
@@ -560,12 +563,86 @@ static int64_t rows_of_pass(const problem &x) {
     return most < a.q.shape[1] ? most : a.q.shape[1];
 }
 
+/* vAttention: for each query row the scores, if heavy tokens are taken by them, then five launches. */
+static void check_adaptive(const problem &x, const char *workspace, uint64_t bytes) {
+    const santa_vattention_options &v = x.o.vattention;
+    const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE, by_copy = by_scores && is_copied(x);
+    const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2], each = 5 + by_scores;
+    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
+    for (int64_t i = 0; i < rows * each; i++) {
+        const standin_launch &l = standin.launches[(size_t)i];
+        const std::string &name = name_of(l);
+        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 5: combine */
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        check_parameters(x, p, i / each, name, (int64_t)p.va.portions);
+        CHECK(l.stream == (cudaStream_t)x.o.stream);
+        CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
+                  name.c_str(), l.overlap ? "early" : "late");
+        const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
+                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, 128) + 2),
+                       words = (uint64_t)over(p.capacity, 32), dv = (uint64_t)p.dv;
+        const bool shared = p.va.shared_words > 0;
+        CHECK_INT(p.va.portions, portions);
+        CHECK_INT(p.va.list_pitch, portions * 128);
+        CHECK_INT(p.va.words, words);
+        CHECK(shared == (words <= 16384) && (!shared || p.va.shared_words == (int64_t)words));
+        CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
+              && p.va.index == v.heavy_index);
+        CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
+        std::vector<part> parts = {
+            {"counters", p.arrived, 4 * (4 * heads + items + items * words), 4},
+            {"lists", p.va.list, 4 * items * portions * 128, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
+            {"heads", p.va.heads, heads * sizeof(va_head), 8},
+            {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
+        if (by_scores) {
+            const uint64_t most = (uint64_t)p.va.most_candidates;
+            parts.push_back({"block sums", p.block_sums, blocks * 8, 8});
+            parts.push_back({"scores", p.stash, blocks * 256, 16});
+            parts.push_back({"candidates", p.va.candidates, heads * most * 8, 8});
+            if (by_copy) parts.push_back({"spreads", p.spreads, blocks * 4, 4});
+            CHECK_INT(p.arrivals, 4 * heads + items + items * words);
+        }
+        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 4});
+        check_parts(parts, workspace, bytes, name);
+        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && p.va.bits == p.va.heads_done + items);
+        if (which == 0) {
+            if (by_copy) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
+            else CHECK(name.compare(0, 8, "k_scores") == 0);
+        } else if (which == 1) {
+            CHECK(name == "k_va_choose");
+            if (by_scores) check_grid(l, over(p.capacity, 8192), p.heads, batch, name);
+            else check_grid(l, 1, kv_heads, batch, name);
+            CHECK_INT(l.dynamic, shared ? 4 * words : 0);
+        } else if (which == 3) {
+            CHECK(name == "k_va_budget");
+            check_grid(l, kv_heads, batch, 1, name);
+        } else if (which == 5) {
+            CHECK(name == "k_va_combine");
+            check_grid(l, p.heads, batch, over(p.dv, 128), name);
+        } else {
+            CHECK_INT(p.va.pass, which == 4);
+            const bool fast = name.compare(0, 7, "k_list<") == 0;
+            CHECK_MSG(fast || name == "k_va_attend", "%s for sums", name.c_str());
+            CHECK(!fast || v.guarantee == SANTA_GUARANTEE_DENOMINATOR);
+            const int64_t slices = over(p.group, fast ? 8 : FIXED_HEADS);
+            CHECK_INT(p.slices, slices);
+            if (fast) CHECK(l.grid.y == kv_heads * slices && l.grid.z == batch);
+            else CHECK(l.grid.x == (int64_t)items * slices && divides_by(p.by_slices, slices)
+                       && divides_by(p.by_kv, kv_heads));
+        }
+    }
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and the third for stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x), each = x.stats ? 2 : 1;
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
+    if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
@@ -666,7 +743,8 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
 /* ------------------------------------------------------------------------------------------------- cases */
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
-                                       SANTA_SYS,   SANTA_PROP, SANTA_FLASH, SANTA_SAMPLE_ATTENTION};
+                                       SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
+                                       SANTA_VATTENTION, SANTA_SAMPLE_ATTENTION};
 
 static void add_lists(problem *x, int64_t most, int rows) {
     x->a.key_list      = (const int32_t *)address(R_LIST);
@@ -855,7 +933,7 @@ static void failures_of_prefill(void) {
             x.a.causal = 1;
             x.stats = (santa_stats *)address(R_STATS);
             x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
-            x.o.sample_attention.audit = (santa_sample_audit *)address(R_AUDIT);
+            x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
             standin.card = &card;
             if (!CHECK_STATUS(run(x), SANTA_OK)) return;
             const size_t bytes = santa_workspace_size(&x.a, &x.o);
@@ -897,13 +975,13 @@ static void host_pointers(void) {
     static double host[8];
     for (int i = 0; i < REGIONS; i++) {
         sizes s = SMALL;
-        const bool blocks = i == R_MASK || i == R_MASK_OUT || i == R_AUDIT;
+        const bool blocks = i == R_MASK || i == R_MASK_OUT || i == R_BLOCK_AUDIT;
         if (blocks) s.q_len = 64;
-        problem x = make(s, blocks ? SANTA_SAMPLE_ATTENTION : SANTA_PROP);
+        problem x = make(s, blocks ? SANTA_SAMPLE_ATTENTION : i < R_HEAVY ? SANTA_PROP : SANTA_VATTENTION);
         x.a.causal = 1;
         x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
         x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
-        x.o.sample_attention.audit = (santa_sample_audit *)address(R_AUDIT);
+        x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
         x.a.seq_lens     = (const int32_t *)address(R_LENS);
         x.a.sinks        = (const float *)address(R_SINKS);
         x.a.alibi_slopes = (const float *)address(R_SLOPES);
@@ -927,9 +1005,14 @@ static void host_pointers(void) {
             case R_SLOPES: x.a.alibi_slopes = (const float *)host; break;
             case R_SEEDS: x.o.seeds = (const uint64_t *)host; break;
             case R_OFFSETS: x.o.offsets = (const uint64_t *)host; break;
+            case R_HEAVY:
+                x.o.vattention.heavy_tokens = 1;
+                x.o.vattention.heavy_index  = (const int32_t *)host;
+                break;
+            case R_AUDIT: x.o.vattention.audit = (santa_audit *)host; break;
             case R_MASK: x.o.sample_attention.mask = (const uint8_t *)host; break;
             case R_MASK_OUT: x.o.sample_attention.mask_out = (uint8_t *)host; break;
-            case R_AUDIT: x.o.sample_attention.audit = (santa_sample_audit *)host; break;
+            case R_BLOCK_AUDIT: x.o.sample_attention.audit = (santa_sample_audit *)host; break;
             default: x.o.request_ids = (const uint64_t *)host; break;
         }
         standin.start();
@@ -995,6 +1078,10 @@ static void over_ranks(void) {
             }
 }
 
+static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t, int32_t *) {
+    return 0;
+}
+
 /* Everything that the choice of a kernel depends on, in all combinations: each compiled one is reached. */
 static void every_kernel(void) {
     for (launched *k = all_launched; k; k = k->next) k->count = 0;
@@ -1023,7 +1110,7 @@ static void every_kernel(void) {
                                              how < 2 ? SANTA_DENSE : SANTA_SAMPLE_ATTENTION);
                             x.a.causal = 1;
                             if (how % 2) x.stats = (santa_stats *)address(R_STATS);
-                            if (how % 2) x.o.sample_attention.audit = (santa_sample_audit *)address(R_AUDIT);
+                            if (how % 2) x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
                             if (how > 3) x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
                             if (how > 5) x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
                             if (how % 4 > 1) x.o.sample_attention.block_size = 128;
@@ -1076,6 +1163,15 @@ static void every_kernel(void) {
                 x.o.method = SANTA_PROP;
                 CHECK_STATUS(run(x), SANTA_ERR_KEY_LIST_METHOD);
             }
+    for (int full = 0; full < 2; full++) {
+        problem x = make(SMALL, SANTA_VATTENTION);
+        x.o.vattention.guarantee = (santa_guarantee)full;
+        x.o.vattention.audit = (santa_audit *)address(R_AUDIT);
+        standin.card = &standin_cards[3];
+        CHECK_STATUS(run(x), SANTA_OK);
+        x.o.vattention.heavy = ask_nothing;
+        CHECK_STATUS(run(x), SANTA_ERR_BACKEND_HEAVY);
+    }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
@@ -1102,6 +1198,21 @@ static int64_t wild_size(test_rng *r) {
     }
 }
 
+/* Options of vAttention, and its ways to heavy tokens. */
+static void set_adaptive(problem *x, test_rng *r) {
+    santa_vattention_options *v = &x->o.vattention;
+    v->heavy_tokens = pick(r, {0, SANTA_NONE, 1, 30, 100000});
+    v->base_samples = pick(r, {0, 2, 300});
+    v->guarantee = (santa_guarantee)test_below(r, 2);
+    v->bound = (santa_bound)test_below(r, 2);
+    if (one_in(r, 3)) v->audit = (santa_audit *)address(R_AUDIT);
+    if (one_in(r, 40)) v->heavy = ask_nothing;
+    if (one_in(r, 3) && v->heavy_tokens > 0) {
+        v->heavy_index  = (const int32_t *)address(R_HEAVY);
+        v->heavy_stride = pick(r, {0, 100000});
+    }
+}
+
 static problem random_problem(test_rng *r) {
     sizes s;
     s.batch    = pick(r, {1, 1, 2, 3, 7, 64, 300});
@@ -1125,7 +1236,7 @@ static problem random_problem(test_rng *r) {
         s.order = ONE_BATCH;
     }
     problem x = make(s, (santa_method)test_below(r, 8 * SANTA_METHOD_COUNT));
-    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, 7)];
+    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, sizeof METHODS / sizeof *METHODS)];
     if (x.o.method == SANTA_SAMPLE_ATTENTION) {
         santa_sample_attention_options &b = x.o.sample_attention;
         if (one_in(r, 3)) b.block_size = 128;
@@ -1133,7 +1244,7 @@ static problem random_problem(test_rng *r) {
         if (one_in(r, 3)) b.num_chunks = 1 + test_below(r, 64);
         if (one_in(r, 4)) b.mask = (const uint8_t *)address(R_MASK);
         if (one_in(r, 3)) b.mask_out = (uint8_t *)address(R_MASK_OUT);
-        if (one_in(r, 3)) b.audit = (santa_sample_audit *)address(R_AUDIT);
+        if (one_in(r, 3)) b.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
         if (one_in(r, 30)) b.row_mass = (float *)address(R_LSE);
     }
     const santa_dtype q_types[] = {SANTA_F32, SANTA_F16, SANTA_BF16};
@@ -1160,7 +1271,8 @@ static problem random_problem(test_rng *r) {
     if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
     if (one_in(r, 20)) x.o.num_combs = 2;
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
-    if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP) && one_in(r, 2)) {
+    if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
+    if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION) && one_in(r, 2)) {
         x.o.scores     = SANTA_SCORES_PROXY;
         x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});
