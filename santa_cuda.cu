@@ -3493,7 +3493,7 @@ __device__ __forceinline__ double set_mass(const params &p, int b, int head, boo
         }
         row_range(p, b, from, 1, begin, end, position);
         for (int e = -1; e <= 1; e++) {             /* blocks whose first key is of slash at - e there */
-            const i64 high = (position - ((i64)(at - e) << p.block_shift)) >> 6;
+            const i64 high = (position - (i64)(at - e) * (1 << p.block_shift)) >> 6;
             for (i64 i = high - of_block + 1; i <= high; i++)
                 if (i >= 0 && i < blocks)
                     sum += (double)(e < 0 ? masses[i].x : e == 0 ? masses[i].y : masses[i].z);

@@ -74,10 +74,14 @@ struct prompt {
         a.causal = 1;
         santa_options o = options(true);
         o.sample_attention.audit = audit;
-        bytes = std::max(santa_workspace_size(&a, &o), [&] { o = options(false); return santa_workspace_size(&a, &o); }());
+        bytes = santa_workspace_size(&a, &o);
+        o = options(false);
+        bytes = std::max(bytes, santa_workspace_size(&a, &o));
         CUDA(cudaMalloc(&workspace, bytes));
     }
-    ~prompt() { for (void *p : { (void *)q, (void *)k, (void *)v, (void *)out, (void *)audit, workspace }) CUDA(cudaFree(p)); }
+    ~prompt() {
+        for (void *p : { (void *)q, (void *)k, (void *)v, (void *)out, (void *)audit, workspace }) CUDA(cudaFree(p));
+    }
 
     santa_options options(bool sparse) const {
         santa_options o;
@@ -169,7 +173,8 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
             printf("  sparse  n %6d  %9.3f ms  %5.2f x dense's rate, kept %5.2f %%; stages 1 and 2 %7.3f ms, %4.1f %% of dense; "
                    "stage 3 %4.2f x kept share x dense\n", n, sparse * 1e-3, dense / sparse, 100.0 * kept, before * 1e-3,
                    100.0 * before / dense, (sparse - before) / (kept * dense));
-            if (csv) fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%.3f\n", n, sparse * 1e-3, kept, before * 1e-3, dense / sparse);
+            if (csv)
+                fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%.3f\n", n, sparse * 1e-3, kept, before * 1e-3, dense / sparse);
             fflush(stdout);
         }
     }

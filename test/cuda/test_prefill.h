@@ -81,11 +81,11 @@ static void prefill_dense(void) {
         p.a.kv_start = starts.data();
         check_dense_rows(p, "prefill behind padding");
     }
-    for (int i = 0; i < (test_quick ? 2 : 300); i++) {
+    for (int i = 0; i < (test_quick ? 2 : 60); i++) {
         test_rng r = test_rng_make(7000 + (uint64_t)i);
         const int64_t kv_heads = pick(&r, {1, 2, 3}), d = pick(&r, {8, 64, 72, 96, 128, 128, 160, 192, 256});
-        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5, 8, 17}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 200),
-                                  1 + test_below(&r, test_quick ? 150 : 700), d, test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
+        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5, 8, 17}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
+                                  1 + test_below(&r, test_quick ? 150 : 400), d, test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
         s.head_dim_v = test_below(&r, 2) ? d : pick(&r, {8, 40, 64, 128, 136, 256});
         s.batch = pick(&r, {1, 1, 2, 4});
         s.ragged = (int)test_below(&r, 2);
@@ -286,7 +286,7 @@ struct sparse_call {
 static void sparse_like_cpu(void) {
     NEED_DEVICE();
     int64_t blocks = 0, turned = 0;
-    for (int i = 0; i < (test_quick ? 5 : 60); i++) {
+    for (int i = 0; i < (test_quick ? 5 : 30); i++) {
         test_rng r = test_rng_make(9000 + (uint64_t)i);
         const int64_t n = 200 + test_below(&r, test_quick ? 300 : 1500), d = pick(&r, {64, 128, 128, 192});
         ref_spec s = prefill_spec(pick(&r, {2, 4, 5}), 1, 40 + test_below(&r, n), n, d, i % 2 ? SANTA_F16 : SANTA_BF16);
