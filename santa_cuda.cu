@@ -2787,9 +2787,10 @@ __device__ __forceinline__ tile_query query_of(const params &p, const tile &t, i
 }
 
 /* Blocks 32 w .. 32 w + 31 of those that block r of query rows of sequence b reads, by a head's sets, see
-   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit 32 *
-   mask_words - 1 - s says that the block s before its query's is read. */
-__device__ __forceinline__ unsigned set_word(const params &p, int b, const unsigned *columns, int r, int w) {
+   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit
+   32 * mask_words - 1 - s says that the block s before its query's is read. */
+__device__ __forceinline__ unsigned set_word(const params &p, int b, const unsigned *columns, int r,
+                                             int w) {
     const unsigned *slashes = columns + p.mask_words;
     const int bit = 32 * w + 32 * p.mask_words - 1 - r, i = bit >> 5, after = r - 32 * w;
     const unsigned low = i < p.mask_words ? slashes[i] : 0,
@@ -4022,7 +4023,8 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
             for (int h = 0; h < p.group; h++) {
                 const int head = kv * p.group + h;
                 const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
-                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w) : set_word(p, b, sets, r, w);
+                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w)
+                                             : set_word(p, b, sets, r, w);
                 any |= word;
                 by_head += word >> lane & 1u ? here : 0;
             }
@@ -8240,7 +8242,8 @@ cudaError_t launch_prefill(call &c) {
 cudaError_t launch_exact(call &c) {
     const params &p = c.p;
     /* errors are found row by row */
-    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && fill_tiles(c, TILE_HEADS, 0)) return launch_prefill(c);
+    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && fill_tiles(c, TILE_HEADS, 0))
+        return launch_prefill(c);
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
     const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
@@ -8347,7 +8350,8 @@ santa_status measure_sparse(const santa_problem *problem, geometry *g) {
 
 void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), units = saturating(rows, (size_t)g.units),
-                 sums = saturating(units, (size_t)(g.sample_splits * BLOCK)), words = (size_t)(2 * g.mask_words);
+                 sums = saturating(units, (size_t)(g.sample_splits * BLOCK)),
+                 words = (size_t)(2 * g.mask_words);
     arrange_exact(g, stash, l);
     l->runs_dense = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(int));
     if (!g.is_sampled) return;
@@ -8367,7 +8371,8 @@ template <typename T> cudaError_t launch_sample(call &c, int stage) {
 }
 
 cudaError_t launch_stage(call &c, int stage) {
-    return c.p.k_type == SANTA_F16 ? launch_sample<__half>(c, stage) : launch_sample<__nv_bfloat16>(c, stage);
+    return c.p.k_type == SANTA_F16 ? launch_sample<__half>(c, stage)
+                                   : launch_sample<__nv_bfloat16>(c, stage);
 }
 
 cudaError_t launch_sparse(call &c) {
@@ -8391,7 +8396,8 @@ cudaError_t launch_sparse(call &c) {
         if (e == cudaSuccess) e = launch_stage(c, AT_MASSES);
         if (e == cudaSuccess) e = launch<k_select>(c, grid_of(g.select), 256, 0, false);
     }
-    if (e == cudaSuccess && (g.is_sampled || p.audit)) e = launch<k_join>(c, grid_of(g.stats), 256, 0, false);
+    if (e == cudaSuccess && (g.is_sampled || p.audit))
+        e = launch<k_join>(c, grid_of(g.stats), 256, 0, false);
     if (e == cudaSuccess && g.is_sampled && p.audit) {
         e = launch_stage(c, AT_SHARES);
         if (e == cudaSuccess) e = launch<k_audit>(c, grid_of({ g.heads, g.batch, 1 }), 256, 0, false);
