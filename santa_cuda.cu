@@ -15,6 +15,7 @@
    two. Sparse prefill finds the blocks to read first, with three kernels more.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
+   vAttention takes the scores of either, and makes lists of keys of them: see there.
 
    With SANTA_SAAP a router's products, twice with a hidden layer, choose the keys of a list;
    santa_buckets_assign is the nearest centroids, and the index that they change.
@@ -495,12 +496,19 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
-enum { CHOOSE = 512, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE_KEPT = 3072 };                        /* candidates of a CTA in shared memory */
 struct choose_memory {
-    unsigned bins[CHOOSE_BINS];
+    unsigned bins[CHOOSE_BINS];                     /* before: the sample */
+    u64 kept[CHOOSE_KEPT];
     u64 few[CHOOSE], result, at;
-    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last;
+    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last, bound;
+    unsigned kept_count, kept_end;
 };
+static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
+static_assert(sizeof(choose_memory) + 4 * CHOOSE_WORDS + 1024 <= LEAST_SHARED, "not on every card");
+static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
    beside it, or attend's memory. */
@@ -529,6 +537,8 @@ static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory 
 /* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
    the warps' sums lie there. */
 enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
+enum { VA_KEYS = 256 };                             /* keys of a portion of vAttention's lists */
+static_assert((int)VA_KEYS <= (int)attend_memory<FIXED_HEADS>::KEYS, "attend sums up a portion");
 template <typename K, int ROW> struct list_memory {
     enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
     enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
@@ -5140,6 +5150,21 @@ k_proxy_scores(const __grid_constant__ params p) {
                     }
                 }
             if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
+            if (p.raw) {                            /* nothing else is wanted */
+                unsigned y[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
+#pragma unroll
+                for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
+                if (h < heads) {
+                    char *const at_key = entries_at + 4 * (e ? p.blocks : 0) * BLOCK;
+                    *(uint4 *)at_key = make_uint4(y[0], y[1], y[2], y[3]);
+                    *(uint4 *)(at_key + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+                }
+                continue;
+            }
             m = x[0];
 #pragma unroll
             for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
@@ -5176,9 +5201,8 @@ k_proxy_scores(const __grid_constant__ params p) {
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
-                if (!p.raw)
 #pragma unroll
-                    for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
+                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
@@ -5842,8 +5866,8 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
 }
 
 /* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
-   new portion of LIST_KEYS keys on. */
-__device__ __forceinline__ int whole_portions(int keys) { return (keys + LIST_KEYS - 1) / LIST_KEYS; }
+   new portion of VA_KEYS keys on. */
+__device__ __forceinline__ int whole_portions(int keys) { return (keys + VA_KEYS - 1) / VA_KEYS; }
 /* The first of pass 0, which has all but the rest of the sample; of pass 1; the end. */
 __device__ __forceinline__ int first_portion(const va_row &x, int pass) {
     const int whole = whole_portions(x.fixed) + whole_portions(x.base ? x.base : x.budget);
@@ -5853,9 +5877,9 @@ __device__ __forceinline__ int first_portion(const va_row &x, int pass) {
 __device__ __forceinline__ int portion_end(const va_row &x, int i) {
     const int fixed = whole_portions(x.fixed), whole = first_portion(x, 1);
     const int end = i < fixed   ? x.fixed
-                  : i < whole ? fixed * LIST_KEYS + (x.base ? x.base : x.budget)
-                                : whole * LIST_KEYS + x.budget - x.base;
-    return min((i + 1) * LIST_KEYS, end);
+                  : i < whole ? fixed * VA_KEYS + (x.base ? x.base : x.budget)
+                                : whole * VA_KEYS + x.budget - x.base;
+    return min((i + 1) * VA_KEYS, end);
 }
 
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
@@ -5885,7 +5909,8 @@ k_list(const __grid_constant__ params p) {
     const piece_window window = load_pieces(p, b, item, kv);
     listed x = listed_keys(p, b, item);
     /* short lists have this split: ask for the entries before their number is there */
-    raw_entry next = load_entry(p, x.keys, x.weights, (int)blockIdx.x * LIST_KEYS + 32 * warp + lane);
+    const int guess = (int)blockIdx.x * (p.va.rows ? (int)VA_KEYS : (int)LIST_KEYS);
+    raw_entry next = load_entry(p, x.keys, x.weights, guess + 32 * warp + lane);
     const int split = list_split(x.all);
     int part = (int)blockIdx.x, from = part * split, to = min(from + split, x.all), portions = 0;
     va_row row = {};
@@ -5894,11 +5919,11 @@ k_list(const __grid_constant__ params p) {
         part += first_portion(row, p.va.pass);
         portions = first_portion(row, p.va.pass + 1);
         if (part >= portions) return;
-        from = part * LIST_KEYS;
+        from = part * VA_KEYS;
         to = x.all = x.count = portion_end(row, part);
     }
     if (from >= to) return;
-    if (from != (int)blockIdx.x * LIST_KEYS)
+    if (from != guess)
         next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
     next = find_in_pieces(x, window, from + 32 * warp + lane, next);
     uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
@@ -6072,7 +6097,7 @@ k_list(const __grid_constant__ params p) {
                 = acc[i][k];
     write_split<WARPS, true>(p, merge, top, den, b, head, heads, part, 0);
     if ((part += (int)gridDim.x) >= portions) return;
-    from = part * LIST_KEYS;
+    from = part * VA_KEYS;
     to = x.all = x.count = portion_end(row, part);
     next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
     __syncthreads();                                /* the ring is free again */
@@ -6227,7 +6252,7 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      attend   sums over these
      combine  out, lse and the audit
    A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
-   part in ascending order but the base sample before the rest. It is read in portions of LIST_KEYS
+   part in ascending order but the base sample before the rest. It is read in portions of VA_KEYS
    keys that never hold keys of two parts. */
 
 /* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen from. */
@@ -6266,7 +6291,7 @@ __device__ __forceinline__ u64 ranked(float x, int key) {
 /* Sum of x over the threads before this one, and over all. */
 __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, unsigned *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    unsigned sum = x, before = 0;
+    unsigned sum = x;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const unsigned y = __shfl_up_sync(FULL, sum, o);
@@ -6275,42 +6300,60 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
     __syncthreads();                                /* totals may still be read from the last use */
     if (lane == 31) s.totals[warp] = sum;
     __syncthreads();
-    *total = 0;
-#pragma unroll
-    for (int i = 0; i < CHOOSE / 32; i++) {
-        if (i < warp) before += s.totals[i];
-        *total += s.totals[i];
-    }
-    return before + sum - x;
+    static_assert(CHOOSE <= 32 * 32, "a lane for each warp's sum");
+    const unsigned of_warp = lane < CHOOSE / 32 ? s.totals[lane] : 0u;
+    *total = __reduce_add_sync(FULL, of_warp);
+    return __reduce_add_sync(FULL, lane < warp ? of_warp : 0u) + sum - x;
 }
 
-/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. */
+/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. A thread
+   has every CHOOSE'th; its first ones it keeps. */
 struct candidates {
+    enum { OWN = 16 };
     const u64 *list;
     const float *scores;
     int first, count;
-    __device__ __forceinline__ u64 operator[](int i) const {
+    u64 own[OWN];
+    __device__ __forceinline__ u64 load(int i) const {
+        if (i >= count) return 0;
         return list ? __ldcg(list + i) : ranked(__ldcg(scores + first + i), first + i);
+    }
+    __device__ __forceinline__ void load() {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) own[k] = load(k * CHOOSE + (int)threadIdx.x);
+    }
+    /* f(y) for each y of this thread; 0: none */
+    template <typename F> __device__ __forceinline__ void each(F f) const {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) f(own[k]);
+#pragma unroll 1
+        for (int i = OWN * CHOOSE + (int)threadIdx.x; i < count; i += 4 * CHOOSE) {
+            u64 y[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) y[k] = load(i + k * CHOOSE);
+#pragma unroll
+            for (int k = 0; k < 4; k++) f(y[k]);
+        }
     }
 };
 
 /* The want-th largest of the candidates in [lo, hi], or lo if there are not so many: those at or above
    it are chosen. A digit of 11 bits at a time from where lo and hi begin to differ; where few are left,
-   each counts those above it. By a CTA. */
-__device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
-                                        u64 hi) {
+   each counts those above it. By a CTA. lo > 0. */
+__device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
+                                           u64 hi) {
     const int tid = threadIdx.x;
     unsigned inside, total;
     do {
         const int shift = max(64 - __clzll((i64)(hi - lo)) - 11, 0);
         __syncthreads();
-        for (int i = tid; i < CHOOSE_BINS; i += CHOOSE) s.bins[i] = 0;
+#pragma unroll
+        for (int i = 0; i < CHOOSE_BINS / CHOOSE; i++) s.bins[i * CHOOSE + tid] = 0;
+        if (tid == 0) s.few_count = 0;
         __syncthreads();
-#pragma unroll 4
-        for (int i = tid; i < x.count; i += CHOOSE) {
-            const u64 y = x[i];
+        x.each([&](u64 y) {
             if (y >= lo && y <= hi) atomicAdd(&s.bins[(unsigned)((y - lo) >> shift)], 1u);
-        }
+        });
         __syncthreads();
         enum { EACH = CHOOSE_BINS / CHOOSE };
         unsigned own[EACH], sum = 0;
@@ -6327,7 +6370,6 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
             }
             above += own[k];
         }
-        if (tid == 0) s.few_count = 0;
         __syncthreads();
         lo += (u64)s.bin << shift;
         hi = min(hi, lo + (((u64)1 << shift) - 1));
@@ -6335,10 +6377,7 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
         want -= s.above;
         if (want == inside) return lo;              /* shift 0: one candidate, since no two are equal */
     } while (inside > CHOOSE);
-    for (int i = tid; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y;
-    }
+    x.each([&](u64 y) { if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y; });
     __syncthreads();
     if (tid < (int)inside) {
         unsigned above = 0;
@@ -6354,12 +6393,12 @@ __device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
     atomicOr(bits + (at >> 5), 1u << (at & 31));
 }
 
-__device__ __forceinline__ void mark_from(const middle &r, unsigned *bits, const candidates &x, u64 least) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y && y >= least) mark(r, bits, (int)~(unsigned)y);
-    }
+/* The `want` largest candidates join the set. */
+__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits, candidates x,
+                                          unsigned want, u64 lo, u64 hi) {
+    x.load();
+    const u64 least = nth_largest(s, x, want, lo, hi);
+    x.each([&](u64 y) { if (y >= least) mark(r, bits, (int)~(unsigned)y); });
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
@@ -6385,37 +6424,47 @@ __device__ __noinline__ void score_exactly(const params &p, const middle &r, int
 }
 
 /* The set of keys of a KV head's row that are in its list: a bit for each key of the middle. `taken`
-   beside it for a while. */
+   beside it for a while. A thread has every CHOOSE'th four words; behind the last key there may be
+   any bits. */
 struct key_set {
     unsigned *bits, *taken;
-    int words, mid;
+    int fours, mid;
+    __device__ __forceinline__ uint4 load(const unsigned *from, int i) const {
+        return i < fours ? __ldcg((const uint4 *)from + i) : make_uint4(0, 0, 0, 0);
+    }
     __device__ __forceinline__ unsigned valid(int w) const {
-        return mid - 32 * w < 32 ? (1u << (mid - 32 * w)) - 1u : ~0u;
+        return mid >= 32 * w + 32 ? ~0u : mid > 32 * w ? (1u << (mid - 32 * w)) - 1u : 0u;
     }
 };
 enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
 
-/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. Returns how many. */
-__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
-                                      int *list) {
-    const int each = (set.words + CHOOSE - 1) / CHOOSE, from = min((int)threadIdx.x * each, set.words),
-              to = min(from + each, set.words);
-    const auto word = [&](int w) {
-        const unsigned x = what == IN_SET        ? set.bits[w]
-                         : what == NEWLY_TAKEN ? set.taken[w] & ~set.bits[w]
-                                                 : ~set.taken[w];
-        return x & set.valid(w);
-    };
-    unsigned count = 0, total;
+/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. */
+__device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
+                                       int *list) {
     __syncthreads();
-    for (int w = from; w < to; w++) count += (unsigned)__popc(word(w));
-    int *to_list = list + cta_prefix(s, count, &total);
-    for (int w = from; w < to; w++) {
-        const unsigned x = word(w);
-        for (unsigned y = x; y; y &= y - 1) *to_list++ = lo + 32 * w + __ffs((int)y) - 1;
-        set.bits[w] |= x;
+#pragma unroll 1
+    for (int base = 0; base < set.fours; base += CHOOSE) {
+        const int i = base + (int)threadIdx.x;
+        unsigned x[4] = { 0, 0, 0, 0 }, total;
+        if (i < set.fours) {
+            const uint4 b = set.load(set.bits, i), t = *((const uint4 *)set.taken + i);
+            const unsigned in[4] = { b.x, b.y, b.z, b.w }, now[4] = { t.x, t.y, t.z, t.w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                x[k] = what == IN_SET ? now[k] : what == NEWLY_TAKEN ? now[k] & ~in[k] : ~now[k];
+                x[k] &= set.valid(4 * i + k);
+            }
+            if (what != IN_SET)
+                *((uint4 *)set.bits + i)
+                    = make_uint4(in[0] | x[0], in[1] | x[1], in[2] | x[2], in[3] | x[3]);
+        }
+        const unsigned count = (unsigned)(__popc(x[0]) + __popc(x[1]) + __popc(x[2]) + __popc(x[3]));
+        int *to = list + cta_prefix(s, count, &total);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            for (unsigned y = x[k]; y; y &= y - 1) *to++ = lo + 128 * i + 32 * k + __ffs((int)y) - 1;
+        list += total;
     }
-    return (int)total;
 }
 
 /* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
@@ -6483,7 +6532,7 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
 
 __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *shared) {
     key_set set;
-    set.words = (r.mid + 31) / 32;
+    set.fours = (r.mid + 127) / 128;
     set.mid = r.mid;
     set.bits = p.va.bits + item * p.va.words;
     set.taken = p.va.shared_words >= p.va.words ? shared : p.va.taken + item * p.va.words;
@@ -6499,10 +6548,10 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     const key_set set = set_of(p, item, r, shared);
     int *list = p.va.list + item * p.va.list_pitch;
     unsigned heavy = 0, total = 0;
-    for (int w = tid; w < set.words; w += CHOOSE) {
-        const unsigned x = __ldcg(set.bits + w);
-        set.taken[w] = x;
-        heavy += (unsigned)__popc(x);
+    for (int i = tid; i < set.fours; i += CHOOSE) {
+        const uint4 x = set.load(set.bits, i);
+        *((uint4 *)set.taken + i) = x;
+        heavy += (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
     }
     cta_prefix(s, heavy, &total);
     const int sinks = r.lo - r.begin, local = r.end - r.lo - r.mid, fixed = sinks + (int)total + local,
@@ -6512,7 +6561,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
     for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
     list_keys(s, set, IN_SET, r.lo, list + sinks);
-    int *const others = list + whole_portions(fixed) * LIST_KEYS;
+    int *const others = list + whole_portions(fixed) * VA_KEYS;
     if (base < residual) draw_keys(p, s, set, r, b, kv, base, residual, &at, others);
     else {
         base = 0;
@@ -6543,7 +6592,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
    is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
    head's result NaN. */
-__global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, choose_memory);
     const int tid = threadIdx.x, b = blockIdx.z;
@@ -6552,7 +6601,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (!p.va.by_scores) {
         const int kv = blockIdx.y;
         const key_set set = set_of(p, (i64)b * p.kv_heads + kv, r, (unsigned *)room);
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
         for (int g = 0; p.va.index && g < p.group; g++) {
             const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
@@ -6579,7 +6628,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     int looked = 0;
     wait_for_previous();
     if (want) {
-        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid };
+        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid, {} };
         int copied_from = r.lo, copied_to = end;
         if (p.va.by_copy) {
             const proxy_range c = copied_range(p, b);
@@ -6592,73 +6641,109 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
                 __syncthreads();
             }
         } else looked = r.mid;
-        enum { LOADS = CHOOSE_KEYS / (4 * CHOOSE) };
-        float4 y[LOADS];
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const int j = first + 4 * (i * CHOOSE + tid);
-            y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
-            if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
-        }
-        /* a sample of keys that all CTAs can see: from the copy */
+        if (tid == 0) { s.kept_count = 0; s.kept_end = CHOOSE_KEPT; }
+        /* a sample of keys that all CTAs can see: from the copy. A warp finds the bound, 16 bits of it */
         const unsigned least = sortable(MASK_LIMIT);
         unsigned bound = least;
         if (r.mid > 4 * CHOOSE_SAMPLES) {
-            unsigned own[CHOOSE_SAMPLES / CHOOSE];
             const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
 #pragma unroll
             for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++) {
                 const unsigned t = (unsigned)(i * CHOOSE + tid);
                 const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
-                own[i] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
+                s.bins[t] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
             }
-            const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
-            const int rank = (int)(share + 5.0f * sqrtf(share)) + 8;
-            unsigned found = 0;
+            __syncthreads();
+            if (tid < 32) {
+                unsigned own[CHOOSE_SAMPLES / 32], found = 0;
+                const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+                const unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u;
+#pragma unroll
+                for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) own[i] = s.bins[32 * i + tid];
 #pragma unroll 1
-            for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
-                int above = 0;
+                for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
+                    unsigned above = 0;
 #pragma unroll
-                for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++)
-                    above += __syncthreads_count(own[i] >= (found | bit));
-                if (above >= rank) found |= bit;
+                    for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) above += own[i] >= (found | bit);
+                    if (__reduce_add_sync(FULL, above) >= rank) found |= bit;
+                }
+                if (tid == 0) s.bound = found;
             }
-            bound = max(bound, found);
+            __syncthreads();
+            bound = max(bound, s.bound);
         }
-        unsigned hits = 0, total, top = 0;
+        __syncthreads();
+        unsigned top = 0;
         bool bad = false;
+        u64 *const list = (u64 *)x.list;
+        const unsigned most = (unsigned)p.va.most_candidates;
+        enum { LOADS = 4 };
+        float4 y[LOADS];
+        const auto load = [&](int base) {
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
+            for (int i = 0; i < LOADS; i++) {
+                const int j = base + 4 * (i * CHOOSE + tid);
+                y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
+                if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
+            }
+        };
+        load(first);
+#pragma unroll 1
+        for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
+            unsigned hits = 0;
+            float z[4 * LOADS];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
+            for (int i = 0; i < LOADS; i++) {
+                z[4 * i] = y[i].x; z[4 * i + 1] = y[i].y; z[4 * i + 2] = y[i].z; z[4 * i + 3] = y[i].w;
+            }
+            load(base + 4 * LOADS * CHOOSE);        /* on their way meanwhile */
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                const int j = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
                 if (j < from || j >= to) continue;
-                bad |= !(z[k] < INFINITY);
-                if (sortable(z[k]) < bound) continue;
-                hits++;
-                top = max(top, sortable(z[k]));
+                bad |= !(z[i] < INFINITY);
+                if (sortable(z[i]) < bound) continue;
+                hits |= 1u << i;
+                top = max(top, sortable(z[i]));
+            }
+            /* the warp's to shared memory, or straight to the list if there is no room */
+            const unsigned lane = tid & 31;
+            unsigned place = (unsigned)__popc(hits), start = 0;
+            const unsigned own = place;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const unsigned before = __shfl_up_sync(FULL, place, o);
+                if (lane >= (unsigned)o) place += before;
+            }
+            const unsigned total = __shfl_sync(FULL, place, 31);
+            if (!total) continue;
+            if (lane == 0) start = atomicAdd(&s.kept_count, total);
+            start = __shfl_sync(FULL, start, 0);
+            const bool fits = start + total <= CHOOSE_KEPT;
+            if (!fits && lane == 0) {
+                atomicMin(&s.kept_end, start);
+                start = atomicAdd(&counts[row].entries, total);
+            }
+            if (!fits) start = __shfl_sync(FULL, start, 0);
+            place += start - own;
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                if (!(hits >> i & 1u)) continue;
+                const u64 entry = ranked(z[i], base + 4 * (i / 4 * CHOOSE + tid) + i % 4);
+                if (fits) s.kept[place] = entry;
+                else if (place < most) list[place] = entry;
+                place++;
             }
         }
-        unsigned before = cta_prefix(s, hits, &total);
         top = __reduce_max_sync(FULL, top);
         if ((tid & 31) == 0 && top) atomicMax(&counts[row].top, top);
         if (__any_sync(FULL, bad) && (tid & 31) == 0) atomicOr(&counts[row].bad, 1u);
-        if (tid == 0) s.first = total ? atomicAdd(&counts[row].entries, total) : 0;
         __syncthreads();
-        before += s.first;
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
-                if (j < from || j >= to || sortable(z[k]) < bound) continue;
-                if (before < (unsigned)p.va.most_candidates)
-                    ((u64 *)x.list)[before] = ranked(z[k], j);
-                before++;
-            }
-        }
+        const unsigned kept = min(s.kept_count, s.kept_end);
+        if (tid == 0) s.first = kept ? atomicAdd(&counts[row].entries, kept) : 0;
+        __syncthreads();
+        for (unsigned i = (unsigned)tid; i < kept; i += CHOOSE)
+            if (s.first + i < most) list[s.first + i] = s.kept[i];
         __threadfence();
         __syncthreads();
         if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == (unsigned)ctas - 1u;
@@ -6672,7 +6757,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             lo = (u64)bound << 32;
             hi = (u64)highest << 32 | 0xffffffffu;
         } else x.list = nullptr;
-        mark_from(r, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
+        choose_heavy(s, r, set.bits, x, (unsigned)want, lo, hi);
     }
     __threadfence();
     __syncthreads();
@@ -6686,7 +6771,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (bad) {
         looked = r.mid;
         __syncthreads();
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         for (int g = 0; g < p.group; g++) {
             const int h = kv * p.group + g;
             float *all = (float *)p.stash + stash_entry(p, b, h, 0);
@@ -6697,9 +6782,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
             const int any = __syncthreads_or(worse);
             if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-            const candidates x = { nullptr, all, r.lo, r.mid };
-            mark_from(r, set.bits, x,
-                      nth_largest(s, x, (unsigned)want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0));
+            choose_heavy(s, r, set.bits, { nullptr, all, r.lo, r.mid, {} }, (unsigned)want,
+                         (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
         }
         __threadfence();
         __syncthreads();
@@ -6723,10 +6807,10 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     const int last = first_portion(x, p.va.pass + 1);
     for (int i = first_portion(x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
         attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
-               portion_end(x, i) - i * LIST_KEYS, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
+               portion_end(x, i) - i * VA_KEYS, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
                p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
                (i64)p.va.portions * (p.dv + 4),
-               p.va.list + (i64)item * p.va.list_pitch + (i64)i * LIST_KEYS, p.va.full ? 2 : 1);
+               p.va.list + (i64)item * p.va.list_pitch + (i64)i * VA_KEYS, p.va.full ? 2 : 1);
         __syncthreads();
     }
 }
@@ -6794,23 +6878,44 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
+    /* four portions a lane at a time, all on their way together */
+    enum { OWN = 4 };
     float m = MASKED;
-    for (int i = lane; i < last; i += 32) m = fmaxf(m, sums[i * pitch + p.dv]);
+    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
+#pragma unroll 1
+    for (int base = 0; base < last; base += 32 * OWN) {
+        float x[OWN][4], top = m;
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        for (int k = 0; k < OWN; k++) {
+            const int i = base + 32 * k + lane;
+#pragma unroll
+            for (int c = 0; c < 4; c++) x[k][c] = i < last ? __ldcg(sums + i * pitch + p.dv + c) : c ? 0.0f : MASKED;
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++) top = fmaxf(top, x[k][0]);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        const double keep = m < MASK_LIMIT ? 0.0 : (double)pow2(m - top);
+        d[0] = d[0] == d[0] ? d[0] * keep : d[0];
+        d[1] = d[1] == d[1] ? d[1] * keep : d[1];
+        squares *= keep * keep;
+        trace *= keep * keep;
+        m = top;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const bool sampled = base + 32 * k + lane >= fixed;
+            const double f = x[k][0] < MASK_LIMIT ? 0.0 : (double)pow2(x[k][0] - m);
+            const double mass = f * (double)x[k][1];  /* NaN stays, since 0 * NaN is one */
+            d[0] += sampled ? 0.0 : mass;
+            d[1] += sampled ? mass : 0.0;
+            squares += sampled ? f * f * (double)x[k][2] : 0.0;
+            trace += sampled ? f * f * (double)x[k][3] : 0.0;
+        }
+    }
     const auto lift_of = [&](int i) {
         const float top = sums[i * pitch + p.dv];
         return top < MASK_LIMIT ? 0.0f : pow2(top - m);
     };
-    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
-    for (int i = lane; i < last; i += 32) {
-        const float f = lift_of(i);
-        const float *x = sums + i * pitch + p.dv;
-        d[i >= fixed] += (double)f * (double)x[1];      /* NaN stays, since 0 * NaN is one */
-        if (i < fixed) continue;
-        squares += (double)(f * f) * (double)x[2];
-        trace += (double)(f * f) * (double)x[3];
-    }
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         d[0] += __shfl_xor_sync(FULL, d[0], o);
@@ -6882,8 +6987,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     row.budget = (int)min(s.first, (unsigned)row.residual);
     if (row.budget == row.base) return;
     const key_set set = set_of(p, item, r, (unsigned *)room);
-    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * LIST_KEYS;
-    for (int w = tid; w < set.words; w += CHOOSE) set.taken[w] = set.bits[w];
+    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * VA_KEYS;
+    for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     if (row.budget < row.residual)
         draw_keys(p, s, set, r, b, kv, row.budget - row.base, row.residual - row.base, &row.at, list);
@@ -8837,9 +8942,9 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
     g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
-    g->words = ceil_div(g->keys, 32);
-    g->shared_words = g->words <= 16384 ? g->words : 0;
-    g->list_portions = ceil_div(g->keys, LIST_KEYS) + 2;              /* three kinds of keys */
+    g->words = 4 * ceil_div(g->keys, 128);
+    g->shared_words = g->words <= CHOOSE_WORDS ? g->words : 0;
+    g->list_portions = ceil_div(g->keys, VA_KEYS) + 2;                /* three kinds of keys */
     g->list_heads = g->group;
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
@@ -8847,6 +8952,9 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     const bool good = g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine);
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
+
+/* Counters before the sets' bits, which are read in fours. */
+size_t whole_fours(size_t n) { return (n + 3) / 4 * 4; }
 
 void arrange_va(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
@@ -8856,10 +8964,10 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
     /* va_counts, heads_done and bits, which scores sets to 0 */
-    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + items + bits, sizeof(int));
+    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits, sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
-    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * LIST_KEYS)), sizeof(int));
+    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * VA_KEYS)), sizeof(int));
     l->va_rows = add_part(l, items, sizeof(va_row));
     l->va_heads = add_part(l, rows, sizeof(va_head));
     l->sums = add_part(l, saturating(rows, (size_t)g.list_portions), ((size_t)g.dv + 4) * sizeof(float));
@@ -8879,7 +8987,8 @@ cudaError_t launch_va_sums(call &c) {
     const geometry &g = c.g;
     const bool fast = suits_lists(c) && !p.va.full;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
-              lists = g.batch * g.kv_heads * slices, least = 10 * (i64)c.card.multiprocessors / lists,
+              lists = g.batch * g.kv_heads * slices,
+              least = (p.va.pass ? 3 : 10) * (i64)c.card.multiprocessors / lists,
               most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
               shares = enough < most ? enough : most;
     p.slices = (int)slices;
@@ -8906,7 +9015,7 @@ cudaError_t launch_va(call &c) {
     p.spreads = (float *)(c.workspace + c.l.spreads);
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
-    v.bits = v.heads_done + items;
+    v.bits = v.heads_done + whole_fours((size_t)items);
     v.taken = (unsigned *)(c.workspace + c.l.taken);
     v.list = (int *)(c.workspace + c.l.list);
     v.rows = (va_row *)(c.workspace + c.l.va_rows);
@@ -8918,7 +9027,7 @@ cudaError_t launch_va(call &c) {
     p.list_heads = (int)g.group;
     p.list_most = (int)v.list_pitch;
     p.splits = v.portions;
-    p.arrivals = 4 * rows + items + items * g.words;
+    p.arrivals = 4 * rows + (i64)whole_fours((size_t)items) + items * g.words;
     cudaError_t e = cudaSuccess;
     if (g.by_copy)
         e = p.copy.bits == 4 && p.copy.chunks == 4 ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
@@ -9108,7 +9217,7 @@ void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v)
     v->words = (int)g.words;
     v->shared_words = (int)g.shared_words;
     v->portions = (int)g.list_portions;
-    v->list_pitch = g.list_portions * LIST_KEYS;
+    v->list_pitch = g.list_portions * VA_KEYS;
 }
 
 /* What is needed beside it with keys in buckets. */

@@ -68,9 +68,10 @@
                        taken by scores 5 more. head_dim and head_dim_v up to 256. Fast: k and v
                        of the same type of 16 or 8 bits, as lists of keys have it, with the
                        denominator's guarantee; everything else by plain loads. Choosing heavy
-                       tokens and drawing take one CTA for a KV head: many sequences are better
-                       for it than one. A copy of K with a NaN costs much: all keys of the KV
-                       head are scored by that CTA.
+                       tokens and drawing take one CTA for a KV head, which is most of the
+                       time: with a copy of K 1.1 times as fast as dense at 1 x 128k keys, 1.4
+                       to 1.6 at 8 x 32k (bench/ladder.md). A copy of K with a NaN costs much:
+                       all keys of the KV head are scored by that CTA.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
                        their .device SANTA_CUDA all the same: kernels read what they need across
                        the bus. Methods that read few rows can live with that: V under prop, K and

@@ -681,19 +681,20 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
         const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
-                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, 128) + 2),
-                       words = (uint64_t)over(p.capacity, 32), dv = (uint64_t)p.dv;
+                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, 256) + 2),
+                       words = 4 * (uint64_t)over(p.capacity, 128), dv = (uint64_t)p.dv,
+                       counters = 4 * heads + (items + 3) / 4 * 4;
         const bool shared = p.va.shared_words > 0;
         CHECK_INT(p.va.portions, portions);
-        CHECK_INT(p.va.list_pitch, portions * 128);
+        CHECK_INT(p.va.list_pitch, portions * 256);
         CHECK_INT(p.va.words, words);
-        CHECK(shared == (words <= 16384) && (!shared || p.va.shared_words == (int64_t)words));
+        CHECK(shared == (words <= 12288) && (!shared || p.va.shared_words == (int64_t)words));
         CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
               && p.va.index == v.heavy_index);
         CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
         std::vector<part> parts = {
-            {"counters", p.arrived, 4 * (4 * heads + items + items * words), 4},
-            {"lists", p.va.list, 4 * items * portions * 128, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
+            {"counters", p.arrived, 4 * (counters + items * words), 16},
+            {"lists", p.va.list, 4 * items * portions * 256, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
             {"heads", p.va.heads, heads * sizeof(va_head), 8},
             {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
         if (by_scores) {
@@ -702,17 +703,17 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             parts.push_back({"scores", p.stash, blocks * 256, 16});
             parts.push_back({"candidates", p.va.candidates, heads * most * 8, 8});
             if (by_copy) parts.push_back({"spreads", p.spreads, blocks * 4, 4});
-            CHECK_INT(p.arrivals, 4 * heads + items + items * words);
+            CHECK_INT(p.arrivals, counters + items * words);
         }
-        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 4});
+        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
         check_parts(parts, workspace, bytes, name);
-        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && p.va.bits == p.va.heads_done + items);
+        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && (const int *)p.va.bits == p.arrived + counters);
         if (which == 0) {
             if (by_copy) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
             else CHECK(name.compare(0, 8, "k_scores") == 0);
         } else if (which == 1) {
             CHECK(name == "k_va_choose");
-            if (by_scores) check_grid(l, over(p.capacity, 8192), p.heads, batch, name);
+            if (by_scores) check_grid(l, over(p.capacity, 32768), p.heads, batch, name);
             else check_grid(l, 1, kv_heads, batch, name);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 3) {
