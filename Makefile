@@ -22,7 +22,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
                    $(if $(SECTION),--section $(SECTION))
 
 help:
-	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
+	@echo "make test       unit tests, examples, CUDA without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
 	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
 	@echo "make demo       small language models: text and answers, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"

@@ -4593,9 +4593,9 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
    exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
    it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
-   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
-   that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
-   Called for few keys, or rarely. */
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
+   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
+   one, of `room` bytes. Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
                                     int position, int begin, int middle, int from, int end, int part,
@@ -6889,7 +6889,8 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
         for (int k = 0; k < OWN; k++) {
             const int i = base + 32 * k + lane;
 #pragma unroll
-            for (int c = 0; c < 4; c++) x[k][c] = i < last ? __ldcg(sums + i * pitch + p.dv + c) : c ? 0.0f : MASKED;
+            for (int c = 0; c < 4; c++)
+                x[k][c] = i < last ? __ldcg(sums + i * pitch + p.dv + c) : c ? 0.0f : MASKED;
         }
 #pragma unroll
         for (int k = 0; k < OWN; k++) top = fmaxf(top, x[k][0]);
@@ -8964,7 +8965,8 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
     /* va_counts, heads_done and bits, which scores sets to 0 */
-    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits, sizeof(int));
+    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits,
+                          sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
     l->list = add_part(l, saturating(items, (size_t)(g.list_portions * VA_KEYS)), sizeof(int));

@@ -10,7 +10,7 @@
 FEW="--quick methods_and_stashes cpu/types paged gpu/graphs gpu/errors cuda_errors proxy_redo lists_match
      saap_limits saap_graphs va_short_rows prefill_dense sparse_like_cpu"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo gpu_lists gpu_saap va_short_rows va_exact va_poison va_nan va_errors
+          cuda_errors proxy_redo gpu_lists left_padding std_errors gpu_saap va_short_rows va_exact va_poison va_nan va_errors
           gpu_prefill"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
