@@ -174,7 +174,7 @@ $(BUILD)/test_cuda: test/cuda/test_cuda.cu test/cuda/launched.h test/main.c $(wi
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/test/santa_cuda.o
 
 # The tests' own has a list of its kernels.
-$(BUILD)/test/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h test/cuda/launched.h
+$(BUILD)/test/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h test/cuda/launched.h $(BUILD)/arch
 	@mkdir -p $(@D)
 	nvcc -std=c++17 $(NVCCFLAGS) -include test/cuda/launched.h -c -o $@ $<
 
@@ -185,7 +185,12 @@ $(BUILD)/accuracy_cuda: bench/accuracy/accuracy_cuda.cu bench/accuracy/accuracy.
                         $(BUILD)/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -Xcompiler -pthread -o $@ $< $(BUILD)/santa_cuda.o
 
-$(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h
+# Remembers the architecture: objects of another one are built again.
+$(BUILD)/arch: FORCE
+	@mkdir -p $(@D)
+	@echo "$(NVCCFLAGS)" | cmp -s - $@ || echo "$(NVCCFLAGS)" >$@
+
+$(BUILD)/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h $(BUILD)/arch
 	@mkdir -p $(@D)
 	nvcc -std=c++17 $(NVCCFLAGS) -c -o $@ $<
 endif

@@ -1147,9 +1147,13 @@ def test_cuda_copy_of_k():
                for x in problem(1, 1, 5000, heads=8, d=64, dv=64))
     proxy = santa.Proxy(k)
     proxy.encode()
-    exact = santa.decode(q, k, v).out.float()
-    near = santa.decode(q, k, v, method="sys", scores="proxy", proxy=proxy, num_samples=4000).out.float()
-    assert (near - exact).norm() / exact.norm() < 0.2
+    on_cpu = santa.Proxy(k.cpu())
+    on_cpu.encode()
+    options = {"method": "sys", "scores": "proxy", "num_samples": 64, "seed": 3}
+    want = santa.decode(q.cpu(), k.cpu(), v.cpu(), proxy=on_cpu, **options).out.float()
+    got = santa.decode(q, k, v, proxy=proxy, **options).out.float().cpu()
+    apart = (got - want).norm(dim=-1) / want.norm(dim=-1)
+    assert apart.median() < 1e-2, apart                                         # a draw may move
 
 
 CUDA_RANK = """

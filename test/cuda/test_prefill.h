@@ -339,7 +339,14 @@ static void sparse_is_dense(void) {
         sparse_call c(s, way ? 0.3 : 1.0, 64, 2, way == 2);
         if (way) c.o.sample_attention.dense_above = 1e-9;
         if (!c.run_gpu()) return;
-        CHECK_MSG(c.gpu.same(dense), "way %d is not dense", way);
+        double most = 0.0;
+        int64_t other = 0;
+        for (size_t i = 0; i < dense.lse.size(); i++) {
+            other += memcmp(&dense.lse[i], &c.gpu.lse[i], 4) != 0;
+            most = std::max(most, fabs((double)dense.lse[i] - (double)c.gpu.lse[i]));
+        }
+        CHECK_MSG(c.gpu.same(dense), "way %d is not dense: %d of %d lse differ, by %g at most", way, (int)other,
+                  (int)dense.lse.size(), most);
         CHECK(c.gpu_audit[0].is_dense == (way > 0));
         CHECK_INT(c.gpu.stats.dense_rows > 0, way > 0);
     }
