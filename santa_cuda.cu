@@ -161,6 +161,7 @@ struct params {
     i64 list_batch, list_pitch;
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
+    int list_keys;                                  /* of a part, whose sums are in partial */
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -331,18 +332,21 @@ struct proxy_gather_memory {
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 
-/* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
-   the warps' sums lie there. */
-enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
+/* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their weights,
+   ready for the tensor cores; maxima and sums of the warps. */
+enum { LIST_KEYS = 128, LIST_WIDE_KEYS = 64 };      /* of a part of a list; where rows are wide */
 template <typename K, int ROW> struct list_memory {
-    enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
-    enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
-    enum { RING = WARPS * SLOTS * SLOT * 16, MERGE = WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
-    static constexpr int BYTES = (int)RING;
-    static_assert((int)MERGE <= (int)RING, "the warps' sums lie where the ring was");
-    static_assert(BYTES <= LEAST_SHARED, "the ring of k_list does not fit on every card");
-    static_assert(LIST_KEYS % (32 * WARPS) == 0, "a warp has 32 keys at a time");
+    enum { KEYS = ROW <= 256 ? LIST_KEYS : LIST_WIDE_KEYS, WARPS = KEYS / 16 };
+    enum { LANES = ROW / 16, COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
+    enum { TILES = COLUMNS / 16 / WARPS };          /* of 16 columns, a warp's */
+    uint4 k[KEYS * LANES], v[KEYS * LANES];
+    uint4 weight[WARPS][32];
+    float top[WARPS][PASS_HEADS], sum[WARPS][PASS_HEADS];
 };
+static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
+                  && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
+              "the rows of k_list do not fit on every card");
+enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
@@ -379,7 +383,7 @@ template <int G> void k_proxy_scores(const params p) {
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
 void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
-    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, list_memory<K, ROW>::BYTES);
+    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, sizeof(list_memory<K, ROW>));
 }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
@@ -858,6 +862,17 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
             mma(acc, a.z, d.z, a.w, d.w, q.lo[LO ? 2 * j + 1 : 0][0], q.lo[LO ? 2 * j + 1 : 0][1], T());
         }
     }
+}
+
+/* The same against one of q's parts, for either type of two bytes. */
+template <typename K, int C>
+__device__ __forceinline__ void piece_products(const unsigned (&q)[2 * C][2], uint4 a, uint4 d, int j,
+                                               float acc[4]) {
+    query<K, C, false> part;
+#pragma unroll
+    for (int i = 0; i < 2 * C; i++)
+        for (int k = 0; k < 2; k++) part.hi[i][k] = q[i][k];
+    piece_dots<K, C, false>(part, a, d, j, acc);
 }
 
 template <typename K, int C, bool LO>
@@ -2158,13 +2173,6 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Keys of a list's CTA: as many as keep it within LIST_SPLITS of them, so that sums depend on
-   nothing but the list. */
-__device__ __forceinline__ int list_split(int keys) {
-    const int least = (keys + LIST_SPLITS - 1) / LIST_SPLITS;
-    return max((least + 63) / 64 * 64, (int)LIST_KEYS);
-}
-
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges. */
 struct listed {
     const int *keys;
@@ -2207,12 +2215,11 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const int column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
-    wait_for_previous();
-    if (p.list_heads) {
-        const int keys = listed_keys(p, b, head / p.list_heads).all, split = list_split(keys);
+    if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
         first = 0;
-        last = (keys + split - 1) / split;
+        last = (listed_keys(p, b, head / p.list_heads).all + p.list_keys - 1) / p.list_keys;
     }
+    wait_for_previous();
     float m = MASKED, sum = 0.0f;
     double total = 0.0;
     for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
@@ -3835,198 +3842,221 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
     return *(const unsigned *)&y;
 }
 
-/* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
-   time, a key a lane: their entries, then all rows of K and V on their way together, in two
-   steps of 16 keys; while a step is worked on, the next 16 rows come. Scores as k_dense has
-   them. Their transposes are weights for V, 16 columns x 16 keys x 8 heads at a time, in two
-   parts, so that they are as good as f32.
-   Grid: (split, list x slice of 8 heads, batch). A CTA of WARPS warps has list_split keys; those
-   past the end of a list leave at once.
+/* The tuned kernel: everything on tensor cores, for up to 8 query heads.
+   Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
+   p.list_keys keys: what parts sum up to does not depend on whose they are. Parts past the end of
+   a list leave at once. A warp has 16 keys of a part:
+     rows     entries, then all rows of K and V on their way together
+     scores   as k_dense; a lane reads back what it copied itself
+     weights  relative to the part's maximum; transposed they are what V is multiplied with, in two
+              numbers of 16 bits, as good as f32
+     V        each warp 16 columns (or more) of all keys, so that nothing has to be merged
    Reads: entries, K and V of the listed keys once for each slice. Writes as k_dense. Flops: 2 *
-   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts: entries, then
-   rows, three trips with pages.
-   Barriers: as k_dense. ROW: bytes of a row of K and V, at most. */
+   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts, and with it how
+   much code there is: two or three trips to memory.
+   Barriers: for the maxima; for weights, sums and V; before the next part's rows.
+   ROW: bytes of a row of K and V, at most. */
 template <typename K, int ROW>
-__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> ? 2 : 3)
+__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> || ROW > 256 ? 2 : 3)
 k_list(const __grid_constant__ params p) {
     typedef list_memory<K, ROW> memory;
     typedef typename compute<K>::type T;
-    enum { WARPS = memory::WARPS, COLUMNS = memory::COLUMNS, PIECES = ROW / 64, CHUNKS = memory::CHUNKS };
-    enum { LANES = ROW / 16, TILES = COLUMNS / 16 };
-    DYNAMIC_SHARED(slots);                          /* memory::BYTES */
+    enum { WARPS = memory::WARPS, KEYS = memory::KEYS, LANES = memory::LANES, PIECES = ROW / 64 };
+    enum { TILES = memory::TILES, CHUNKS = memory::CHUNKS };
+    DYNAMIC_SHARED(slots);                          /* memory */
+    memory &s = *(memory *)slots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
     const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
     wait_for_previous();
     const listed x = listed_keys(p, b, item);
-    /* short lists have this split: ask for the entries before their number is there */
-    const int guess = (int)blockIdx.x * LIST_KEYS + 32 * warp + lane;
-    raw_entry next = load_entry(p, x.keys, x.weights, guess);
-    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
-    if (from >= to) return;
-    if (split != LIST_KEYS) next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
-    uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
-    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
-
-    /* 16 keys, those of lanes 16 step and up: a lane copies pieces of rows r and r + 8 */
-    const auto send = [&](const listed_key &own, int step) {
-        uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const i64 at_k = __shfl_sync(FULL, own.k, 16 * step + 8 * h + r),
-                      at_v = __shfl_sync(FULL, own.v, 16 * step + 8 * h + r);
-            const bool have = at_k != NO_ROW;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const int byte = 64 * k + 16 * c;
-                const bool some = have && byte < k_bytes;
-                if (64 * k < k_bytes)
-                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane,
-                                   some ? p.k + at_k + byte : p.k, some);
-            }
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const int byte = 64 * k + 16 * c;
-                const bool some = have && byte < v_bytes;
-                if (64 * k < v_bytes)
-                    copy16_or_zero(v_slot + (8 * h + r) * LANES + ((4 * k + c) ^ r),
-                                   some ? p.v + at_v + byte : p.v, some);
-            }
-        }
-    };
-    int at = from + 32 * warp + lane;
-    listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
-#pragma unroll
-    for (int step = 0; step < memory::SLOTS; step++) {
-        send(own, step);
-        copy_commit();
-    }
+    int part = blockIdx.x;
+    /* asked for before the number of entries is there */
+    raw_entry next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
     launch_dependents();
+    if (part * KEYS >= x.all) return;
     query<K, CHUNKS, true> q;
-    load_query(p, b, head, heads, q);
+    /* q in two parts, unless one holds it */
+    const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
+    if (two) load_query(p, b, head, heads, q);
+    else {
+        query<K, CHUNKS, false> same;
+        load_query(p, b, head, heads, same);
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++)
+            for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
+        q.unscale = same.unscale;
+    }
+    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
-    float slope[2] = { 0.0f, 0.0f }, top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[TILES][4];
-#pragma unroll
-    for (int e = 0; e < 2; e++) if (p.slopes && 2 * c + e < heads) slope[e] = p.slopes[head + 2 * c + e];
-#pragma unroll
-    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
-
+    uint4 *const k_rows = s.k + 16 * LANES * warp, *const v_rows = s.v + (16 * warp + r) * LANES;
 #pragma unroll 1
-    for (int base = from + 32 * warp; base < to; base += 32 * WARPS) {
-        const bool more = base + 32 * WARPS < to;
-        listed_key coming = own;
-        at += 32 * WARPS;
-        if (more) next = load_entry(p, x.keys, x.weights, at);
-#pragma unroll 1
-        for (int step = 0; step < 2; step++) {
-            const uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
-            copy_wait<memory::SLOTS - 1>();
-            __syncwarp();
-            float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (; part * KEYS < x.all; part += (int)gridDim.x) {
+        const int at = part * KEYS + 16 * warp + (lane & 15);
+        const listed_key own = find_listed(p, x, b, kv, at, next);
+        /* a lane copies pieces of rows r and r + 8 */
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 row = __shfl_sync(FULL, own.k, 8 * h + r);
+            const bool have = row != NO_ROW;
+            const char *from = have ? p.k + row + 16 * c : p.k;
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                if (64 * k < k_bytes)
-                    piece_dots(q, k_slot[k * 32 + lane], k_slot[(PIECES + k) * 32 + lane], k, s);
-            /* s[2 h + e]: row r + 8 h, head 2 c + e */
-            const float bias[2] = { __shfl_sync(FULL, own.bias, 16 * step + r),
-                                    __shfl_sync(FULL, own.bias, 16 * step + 8 + r) };
-            const int key[2] = { __shfl_sync(FULL, own.key, 16 * step + r),
-                                 __shfl_sync(FULL, own.key, 16 * step + 8 + r) };
-            unsigned hi[2], lo[2];
-            float m[2];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float y = s[i] * scale;
-                if (extra) {
-                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
-                    y = (y + slope[i & 1] * (float)(key[i >> 1] - x.position)) * LOG2E;
+                if (64 * k < k_bytes) {
+                    const bool some = have && 64 * k + 16 * c < k_bytes;
+                    copy16_or_zero(k_rows + (h * PIECES + k) * 32 + lane, some ? from + 64 * k : p.k, some);
                 }
-                s[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y + bias[i >> 1];
-            }
-#pragma unroll
-            for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(s[e], s[2 + e]), top[e]);
-#pragma unroll
-            for (int o = 4; o < 32; o <<= 1)
-#pragma unroll
-                for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
-            float keep[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - m[e]);
-                top[e] = m[e];
-                const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
-                s[e] = pow2(s[e] - zero);
-                s[2 + e] = pow2(s[2 + e] - zero);
-                den[e] = den[e] * keep[e] + (s[e] + s[2 + e]);
-            }
-            if (__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f))
-#pragma unroll
-                for (int i = 0; i < TILES; i++)
-#pragma unroll
-                    for (int k = 0; k < 4; k++) acc[i][k] *= keep[k & 1];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float a = (float)(T)s[2 * h], d = (float)(T)s[2 * h + 1];
-                hi[h] = transpose(pack_pair<T>(a, d));
-                lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
-            }
-            const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
-            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot + LANES * v_row);
-#pragma unroll
-            for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
-                if (16 * i >= p.dv) break;
-                unsigned w[4];
-                if constexpr (eight_bits<K>) {
-                    /* a piece of 16 bytes is 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
-                       and 2 c + 1 */
-                    load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
-#pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        unsigned a[4];
-#pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            const unsigned y = __byte_perm(w[2 * k + h], 0, 0x3120);
-                            const __half2 even = e4m3_pair((unsigned short)y),
-                                          odd = e4m3_pair((unsigned short)(y >> 16));
-                            a[2 * h] = *(const unsigned *)&even;
-                            a[2 * h + 1] = *(const unsigned *)&odd;
-                        }
-                        mma(acc[i + k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
-                        mma(acc[i + k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
-                    }
-                } else {
-                    load_transposed(rows + 16u * (unsigned)((2 * i + (lane >> 3 & 1)) ^ (lane & 7)), w);
-                    mma(acc[i], w[0], w[1], w[2], w[3], hi[0], hi[1], T());
-                    mma(acc[i], w[0], w[1], w[2], w[3], lo[0], lo[1], T());
-                }
-            }
-            __syncwarp();                           /* all lanes are through with the slot */
-            if (more) {
-                if (step == 0) coming = find_listed(p, x, b, kv, at < to ? at : x.all, next);
-                send(coming, step);
-            }
-            copy_commit();
         }
-        own = coming;
+        copy_commit();
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
+            const bool have = row != NO_ROW;
+            const char *from = have ? p.v + row + 16 * c : p.v;
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                if (64 * k < v_bytes) {
+                    const bool some = have && 64 * k + 16 * c < v_bytes;
+                    copy16_or_zero(v_rows + 8 * h * LANES + ((4 * k + c) ^ r), some ? from + 64 * k : p.v,
+                                   some);
+                }
+        }
+        copy_commit();
+        next = load_entry(p, x.keys, x.weights, at + (int)gridDim.x * KEYS);
+
+        /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
+        float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        copy_wait<1>();
+#pragma unroll
+        for (int k = 0; k < PIECES; k++) {
+            if (64 * k >= k_bytes) break;
+            const uint4 a = k_rows[k * 32 + lane], d = k_rows[(PIECES + k) * 32 + lane];
+            piece_products<K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
+            if (two) piece_products<K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
+        }
+        const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
+        float m[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
+        if (extra) {
+            const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
+#pragma unroll 1
+            for (int i = 0; i < 4; i++) {
+                float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
+                const int h = 2 * c + (i & 1);
+                if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap);
+                if (p.slopes && h < heads)
+                    one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
+                one *= LOG2E;
+#pragma unroll
+                for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
+#pragma unroll
+        for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+            for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+        if (r == 0) *(float2 *)&s.top[warp][2 * c] = make_float2(m[0], m[1]);
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float2 other = *(const float2 *)&s.top[w][2 * c];
+            m[0] = fmaxf(m[0], other.x);
+            m[1] = fmaxf(m[1], other.y);
+        }
+        float sum[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
+            y[e] = pow2(y[e] - zero);
+            y[2 + e] = pow2(y[2 + e] - zero);
+            sum[e] = y[e] + y[2 + e];
+        }
+#pragma unroll
+        for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+            for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
+        if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
+        unsigned hi[2], lo[2];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float a = (float)(T)y[2 * h], d = (float)(T)y[2 * h + 1];
+            hi[h] = transpose(pack_pair<T>(a, d));
+            lo[h] = transpose(pack_pair<T>(y[2 * h] - a, y[2 * h + 1] - d));
+        }
+        s.weight[warp][lane] = make_uint4(hi[0], hi[1], lo[0], lo[1]);
+        copy_wait<0>();
+        __syncthreads();
+
+        float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2);
+        const i64 pitch = (i64)p.splits * (p.dv + 2);               /* from head to head */
+        const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
+        float acc[TILES][4];
+#pragma unroll
+        for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+        const int first = warp * TILES;                             /* tile */
+        if (16 * first < p.dv) {
+            /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
+            const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
+                      piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
+#pragma unroll 2
+            for (int step = 0; step < steps; step++) {
+                const uint4 w = s.weight[step][lane];
+                const uint4 *const from = s.v + (16 * step + row) * LANES;
+#pragma unroll
+                for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                    const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
+                    unsigned v[4];
+                    load_transposed((unsigned)__cvta_generic_to_shared(from + (of ^ (lane & 7))), v);
+                    if constexpr (eight_bits<K>) {
+                        /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
+#pragma unroll
+                        for (int k = 0; k < 2; k++) {
+                            unsigned a[4];
+#pragma unroll
+                            for (int h = 0; h < 2; h++) {
+                                const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
+                                const __half2 even = e4m3_pair((unsigned short)u),
+                                              odd = e4m3_pair((unsigned short)(u >> 16));
+                                a[2 * h] = *(const unsigned *)&even;
+                                a[2 * h + 1] = *(const unsigned *)&odd;
+                            }
+                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.x, w.y, T());
+                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.z, w.w, T());
+                        }
+                    } else {
+                        mma(acc[i], v[0], v[1], v[2], v[3], w.x, w.y, T());
+                        mma(acc[i], v[0], v[1], v[2], v[3], w.z, w.w, T());
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const int col = 16 * (first + i) + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2)),
+                              h = 2 * c + (k & 1);
+                    if (h < heads && col < p.dv) out[h * pitch + col] = acc[i][k];
+                }
+        }
+        if (threadIdx.x < (unsigned)heads) {
+            float top = MASKED, all = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                top = fmaxf(top, s.top[w][threadIdx.x]);
+                all += s.sum[w][threadIdx.x];
+            }
+            out[threadIdx.x * pitch + p.dv] = top;
+            out[threadIdx.x * pitch + p.dv + 1] = all;
+        }
+        if ((part + (int)gridDim.x) * KEYS < x.all) __syncthreads();
     }
-    /* the lanes of a head, then the warps; the ring is free now */
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-#pragma unroll
-        for (int o = 4; o < 32; o <<= 1) den[e] += __shfl_xor_sync(FULL, den[e], o);
-    copy_wait<0>();
-    __syncthreads();
-    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
-#pragma unroll
-    for (int i = 0; i < TILES; i++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2))]
-                = acc[i][k];
-    write_split<WARPS>(p, merge, top, den, b, head, heads, (int)blockIdx.x, 0);
 }
 
 /* What k_list does not take: any type, stride and width, see k_dense_plain.
@@ -4044,8 +4074,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
               kv = head / p.group;
     wait_for_previous();
     const listed x = listed_keys(p, b, item);
-    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
-    if (from >= to) return;
+#pragma unroll 1
+    for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
+    const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
     float top[GS], den[GS], acc[GS][EACH];
 #pragma unroll
     for (int h = 0; h < GS; h++) {
@@ -4134,7 +4165,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
     const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
                 dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, (int)blockIdx.x, column);
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, part, column);
+    __syncthreads();                                /* merge is free again */
+    }
 }
 
 /* Stats of lists of a caller: entries that are read, once for a list.
@@ -4184,7 +4217,7 @@ struct geometry {
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
-    i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
+    i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
 };
 
@@ -4368,26 +4401,33 @@ cudaError_t launch_exact(call &c) {
 /* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
 
 /* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
-santa_status measure_lists(geometry *g) {
+santa_status measure_lists(i64 k_bytes, geometry *g) {
     const i64 lists = g->heads / g->list_heads;
-    if (g->list_most > INT32_MAX - 64 * LIST_SPLITS) return SANTA_ERR_BACKEND_TOO_LONG;
-    g->splits = ceil_div(g->list_most, LIST_KEYS);
-    if (g->splits > LIST_SPLITS) g->splits = LIST_SPLITS;
+    if (g->list_most > INT32_MAX - 65536 * LIST_KEYS) return SANTA_ERR_BACKEND_TOO_LONG;
+    g->list_keys = (g->d > g->dv ? g->d : g->dv) * k_bytes > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
+    g->splits = ceil_div(g->list_most, g->list_keys);
     g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
     g->list_plain = { g->splits, lists * ceil_div(g->list_heads, PLAIN_HEADS) * g->columns, g->batch };
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+/* CTAs of long lists, which may be shorter than they can be, have several parts. */
+dim3 list_grid(const call &c, extent e) {
+    const i64 most = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z);
+    if (e.x > most) e.x = most > LIST_LEAST ? most : LIST_LEAST;
+    return grid_of(e);
+}
+
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
-    const dim3 grid = grid_of(c.g.list);
+    const dim3 grid = list_grid(c, c.g.list);
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;
+        const int bytes = (int)sizeof(memory);
         const cudaError_t e = cudaFuncSetAttribute(k_list<K, decltype(row)::value>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   memory::BYTES);
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
-                                                                          memory::BYTES, overlap) : e;
+                                                                          (size_t)bytes, overlap) : e;
     };
     if constexpr (eight_bits<K>) return go(a_number<256>());
     else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
@@ -4400,9 +4440,10 @@ cudaError_t launch_list(call &c, bool overlap) {
     const bool fast = c.cores && same_v;
     p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
     p.splits = (int)c.g.splits;
+    p.list_keys = (int)c.g.list_keys;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
-    }) : launch<k_list_plain>(c, grid_of(c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
+    }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
 }
 
@@ -4410,7 +4451,7 @@ cudaError_t launch_list(call &c, bool overlap) {
 santa_status measure_listed(const santa_problem *problem, geometry *g) {
     g->list_most = problem->a.max_list;
     g->list_heads = g->group;
-    return measure_lists(g);
+    return measure_lists(size_of(problem->a.k.dtype), g);
 }
 
 cudaError_t launch_listed(call &c) {
