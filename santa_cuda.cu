@@ -2219,26 +2219,38 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         first = 0;
         last = (listed_keys(p, b, head / p.list_heads).all + p.list_keys - 1) / p.list_keys;
     }
+    /* splits of a quarter at a time: a short list's are dealt evenly */
+    const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
     wait_for_previous();
-    float m = MASKED, sum = 0.0f;
+    float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[8];
     double total = 0.0;
-    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
+    /* the first 128 splits' sums are on their way while their maxima are */
+    if (first + each * quarter < last)
+#pragma unroll
+        for (int z = 0; z < 8; z++)
+            x[z] = partial[min(first + each * quarter + z, last - 1) * pitch + column];
+    if (first + tid < last) {
+        own_top = partial[(first + tid) * pitch + p.dv];
+        own_sum = partial[(first + tid) * pitch + p.dv + 1];
+    }
+    m = own_top;
+    for (int i = first + tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
-    for (int base = first; base < last; base += 128) {
-        const int from = base + 32 * quarter, n = min(last - from, 32);
-        float x[8], w = 0.0f;
-        if (n > 0)
+    for (int base = first; base < last; base += 4 * each) {
+        const int from = base + each * quarter, n = min(last - from, each);
+        float w = 0.0f;
+        if (n > 0 && base > first)
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
-        if (tid < 128 && base + tid < last) {
-            const float mi = partial[(base + tid) * pitch + p.dv],
-                        d = partial[(base + tid) * pitch + p.dv + 1];
+        if (tid < 4 * each && base + tid < last) {
+            const float mi = base > first ? partial[(base + tid) * pitch + p.dv] : own_top,
+                        d = base > first ? partial[(base + tid) * pitch + p.dv + 1] : own_sum;
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
@@ -2251,7 +2263,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
             for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
             for (int z = 0; z < 8; z++)
-                sum += (i + z < n ? shared.weight[32 * quarter + i + z] : 0.0f) * x[z];
+                sum += (i + z < n ? shared.weight[each * quarter + i + z] : 0.0f) * x[z];
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = y[z];
         }
