@@ -450,10 +450,12 @@ __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(dst), "l"(from), "l"(policy) : "memory");
 }
-__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
-    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
+__device__ __forceinline__ void copy16_or_zero(unsigned dst, const char *from, bool have) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
+    copy16_or_zero((unsigned)__cvta_generic_to_shared(to), from, have);
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -3878,9 +3880,11 @@ k_list(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* memory */
     memory &s = *(memory *)slots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
-    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
+    const int b = blockIdx.z, item = (int)p.by_slices.quotient(blockIdx.y),
+              slice = (int)blockIdx.y - item * p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
-              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
+              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
+              kv = (int)p.by_group.quotient((unsigned)head);
     wait_for_previous();
     const listed x = listed_keys(p, b, item);
     int part = blockIdx.x;
@@ -3903,37 +3907,34 @@ k_list(const __grid_constant__ params p) {
     const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
-    uint4 *const k_rows = s.k + 16 * LANES * warp, *const v_rows = s.v + (16 * warp + r) * LANES;
+    const uint4 *const k_rows = s.k + 16 * LANES * warp + lane;
+    const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
+                   v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
 #pragma unroll 1
     for (; part * KEYS < x.all; part += (int)gridDim.x) {
         const int at = part * KEYS + 16 * warp + (lane & 15);
         const listed_key own = find_listed(p, x, b, kv, at, next);
-        /* a lane copies pieces of rows r and r + 8 */
+        /* a lane copies pieces of rows r and r + 8; zeros where there is none */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const i64 row = __shfl_sync(FULL, own.k, 8 * h + r);
-            const bool have = row != NO_ROW;
-            const char *from = have ? p.k + row + 16 * c : p.k;
+            const int bytes = row == NO_ROW ? 0 : k_bytes - 16 * c;
+            const char *from = p.k + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                if (64 * k < k_bytes) {
-                    const bool some = have && 64 * k + 16 * c < k_bytes;
-                    copy16_or_zero(k_rows + (h * PIECES + k) * 32 + lane, some ? from + 64 * k : p.k, some);
-                }
+                copy16_or_zero(k_to + 512 * (h * PIECES + k), 64 * k < bytes ? from + 64 * k : p.k,
+                               64 * k < bytes);
         }
         copy_commit();
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
-            const bool have = row != NO_ROW;
-            const char *from = have ? p.v + row + 16 * c : p.v;
+            const int bytes = row == NO_ROW ? 0 : v_bytes - 16 * c;
+            const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                if (64 * k < v_bytes) {
-                    const bool some = have && 64 * k + 16 * c < v_bytes;
-                    copy16_or_zero(v_rows + 8 * h * LANES + ((4 * k + c) ^ r), some ? from + 64 * k : p.v,
-                                   some);
-                }
+                copy16_or_zero(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
+                               64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
         }
         copy_commit();
         next = load_entry(p, x.keys, x.weights, at + (int)gridDim.x * KEYS);
@@ -3943,8 +3944,7 @@ k_list(const __grid_constant__ params p) {
         copy_wait<1>();
 #pragma unroll
         for (int k = 0; k < PIECES; k++) {
-            if (64 * k >= k_bytes) break;
-            const uint4 a = k_rows[k * 32 + lane], d = k_rows[(PIECES + k) * 32 + lane];
+            const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
             piece_products<K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
             if (two) piece_products<K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
         }
@@ -4017,15 +4017,15 @@ k_list(const __grid_constant__ params p) {
             /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
             const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
                       piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
+            const unsigned from = (unsigned)__cvta_generic_to_shared(s.v + row * LANES);
 #pragma unroll 2
             for (int step = 0; step < steps; step++) {
                 const uint4 w = s.weight[step][lane];
-                const uint4 *const from = s.v + (16 * step + row) * LANES;
 #pragma unroll
                 for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                     const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
                     unsigned v[4];
-                    load_transposed((unsigned)__cvta_generic_to_shared(from + (of ^ (lane & 7))), v);
+                    load_transposed(from + (unsigned)(16 * (16 * step * LANES + (of ^ (lane & 7)))), v);
                     if constexpr (eight_bits<K>) {
                         /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
 #pragma unroll
@@ -4361,6 +4361,13 @@ template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 *
     return features <= 64 ? f(a_number<2>()) : features <= 128 ? f(a_number<4>()) : f(a_number<8>());
 }
 
+divisor divide_by(unsigned d) {
+    divisor x = { d, 0, 0 };
+    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
+    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
+    return x;
+}
+
 /* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
 
 santa_status measure_exact(const santa_problem *problem, geometry *g) {
@@ -4451,6 +4458,8 @@ cudaError_t launch_list(call &c, bool overlap) {
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
     const bool fast = c.cores && same_v;
     p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
     p.list_keys = (int)c.g.list_keys;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
@@ -4524,13 +4533,6 @@ void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
     l->draws = add_part(l, rows, sizeof(int));
     l->partial = add_part(l, saturating(columns, (size_t)g.portions), 256 * sizeof(float));
     l->arrived = add_part(l, saturating(columns, (size_t)g.rows), sizeof(int));
-}
-
-divisor divide_by(unsigned d) {
-    divisor x = { d, 0, 0 };
-    while (x.shift < 31 && 1u << x.shift < d) x.shift++;
-    x.factor = (unsigned)(((u64)((1u << x.shift) - d) << 32) / d + 1);
-    return x;
 }
 
 template <typename K, int C> cudaError_t launch_scores(call &c) {

@@ -320,6 +320,10 @@ inline void copy16_once(uint4 *to, const char *from, CALLER) { copy16(to, from, 
 inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16, HERE("cp.async"));
 }
+inline void copy16_or_zero(unsigned to, const char *from, bool have, CALLER) {
+    emulated::begin_copy(emulated::state.now->copies, (char *)emulated::shared_pointer(to), from, have ? 16 : 0,
+                         have ? 0 : 16, HERE("cp.async"));
+}
 inline void copy_commit() { emulated::close_group(); }
 template <int N> void copy_wait() { emulated::wait_groups(N); }
 
