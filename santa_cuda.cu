@@ -3377,7 +3377,7 @@ __device__ __forceinline__ float dot_rows(const params &p, const float *q, const
             const float4 a = *(const float4 *)&q[f + 32 * k], b = *(const float4 *)&q[f + 32 * k + 4];
 #pragma unroll
             for (int u = 0; u < 2; u++) {
-                float x[8];
+                float x[sizeof(T) == 1 ? 16 : 8];   /* unpack16 fills it */
                 if constexpr (WORDS == 8)
                     for (int e = 0; e < 8; e++) x[e] = __uint_as_float(w[u][k][e]);
                 else if constexpr (WORDS == 4) unpack16<T>(*(const uint4 *)w[u][k], x);

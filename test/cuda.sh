@@ -6,6 +6,11 @@
 . "$(dirname "$0")/cells.sh"
 . "$root/test/total.sh"
 
+# Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
+FEW="--quick methods_and_stashes cpu/types paged gpu/graphs gpu/errors cuda_errors proxy_redo lists_match"
+EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
+          cuda_errors proxy_redo gpu_lists"
+
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.
 launches_with() {
@@ -17,7 +22,9 @@ launches_with() {
         test/cuda/test_launches.cpp && limited "$dir/test"
 }
 
-# emulated COMPILER FLAGS -- ARGUMENTS: the GPU's tests with the kernels run on the CPU.
+# emulated COMPILER FLAGS -- ARGUMENTS: the GPU's tests with the kernels run on the CPU. The library is
+# compiled with the same flags if these are a sanitizer's.
+# shellcheck disable=SC2086
 emulated() {
     need "$1"
     compiler=$1
@@ -25,14 +32,26 @@ emulated() {
     flags=
     while [ "$1" != -- ]; do flags="$flags $1"; shift; done
     shift
-    # shellcheck disable=SC2086
-    set -- "$compiler -std=c++17 -fno-strict-aliasing -ffp-contract=off -w $flags $LINKED -Itest/cuda/emulator" "$@"
-    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" &&
-    $1 -c -o "$dir/cuda.o" -x c++ santa_cuda.cu &&
-    $1 -c -o "$dir/tests.o" -x c++ test/cuda/test_cuda.cu &&
-    $1 -o "$dir/test" "$dir/cuda.o" "$dir/tests.o" "$BUILD/santa.o" -lm || return 1
-    shift
-    limited "$dir/test" "$@"
+    can_link "$compiler" -x c++ $flags
+    library=$BUILD/santa.o
+    case $flags in
+    *-fsanitize*)
+        library=$dir/santa.o
+        "$compiler" -x c -DSANTA_NO_SIMD $flags -c -o "$library" test/impl.c || return 1 ;;
+    *)  "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$library" || return 1 ;;
+    esac
+    compiler="$compiler -std=c++17 -fno-strict-aliasing -ffp-contract=off -w $flags $LINKED -Itest/cuda/emulator"
+    for source in santa_cuda.cu test/cuda/test_cuda.cu test/cuda/test_emulator.cpp; do
+        $compiler -c -o "$dir/$(basename "$source").o" -x c++ "$source" || return 1
+    done
+    $compiler -o "$dir/test" "$dir/santa_cuda.cu.o" "$dir/test_cuda.cu.o" "$library" -lm &&
+    $compiler -o "$dir/itself" "$dir/test_emulator.cpp.o" "$library" -lm &&
+    limited "$dir/itself" && limited "$dir/test" "$@"
+}
+
+# On a card before sm_90, and with CTAs, warps and lanes in another order.
+emulated_older() {
+    SANTA_EMULATED_CARD=sm_86 SANTA_EMULATED_ORDER=reverse emulated "$@"
 }
 
 # The page of what is supported is what the library says.
@@ -45,8 +64,8 @@ support() {
 launches_once() {
     cell "bench/results/support.md" support
     cell "launches on a stand-in runtime" launches_with "${CXX:-g++}" -O0
-    cell "kernels on an emulated GPU" emulated "${CXX:-g++}" -O1 -- --quick methods_and_stashes cpu/types \
-        head_dims groups paged extras nan_in_k graphs gpu/errors cuda_errors proxy_redo gpu_lists
+    # shellcheck disable=SC2086
+    cell "kernels on an emulated GPU" emulated "${CXX:-g++}" -O1 -- $FEW
 }
 
 launches() {
@@ -54,6 +73,12 @@ launches() {
     cell "launches on a stand-in runtime, clang++" launches_with clang++ -O1
     cell "launches on a stand-in runtime, clang++, ASan and UBSan" launches_with clang++ -O0 -g \
         -fsanitize=address,undefined -fno-sanitize=enum -fno-sanitize-recover=all
+    cell "kernels on an emulated GPU, all tests" emulated g++ -O1 -- --quick
+    # shellcheck disable=SC2086
+    cell "kernels on an emulated sm_86, clang++" emulated_older clang++ -O1 -D__CUDA_ARCH__=800 -- $EMULATED every_kernel
+    # shellcheck disable=SC2086
+    cell "kernels on an emulated GPU, ASan and UBSan" emulated g++ -O1 -g1 -fsanitize=address,undefined \
+        -fno-sanitize=enum -fno-sanitize-recover=all -- $EMULATED
 }
 
 # -G, without optimisation: this is about errors and warnings, and an optimised build takes minutes for each.

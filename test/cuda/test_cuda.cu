@@ -1,7 +1,8 @@
 /* Tests of santa_cuda.cu: the CPU and the GPU on the same problems, statistics, poison, graphs, streams and errors.
      nvcc -std=c++17 -O2 -arch=native test/cuda/test_cuda.cu santa_cuda.cu -o build/test_cuda && build/test_cuda
-   --quick keeps the work small, for compute-sanitizer. Without a device every case is skipped. The case
-   every_kernel wants santa_cuda.cu with -include test/cuda/launched.h, which lists all kernels. */
+   --quick keeps the work small, for compute-sanitizer and the emulator of a GPU in test/cuda/emulator. Without
+   a device every case is skipped. The case every_kernel wants santa_cuda.cu with -include
+   test/cuda/launched.h, which lists all kernels. */
 #define SANTA_IMPLEMENTATION
 #include "../../santa_cuda.h"
 #include "../lists.h"
@@ -24,6 +25,13 @@ static bool no_device(void) {
     return cudaGetDeviceCount(&count) != cudaSuccess || count == 0;
 }
 #define NEED_DEVICE() do { if (no_device()) SKIP("no device"); } while (0)
+
+/* See test/cuda/emulator: a thread takes microseconds there. */
+#ifdef SANTA_CUDA_EMULATED
+static const bool on_emulator = true;
+#else
+static const bool on_emulator = false;
+#endif
 
 /* Device memory between two guards. */
 class block {
@@ -1708,7 +1716,8 @@ static void proxy_any_copy(void) {
     for (santa_stash stash : {SANTA_STASH_F32, SANTA_STASH_U8})
         for (int64_t page : {0, 32})
             for (int bits : {4, 2}) {
-                ref_spec s = proxy_spec(test_quick ? 300 : 700, 128, SANTA_BF16, page);
+                ref_spec s = proxy_spec(on_emulator ? 130 : test_quick ? 300 : 700, 128, SANTA_BF16, page);
+                if (on_emulator) s.heads = 2, s.batch = 1;
                 with_copy p(s, bits);
                 test_rng rng = test_rng_make(3);
                 for (char &x : p.copy) x = (char)test_next(&rng);
@@ -1725,7 +1734,7 @@ static void proxy_any_copy(void) {
                     memcpy(&p.copy[at + (size_t)scale], &f, 4);
                 }
                 result r;
-                if (!run_on_gpu(p, unguarded(SANTA_MAX_SAMPLES, stash), &r)) return;
+                if (!run_on_gpu(p, unguarded(on_emulator ? 8000 : SANTA_MAX_SAMPLES, stash), &r)) return;
                 std::vector<double> want((size_t)s.head_dim_v);
                 const double v_max = largest_row_of_v(p);
                 double worst = 0.0, worst_lse = 0.0;

@@ -230,7 +230,9 @@ inline cudaError_t run_kernel(const void *kernel, dim3 grid, dim3 block, size_t 
     bool good = run_grid(name.c_str(), grid, block, dynamic, most == runtime.most_dynamic.end() ? 0 : most->second, body);
     for (const auto &x : runtime.memory)
         if (!borders_hold(x.first, x.second)) {
-            fprintf(stderr, "emulator: %s wrote beside the %zu bytes at %p\n", name.c_str(), x.second.bytes, (void *)x.first);
+            state.report.clear();
+            say("emulator: %s wrote beside the %zu bytes at %p\n", name.c_str(), x.second.bytes, (void *)x.first);
+            print_report();
             memset(x.second.pages, POISON, x.first - (uintptr_t)x.second.pages);
             char *const end = (char *)x.first + x.second.bytes;
             memset(end, POISON, (size_t)(x.second.pages + x.second.page_bytes - end));

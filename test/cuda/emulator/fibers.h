@@ -26,7 +26,9 @@
 #endif
 
 /* A switch saves what the ABI wants kept, and swaps stacks. */
-#if defined(__ELF__) && defined(__x86_64__)
+#if defined(EMULATED_UCONTEXT)
+#include <ucontext.h>
+#elif defined(__ELF__) && defined(__x86_64__)
 #define EMULATED_SWITCH 1
 asm(R"(
 .text
@@ -199,8 +201,8 @@ struct state_type {
     int order = 0;                                  /* 0: forward, 1: reverse, 2: shuffled */
     u64 random = 1;
     unsigned turn = 0;
-    bool trace = false;
-    int errors = 0;                                 /* reports so far */
+    bool trace = false, quiet = false;
+    std::string report;                             /* of the last failure */
 };
 inline state_type state;
 
@@ -242,28 +244,38 @@ inline const char *base_name(const char *file) {
     abort();
 }
 
-inline void report_head() {
-    fflush(stdout);
-    fprintf(stderr, "emulator: %s, block (%u, %u, %u) of (%u, %u, %u)", state.kernel.c_str(),
-            blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y, gridDim.z);
-    state.errors++;
+inline void say(const char *format, ...) {
+    char text[400];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    state.report += text;
 }
 
-inline void report_where() {
-    if (!state.now) return;
-    fprintf(stderr, ", thread %u (warp %u, lane %u)", state.now->number, state.now->warp, state.now->lane);
+inline void report_head() {
+    state.report.clear();
+    say("emulator: %s, block (%u, %u, %u) of (%u, %u, %u)", state.kernel.c_str(), blockIdx.x, blockIdx.y, blockIdx.z,
+        gridDim.x, gridDim.y, gridDim.z);
+    if (state.now) say(", thread %u (warp %u, lane %u)", state.now->number, state.now->warp, state.now->lane);
+}
+
+inline void print_report() {
+    fflush(stdout);
+    if (!state.quiet) fputs(state.report.c_str(), stderr);
 }
 
 [[noreturn]] inline void fail(place at, const char *format, ...) {
+    char text[300];
     va_list list;
-    report_head();
-    report_where();
-    fprintf(stderr, ": ");
     va_start(list, format);
-    vfprintf(stderr, format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    if (at.file) fprintf(stderr, " [%s:%d]", base_name(at.file), at.line);
-    fprintf(stderr, "\n");
+    report_head();
+    say(": %s", text);
+    if (at.file) say(" [%s:%d]", base_name(at.file), at.line);
+    say("\n");
+    print_report();
     give_up();
 }
 
@@ -277,12 +289,11 @@ inline void describe_threads() {
             const thread &y = state.threads_of[to];
             if (y.state != x.state || y.at.line != x.at.line || (x.state == MEETS && x.mask != y.mask)) break;
         }
-        fprintf(stderr, "    threads %u to %u %s", from, to - 1, words[x.state]);
-        if (x.state == MEETS || x.state == AT_BARRIER || x.state == POLLS)
-            fprintf(stderr, " %s", x.at.what);
-        if (x.state == MEETS) fprintf(stderr, ", mask %08x", x.mask);
-        if (x.state != LEFT && x.state != RUNS) fprintf(stderr, " [%s:%d]", base_name(x.at.file), x.at.line);
-        fprintf(stderr, "\n");
+        say("    threads %u to %u %s", from, to - 1, words[x.state]);
+        if (x.state == MEETS || x.state == AT_BARRIER || x.state == POLLS) say(" %s", x.at.what);
+        if (x.state == MEETS) say(", mask %08x", x.mask);
+        if (x.state != LEFT && x.state != RUNS) say(" [%s:%d]", base_name(x.at.file), x.at.line);
+        say("\n");
         from = to;
     }
 }
@@ -332,8 +343,9 @@ inline void __attribute__((noinline)) run_next() {
             state.polling = true;
             if (!any) {
                 report_head();
-                fprintf(stderr, ": nobody can go on\n");
+                say(": nobody can go on\n");
                 describe_threads();
+                print_report();
                 give_up();
             }
         }
@@ -383,9 +395,9 @@ inline void __attribute__((noinline)) meet(unsigned mask, void *mine, finisher f
         if (!(x.mask & mask)) continue;
         if (x.mask != mask || x.finish != finish || x.at.line != at.line) {
             report_head();
-            fprintf(stderr, ", warp %u: lane %u comes to %s, mask %08x [%s:%d], others wait elsewhere\n",
-                    me.warp, me.lane, at.what, mask, base_name(at.file), at.line);
+            say(": comes to %s, mask %08x [%s:%d], others wait elsewhere\n", at.what, mask, base_name(at.file), at.line);
             describe_threads();
+            print_report();
             give_up();
         }
         m = &x;
@@ -670,15 +682,17 @@ inline bool run_cta(dim3 at) {
     for (const behind &x : state.deferred)
         if (x.bytes) {
             report_head();
-            fprintf(stderr, ": a bulk copy that nobody waited for\n");
+            say(": a bulk copy that nobody waited for\n");
+            print_report();
             return !(state.failed = true);
         }
 #ifndef EMULATED_ASAN
     for (const char *p = state.dynamic_at + state.dynamic; p < state.dynamic_end; p++)
         if (*p != (char)POISON) {
             report_head();
-            fprintf(stderr, ": wrote %ld bytes behind its dynamic shared memory\n",
-                    (long)(p - state.dynamic_at) - (long)state.dynamic);
+            say(": wrote %ld bytes behind its dynamic shared memory\n",
+                (long)(p - state.dynamic_at) - (long)state.dynamic + 1);
+            print_report();
             return !(state.failed = true);
         }
 #endif
