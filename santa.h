@@ -3020,7 +3020,8 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     if (x.num_samples == 0) x.num_samples = 128;
     if (!(x.top_p > 0.0)) x.top_p = 0.9;
     if (x.tile_size == 0) x.tile_size = 256;
-    if (x.stash == SANTA_STASH_DEFAULT || !draws) x.stash = SANTA_STASH_F32;
+    if (x.stash == SANTA_STASH_DEFAULT || !(draws || (x.method == SANTA_TOP_K && x.scores == SANTA_SCORES_PROXY)))
+        x.stash = SANTA_STASH_F32;
     if (x.num_combs == 0) x.num_combs = 1;
     if (!draws) x.dense_below = 0;
     else if (x.dense_below == SANTA_AUTO) x.dense_below = 16 * x.num_samples;

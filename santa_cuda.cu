@@ -3,7 +3,7 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, list-kernel, launch
+              proxy-gather-kernel, select-kernel, list-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -70,6 +70,9 @@ struct copy_shape {
 /* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
 struct list_range { int to, from; };
 
+/* relative to 2^top; NaN: the head is bad */
+struct rest_mass { double sum; float top; };
+
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
 struct params {
@@ -83,6 +86,7 @@ struct params {
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
+    int keep_scores;                                /* the stash has scores in place of u; f32 */
     const int *seq_lens, *context_lens;             /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
@@ -162,6 +166,9 @@ struct params {
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
     int list_keys;                                  /* of a part, whose sums are in partial */
+    /* [batch, heads], or NULL: mass of the keys that are in no list */
+    rest_mass *list_rest;
+    double top_p;
 };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
@@ -347,6 +354,17 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
+/* k_select: of each value of a digit, how many scores have it, and their mass; warps' sums. */
+enum { SELECT_THREADS = 1024, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
+struct select_memory {
+    unsigned count[SELECT_DIGITS];
+    u64 mass[SELECT_DIGITS], want;
+    union { double wide[SELECT_THREADS / 32]; u64 whole[SELECT_THREADS / 32]; } scratch;
+    float tops[SELECT_THREADS / 32];
+    int digit;
+};
+static_assert(SELECT_DIGITS == 2 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "two to a thread");
+static_assert(sizeof(select_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
@@ -385,6 +403,7 @@ void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
     standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, sizeof(list_memory<K, ROW>));
 }
+void k_select(const params) { standin_kernel(SELECT_THREADS, sizeof(select_memory), 0); }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 
@@ -1070,10 +1089,13 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
         const int h = 2 * c + e;
         /* an empty block gives zeros, or NaN if it held one */
         const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];
+        float u[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
-        float sum
-            = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
+        for (int i = 0; i < 8; i++) u[i] = pow2(s[e][i] - top);
+        float sum = ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7]));
+        if (!p.keep_scores)
+#pragma unroll
+            for (int i = 0; i < 8; i++) s[e][i] = u[i];
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
@@ -1324,19 +1346,19 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 
 /* -------------------------------------------------------------------------- >>gather-kernel */
 
-/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch:
-   one double per warp. */
-template <int WARPS> __device__ __forceinline__ double cta_scan(double x, double *scratch, double *total) {
+/* Inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one
+   number per warp. */
+template <int WARPS, typename T> __device__ __forceinline__ T cta_scan(T x, T *scratch, T *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
-        double y = __shfl_up_sync(FULL, x, o);
+        T y = __shfl_up_sync(FULL, x, o);
         if (lane >= o) x += y;
     }
     __syncthreads();                                /* scratch may still be read from the last use */
     if (lane == 31) scratch[warp] = x;
     __syncthreads();
-    double before = 0.0, sum = 0.0;
+    T before = 0, sum = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
         if (i < warp) before += scratch[i];
@@ -2273,13 +2295,21 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     shared.sums[quarter][tid % 128] = sum;
     double all;
     cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
+    /* the mass beside which a sink stands */
+    double whole = all;
+    if (p.list_rest) {
+        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
+        const float top = fmaxf(m, rest.top);
+        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
+        m = top;
+    }
     if (tid == 511 && blockIdx.z == 0 && p.lse)
-        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
+        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, whole);
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
-    const bool bad = !(all == all) || isinf(all);
+    const bool bad = !(whole == whole) || isinf(whole);
     const float f = bad       ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale
+                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, whole) / all)) * p.v_scale
                               : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
@@ -2292,6 +2322,21 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
    Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
    group. Distinct rows by comparing every draw with the ones before it: up to 4 * (group *
    draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
+/* Whether a head has drawn key j; those that were selected are in order. */
+__device__ __forceinline__ bool is_drawn(const params &p, i64 row, int j) {
+    const int *const keys = p.keys + row * p.max_draws, n = p.draws[row];
+    if (p.list_rest) {
+        int at = 0, have = n;
+        while (have > 0) {
+            const int half = have / 2;
+            if (keys[at + half] < j) { at += half + 1; have -= half + 1; } else have = half;
+        }
+        return at < n && keys[at] == j;
+    }
+    for (int k = 0; k < n; k++) if (keys[k] == j) return true;
+    return false;
+}
+
 __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y;
     int begin, end, position;
@@ -2306,17 +2351,14 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = p.keys[row * p.max_draws + i];
             bool here = false, before = false;
-            for (int k = 0; k < i && !here; k++) here = p.keys[row * p.max_draws + k] == j;
+            for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
-            for (int h = 0; h < g && !before; h++) {
-                const i64 other = row - g + h;
-                for (int k = 0; k < p.draws[other] && !before; k++)
-                    before = p.keys[other * p.max_draws + k] == j;
-            }
+            for (int h = 0; h < g && !before; h++) before = is_drawn(p, row - g + h, j);
             by_group += !before;
         }
     }
+    if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->v_rows_read, by_group);
@@ -3750,15 +3792,12 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
             draws += j != -1;
             if (j < 0) continue;
             by_head++;
-            for (int h = 0; h < g && !before; h++) {
-                const i64 other = row - g + h;
-                for (int k = 0; k < p.draws[other] && !before; k++)
-                    before = p.keys[other * p.max_draws + k] == j;
-            }
+            for (int h = 0; h < g && !before; h++) before = is_drawn(p, row - g + h, j);
             by_group += !before;
         }
-        redone += p.found[row].z > 0.0f;
+        redone += p.found && p.found[row].z > 0.0f;
     }
+    if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->draws, draws);
@@ -3779,7 +3818,7 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
     add(&p.stats->k_features_head, each * p.d);
     add(&p.stats->proxy_rows_read, copied);
     add(&p.stats->redone_rows, redone);
-    if (kv || b || p.q_index < p.q_len - 1) return;
+    if (kv || b || p.q_index < p.q_len - 1 || !p.found) return;
     /* of all rows that have keys, in whole millionths, as the CPU has it */
     i64 expected = 0, found = 0, count = 0;
     const i64 heads = (i64)p.batch * p.heads;
@@ -3795,6 +3834,197 @@ __global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ par
     if (count == 0) return;
     p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
+}
+
+/* ------------------------------------------------------------------------- >>select-kernel */
+
+/* Order of scores as of unsigned numbers, none is 0. */
+__device__ __forceinline__ unsigned sortable(float x) {
+    const unsigned u = __float_as_uint(x);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of them,
+   or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To p.keys in
+   ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves out.
+   A radix search for the lowest score that is chosen, 11 bits at a time. k_scores keeps scores; from
+   a copy they are known as u and their block's maximum, or, rounded to bytes, in whole sixteenths of
+   an octave, 11 bits in all.
+   Blocks whose maximum is too low are passed over; so are those below the p.samples'th highest
+   maximum, which the same search finds first. Masses are counted in whole numbers, so that their
+   sums do not depend on order.
+   Grid: (query head, batch). A CTA of 1024 threads: 16 neighbouring entries of the stash each.
+   Reads blocks * 8 bytes and the stash, two to four times; writes the keys. Latency-bound.
+   Barriers: those of cta_scan; round each digit's counts. */
+__global__ void __launch_bounds__(SELECT_THREADS) k_select(const __grid_constant__ params p) {
+    enum { WARPS = SELECT_THREADS / 32, EACH = 16 };
+    SHARED(s, select_memory);
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position, from, to;
+    key_range(p, b, begin, end, position);
+    from = begin;
+    to = end;
+    if (p.proxy) {
+        const proxy_range range = copied_range(p, b);
+        from = range.from;
+        to = range.to;
+    }
+    const int first = from / BLOCK, blocks = from < to ? (to - 1) / BLOCK + 1 - first : 0;
+    const float2 *const sums = p.block_sums + row * p.blocks + first;
+    const i64 stash = (row * p.blocks + first) * BLOCK;
+    const bool in_bytes = p.stash_type != SANTA_STASH_F32, by_mass = p.method == SANTA_TOP_P;
+    wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();
+
+    float m = MASKED;
+    double total = 0.0, chosen = 0.0;
+    for (int i = tid; i < blocks; i += SELECT_THREADS) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) s.tops[warp] = m;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < WARPS; i++) m = fmaxf(m, s.tops[i]);
+    for (int i = tid; i < blocks; i += SELECT_THREADS) total += block_mass(sums[i], m);
+    cta_scan<WARPS>(total, s.scratch.wide, &total);
+    const bool bad = !(total == total) || isinf(total);
+
+    const float top16 = rintf(16.0f * m);
+    const auto order_of_block = [&](float2 x) -> unsigned {
+        if (x.x < MASK_LIMIT) return 0u;
+        return in_bytes ? (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x), 4096.0f), 1)
+                        : sortable(x.x);
+    };
+    /* of entry i in a thread's 16 of that block, and its mass relative to 2^m */
+    entries<unsigned char> codes;
+    entries<float> numbers;
+    const auto load = [&](int group) {
+        if (in_bytes) codes.load((const unsigned char *)p.stash + stash + (i64)EACH * group);
+        else numbers.load((const float *)p.stash + stash + (i64)EACH * group);
+    };
+    const auto order_of = [&](float2 x, int i) -> unsigned {
+        if (in_bytes) {
+            const float code = codes[i];
+            return code == 255.0f ? 0u
+                 : (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x) + code, 4096.0f), 1);
+        }
+        if (p.keep_scores) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
+        return numbers[i] > 0.0f ? sortable(x.x + log2f(numbers[i])) : 0u;
+    };
+    const auto mass_of = [&](float2 x, int i) {
+        if (p.keep_scores) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
+        return (in_bytes ? stash_mass(codes, i) : numbers[i]) * pow2(x.x - m);
+    };
+
+    /* the lowest order that is chosen, and how many of its keys */
+    unsigned value = 0, mask = 0, least = 1, ties = 0;
+    const double unit = (double)((u64)1 << 62 >> (32 - __clz(max(blocks, 1) * BLOCK)));
+    /* for counts all blocks' maxima are searched first, if there are enough */
+#pragma unroll 1
+    for (int over_blocks = !by_mass && blocks >= p.samples; over_blocks >= 0 && !bad; over_blocks--) {
+        u64 want = by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)p.samples;
+        value = mask = 0;
+        bool all = false;
+#pragma unroll 1
+        for (int shift = in_bytes ? 0 : 21; shift >= 0 && !all; shift = shift == 21 ? 10 : shift - 10) {
+            const int bits = !in_bytes && shift == 0 ? SELECT_BITS - 1 : (int)SELECT_BITS;
+            for (int i = tid; i < SELECT_DIGITS; i += SELECT_THREADS) { s.count[i] = 0; s.mass[i] = 0; }
+            __syncthreads();
+            const auto count = [&](unsigned order, u64 mass) {
+                if (order < least || (order & mask) != value) return;
+                const unsigned digit = order >> shift & ((1u << bits) - 1);
+                atomicAdd(&s.count[digit], 1u);
+                if (by_mass) atomicAdd(&s.mass[digit], mass);
+            };
+            if (over_blocks) {
+                for (int i = tid; i < blocks; i += SELECT_THREADS) count(order_of_block(sums[i]), 0);
+            } else {
+#pragma unroll 1
+                for (int g = tid; g < blocks * (BLOCK / EACH); g += SELECT_THREADS) {
+                    const float2 x = sums[g / (BLOCK / EACH)];
+                    const unsigned best = order_of_block(x);
+                    if (best < least || (best & mask) < value) continue;
+                    load(g);
+#pragma unroll
+                    for (int i = 0; i < EACH; i++)
+                        count(order_of(x, i), by_mass ? (u64)((double)mass_of(x, i) * unit) : 0);
+                }
+            }
+            __syncthreads();
+            /* from the highest digit down: where want is reached */
+            const int high = SELECT_DIGITS - 1 - 2 * tid;
+            u64 of[2], sum;
+#pragma unroll
+            for (int i = 0; i < 2; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
+            if (tid == 0) s.digit = -1;
+            const u64 before = cta_scan<WARPS>(of[0] + of[1], s.scratch.whole, &sum) - of[0] - of[1];
+            /* past the end, by rounding or as there are fewer: all of them */
+            all = sum < want;
+            if (!all && before < want && want <= before + of[0] + of[1]) {
+                const int second = before + of[0] < want;
+                s.digit = high - second;
+                s.want = want - before - (second ? of[0] : 0);
+            }
+            __syncthreads();
+            if (all) break;
+            want = s.want;
+            value |= (unsigned)s.digit << shift;
+            mask |= ((1u << bits) - 1) << shift;
+            ties = s.count[s.digit];
+            if (shift == 0) {
+                const u64 mass = s.mass[s.digit];
+                if (by_mass)
+                    ties = mass ? (unsigned)fmin(ceil((double)want * (double)ties / (double)mass), (double)ties)
+                                : 1u;
+                else ties = (unsigned)want;
+            }
+            __syncthreads();                        /* all have read */
+        }
+        if (all) { value = 0; ties = 0; }
+        if (over_blocks) least = max(value, 1u);
+    }
+
+    u64 done = 0;                                   /* chosen: above value, and below 2^32 ties */
+    int *const keys = p.keys + row * p.max_draws;
+#pragma unroll 1
+    for (int base = 0; base < blocks * (BLOCK / EACH) && !bad; base += SELECT_THREADS) {
+        const int g = base + tid;
+        float2 x = make_float2(MASKED, 0.0f);
+        if (g < blocks * (BLOCK / EACH)) x = sums[g / (BLOCK / EACH)];
+        const unsigned best = order_of_block(x);
+        unsigned above = 0, equal = 0;
+        if (best && best >= value) {
+            load(g);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const unsigned order = order_of(x, i);
+                above |= (unsigned)(order > value) << i;
+                equal |= (unsigned)(order == value && order > 0) << i;
+            }
+        }
+        const u64 own = (u64)__popc(equal) << 32 | (u64)__popc(above);
+        u64 sum;
+        const u64 before = done + cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
+        done += sum;
+        unsigned passed = (unsigned)before, tied = (unsigned)(before >> 32);
+        if (above | equal)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const bool is_above = above >> i & 1u, is_equal = equal >> i & 1u;
+                if (is_above || (is_equal && tied < ties)) {
+                    keys[passed + min(tied, ties)] = first * BLOCK + EACH * g + i;
+                    chosen += (double)mass_of(x, i);
+                }
+                passed += is_above;
+                tied += is_equal;
+            }
+    }
+    cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
+    if (tid) return;
+    p.draws[row] = bad ? 0 : (int)((unsigned)done + min((unsigned)(done >> 32), ties));
+    p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : fmax(total - chosen, 0.0), m };
+    if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
 }
 
 /* --------------------------------------------------------------------------- >>list-kernel */
@@ -4234,7 +4464,9 @@ struct geometry {
 };
 
 /* Where the parts of a workspace begin, and its size. */
-struct layout { size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, total; };
+struct layout {
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, rest, ranges, total;
+};
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
 
@@ -4686,7 +4918,7 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
     p.fixed_ctas = (unsigned)c.g.fixed;
     /* in the first half of the grid, apart from each other */
-    const i64 apart = c.g.items * p.proxy_chunks / (2 * c.g.fixed);
+    const i64 apart = c.g.items * p.proxy_chunks / (2 * c.g.fixed + !c.g.fixed);
     p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
     p.stage_bytes = bytes - least;
     p.slices = (int)c.g.slices;
@@ -4716,6 +4948,75 @@ cudaError_t launch_proxy(call &c) {
         : set;
 }
 
+/* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
+   k_scores, or k_scores_plain, or k_proxy_scores; k_select; k_list, or k_list_plain, and k_combine. */
+
+santa_status measure_selected(const santa_problem *problem, geometry *g) {
+    const bool copied = problem->o.scores == SANTA_SCORES_PROXY;
+    g->samples = problem->o.method == SANTA_TOP_P || problem->o.num_samples > g->keys
+               ? g->keys : problem->o.num_samples;
+    g->draws = g->samples;
+    g->list_heads = 1;
+    g->list_most = g->draws;
+    const santa_proxy_options *o = &problem->o.proxy;
+    if (copied) {
+        /* beside the copy: tokens at either end and a part of a block, or any number */
+        const i64 most = INT32_MAX, sinks = o->sink_tokens < most ? o->sink_tokens : most,
+                  local = o->local_tokens < most ? o->local_tokens : most,
+                  fixed = sinks + local + BLOCK;
+        g->list_most = problem->a.proxy_lens || fixed > g->keys - g->draws ? g->keys : g->draws + fixed;
+    }
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->rows = 1;
+    g->gather = { g->heads, g->batch, 1 };
+    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    if (g->work >= INT32_MAX || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
+    if (copied) {
+        if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+        g->copy = copy_shape_of(&problem->a);
+        g->items = g->batch * g->kv_heads * g->slices;
+    }
+    return measure_lists(size_of(problem->a.k.dtype), g);
+}
+
+void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
+    l->spreads = add_part(l, g.items ? blocks : 0, sizeof(float));
+    l->keys = add_part(l, saturating(rows, (size_t)g.draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+    l->rest = add_part(l, rows, sizeof(rest_mass));
+    l->ranges = add_part(l, g.items ? rows : 0, sizeof(list_range));
+    arrange_exact(g, stash, l);
+}
+
+cudaError_t launch_selected(call &c) {
+    params &p = c.p;
+    const bool copied = p.proxy != nullptr;
+    p.rows = 1;
+    p.arrivals = 0;
+    p.keep_scores = !copied;
+    c.place_row(0);
+    p.spreads = (float *)(c.workspace + c.l.spreads);
+    p.keys = (int *)(c.workspace + c.l.keys);
+    p.draws = (int *)(c.workspace + c.l.draws);
+    p.list_rest = (rest_mass *)(c.workspace + c.l.rest);
+    p.list_ranges = copied ? (const list_range *)(c.workspace + c.l.ranges) : nullptr;
+    p.list = p.keys;
+    p.list_lens = p.draws;
+    p.list_heads = 1;
+    p.list_most = (int)p.max_draws;
+    p.list_pitch = p.max_draws;
+    p.list_batch = p.heads * p.list_pitch;
+    p.lens_batch = p.ranges_batch = p.heads;
+    const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
+    cudaError_t e = !copied ? launch_pass(c) : usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    if (e == cudaSuccess) e = launch<k_select>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
+    return e == cudaSuccess ? launch_list(c, true) : e;
+}
+
 cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
 cudaError_t count_proxy_rows(const call &c) {
     return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
@@ -4731,6 +5032,10 @@ const pipeline pipelines[] = {
       launch_sampled<flash>, count_rows },
     { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, false, measure_proxy, arrange_proxy,
       launch_proxy, count_proxy_rows },
+    { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
+      launch_selected, count_rows },
+    { bit(SANTA_TOP_K), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected, launch_selected,
+      count_proxy_rows },
 };
 
 const pipeline *pipeline_of(const santa_problem &problem) {
@@ -4887,6 +5192,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->offsets = (const u64 *)o->offsets;
     p->ids = (const u64 *)o->request_ids;
     p->samples = (int)g.samples;
+    p->top_p = o->top_p;
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
     p->max_draws = g.draws;

@@ -223,6 +223,7 @@ private:
 /* ------------------------------------------------------------------------------------------------- problems */
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH};
+static const santa_method SELECTING[] = {SANTA_TOP_K, SANTA_TOP_P};
 static const santa_stash  STASHES[] = {SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8};
 
 static ref_spec spec16(int64_t heads, int64_t kv_heads, int64_t len, int64_t dim, santa_dtype type = SANTA_BF16) {
@@ -369,6 +370,7 @@ static void compare_all(const ref_spec &s, int64_t samples, const char *what, fl
     p.a.v_scale = v_scale;
     totals t = {0, 0, 0};
     for (santa_method m : METHODS) compare(p, options(m, samples), &t);
+    for (santa_method m : SELECTING) compare(p, options(m, samples), &t);
     check_totals(t, what);
 }
 
