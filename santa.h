@@ -588,17 +588,19 @@ extern "C" {
     X(ERR_KEY_WEIGHT, "a key_weights entry is negative, NaN or infinite, or there is no key_list")         \
     X(ERR_KV_START,            "a kv_start entry is negative or larger than seq_len")                      \
     X(ERR_KMEANS, "k-means wants numbers that are finite, and iterations in [0, 2^20]")                    \
+    X(ERR_HEAVY_INDEX,                                                                                     \
+      "heavy_index wants heavy_tokens above 0, no predictor, and heavy_stride 0 or at least that many")    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop and flash only")              \
+    X(ERR_BACKEND_METHOD,      "this device has dense, iid, strat, sys, prop, flash and vattention only")  \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
-    X(ERR_BACKEND_KV_START,    "this device has no kv_start")                                              \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
+    X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
@@ -606,7 +608,6 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_BACKEND_RANKS,       "this device has no ranks")                                                 \
     X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
@@ -763,8 +764,8 @@ typedef struct santa_attention {
     const int32_t *seq_lens;       /* [batch] valid keys, or NULL: all of len (or of
                                       max_pages * page_size) */
     const int32_t *kv_start;       /* [batch] first valid key, or NULL: 0. The keys before it (left
-                                      padding) are never read; positions still count from key 0.
-                                      CPU only */
+                                      padding) are never read; positions still count from
+                                      key 0 */
     const int32_t *block_table;    /* [batch, max_pages] page of each page_size tokens, or
                                       NULL: not paged */
     int64_t      max_pages;        /* columns of block_table */
@@ -842,9 +843,15 @@ typedef struct santa_vattention_options {
     santa_guarantee guarantee;     /* 0 = denominator (the paper's experiments) */
     santa_bound     bound;         /* 0 = CLT */
     santa_heavy_predictor heavy;   /* NULL = exact oracle: computes all scores, reads all of K
-                                      (for research); with SANTA_SCORES_PROXY its copy instead */
+                                      (for research); with SANTA_SCORES_PROXY its copy instead.
+                                      CPU only: on a GPU give heavy_index */
     void        *heavy_user;
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
+    /* NULL, or instead of a predictor your own keys: [batch, q_len, heads] rows of heavy_tokens
+       (above 0) each, heavy_stride ints apart, 0 = heavy_tokens; on k's device. As a
+       predictor's: -1 and whatever is no key between sinks and local tokens is dropped */
+    const int32_t *heavy_index;
+    int64_t        heavy_stride;
 } santa_vattention_options;
 
 /* SANTA_SCORES_PROXY. Token counts: 0 = default, SANTA_NONE = none. Limits: 0 = default, SANTA_NONE =
@@ -2991,6 +2998,17 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
         return SANTA_ERR_VATTENTION_TOKENS;
+    if (v->heavy_stride < 0
+        || (v->heavy_index
+            && (v->heavy || v->heavy_tokens <= 0
+                || (v->heavy_stride && v->heavy_stride < v->heavy_tokens))))
+        return SANTA_ERR_HEAVY_INDEX;
+    if (v->heavy_index
+        && santa__mul(santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->q.shape[1]),
+                      santa__mul((uint64_t)a->q.shape[2],
+                                 santa__mul(4, (uint64_t)SANTA__MAX(v->heavy_stride, v->heavy_tokens))))
+               > (uint64_t)PTRDIFF_MAX)
+        return SANTA_ERR_OVERFLOW;
     if (v->base_samples < 0 || v->base_samples == 1) return SANTA_ERR_BASE_SAMPLES;
     if (santa__not_finite_d(v->epsilon) || v->epsilon < 0.0 || v->epsilon >= 1.0) return SANTA_ERR_EPSILON;
     if (santa__not_finite_d(v->delta) || v->delta < 0.0 || (v->delta > 0.0 && santa__bad_delta(v->delta)))
@@ -3045,6 +3063,7 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     v->sink_tokens = santa__count_of(v->sink_tokens, 128);
     v->local_tokens = santa__count_of(v->local_tokens, 128);
     v->heavy_tokens = santa__count_of(v->heavy_tokens, SANTA_AUTO);
+    if (v->heavy_stride == 0) v->heavy_stride = SANTA__MAX(v->heavy_tokens, 0);
     if (v->base_samples == 0) v->base_samples = SANTA_AUTO;
     if (!(v->epsilon > 0.0)) v->epsilon = 0.05;
     if (!(v->delta > 0.0)) v->delta = 0.05;
@@ -3319,7 +3338,7 @@ typedef struct santa__va_head { santa__state sums[SANTA__SETS]; santa_audit audi
 
 static void santa__needs_vattention(santa__plan *p) {
     const santa_vattention_options *v = &p->o->vattention;
-    const int has_oracle = !v->heavy && v->heavy_tokens != 0;
+    const int has_oracle = !v->heavy && !v->heavy_index && v->heavy_tokens != 0;
     p->score_stride = has_oracle ? p->blocks * p->block : 0;
     p->scores = santa__part(p, p->queries * p->score_stride, 4);
     p->chosen = santa__part(p, p->words, 8);
@@ -6191,21 +6210,29 @@ static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, in
     santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->drawn, 0));
 }
 
-/* Sets head g's heavy keys in chosen; returns how many are new. */
+/* Sets the keys of a list in chosen; returns how many are new. */
+static int64_t santa__va_mark(santa__va *x, const int32_t *index, int64_t count) {
+    int64_t i, marked = 0;
+    for (i = 0; i < count; i++)
+        if (index[i] >= x->lo && index[i] < x->lo + x->mid)
+            marked += santa__set_bit(x->chosen, index[i] - x->lo);
+    return marked;
+}
+
+/* Head g's heavy keys, by the caller's array or predictor. */
 static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     const santa__job *j = x->j;
     const santa_vattention_options *v = &j->o->vattention;
     float *q = SANTA__PART(float, j, row_a);
-    int64_t i, count, marked = 0;
+    int64_t count;
+    if (v->heavy_index)
+        return santa__va_mark(x, v->heavy_index + santa__slot(j, g) * v->heavy_stride, v->heavy_tokens);
     santa__load_query(j, &j->p->a.q, g, q);
     /* -1, no key: the predictor may return more than it writes */
     memset(x->list, 0xff, (size_t)want * sizeof *x->list);
     count = v->heavy(v->heavy_user, j->batch, santa__row_of(j, g), santa__head(j, g), q, x->lo,
                      x->lo + x->mid, want, x->list);
-    for (i = 0; i < SANTA__MIN(count, want); i++)
-        if (x->list[i] >= x->lo && x->list[i] < x->lo + x->mid)
-            marked += santa__set_bit(x->chosen, x->list[i] - x->lo);
-    return marked;
+    return santa__va_mark(x, x->list, SANTA__MIN(count, want));
 }
 
 /* The same by the exact oracle, from the scores of the middle. */
@@ -6246,7 +6273,7 @@ static void santa__va_scores(santa__va *x) {
 /* Sinks, heavy tokens and the local window; returns how many keys these are. */
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
-    const int oracle = !j->o->vattention.heavy;
+    const int oracle = !j->o->vattention.heavy && !j->o->vattention.heavy_index;
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
     if (heavy > 0 && oracle) santa__va_scores(x);

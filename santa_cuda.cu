@@ -3,7 +3,7 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, select-kernel, list-kernel, launch
+              proxy-gather-kernel, select-kernel, list-kernel, vattention-kernels, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -69,6 +69,35 @@ struct copy_shape {
 
 /* Keys that a list has beside its entries: of a row's keys those before `to` and those from `from` on. */
 struct list_range { int to, from; };
+/* vAttention, see >>vattention-kernels. A KV head's row: how many keys its list has of each kind. */
+struct va_row {
+    int fixed, residual;                            /* read exactly; others that there are */
+    int base, budget;                               /* the sample; base 0: all others at once */
+    int looked;                                     /* rows of K that the choice took */
+    u64 at;                                         /* the next word for the sample */
+};
+/* A head's demand, relative to 2^top. */
+struct va_head { double sigma, denominator, trace, norm; float top; int needed; };
+/* A head's candidates for heavy tokens: how many, the largest, CTAs that are done; a NaN or +inf. */
+struct va_counts { unsigned entries, top, done, bad; };
+
+struct va_params {
+    int sink_tokens, local_tokens, heavy_tokens, base_samples;        /* the last two: -1 by default */
+    int by_scores, by_copy;                         /* heavy tokens by scores; those of the copy */
+    int full, bound, pass;
+    double epsilon, delta, z;                       /* z of delta, for the denominator */
+    const int *index;                               /* the caller's heavy tokens, or NULL */
+    i64 index_stride;
+    santa_audit *audit;                             /* [batch, q_len, heads] or NULL */
+    u64 *candidates;                                /* [batch, heads, most_candidates] */
+    unsigned *heads_done, *bits, *taken;            /* [batch, kv_heads]; the others * words */
+    int most_candidates, words, shared_words, portions;
+    int *list;                                      /* [batch, kv_heads, list_pitch] */
+    i64 list_pitch;
+    va_row *rows;                                   /* [batch, kv_heads] */
+    va_head *heads;                                 /* [batch, heads] */
+    float *sums;                                    /* [batch, heads, portions, dv + 4] */
+};
 
 /* relative to 2^top; NaN: the head is bad */
 struct rest_mass { double sum; float top; };
@@ -86,8 +115,7 @@ struct params {
     int capacity, q_len, q_index, causal, d;
     int k_row;                                      /* k_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
-    int keep_scores;                                /* the stash has scores in place of u; f32 */
-    const int *seq_lens, *context_lens;             /* [batch] or NULL */
+    const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
     i64 window;
@@ -156,6 +184,11 @@ struct params {
        redone, has keys */
     float4 *found;
 
+    /* One context over ranks, see >>ranks-kernel. */
+    int ranks, rank;                                /* 0, 0: there are no others */
+    double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
+    const float *parts;                             /* [ranks, rows * dv + rows], rows = batch * q_len * heads */
+    i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
@@ -165,11 +198,17 @@ struct params {
     i64 list_batch, list_pitch;
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
+    int raw;                                        /* the stash is of scores, not of masses; f32 */
+    va_params va;
     int list_keys;                                  /* of a part, whose sums are in partial */
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
 };
+
+/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
+   and with it. */
+struct rank_share { double before, end, total; float m; };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
 
@@ -235,10 +274,13 @@ template <typename Pick> struct scan_memory {
     double ends[PORTION];
     double totals[GATHER_WARPS], scratch[GATHER_WARPS];
     float tops[GATHER_WARPS];
+    rank_share share;                               /* only with p.ranks */
 };
 
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
+    typedef scan_memory<comb> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
     };
@@ -253,8 +295,16 @@ struct comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
+/* The same for a context over ranks: of all positions those in this rank's part of the mass. */
+struct comb_over_ranks : comb {
+    enum { OVER_RANKS = 1 };
+    __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
+};
+
 /* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
 struct flash {
+    typedef scan_memory<flash> scan;
+    enum { OVER_RANKS = 0 };
     struct memory {
         int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
         float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
@@ -273,7 +323,7 @@ struct flash {
 };
 
 template <int CH, typename Pick> struct gather_memory {
-    scan_memory<Pick> scan;
+    typename Pick::scan scan;
     union {
         struct { i64 at[32]; float weight[32]; };   /* a warp's draws: bytes from p.v to the row, weight */
         alignas(16) float sum[128 * CH];            /* then the sums of its rows */
@@ -284,6 +334,8 @@ template <int CH, typename Pick> struct gather_memory {
 };
 static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
+
+struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 
 struct combine_memory {
     double scratch[16];
@@ -312,7 +364,17 @@ template <int HEADS> struct alignas(16) attend_memory {
     float q[HEADS][PROXY_DIM];
     float score[KEYS][HEADS];
     float merge[GATHER_WARPS][HEADS][128];
-    float top[HEADS], sum[HEADS], keep[HEADS];
+    float top[HEADS], sum[HEADS], keep[HEADS], squares[HEADS], trace[GATHER_WARPS][HEADS];
+    int key[KEYS];
+};
+
+/* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
+   keys of its sample. */
+enum { CHOOSE = 512, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+struct choose_memory {
+    unsigned bins[CHOOSE_BINS];
+    u64 few[CHOOSE], result, at;
+    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last;
 };
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
@@ -348,7 +410,7 @@ template <typename K, int ROW> struct list_memory {
     enum { TILES = COLUMNS / 16 / WARPS };          /* of 16 columns, a warp's */
     uint4 k[KEYS * LANES], v[KEYS * LANES];
     uint4 weight[WARPS][32];
-    float top[WARPS][PASS_HEADS], sum[WARPS][PASS_HEADS];
+    float top[WARPS][PASS_HEADS], sum[WARPS][PASS_HEADS], square[WARPS][PASS_HEADS];
 };
 static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
@@ -390,6 +452,8 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
+void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
@@ -406,6 +470,16 @@ template <typename K, int ROW> void k_list(const params) {
 void k_select(const params) { standin_kernel(SELECT_THREADS, sizeof(select_memory), 0); }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
+void k_va_choose(const params p) {
+    standin_kernel(CHOOSE, sizeof(choose_memory), (size_t)p.va.shared_words * sizeof(unsigned));
+}
+void k_va_attend(const params) {
+    standin_kernel(SCORE_WARPS * 32, 0, sizeof(attend_memory<FIXED_HEADS>));
+}
+void k_va_budget(const params p) {
+    standin_kernel(CHOOSE, sizeof(choose_memory), (size_t)p.va.shared_words * sizeof(unsigned));
+}
+void k_va_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 
 #else
 
@@ -620,6 +694,7 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
     position = all - p.q_len + p.q_index;
     end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
+    if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
 
@@ -1093,7 +1168,7 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
 #pragma unroll
         for (int i = 0; i < 8; i++) u[i] = pow2(s[e][i] - top);
         float sum = ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7]));
-        if (!p.keep_scores)
+        if (!p.raw)
 #pragma unroll
             for (int i = 0; i < 8; i++) s[e][i] = u[i];
 #pragma unroll
@@ -1429,6 +1504,7 @@ __device__ __forceinline__ void gather_fours(const params &p, int column, int co
                                              const float *weight, float acc[CH][4]) {
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
+        if (ch && column + 128 * ch >= p.dv) break;
         const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
@@ -1675,6 +1751,16 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
                                                 : ((double)draw + u) * (x.total * p.per_sample));
 }
 
+__device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
+                                                       const gather_head &x, int draw) {
+    const rank_share &r = s.share;
+    const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
+    const bool own = t >= r.before && t < r.end;
+    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
+    at.weight = own ? 1.0f : 0.0f;
+    return at;
+}
+
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
     return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
@@ -1763,6 +1849,23 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
              (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
 }
 
+/* What a rank knows of a head's mass among all. The same arithmetic on every rank: they agree where
+   one's part ends. */
+__device__ __noinline__ rank_share share_of(const params &p, i64 row) {
+    const i64 apart = (i64)p.batch * p.heads;
+    rank_share x = { 0.0, 0.0, 0.0, MASKED };
+    for (int r = 0; r < p.ranks; r++) x.m = fmaxf(x.m, (float)p.rank_masses[r * apart + row].x);
+    for (int r = 0; r < p.ranks; r++) {
+        const double2 one = p.rank_masses[r * apart + row];
+        if (r == p.rank) x.before = x.total;
+        if (!(one.y <= 0.0)) x.total += one.y * exp2(one.x - (double)x.m);
+        if (r == p.rank) x.end = x.total;
+    }
+    /* a draw that rounding moves to the very end has the last place */
+    if (x.end == x.total) x.end = x.before < x.end ? INFINITY : x.end;
+    return x;
+}
+
 /* Draws of one query head, and the sum of their rows of V: out and lse.
    Grid: (query head, batch, portion of 256 draws x 128 * CH columns of V). A CTA of 8 warps:
    1 scan     all block sums of the head in f64; prefixes are kept for up to KEPT * 256 blocks
@@ -1781,7 +1884,7 @@ __global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
 k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
-    scan_memory<Pick> &s = memory.scan;
+    typename Pick::scan &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
     const int index = (int)blockIdx.z % p.portions, column_block = (int)blockIdx.z / p.portions,
@@ -1801,6 +1904,7 @@ k_gather(const __grid_constant__ params p) {
     Pick pick;
     pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
+    if (Pick::OVER_RANKS && tid == 0) s.share = share_of(p, row);
 
     /* 1 */
     pick.recall(s);
@@ -1846,7 +1950,8 @@ k_gather(const __grid_constant__ params p) {
     double total = 0.0;
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
-    const bool bad = !(total == total) || isinf(total);
+    const double whole = Pick::OVER_RANKS ? s.share.total : total;
+    const bool bad = !(whole == whole) || isinf(whole);
     x.m = m;
     x.total = total;
     pick.settle(p, s, x, mine);
@@ -1861,8 +1966,14 @@ k_gather(const __grid_constant__ params p) {
     if (__any_sync(FULL, count > 0)) {
         place at = { 0, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (lane < count) at = pick.find(p, s, x, mine.draw);
-        /* lanes past the end repeat the last draw, without weight */
-        at.block = __shfl_sync(FULL, at.block, min(lane, count - 1));
+        /* lanes past the end repeat the last draw, without weight; those whose draws another rank has
+           repeat one of this rank's */
+        int twin = min(lane, count - 1), rows = count;
+        if (Pick::OVER_RANKS) {
+            const unsigned own = __ballot_sync(FULL, at.weight > 0.0f);
+            if (own) twin = own >> lane & 1u ? lane : __ffs((int)own) - 1; else rows = 0;
+        }
+        at.block = __shfl_sync(FULL, at.block, twin);
         const i64 stash = stash_entry(p, b, head, first);
         int j;
         if (p.stash_type == SANTA_STASH_U8)
@@ -1870,18 +1981,20 @@ k_gather(const __grid_constant__ params p) {
         else if (p.stash_type == SANTA_STASH_F16)
             j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * BLOCK + __shfl_sync(FULL, j, min(lane, count - 1));
-        if (p.keys && column_block == 0 && lane < count) p.keys[row * p.max_draws + mine.draw] = j;
+        j = first * BLOCK + __shfl_sync(FULL, j, twin);
+        if (p.keys && column_block == 0 && lane < count)
+            p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
-            if (lane < count) at.weight = __int_as_float(0x7fc00000);
+            if (lane < count && (!Pick::OVER_RANKS || at.weight > 0.0f))
+                at.weight = __int_as_float(0x7fc00000);
         }
         memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
         memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, count, memory.warps[warp].at, memory.warps[warp].weight, acc);
+        gather_rows<V, CH>(p, column, rows, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
@@ -1908,6 +2021,7 @@ k_gather(const __grid_constant__ params p) {
 #pragma unroll 8
             for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
+    if (Pick::OVER_RANKS) { m = s.share.m; total = s.share.total; }
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
@@ -1964,7 +2078,8 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
 }
 
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
-   split's partial result. */
+   split's partial result; MOMENTS: for vAttention with the sums of squares behind the denominators,
+   which lie there, too. */
 template <int WARPS, int GS, int COLUMNS>
 __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
                                             const float top[2], const float den[2], int b, int head,
@@ -2347,10 +2462,11 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
-        if (threadIdx.x == 0) draws += n;
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = p.keys[row * p.max_draws + i];
             bool here = false, before = false;
+            if (j < 0) continue;                    /* another rank's */
+            draws++;
             for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
@@ -2362,16 +2478,80 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->v_rows_read, by_group);
+    add(&p.stats->draws, draws);
     if (threadIdx.x) return;
     add(&p.stats->rows, p.group);
     add(&p.stats->keys, keys);
     add(&p.stats->k_rows_read, keys);
     add(&p.stats->k_features_read, keys * p.d);
     add(&p.stats->k_features_head, keys * p.d * p.group);
-    add(&p.stats->draws, draws);
     if (!sampled) {
         add(&p.stats->v_rows_read, keys);
         add(&p.stats->v_rows_head, keys * p.group);
+    }
+}
+
+/* -------------------------------------------------------------------------- >>ranks-kernel */
+
+/* One context over ranks. The sums of a rank's draws, or its exact result, and lse go to a buffer as
+   f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
+   them. Before the draw ranks tell each other k_rank_mass's. */
+
+/* Largest score and mass of one query head here.
+   Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
+__global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const float2 *sums = p.block_sums + row * p.blocks + first;
+    float m = MASKED;
+    double mass = 0.0, total;
+    wait_for_previous();
+    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) s.tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    for (int i = tid; i < blocks; i += PORTION) mass += block_mass(sums[i], m);
+    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+    if (tid == 0) p.rank_mass[row] = make_double2((double)m, total);
+}
+
+/* Results of all ranks, one row of one head: out and lse.
+   Grid: rows * heads, 128 threads, each with some columns. Reads ranks * (dv + 1) floats. */
+__global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
+    const i64 row = blockIdx.x, apart = p.rows_in_all * (p.dv + 1), last = p.rows_in_all * p.dv;
+    const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
+    const i64 b = row / p.heads / p.q_len;
+    const bool exact = p.method == SANTA_DENSE;
+    const float *lse = p.parts + last + row;
+    float m = MASKED, joined = *lse;
+    double sum = 0.0, share = 1.0;
+    bool bad = false;
+    for (int r = 0; r < p.ranks; r++) {
+        bad |= lse[r * apart] != lse[r * apart];
+        m = fmaxf(m, lse[r * apart] * LOG2E);
+    }
+    for (int r = 0; r < p.ranks && exact; r++) sum += (double)pow2(lse[r * apart] * LOG2E - m);
+    if (exact) {
+        joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, sum);
+        share = sum > 0.0 ? sink_share(p, head, m, sum) / sum : 0.0;
+    }
+    if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
+    char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
+    for (int c = threadIdx.x; c < p.dv; c += 128) {
+        double f = 0.0;
+        for (int r = 0; r < p.ranks; r++) {
+            const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
+            if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
+        }
+        store_any(p.out_type, out + c * p.out_stride[3],
+                  bad ? __int_as_float(0x7fc00000) : (float)(f * share));
     }
 }
 
@@ -2729,24 +2909,28 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
 
 /* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
-   exp(score - highest) * V, the highest score and the sum of exp. 256 keys at a time: their
-   scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
+   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
+   it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
    that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
    Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
                                     int position, int begin, int middle, int from, int end, int part,
                                     int parts,
-                                    char *stage, int room, float *out, i64 pitch) {
+                                    char *stage, int room, float *out, i64 pitch,
+                                    const int *list = nullptr, int moments = 0) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
               skip = min(part * each, all), count = min(each, all - skip),
               vector_v = p.vector_v && p.dv % 4 == 0;
-    float acc[2][HEADS][4];
+    float acc[2][HEADS][4], trace[HEADS];
 #pragma unroll
-    for (int h = 0; h < HEADS; h++)
+    for (int h = 0; h < HEADS; h++) {
+        trace[h] = 0.0f;
 #pragma unroll
         for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
+    }
     /* all heads' on their way at once, each time for one type */
     const auto load_query = [&](auto convert) {
         const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
@@ -2762,20 +2946,27 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     else if (p.q_type == SANTA_F16)
         load_query([](const char *at) { return __half2float(*(const __half *)at); });
     else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
-    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = 0.0f; }
+    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = s.squares[tid] = 0.0f; }
     /* no bank conflicts */
     const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;
-    const bool staged = p.any_vector_k && vector_v && room >= row_bytes && k_bytes % 16 == 0
-          && v_bytes % 16 == 0;
-    const int at_once = staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
+    enum { LISTED = 64 };                           /* of a list, so that bits are those of any card */
+    const bool staged = p.any_vector_k && vector_v && room >= (list ? LISTED : 1) * row_bytes
+          && k_bytes % 16 == 0 && v_bytes % 16 == 0;
+    const int at_once = list   ? (int)LISTED
+                      : staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
                                : (int)attend_memory<HEADS>::KEYS;
     for (int base = 0; base < count; base += at_once) {
         const int n = min(count - base, at_once);
-        const auto key_at = [&](int i) {
+        const auto place_of = [&](int i) {
             i += base + skip;
             return i < front ? begin + i : from + i - front;
         };
+        const auto key_at = [&](int i) { return list ? s.key[i] : place_of(i); };
         __syncthreads();                            /* q is there; the last scores are used up */
+        if (list) {
+            if (tid < n) s.key[tid] = list[place_of(tid)];
+            __syncthreads();
+        }
         if (staged) {
             const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
             for (int i = warp; i < n; i += 8) {
@@ -2823,19 +3014,28 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         }
         __syncthreads();
         if (warp < heads) {
-            float m = s.top[warp], sum = 0.0f;
+            float m = s.top[warp], sum = 0.0f, squares = 0.0f;
             for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
 #pragma unroll
             for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
             const float zero = m < MASK_LIMIT ? 0.0f : m;
-            for (int i = lane; i < n; i += 32) sum += s.score[i][warp] = pow2(s.score[i][warp] - zero);
+            for (int i = lane; i < n; i += 32) {
+                const float u = pow2(s.score[i][warp] - zero);
+                s.score[i][warp] = u;
+                sum += u;
+                squares += u * u;
+            }
 #pragma unroll
-            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            for (int o = 16; o; o >>= 1) {
+                sum += __shfl_xor_sync(FULL, sum, o);
+                squares += __shfl_xor_sync(FULL, squares, o);
+            }
             const float keep = s.top[warp] < MASK_LIMIT ? 0.0f : pow2(s.top[warp] - m);
             __syncwarp();
             if (lane == 0) {
                 s.keep[warp] = keep;
                 s.sum[warp] = (s.sum[warp] == s.sum[warp] ? keep * s.sum[warp] : s.sum[warp]) + sum;
+                s.squares[warp] = keep * keep * s.squares[warp] + squares;
                 s.top[warp] = m;
             }
         }
@@ -2843,6 +3043,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             const float keep = h < heads ? s.keep[h] : 0.0f;
+            trace[h] *= keep * keep;
 #pragma unroll
             for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
         }
@@ -2878,6 +3079,18 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
 #pragma unroll
                         for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
                     }
+                if (moments < 2) continue;
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    float norm = 0.0f;
+#pragma unroll
+                    for (int k = 0; k < 4; k++) norm += col + k < p.dv ? y[u][k] * y[u][k] : 0.0f;
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
+                        trace[h] += w * w * norm;
+                    }
+                }
             }
         }
     }
@@ -2899,9 +3112,22 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         }
     }
     __syncthreads();
+    if (moments == 2)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+            for (int o = 16; o; o >>= 1) trace[h] += __shfl_xor_sync(FULL, trace[h], o);
+            if (lane == 0) s.trace[warp][h] = trace[h];
+        }
+    __syncthreads();
     if (tid < heads) {
         out[tid * pitch + p.dv] = s.top[tid];
         out[tid * pitch + p.dv + 1] = s.sum[tid];
+        if (!moments) return;
+        float all = 0.0f;
+        for (int w = 0; moments == 2 && w < GATHER_WARPS; w++) all += s.trace[w][tid];
+        out[tid * pitch + p.dv + 2] = s.squares[tid];
+        out[tid * pitch + p.dv + 3] = all;
     }
 }
 
@@ -3278,8 +3504,9 @@ k_proxy_scores(const __grid_constant__ params p) {
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
+                if (!p.raw)
 #pragma unroll
-                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
+                    for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
@@ -3909,11 +4136,11 @@ __global__ void __launch_bounds__(SELECT_THREADS) k_select(const __grid_constant
             return code == 255.0f ? 0u
                  : (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x) + code, 4096.0f), 1);
         }
-        if (p.keep_scores) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
+        if (p.raw) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
         return numbers[i] > 0.0f ? sortable(x.x + log2f(numbers[i])) : 0u;
     };
     const auto mass_of = [&](float2 x, int i) {
-        if (p.keep_scores) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
+        if (p.raw) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
         return (in_bytes ? stash_mass(codes, i) : numbers[i]) * pow2(x.x - m);
     };
 
@@ -4086,6 +4313,25 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
     return *(const unsigned *)&y;
 }
 
+/* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
+   new portion of p.list_keys keys on. */
+__device__ __forceinline__ int whole_portions(const params &p, int keys) {
+    return (keys + p.list_keys - 1) / p.list_keys;
+}
+/* The first of pass 0, which has all but the rest of the sample; of pass 1; the end. */
+__device__ __forceinline__ int first_portion(const params &p, const va_row &x, int pass) {
+    const int whole = whole_portions(p, x.fixed) + whole_portions(p, x.base ? x.base : x.budget);
+    return pass == 0 ? 0 : pass == 1 ? whole : whole + (x.base ? whole_portions(p, x.budget - x.base) : 0);
+}
+/* Where the keys of portion i end. */
+__device__ __forceinline__ int portion_end(const params &p, const va_row &x, int i) {
+    const int fixed = whole_portions(p, x.fixed), whole = first_portion(p, x, 1);
+    const int end = i < fixed   ? x.fixed
+                  : i < whole ? fixed * p.list_keys + (x.base ? x.base : x.budget)
+                                : whole * p.list_keys + x.budget - x.base;
+    return min((i + 1) * p.list_keys, end);
+}
+
 /* The tuned kernel: everything on tensor cores, for up to 8 query heads.
    Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
    p.list_keys keys: what parts sum up to does not depend on whose they are. Parts past the end of
@@ -4116,12 +4362,19 @@ k_list(const __grid_constant__ params p) {
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
               kv = (int)p.by_group.quotient((unsigned)head);
     wait_for_previous();
-    const listed x = listed_keys(p, b, item);
-    int part = blockIdx.x;
+    listed x = listed_keys(p, b, item);
+    int part = blockIdx.x, end = (x.all + KEYS - 1) / KEYS;           /* of the parts */
     /* asked for before the number of entries is there */
     raw_entry next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
+    va_row row = {};
+    if (p.va.rows) {
+        row = p.va.rows[(i64)b * p.kv_heads + item];
+        part += first_portion(p, row, p.va.pass);
+        end = first_portion(p, row, p.va.pass + 1);
+        next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
+    }
     launch_dependents();
-    if (part * KEYS >= x.all) return;
+    if (part >= end) return;
     query<K, CHUNKS, true> q;
     /* q in two parts, unless one holds it */
     const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
@@ -4141,8 +4394,9 @@ k_list(const __grid_constant__ params p) {
     const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
                    v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
 #pragma unroll 1
-    for (; part * KEYS < x.all; part += (int)gridDim.x) {
+    for (; part < end; part += (int)gridDim.x) {
         const int at = part * KEYS + 16 * warp + (lane & 15);
+        if (p.va.rows) x.all = x.count = portion_end(p, row, part);
         const listed_key own = find_listed(p, x, b, kv, at, next);
         /* a lane copies pieces of rows r and r + 8; zeros where there is none */
 #pragma unroll
@@ -4220,6 +4474,14 @@ k_list(const __grid_constant__ params p) {
             y[2 + e] = pow2(y[2 + e] - zero);
             sum[e] = y[e] + y[2 + e];
         }
+        if (p.va.rows)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float squares = y[e] * y[e] + y[2 + e] * y[2 + e];
+#pragma unroll
+                for (int o = 4; o < 32; o <<= 1) squares += __shfl_xor_sync(FULL, squares, o);
+                if (r == 0) s.square[warp][2 * c + e] = squares;
+            }
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1)
 #pragma unroll
@@ -4236,8 +4498,9 @@ k_list(const __grid_constant__ params p) {
         copy_wait<0>();
         __syncthreads();
 
-        float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * (p.dv + 2);
-        const i64 pitch = (i64)p.splits * (p.dv + 2);               /* from head to head */
+        const int state = p.dv + (p.va.rows ? 4 : 2);
+        float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * state;
+        const i64 pitch = (i64)p.splits * state;                    /* from head to head */
         const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
         float acc[TILES][4];
 #pragma unroll
@@ -4288,16 +4551,19 @@ k_list(const __grid_constant__ params p) {
                 }
         }
         if (threadIdx.x < (unsigned)heads) {
-            float top = MASKED, all = 0.0f;
+            float top = MASKED, all = 0.0f, squares = 0.0f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) {
                 top = fmaxf(top, s.top[w][threadIdx.x]);
                 all += s.sum[w][threadIdx.x];
+                squares += s.square[w][threadIdx.x];
             }
-            out[threadIdx.x * pitch + p.dv] = top;
-            out[threadIdx.x * pitch + p.dv + 1] = all;
+            float *const at_end = out + threadIdx.x * pitch + p.dv;
+            at_end[0] = top;
+            at_end[1] = all;
+            if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
         }
-        if ((part + (int)gridDim.x) * KEYS < x.all) __syncthreads();
+        if (part + (int)gridDim.x < end) __syncthreads();
     }
 }
 
@@ -4434,6 +4700,779 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
     if (item * p.list_heads % p.group == 0) add(&p.stats->keys, x.end - x.begin);
 }
 
+/* -------------------------------------------------------------------- >>vattention-kernels */
+
+/* SANTA_VATTENTION in five launches behind the scores, if heavy tokens are taken by scores:
+     choose   the heavy tokens of each head, their union over the group, the base sample
+     attend   sums over the keys that are read exactly and over the base sample
+     budget   how many more keys the group's most demanding head asks for, and which
+     attend   sums over these
+     combine  out, lse and the audit
+   A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
+   part in ascending order but the base sample before the rest. It is read in portions of p.list_keys
+   keys that never hold keys of two parts. */
+
+/* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen from. */
+struct middle { int begin, end, position, lo, mid; };
+
+__device__ __forceinline__ middle middle_of(const params &p, int b) {
+    middle r;
+    key_range(p, b, r.begin, r.end, r.position);
+    const int n = r.end - r.begin, sinks = min(p.va.sink_tokens, n),
+              local = min(p.va.local_tokens, n - sinks);
+    r.lo = r.begin + sinks;
+    r.mid = n - sinks - local;
+    return r;
+}
+
+/* A count of tokens, or by default a fortieth of n. */
+__device__ __forceinline__ int fortieth(int option, int n) {
+    return option < 0 ? n / 40 + (n % 40 > 0) : option;
+}
+
+__device__ __forceinline__ int heavy_of(const params &p, const middle &r) {
+    return min(fortieth(p.va.heavy_tokens, r.end - r.begin), r.mid);
+}
+
+/* A key and its score in one number; of equal scores the lower key is the larger number. 0: masked. */
+__device__ __forceinline__ u64 ranked(float x, int key) {
+    return x < MASK_LIMIT ? 0 : (u64)sortable(x) << 32 | ~(unsigned)key;
+}
+
+/* Sum of x over the threads before this one, and over all. */
+__device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, unsigned *total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    unsigned sum = x, before = 0;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const unsigned y = __shfl_up_sync(FULL, sum, o);
+        if (lane >= o) sum += y;
+    }
+    __syncthreads();                                /* totals may still be read from the last use */
+    if (lane == 31) s.totals[warp] = sum;
+    __syncthreads();
+    *total = 0;
+#pragma unroll
+    for (int i = 0; i < CHOOSE / 32; i++) {
+        if (i < warp) before += s.totals[i];
+        *total += s.totals[i];
+    }
+    return before + sum - x;
+}
+
+/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. */
+struct candidates {
+    const u64 *list;
+    const float *scores;
+    int first, count;
+    __device__ __forceinline__ u64 operator[](int i) const {
+        return list ? __ldcg(list + i) : ranked(__ldcg(scores + first + i), first + i);
+    }
+};
+
+/* The want-th largest of the candidates in [lo, hi], or lo if there are not so many: those at or above
+   it are chosen. A digit of 11 bits at a time from where lo and hi begin to differ; where few are left,
+   each counts those above it. By a CTA. */
+__device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
+                                        u64 hi) {
+    const int tid = threadIdx.x;
+    unsigned inside, total;
+    do {
+        const int shift = max(64 - __clzll((i64)(hi - lo)) - 11, 0);
+        __syncthreads();
+        for (int i = tid; i < CHOOSE_BINS; i += CHOOSE) s.bins[i] = 0;
+        __syncthreads();
+#pragma unroll 4
+        for (int i = tid; i < x.count; i += CHOOSE) {
+            const u64 y = x[i];
+            if (y >= lo && y <= hi) atomicAdd(&s.bins[(unsigned)((y - lo) >> shift)], 1u);
+        }
+        __syncthreads();
+        enum { EACH = CHOOSE_BINS / CHOOSE };
+        unsigned own[EACH], sum = 0;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) sum += own[k] = s.bins[CHOOSE_BINS - 1 - (EACH * tid + k)];
+        unsigned above = cta_prefix(s, sum, &total);
+        if (total <= want) return lo;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            if (above < want && want <= above + own[k]) {
+                s.bin = (unsigned)(CHOOSE_BINS - 1 - (EACH * tid + k));
+                s.above = above;
+                s.inside = own[k];
+            }
+            above += own[k];
+        }
+        if (tid == 0) s.few_count = 0;
+        __syncthreads();
+        lo += (u64)s.bin << shift;
+        hi = min(hi, lo + (((u64)1 << shift) - 1));
+        inside = s.inside;
+        want -= s.above;
+        if (want == inside) return lo;              /* shift 0: one candidate, since no two are equal */
+    } while (inside > CHOOSE);
+    for (int i = tid; i < x.count; i += CHOOSE) {
+        const u64 y = x[i];
+        if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y;
+    }
+    __syncthreads();
+    if (tid < (int)inside) {
+        unsigned above = 0;
+        for (unsigned i = 0; i < inside; i++) above += s.few[i] > s.few[tid];
+        if (above == want - 1) s.result = s.few[tid];
+    }
+    __syncthreads();
+    return s.result;
+}
+
+__device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
+    const unsigned at = (unsigned)(key - r.lo);
+    atomicOr(bits + (at >> 5), 1u << (at & 31));
+}
+
+__device__ __forceinline__ void mark_from(const middle &r, unsigned *bits, const candidates &x, u64 least) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < x.count; i += CHOOSE) {
+        const u64 y = x[i];
+        if (y && y >= least) mark(r, bits, (int)~(unsigned)y);
+    }
+}
+
+/* The exact score of a key, by a warp: for few keys, or rarely. */
+__device__ __noinline__ float exact_score(const params &p, int b, int head, int key, int position) {
+    const i64 at = row_offset(p, p.k_stride, b, key);
+    const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2],
+               *k = p.k + (at == NO_ROW ? 0 : at + head / p.group * p.k_stride[2]);
+    float sum = 0.0f;
+    for (int f = threadIdx.x & 31; f < p.d; f += 32)
+        sum += load_any(p.q_type, q + f * p.q_stride[3]) * load_any(p.k_type, k + f * p.k_stride[3]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+    return at == NO_ROW ? __int_as_float(0x7fc00000) : finished_score(p, head, sum, key - position);
+}
+
+/* Exact scores of the keys from .. to - 1 of the middle. */
+__device__ __noinline__ void score_exactly(const params &p, const middle &r, int b, int head, int from,
+                                           int to, float *scores) {
+    for (int j = from + (int)(threadIdx.x >> 5); j < to; j += CHOOSE / 32) {
+        const float x = exact_score(p, b, head, j, r.position);
+        if ((threadIdx.x & 31) == 0) scores[j] = x;
+    }
+}
+
+/* The set of keys of a KV head's row that are in its list: a bit for each key of the middle. `taken`
+   beside it for a while. */
+struct key_set {
+    unsigned *bits, *taken;
+    int words, mid;
+    __device__ __forceinline__ unsigned valid(int w) const {
+        return mid - 32 * w < 32 ? (1u << (mid - 32 * w)) - 1u : ~0u;
+    }
+};
+enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
+
+/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. Returns how many. */
+__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
+                                      int *list) {
+    const int each = (set.words + CHOOSE - 1) / CHOOSE, from = min((int)threadIdx.x * each, set.words),
+              to = min(from + each, set.words);
+    const auto word = [&](int w) {
+        const unsigned x = what == IN_SET        ? set.bits[w]
+                         : what == NEWLY_TAKEN ? set.taken[w] & ~set.bits[w]
+                                                 : ~set.taken[w];
+        return x & set.valid(w);
+    };
+    unsigned count = 0, total;
+    __syncthreads();
+    for (int w = from; w < to; w++) count += (unsigned)__popc(word(w));
+    int *to_list = list + cta_prefix(s, count, &total);
+    for (int w = from; w < to; w++) {
+        const unsigned x = word(w);
+        for (unsigned y = x; y; y &= y - 1) *to_list++ = lo + 32 * w + __ffs((int)y) - 1;
+        set.bits[w] |= x;
+    }
+    return (int)total;
+}
+
+/* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
+   by the words of stream 2 from *at on: see >>random in santa.h. As long as all words of a round are
+   needed whatever they say, their order is none; the last ones go by warps, in order. */
+__device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const key_set &set,
+                                       const middle &r, int b, int kv, int count, int left, u64 *at,
+                                       int *list) {
+    const int tid = threadIdx.x, lane = tid & 31;
+    const unsigned size = (unsigned)r.mid, uneven = (0u - size) % size;
+    const bool rest = count > left - count;         /* then those that stay out are drawn */
+    const u64 key = row_key(p, b);
+    int draws = rest ? left - count : count;
+    u64 index = *at;
+    const auto words_of = [&](u64 quad) {
+        return philox(key, (unsigned)quad, (unsigned)(kv * p.group), (unsigned)p.q_index,
+                      2u + ((unsigned)(quad >> 32) << 8));
+    };
+    __syncthreads();
+    while (draws > 64) {
+        const u64 end = index + (unsigned)draws;
+        unsigned new_ones = 0, total;
+        for (u64 quad = index / 4 + (unsigned)tid; 4 * quad < end; quad += CHOOSE) {
+            const uint4 x = words_of(quad);
+            const unsigned w[4] = { x.x, x.y, x.z, x.w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const u64 wide = (u64)w[k] * size;
+                const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31);
+                if (4 * quad + k < index || 4 * quad + k >= end || (unsigned)wide < uneven) continue;
+                if (atomicOr(set.taken + (place >> 5), bit) & bit) continue;
+                new_ones++;
+            }
+        }
+        cta_prefix(s, new_ones, &total);
+        index = end;
+        draws -= (int)total;
+    }
+    if (tid < 32) {
+        while (draws > 0) {
+            const u64 mine = index + (unsigned)lane;
+            const uint4 x = words_of(mine / 4);
+            const unsigned word = mine & 2 ? mine & 1 ? x.w : x.z : mine & 1 ? x.y : x.x;
+            const u64 wide = (u64)word * size;
+            const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31),
+                           below = (1u << lane) - 1u;
+            const bool is_free = (unsigned)wide >= uneven
+                              && !(*(volatile unsigned *)(set.taken + (place >> 5)) & bit);
+            const unsigned same = __match_any_sync(FULL, is_free ? place : 0x80000000u + (unsigned)lane);
+            const unsigned hits = __ballot_sync(FULL, is_free && !(same & below));
+            const int rank = __popc(hits & below);
+            const bool takes = hits >> lane & 1u && rank < draws;
+            if (takes) atomicOr(set.taken + (place >> 5), bit);
+            const unsigned last = __ballot_sync(FULL, takes && rank == draws - 1);
+            index += last ? __ffs((int)last) : 32;
+            draws -= min(__popc(hits), draws);
+            __syncwarp();
+        }
+        if (tid == 0) s.at = index;
+    }
+    __syncthreads();
+    *at = s.at;
+    list_keys(s, set, rest ? NOT_TAKEN : NEWLY_TAKEN, r.lo, list);
+}
+
+__device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *shared) {
+    key_set set;
+    set.words = (r.mid + 31) / 32;
+    set.mid = r.mid;
+    set.bits = p.va.bits + item * p.va.words;
+    set.taken = p.va.shared_words >= p.va.words ? shared : p.va.taken + item * p.va.words;
+    return set;
+}
+
+/* With the heavy tokens in the set: how many keys of the row are read exactly, the base sample, the list
+   of both. By the CTA that is last to come here for the KV head. */
+__device__ __noinline__ void begin_list(const params &p, choose_memory &s, const middle &r, int b, int kv,
+                                        unsigned *shared, int looked) {
+    const i64 item = (i64)b * p.kv_heads + kv;
+    const int tid = threadIdx.x, n = r.end - r.begin;
+    const key_set set = set_of(p, item, r, shared);
+    int *list = p.va.list + item * p.va.list_pitch;
+    unsigned heavy = 0, total = 0;
+    for (int w = tid; w < set.words; w += CHOOSE) {
+        const unsigned x = __ldcg(set.bits + w);
+        set.taken[w] = x;
+        heavy += (unsigned)__popc(x);
+    }
+    cta_prefix(s, heavy, &total);
+    const int sinks = r.lo - r.begin, local = r.end - r.lo - r.mid, fixed = sinks + (int)total + local,
+              residual = n - fixed;
+    int base = p.va.base_samples < 0 ? max(fortieth(-1, residual), 32) : p.va.base_samples;
+    u64 at = 0;
+    for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
+    for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
+    list_keys(s, set, IN_SET, r.lo, list + sinks);
+    int *const others = list + whole_portions(p, fixed) * p.list_keys;
+    if (base < residual) draw_keys(p, s, set, r, b, kv, base, residual, &at, others);
+    else {
+        base = 0;
+        list_keys(s, set, NOT_TAKEN, r.lo, others);
+    }
+    if (tid == 0) {
+        va_row x = {};
+        x.fixed = fixed;
+        x.residual = residual;
+        x.base = base;
+        x.budget = base ? base : residual;
+        x.looked = looked;
+        x.at = at;
+        p.va.rows[item] = x;
+    }
+}
+
+/* Grid: (CHOOSE_KEYS keys, query head, batch), or with heavy tokens of the caller or none (1, KV head,
+   batch). A CTA of 512 threads:
+     bound    from a sample of the head's scores, the same one in each of its CTAs: a little more
+              than the heavy tokens lie above it
+     filter   its keys above that to the head's candidates
+   and the last CTA of a head:
+     select   the heavy_tokens largest of these, or of all scores should the bound have been wrong
+     mark     them in the KV head's set
+   and the last CTA of a KV head: begin_list.
+   Reads 4 bytes for each key and head, from L2 as a rule. Latency-bound.
+   Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
+   is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
+   head's result NaN. */
+__global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(room);
+    SHARED(s, choose_memory);
+    const int tid = threadIdx.x, b = blockIdx.z;
+    const middle r = middle_of(p, b);
+    launch_dependents();
+    if (!p.va.by_scores) {
+        const int kv = blockIdx.y;
+        const key_set set = set_of(p, (i64)b * p.kv_heads + kv, r, (unsigned *)room);
+        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        __syncthreads();
+        for (int g = 0; p.va.index && g < p.group; g++) {
+            const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
+            const int *index = p.va.index + place * p.va.index_stride;
+            for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
+                const int key = index[i];
+                if (key >= r.lo && key < r.lo + r.mid) mark(r, set.bits, key);
+            }
+        }
+        __threadfence();
+        __syncthreads();
+        begin_list(p, s, r, b, kv, (unsigned *)room, 0);
+        return;
+    }
+    const int head = blockIdx.y, kv = head / p.group, want = heavy_of(p, r), end = r.lo + r.mid,
+              first = (int)blockIdx.x * CHOOSE_KEYS, from = max(first, r.lo),
+              to = first < end ? first + min(end - first, (int)CHOOSE_KEYS) : first,
+              ctas = want ? (end - 1) / CHOOSE_KEYS - r.lo / CHOOSE_KEYS + 1 : 1;
+    const i64 row = (i64)b * p.heads + head, item = (i64)b * p.kv_heads + kv;
+    if (want ? from >= to : blockIdx.x > 0) return;
+    float *scores = (float *)p.stash + stash_entry(p, b, head, 0);
+    va_counts *const counts = (va_counts *)p.arrived;
+    const key_set set = set_of(p, item, r, (unsigned *)room);
+    int looked = 0;
+    wait_for_previous();
+    if (want) {
+        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid };
+        int copied_from = r.lo, copied_to = end;
+        if (p.va.by_copy) {
+            const proxy_range c = copied_range(p, b);
+            copied_from = min(max(c.from, r.lo), end);
+            copied_to = max(min(c.to, end), copied_from);
+            looked = r.mid - (copied_to - copied_from);
+            if (from < copied_from || to > copied_to) {
+                score_exactly(p, r, b, head, from, min(to, copied_from), scores);
+                score_exactly(p, r, b, head, max(from, copied_to), to, scores);
+                __syncthreads();
+            }
+        } else looked = r.mid;
+        enum { LOADS = CHOOSE_KEYS / (4 * CHOOSE) };
+        float4 y[LOADS];
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const int j = first + 4 * (i * CHOOSE + tid);
+            y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
+            if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
+        }
+        /* a sample of keys that all CTAs can see: from the copy */
+        const unsigned least = sortable(MASK_LIMIT);
+        unsigned bound = least;
+        if (r.mid > 4 * CHOOSE_SAMPLES) {
+            unsigned own[CHOOSE_SAMPLES / CHOOSE];
+            const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
+#pragma unroll
+            for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++) {
+                const unsigned t = (unsigned)(i * CHOOSE + tid);
+                const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
+                own[i] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
+            }
+            const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+            const int rank = (int)(share + 5.0f * sqrtf(share)) + 8;
+            unsigned found = 0;
+#pragma unroll 1
+            for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
+                int above = 0;
+#pragma unroll
+                for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++)
+                    above += __syncthreads_count(own[i] >= (found | bit));
+                if (above >= rank) found |= bit;
+            }
+            bound = max(bound, found);
+        }
+        unsigned hits = 0, total, top = 0;
+        bool bad = false;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int j = first + 4 * (i * CHOOSE + tid) + k;
+                if (j < from || j >= to) continue;
+                bad |= !(z[k] < INFINITY);
+                if (sortable(z[k]) < bound) continue;
+                hits++;
+                top = max(top, sortable(z[k]));
+            }
+        }
+        unsigned before = cta_prefix(s, hits, &total);
+        top = __reduce_max_sync(FULL, top);
+        if ((tid & 31) == 0 && top) atomicMax(&counts[row].top, top);
+        if (__any_sync(FULL, bad) && (tid & 31) == 0) atomicOr(&counts[row].bad, 1u);
+        if (tid == 0) s.first = total ? atomicAdd(&counts[row].entries, total) : 0;
+        __syncthreads();
+        before += s.first;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int j = first + 4 * (i * CHOOSE + tid) + k;
+                if (j < from || j >= to || sortable(z[k]) < bound) continue;
+                if (before < (unsigned)p.va.most_candidates)
+                    ((u64 *)x.list)[before] = ranked(z[k], j);
+                before++;
+            }
+        }
+        __threadfence();
+        __syncthreads();
+        if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == (unsigned)ctas - 1u;
+        __syncthreads();
+        if (!s.is_last) return;
+        __threadfence();
+        const unsigned entries = __ldcg(&counts[row].entries), highest = __ldcg(&counts[row].top);
+        u64 lo = (u64)least << 32, hi = ~(u64)0;
+        if (entries >= (unsigned)want && entries <= (unsigned)p.va.most_candidates) {
+            x.count = (int)entries;
+            lo = (u64)bound << 32;
+            hi = (u64)highest << 32 | 0xffffffffu;
+        } else x.list = nullptr;
+        mark_from(r, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
+    }
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) s.is_last = atomicAdd(p.va.heads_done + item, 1u) == (unsigned)p.group - 1u;
+    __syncthreads();
+    if (!s.is_last) return;
+    __threadfence();
+    unsigned bad = 0;
+    for (int g = 0; want && p.va.by_copy && g < p.group; g++)
+        bad |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
+    if (bad) {
+        looked = r.mid;
+        __syncthreads();
+        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int g = 0; g < p.group; g++) {
+            const int h = kv * p.group + g;
+            float *all = (float *)p.stash + stash_entry(p, b, h, 0);
+            score_exactly(p, r, b, h, r.lo, end, all);
+            __threadfence();
+            __syncthreads();
+            bool worse = false;
+            for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
+            const int any = __syncthreads_or(worse);
+            if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
+            const candidates x = { nullptr, all, r.lo, r.mid };
+            mark_from(r, set.bits, x,
+                      nth_largest(s, x, (unsigned)want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0));
+        }
+        __threadfence();
+        __syncthreads();
+    }
+    begin_list(p, s, r, b, kv, (unsigned *)room, looked);
+}
+
+/* The sums of k_list for what that does not take: any type and stride, and the full guarantee, which
+   wants those of squares times |V|^2.
+   Grid: (KV head x slice of heads x batch, a share of the portions). A CTA as `attend` has it. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(room);
+    attend_memory<FIXED_HEADS> &memory = *(attend_memory<FIXED_HEADS> *)room;
+    const unsigned item = p.by_slices.quotient(blockIdx.x), b = p.by_kv.quotient(item);
+    const int slice = (int)(blockIdx.x - item * p.by_slices.d), kv = (int)(item - b * p.by_kv.d),
+              head = kv * p.group + slice * FIXED_HEADS;
+    launch_dependents();
+    wait_for_previous();
+    const va_row x = p.va.rows[item];
+    const middle r = middle_of(p, (int)b);
+    const int last = first_portion(p, x, p.va.pass + 1);
+    for (int i = first_portion(p, x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
+        attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
+               portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
+               p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
+               (i64)p.va.portions * (p.dv + 4),
+               p.va.list + (i64)item * p.va.list_pitch + (i64)i * p.list_keys, p.va.full ? 2 : 1);
+        __syncthreads();
+    }
+}
+
+/* Quantiles and budgets as santa.h has them in >>budgets-code. */
+
+__device__ __noinline__ double upper_quantile(double q) {
+    const double t = sqrt(-2.0 * log(q));
+    double z = t;
+    if (q < 1e-290) return t;                       /* no delta is so small: santa_check */
+    z = t - (2.515517 + t * (0.802853 + t * 0.010328))
+          / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+    for (int i = 0; i < 3; i++) {
+        const double density = exp(-0.5 * z * z) * 0.39894228040143267794;
+        if (!(density > 0.0)) break;
+        z += (0.5 * erfc(z * 0.70710678118654752440) - q) / density;
+    }
+    return z;
+}
+
+__device__ __forceinline__ double va_z(const params &p, double delta) {
+    return p.va.bound == SANTA_BOUND_CLT ? upper_quantile(0.5 * delta) : sqrt(2.0 * log(2.0 / delta));
+}
+
+__device__ __forceinline__ double relative_spread(double population, double spread, double total) {
+    if (!(spread > 0.0)) return 0.0;
+    return total > 0.0 ? population * spread / total : 1e300;
+}
+
+__device__ __forceinline__ int budget_of(double x, int population) {
+    const double n = (double)population, b0 = x * x;
+    if (population == 0 || !(x > 0.0)) return 0;
+    if (!(b0 < 1e300)) return population;
+    const double b = ceil(b0 / (1.0 + b0 / n) * (1.0 - 1e-12));
+    return b < n ? (int)b : population;
+}
+
+/* The least z(x) a + z(delta - x) c over x, by a warp: 32 points, then 32 between the neighbours of
+   the best one. z is convex. */
+__device__ __noinline__ double best_split(const params &p, double a, double c) {
+    const double delta = p.va.delta;
+    double lo = p.va.bound == SANTA_BOUND_CLT && delta > 0.215 ? delta - 0.215 : 0.0, hi = delta,
+           best = 0.0;
+    if (!(c > 0.0)) return va_z(p, delta) * a;
+    if (!(a > 0.0)) return va_z(p, delta - lo) * c;
+    for (int i = 0; i < 7; i++) {
+        const double step = (hi - lo) / 33.0, x = lo + step * (double)((threadIdx.x & 31) + 1),
+                     f = va_z(p, x) * a + va_z(p, delta - x) * c;
+        double least = f, at = x;
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            const double g = __shfl_xor_sync(FULL, least, o), y = __shfl_xor_sync(FULL, at, o);
+            if (g < least || (g == least && y < at)) { least = g; at = y; }
+        }
+        best = i == 0 ? least : fmin(best, least);
+        lo = fmax(at - step, lo);
+        hi = fmin(at + step, hi);
+    }
+    return best;
+}
+
+/* What head `head` needs, by a warp. */
+__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head) {
+    const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 1);
+    const int lane = threadIdx.x & 31;
+    const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
+    const float *sums = p.va.sums + at * p.va.portions * pitch;
+    float m = MASKED;
+    for (int i = lane; i < last; i += 32) m = fmaxf(m, sums[i * pitch + p.dv]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    const auto lift_of = [&](int i) {
+        const float top = sums[i * pitch + p.dv];
+        return top < MASK_LIMIT ? 0.0f : pow2(top - m);
+    };
+    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
+    for (int i = lane; i < last; i += 32) {
+        const float f = lift_of(i);
+        const float *x = sums + i * pitch + p.dv;
+        d[i >= fixed] += (double)f * (double)x[1];      /* NaN stays, since 0 * NaN is one */
+        if (i < fixed) continue;
+        squares += (double)(f * f) * (double)x[2];
+        trace += (double)(f * f) * (double)x[3];
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        d[0] += __shfl_xor_sync(FULL, d[0], o);
+        d[1] += __shfl_xor_sync(FULL, d[1], o);
+        squares += __shfl_xor_sync(FULL, squares, o);
+        trace += __shfl_xor_sync(FULL, trace, o);
+    }
+    const double nb = (double)row.base, w = (double)row.residual / nb, all = (double)row.residual;
+    const double top = (double)m * 0.69314718055994530942;
+    double sink = 0.0;
+    if (p.sinks && p.sinks[head] != -INFINITY) sink = exp(fmin((double)p.sinks[head] - top, 600.0));
+    va_head x;
+    x.top = m;
+    x.sigma = sqrt(fmax((squares - d[1] * d[1] / nb) / (nb - 1.0), 0.0));
+    x.denominator = d[0] + w * d[1] + sink;
+    x.trace = x.norm = 0.0;
+    const bool bad = !(d[0] <= DBL_MAX && d[1] <= DBL_MAX)
+                  || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
+    double spread = relative_spread(all, x.sigma, x.denominator);
+    bool finite = true;
+    if (p.va.full) {
+        for (int c = lane; c < p.dv; c += 32) {
+            float y[2] = { 0.0f, 0.0f };
+#pragma unroll 4
+            for (int i = 0; i < last; i++) {
+                const float z = lift_of(i) * sums[i * pitch + c];
+                y[0] += i < fixed ? z : 0.0f;
+                y[1] += i < fixed ? 0.0f : z;
+            }
+            const double whole = (double)y[0] + w * (double)y[1], part = (double)y[1] / nb;
+            norm += whole * whole;
+            mean += part * part;
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            norm += __shfl_xor_sync(FULL, norm, o);
+            mean += __shfl_xor_sync(FULL, mean, o);
+        }
+        finite = norm <= DBL_MAX && trace <= DBL_MAX;     /* a NaN in V: nothing can be promised */
+        x.trace = fmax((trace / nb - mean) * (nb / (nb - 1.0)), 0.0);
+        x.norm = sqrt(fmax(norm - x.trace * all * (all - nb) / nb, 0.0));
+        spread = 2.0 * best_split(p, spread, relative_spread(all, sqrt(x.trace), x.norm));
+    } else spread *= p.va.z;
+    x.needed = bad ? row.base : !finite ? row.residual
+                                        : max(budget_of(spread / p.va.epsilon, row.residual), row.base);
+    if (lane == 0) p.va.heads[at] = x;
+    return x.needed;
+}
+
+/* The budget of a KV head's row, and the keys that it adds to the base sample.
+   Grid: (KV head, batch). A CTA of 512 threads; a warp for each head. */
+__global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(room);
+    SHARED(s, choose_memory);
+    const int tid = threadIdx.x, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    const middle r = middle_of(p, b);
+    launch_dependents();
+    wait_for_previous();
+    va_row row = p.va.rows[item];
+    if (!row.base) return;
+    if (tid == 0) s.first = (unsigned)row.base;
+    __syncthreads();
+    for (int g = warp; g < p.group; g += CHOOSE / 32) {
+        const int needed = head_needs(p, row, b, kv * p.group + g);
+        if ((tid & 31) == 0) atomicMax(&s.first, (unsigned)needed);
+    }
+    __syncthreads();
+    row.budget = (int)min(s.first, (unsigned)row.residual);
+    if (row.budget == row.base) return;
+    const key_set set = set_of(p, item, r, (unsigned *)room);
+    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
+    for (int w = tid; w < set.words; w += CHOOSE) set.taken[w] = set.bits[w];
+    __syncthreads();
+    if (row.budget < row.residual)
+        draw_keys(p, s, set, r, b, kv, row.budget - row.base, row.residual - row.base, &row.at, list);
+    else list_keys(s, set, NOT_TAKEN, r.lo, list);
+    if (tid == 0) p.va.rows[item] = row;
+}
+
+/* Ratio of the sums, fixed + residual / budget * sample: out, lse, audit and stats.
+   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads, four to a column, as k_combine. */
+__global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ params p) {
+    SHARED(shared, combine_memory);
+    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
+              kv = head / p.group, k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
+    const i64 item = (i64)b * p.kv_heads + kv, at = (i64)b * p.heads + head, pitch = p.dv + 4;
+    const middle r = middle_of(p, b);
+    wait_for_previous();
+    const va_row row = p.va.rows[item];
+    const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 2);
+    const double w = row.budget > 0 ? (double)row.residual / (double)row.budget : 1.0;
+    const float *sums = p.va.sums + at * p.va.portions * pitch;
+    float m = MASKED, sum[2] = { 0.0f, 0.0f };
+    double total = 0.0;
+    for (int i = tid; i < last; i += 512) m = fmaxf(m, sums[i * pitch + p.dv]);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) shared.tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
+    for (int base = 0; base < last; base += 128) {
+        const int count = min(last - base, 128);
+        float lift = 0.0f;
+        __syncthreads();
+        if (tid < count) {
+            const float *x = sums + (base + tid) * pitch + p.dv;
+            lift = x[0] < MASK_LIMIT ? x[1] == x[1] ? 0.0f : x[1] : pow2(x[0] - m);
+            total += (base + tid < fixed ? 1.0 : w) * (double)lift * (double)x[1];
+        }
+        if (tid < 128) shared.weight[tid] = lift;
+        __syncthreads();
+#pragma unroll 8
+        for (int i = quarter; i < count; i += 4) {
+            const float x = shared.weight[i] * sums[(base + i) * pitch + column];
+            sum[0] += base + i < fixed ? x : 0.0f;
+            sum[1] += base + i < fixed ? 0.0f : x;
+        }
+    }
+    __syncthreads();
+    const double mine = (double)sum[0] + w * (double)sum[1];
+    shared.sums[quarter][tid % 128] = (float)mine;
+    double all;
+    cta_scan<16>(total, shared.scratch, &all);      /* its barriers also order sums */
+    const bool bad = !(all <= DBL_MAX) || (p.va.by_scores && ((va_counts *)p.arrived)[at].bad);
+    if (tid == 511 && blockIdx.z == 0) {
+        const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+        const int keys = r.end - r.begin;
+        if (p.lse) p.lse[place] = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, all);
+        if (p.va.audit) {
+            santa_audit x = {};
+            const double top = (double)m * 0.69314718055994530942;
+            if (keys) {
+                x.num_keys = keys;
+                x.num_residual = row.residual;
+                x.num_fixed = row.fixed;
+                x.num_base = row.base;
+                x.budget = row.budget;
+                x.exact = row.budget == row.residual;
+                x.density = (double)(row.fixed + row.budget) / (double)keys;
+                x.max_score = top;
+                x.needed = row.budget;
+                x.denominator = all;
+                if (p.sinks && p.sinks[head] != -INFINITY)
+                    x.denominator += exp(fmin((double)p.sinks[head] - top, 600.0));
+            }
+            if (row.base) {
+                const va_head y = p.va.heads[at];
+                const double f = exp((double)(y.top - m) * 0.69314718055994530942);
+                x.needed = y.needed;
+                x.sigma = y.sigma * f;
+                x.denominator = y.denominator * f;
+                x.norm = y.norm * f;
+                x.trace = y.trace * (f * f);
+            }
+            p.va.audit[place] = x;
+        }
+        if (p.stats && head == kv * p.group) {
+            const auto add = [](int64_t *field, i64 i) { atomicAdd((u64 *)field, (u64)i); };
+            const i64 read = row.fixed + row.budget, k_rows = min((i64)keys, read + row.looked);
+            add(&p.stats->rows, p.group);
+            add(&p.stats->keys, keys);
+            add(&p.stats->k_rows_read, k_rows);
+            add(&p.stats->k_features_read, k_rows * p.d);
+            add(&p.stats->k_features_head, k_rows * p.d * p.group);
+            add(&p.stats->v_rows_read, read);
+            add(&p.stats->v_rows_head, read * p.group);
+            add(&p.stats->draws, (i64)row.budget * p.group);
+            if (keys && row.budget == row.residual) add(&p.stats->exact_rows, p.group);
+            if (p.va.by_scores && p.va.by_copy && heavy_of(p, r)) {
+                const proxy_range c = copied_range(p, b);
+                add(&p.stats->proxy_rows_read, max(min(c.to, r.lo + r.mid) - max(c.from, r.lo), 0));
+            }
+        }
+    }
+    if (quarter || k >= p.dv) return;
+    const float x
+        = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
+    const float f = bad       ? __int_as_float(0x7fc00000)
+                  : all > 0.0 ? (float)((double)x * (sink_share(p, head, m, all) / all)) * p.v_scale
+                              : 0.0f;
+    store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                              + k * p.out_stride[3], f);
+}
+
 #endif  /* SANTA_CUDA_STANDIN */
 
 /* --------------------------------------------------------------------------------- >>launch */
@@ -4457,15 +5496,21 @@ struct geometry {
     i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
+    i64 candidates, words, list_portions;           /* of vAttention: see va_params */
+    i64 shared_words;                               /* a set's bits that fit in shared memory */
+    bool by_scores, by_copy;
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
+    i64 ranks, results;                             /* 0: no others; rows of out */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
 };
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found, rest, ranges, total;
+    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found;
+    size_t rank_mass, rank_masses, part, parts;
+    size_t candidates, taken, list, va_rows, va_heads, sums, rest, ranges, total;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -4490,11 +5535,17 @@ struct call {
     cudaStream_t stream;
     bool cores;                                     /* K suits the tensor cores: 16-byte pieces */
     bool streams;                                   /* and the ring: nothing but scaled products with q */
+    const santa_ranks_options *ranks;
+    bool has_failed;                                /* to meet the other ranks */
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
 
     void place_row(i64 row);
+    bool gather(const void *mine, size_t bytes, void *all) {
+        if (ranks->all_gather(ranks->user, mine, bytes, all, stream) != 0) has_failed = true;
+        return !has_failed;
+    }
 };
 
 /* A family of kernels: the methods that it serves, and what they need. The rest of this section
@@ -4651,11 +5702,16 @@ cudaError_t launch_exact(call &c) {
 
 /* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
 
+/* Keys of a part, see k_list. */
+i64 list_keys_of(santa_dtype k_type, const geometry &g) {
+    return (g.d > g.dv ? g.d : g.dv) * size_of(k_type) > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
+}
+
 /* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
-santa_status measure_lists(i64 k_bytes, geometry *g) {
+santa_status measure_lists(santa_dtype k_type, geometry *g) {
     const i64 lists = g->heads / g->list_heads;
     if (g->list_most > INT32_MAX - 65536 * LIST_KEYS) return SANTA_ERR_BACKEND_TOO_LONG;
-    g->list_keys = (g->d > g->dv ? g->d : g->dv) * k_bytes > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
+    g->list_keys = list_keys_of(k_type, *g);
     g->splits = ceil_div(g->list_most, g->list_keys);
     g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
     g->list_plain = { g->splits, lists * ceil_div(g->list_heads, PLAIN_HEADS) * g->columns, g->batch };
@@ -4684,11 +5740,16 @@ template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) 
     else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
 }
 
+/* Whether k_list takes it. */
+bool suits_lists(const call &c) {
+    const params &p = c.p;
+    return c.cores && p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
+}
+
 /* p's lists have been filled in. overlap: a kernel of this call made them. */
 cudaError_t launch_list(call &c, bool overlap) {
     params &p = c.p;
-    const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
-    const bool fast = c.cores && same_v;
+    const bool fast = suits_lists(c);
     p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_group = divide_by((unsigned)p.group);
@@ -4704,7 +5765,7 @@ cudaError_t launch_list(call &c, bool overlap) {
 santa_status measure_listed(const santa_problem *problem, geometry *g) {
     g->list_most = problem->a.max_list;
     g->list_heads = g->group;
-    return measure_lists(size_of(problem->a.k.dtype), g);
+    return measure_lists(problem->a.k.dtype, g);
 }
 
 cudaError_t launch_listed(call &c) {
@@ -4797,7 +5858,7 @@ template <typename V, int CH, typename Pick> cudaError_t launch_gather(const cal
     const cudaError_t e = cudaFuncSetAttribute(
         k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true);
+    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
@@ -4817,6 +5878,14 @@ cudaError_t launch_pass(call &c) {
     });
 }
 
+template <typename Pick> cudaError_t launch_draws(const call &c) {
+    const bool wide = c.p.dv > 128;
+    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
+    if (c.p.v_type == SANTA_F32)
+        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
+    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
+}
+
 template <typename Pick> cudaError_t launch_sampled(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
@@ -4830,9 +5899,13 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     }
     p.rows = 1;
     c.place_row(in_pass);
-    if (p.v_type == SANTA_F32)
-        return p.dv > 128 ? launch_gather<float, 2, Pick>(c) : launch_gather<float, 1, Pick>(c);
-    return p.dv > 128 ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, 1, Pick>(c);
+    if (!p.ranks) return launch_draws<Pick>(c);
+    const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
+    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
+    if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
+                                      p.rank_masses))
+        return e;
+    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, says santa.h */
 }
 
 /* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
@@ -4918,7 +5991,7 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.proxy_chunks = (int)ceil_div(c.g.blocks, p.chunk_blocks);
     p.fixed_ctas = (unsigned)c.g.fixed;
     /* in the first half of the grid, apart from each other */
-    const i64 apart = c.g.items * p.proxy_chunks / (2 * c.g.fixed + !c.g.fixed);
+    const i64 apart = c.g.fixed ? c.g.items * p.proxy_chunks / (2 * c.g.fixed) : 0;
     p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
     p.stage_bytes = bytes - least;
     p.slices = (int)c.g.slices;
@@ -4977,7 +6050,7 @@ santa_status measure_selected(const santa_problem *problem, geometry *g) {
         g->copy = copy_shape_of(&problem->a);
         g->items = g->batch * g->kv_heads * g->slices;
     }
-    return measure_lists(size_of(problem->a.k.dtype), g);
+    return measure_lists(problem->a.k.dtype, g);
 }
 
 void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
@@ -4997,7 +6070,7 @@ cudaError_t launch_selected(call &c) {
     const bool copied = p.proxy != nullptr;
     p.rows = 1;
     p.arrivals = 0;
-    p.keep_scores = !copied;
+    p.raw = !copied;
     c.place_row(0);
     p.spreads = (float *)(c.workspace + c.l.spreads);
     p.keys = (int *)(c.workspace + c.l.keys);
@@ -5022,6 +6095,132 @@ cudaError_t count_proxy_rows(const call &c) {
     return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
+/* vAttention: the scores, of K or of its copy, if heavy tokens are taken by them, k_va_choose, and
+   sums over lists of keys. */
+
+santa_status measure_va(const santa_problem *problem, geometry *g) {
+    const santa_vattention_options *v = &problem->o.vattention;
+    if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    g->by_scores = !v->heavy_index && v->heavy_tokens != 0;
+    g->by_copy = g->by_scores && problem->o.scores == SANTA_SCORES_PROXY;
+    if (problem->o.scores == SANTA_SCORES_PROXY) g->copy = copy_shape_of(&problem->a);
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->rows = 1;
+    g->items = g->batch * g->kv_heads * g->slices;
+    g->work = g->items * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    const i64 heavy = v->heavy_tokens == SANTA_AUTO ? ceil_div(g->keys, 40)
+                      : v->heavy_tokens < g->keys   ? v->heavy_tokens
+                                                    : g->keys;
+    g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
+    g->words = ceil_div(g->keys, 32);
+    g->shared_words = g->words <= 16384 ? g->words : 0;
+    g->list_keys = list_keys_of(problem->a.k.dtype, *g);
+    g->list_portions = ceil_div(g->keys, g->list_keys) + 2;           /* three kinds of keys */
+    g->list_heads = g->group;
+    g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
+    const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
+    const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 65536 * LIST_KEYS;
+    const bool good = g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine);
+    return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_va(const geometry &g, santa_stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
+    const size_t scored = g.by_scores ? rows : 0, blocks = saturating(scored, (size_t)g.blocks);
+    const size_t bits = saturating(items, (size_t)g.words);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, BLOCK * sizeof(float));
+    l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
+    /* va_counts, heads_done and bits, which scores sets to 0 */
+    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + items + bits, sizeof(int));
+    l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
+    l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
+    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * g.list_keys)), sizeof(int));
+    l->va_rows = add_part(l, items, sizeof(va_row));
+    l->va_heads = add_part(l, rows, sizeof(va_head));
+    l->sums = add_part(l, saturating(rows, (size_t)g.list_portions), ((size_t)g.dv + 4) * sizeof(float));
+}
+
+template <auto kernel>
+cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, bool overlap = true) {
+    const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               (int)bytes);
+    return e == cudaSuccess ? launch<kernel>(c, grid_of(grid), threads, bytes, overlap) : e;
+}
+
+/* The sums over the lists' portions of p.va.pass. There may be many more than there are as a rule, so a
+   CTA may have several: a grid of three waves or so. */
+cudaError_t launch_va_sums(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    const bool fast = suits_lists(c) && !p.va.full;
+    const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
+              lists = g.batch * g.kv_heads * slices, least = 10 * (i64)c.card.multiprocessors / lists,
+              most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
+              shares = enough < most ? enough : most;
+    p.slices = (int)slices;
+    p.by_slices = divide_by((unsigned)slices);
+    p.by_group = divide_by((unsigned)p.group);
+    if (fast) {
+        c.g.list = { shares, g.kv_heads * slices, g.batch };
+        return with_key_type(p.k_type, [&](auto key) {
+            return launch_list_rows<typename decltype(key)::type>(c, true);
+        });
+    }
+    const size_t least_room = sizeof(attend_memory<FIXED_HEADS>), room = (size_t)(c.card.shared / 3 - 1024);
+    p.stage_bytes = room > least_room ? (int)(room - least_room) : 0;
+    p.by_slices = divide_by((unsigned)slices);
+    p.by_kv = divide_by((unsigned)g.kv_heads);
+    return launch_with<k_va_attend>(c, { lists, shares, 1 }, SCORE_WARPS * 32,
+                                    least_room + (size_t)p.stage_bytes);
+}
+
+cudaError_t launch_va(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    va_params &v = p.va;
+    const i64 rows = g.batch * g.heads, items = g.batch * g.kv_heads;
+    p.raw = 1;
+    p.list_keys = (int)g.list_keys;
+    p.spreads = (float *)(c.workspace + c.l.spreads);
+    v.candidates = (u64 *)(c.workspace + c.l.candidates);
+    v.heads_done = (unsigned *)p.arrived + 4 * rows;
+    v.bits = v.heads_done + items;
+    v.taken = (unsigned *)(c.workspace + c.l.taken);
+    v.list = (int *)(c.workspace + c.l.list);
+    v.rows = (va_row *)(c.workspace + c.l.va_rows);
+    v.heads = (va_head *)(c.workspace + c.l.va_heads);
+    v.sums = p.partial = (float *)(c.workspace + c.l.sums);
+    p.list = v.list;
+    p.list_batch = g.kv_heads * v.list_pitch;
+    p.list_pitch = v.list_pitch;
+    p.list_heads = (int)g.group;
+    p.list_most = (int)v.list_pitch;
+    p.splits = v.portions;
+    p.arrivals = 4 * rows + items + items * g.words;
+    cudaError_t e = cudaSuccess;
+    if (g.by_copy)
+        e = p.copy.bits == 4 && p.copy.chunks == 4 ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    else if (g.by_scores) e = launch_pass(c);
+    if (e != cudaSuccess) return e;
+    const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
+    const extent choose = { g.by_scores ? ceil_div(g.keys, CHOOSE_KEYS) : 1,
+                            g.by_scores ? g.heads : g.kv_heads, g.batch };
+    e = launch_with<k_va_choose>(c, choose, CHOOSE, shared, g.by_scores);
+    if (e != cudaSuccess) return e;
+    for (v.pass = 0; v.pass < 2; v.pass++) {
+        e = launch_va_sums(c);
+        if (e == cudaSuccess && v.pass == 0)
+            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE, shared);
+        if (e != cudaSuccess) return e;
+    }
+    return launch<k_va_combine>(c, grid_of(g.combine), 512, 0, true);
+}
+
+/* k_va_combine has counted. */
+cudaError_t count_nothing(const call &) { return cudaSuccess; }
+
 const pipeline pipelines[] = {
     { bit(SANTA_DENSE), SANTA_SCORES_EXACT, false, measure_exact, arrange_exact, launch_exact, count_rows },
     { bit(SANTA_DENSE), SANTA_SCORES_EXACT, true, measure_listed, arrange_exact, launch_listed,
@@ -5036,6 +6235,8 @@ const pipeline pipelines[] = {
       launch_selected, count_rows },
     { bit(SANTA_TOP_K), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected, launch_selected,
       count_proxy_rows },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
+    { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
 };
 
 const pipeline *pipeline_of(const santa_problem &problem) {
@@ -5072,6 +6273,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->splits = ceil_div(g->keys, SPLIT);
     g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
+    g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
+    g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
+    if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     return row.measure(problem, g);
 }
 
@@ -5079,6 +6283,13 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     layout l;
     memset(&l, 0, sizeof l);
     row.arrange(g, stash, &l);
+    if (!g.ranks) return l;
+    const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
+                 floats = saturating((size_t)g.results, (size_t)g.dv + 1);
+    l.rank_mass = add_part(&l, rows, sizeof(double2));
+    l.rank_masses = add_part(&l, saturating(rows, ranks), sizeof(double2));
+    l.part = add_part(&l, floats, sizeof(float));
+    l.parts = add_part(&l, saturating(floats, ranks), sizeof(float));
     return l;
 }
 
@@ -5093,8 +6304,7 @@ santa_status check(const santa_problem *problem) {
     if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
-    if (problem->a.kv_start) return SANTA_ERR_BACKEND_KV_START;
-    if (o->ranks.count > 1) return SANTA_ERR_BACKEND_RANKS;
+    if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
@@ -5146,6 +6356,30 @@ void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const co
     p->exact_above = o->exact_above < 0.0 ? never : (float)o->exact_above;
 }
 
+void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v) {
+    const auto tokens = [](i64 n) { return n < 0 ? -1 : n > INT32_MAX ? INT32_MAX : (int)n; };
+    v->sink_tokens = tokens(o->sink_tokens);
+    v->local_tokens = tokens(o->local_tokens);
+    v->heavy_tokens = tokens(o->heavy_tokens);
+    v->base_samples = tokens(o->base_samples);
+    v->by_scores = g.by_scores;
+    v->by_copy = g.by_copy;
+    v->full = o->guarantee == SANTA_GUARANTEE_FULL;
+    v->bound = o->bound;
+    v->epsilon = o->epsilon;
+    v->delta = o->delta;
+    v->z = o->bound == SANTA_BOUND_CLT ? -santa_normal_quantile(0.5 * o->delta)
+                                       : sqrt(2.0 * log(2.0 / o->delta));
+    v->index = (const int *)o->heavy_index;
+    v->index_stride = o->heavy_stride;
+    v->audit = o->audit;
+    v->most_candidates = (int)g.candidates;
+    v->words = (int)g.words;
+    v->shared_words = (int)g.shared_words;
+    v->portions = (int)g.list_portions;
+    v->list_pitch = g.list_portions * g.list_keys;
+}
+
 /* What the kernels need to know of a problem. */
 void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     const santa_attention *a = &problem->a;
@@ -5176,6 +6410,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->capacity = (int)g.keys; p->blocks = (int)g.blocks; p->splits = (int)g.splits;
     p->seq_lens = (const int *)a->seq_lens;
     p->context_lens = (const int *)a->context_lens;
+    p->kv_start = (const int *)a->kv_start;
     p->first_key = (int)a->first_key;
     p->table = (const int *)a->block_table;
     p->table_stride = a->block_table_stride;
@@ -5199,6 +6434,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->portions = (int)g.portions;
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
+    if (o->method == SANTA_VATTENTION) fill_va(&o->vattention, g, &p->va);
     if (!a->key_list) return;
     const i64 lists = g.kv_heads * (a->key_list_rows ? problem->q_len : 1);
     p->list_heads = (int)g.list_heads;
@@ -5221,12 +6457,14 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
     c.l = layout_of(*row, c.g, o->stash);
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
-    const bool proxied = o->scores == SANTA_SCORES_PROXY;
+    const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
-                                   a->context_lens, o->seeds, o->offsets, o->request_ids,
+                                   a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
-                                   a->key_list, a->key_list_lens, a->key_weights };
+                                   a->key_list, a->key_list_lens, a->key_weights,
+                                   adapts ? o->vattention.heavy_index : nullptr,
+                                   adapts ? o->vattention.audit : nullptr };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
@@ -5252,12 +6490,35 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
 
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
         return s;
+    const params whole = p;
+    float *const part = (float *)(c.workspace + c.l.part);
+    const size_t floats = (size_t)c.g.results * ((size_t)p.dv + 1);
+    if (c.g.ranks) {
+        c.ranks = &o->ranks;
+        p.ranks = (int)c.g.ranks;
+        p.rank = (int)o->ranks.rank;
+        p.rank_mass = (double2 *)(c.workspace + c.l.rank_mass);
+        p.rank_masses = (double2 *)(c.workspace + c.l.rank_masses);
+        p.out = (char *)part;
+        p.out_type = SANTA_F32;
+        const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
+        for (int i = 0; i < 4; i++) p.out_stride[i] = 4 * stride[i];
+        p.lse = part + c.g.results * p.dv;
+        if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
+    }
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e = row->launch(c);
+        if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }
-    return SANTA_OK;
+    if (!c.g.ranks) return SANTA_OK;
+    p = whole;
+    p.ranks = (int)c.g.ranks;
+    p.rows_in_all = c.g.results;
+    p.parts = (float *)(c.workspace + c.l.parts);
+    if (!c.gather(part, floats * sizeof *part, (void *)p.parts)) return SANTA_ERR_RANKS_EXCHANGE;
+    return cuda_status(launch<k_join_ranks>(c, dim3((unsigned)c.g.results), 128, 0, false));
 }
 
 /* santa_proxy_encode and santa_proxy_append; santa.h has checked the shapes. */

@@ -9,18 +9,18 @@
 
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
-                       seq_lens, context_lens, block_table, sinks, alibi_slopes, seeds, offsets,
-                       request_ids, proxy, proxy_lens, key_list, key_list_lens,
-                       key_weights, and the workspace. stats, if not NULL, must be writable by
-                       the GPU (device, managed or pinned memory) and is complete when the
-                       stream is.
+                       seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
+                       seeds, offsets, request_ids, proxy, proxy_lens, key_list,
+                       key_list_lens, key_weights, vattention's heavy_index and audit, and the
+                       workspace. stats, if not NULL, must be writable by the GPU (device,
+                       managed or pinned memory) and is complete when the stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys. Exact scores; for sys and prop also those from a
-                       copy of K. The others, std_error, num_combs, q8_0, dense_below and item
-                       ranges have a status of their own.
+                       multiple of 64 keys, vattention. Exact scores; for sys, prop and
+                       vattention also those from a copy of K. The others, std_error,
+                       num_combs, q8_0, dense_below and item ranges have a status of their own.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
@@ -45,6 +45,24 @@
                        soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
                        by an earlier kernel of the stream; max_list bounds the grid,
                        key_list_lens the work.
+   VATTENTION          All of its options but the predictor, a function of the host: heavy_index
+                       has its answer. The sample and the budgets are decided on the device,
+                       the workspace is that of the largest budget: for each key 4 bytes a KV
+                       head and, at head_dim_v 128, 4 a query head; where heavy tokens are
+                       taken by scores 5 more. head_dim and head_dim_v up to 256. Fast: k and v
+                       of the same type of 16 or 8 bits, as lists of keys have it, with the
+                       denominator's guarantee; everything else by plain loads. Choosing heavy
+                       tokens and drawing take one CTA for a KV head: many sequences are better
+                       for it than one. A copy of K with a NaN costs much: all keys of the KV
+                       head are scored by that CTA.
+   HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
+                       their .device SANTA_CUDA all the same: kernels read what they need across
+                       the bus. Methods that read few rows can live with that: V under prop, K and
+                       V under prop with a copy of K on the card. examples/host_cache.cu measures
+                       it; rows at random places of many GB come slower than the bus could.
+   RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
+                       exchange on the stream (ncclAllGather), so that a call can be captured.
+                       examples/sharded_nccl.cu has a thread or a process for each GPU.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;
@@ -59,6 +77,7 @@
                        chance that it had. Take it: it is the fastest.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
+                       vattention: rarely another heavy token or a budget that is off by one.
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
                        a block_table entry outside k makes the rows that use it NaN, as do a

@@ -213,6 +213,109 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     if (a.proxy) CUDA(cudaFree(a.proxy));
 }
 
+/* Peaked attention, bf16: the queries of a group share `agree` of their direction, and one key in 64 of each KV head has so
+   much of it that it holds most of the mass. */
+__global__ void join_queries(unsigned short *q, int heads, float agree) {
+    const int group = HEADS / KV_HEADS;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < heads / group * DIM; i += gridDim.x * blockDim.x) {
+        unsigned short *at = q + (size_t)(i / DIM) * group * DIM + i % DIM;
+        const float common = __uint_as_float((unsigned)at[0] << 16);
+        for (int g = 1; g < group; g++) {
+            const float own = __uint_as_float((unsigned)at[g * DIM] << 16),
+                        x = agree * common + sqrtf(1.0f - agree * agree) * own;
+            at[g * DIM] = (unsigned short)(__float_as_uint(x) >> 16);
+        }
+    }
+}
+__global__ void lift_keys(unsigned short *k, const unsigned short *q, int batch, int n, float lift) {
+    const size_t rows = (size_t)batch * n * KV_HEADS;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < rows * DIM; i += (size_t)gridDim.x * blockDim.x) {
+        const size_t row = i / DIM, token = row / KV_HEADS, b = token / n;
+        const int kv = (int)(row % KV_HEADS);
+        if ((int)((token * 0x9E3779B97F4A7C15ull >> 40) % 64) != kv) continue;
+        const size_t from = (b * HEADS + (size_t)kv * (HEADS / KV_HEADS)) * DIM + i % DIM;
+        const float x = __uint_as_float((unsigned)k[i] << 16) + lift * __uint_as_float((unsigned)q[from] << 16);
+        k[i] = (unsigned short)(__float_as_uint(x) >> 16);
+    }
+}
+
+/* vAttention as the target of its speed has it: 128 sinks, 128 local tokens, 2.5 % heavy by a copy of K in 4 bits, a base sample
+   of 2.5 %, epsilon = delta = .05. Against exact attention and against reading as many bytes. */
+static void bench_vattention(timer &t, int batch, int n, float agree, int runs, FILE *csv) {
+    const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * 2;
+    unsigned char *k, *v, *q, *out;
+    unsigned *sink;
+    santa_audit *audit;
+    santa_stats *stats, host;
+    CUDA(cudaMalloc(&k, bytes));
+    CUDA(cudaMalloc(&v, bytes));
+    CUDA(cudaMalloc(&q, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&out, (size_t)batch * HEADS * DIM * 2));
+    CUDA(cudaMalloc(&sink, 4));
+    CUDA(cudaMalloc(&stats, sizeof *stats));
+    CUDA(cudaMalloc(&audit, (size_t)batch * HEADS * sizeof *audit));
+    fill<<<2048, 256, 0, t.stream>>>(k, elements, 2, 1);
+    fill<<<2048, 256, 0, t.stream>>>(v, elements, 2, 2);
+    fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * HEADS * DIM, 2, 3);
+    join_queries<<<64, 256, 0, t.stream>>>((unsigned short *)q, batch * HEADS, agree);
+    lift_keys<<<2048, 256, 0, t.stream>>>((unsigned short *)k, (const unsigned short *)q, batch, n, 0.7f);
+    santa_attention a;
+    memset(&a, 0, sizeof a);
+    a.q = santa_view(q, SANTA_BF16, batch, 1, HEADS, DIM);
+    a.out = santa_view(out, SANTA_BF16, batch, 1, HEADS, DIM);
+    a.k = santa_view(k, SANTA_BF16, batch, n, KV_HEADS, DIM);
+    a.v = santa_view(v, SANTA_BF16, batch, n, KV_HEADS, DIM);
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+    const size_t copy = santa_proxy_size(&a);
+    CUDA(cudaMalloc(&a.proxy, copy));
+    if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1);
+    printf("\nbf16, batch %d x %d, NHD, peaked, heads of a group agree by %.2f\n", batch, n, (double)agree);
+    double dense = 0.0;
+    for (int adapts = 0; adapts < 2; adapts++) {
+        santa_options o;
+        memset(&o, 0, sizeof o);
+        o.seed = 7;
+        o.stream = t.stream;
+        if (adapts) {
+            o.method = SANTA_VATTENTION;
+            o.scores = SANTA_SCORES_PROXY;
+        }
+        const size_t need = santa_workspace_size(&a, &o);
+        void *workspace;
+        CUDA(cudaMalloc(&workspace, need));
+        const auto call = [&](santa_stats *to) {
+            const santa_status s = santa_decode(&a, &o, workspace, need, to);
+            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+        };
+        const double us = t.median([&] { call(nullptr); }, runs);
+        if (!adapts) dense = us;
+        if (adapts) o.vattention.audit = audit;
+        call(stats);
+        CUDA(cudaStreamSynchronize(t.stream));
+        CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
+        const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2 + (adapts ? (double)copy : 0.0);
+        const size_t as_many = std::min((size_t)moved, t.n * 4);
+        const double once = t.median([&] {
+            read_all<<<(unsigned)((as_many + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)t.buffer, as_many / 16, sink);
+        }, runs) * moved / (double)as_many;
+        printf("  %-10s %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x reading that  %5.2f x dense", adapts ? "vattention" : "dense", us,
+               moved / 1e6, moved / us * 1e-6, us / once, dense / us);
+        if (adapts) {
+            santa_audit x;
+            CUDA(cudaMemcpy(&x, audit, sizeof x, cudaMemcpyDeviceToHost));
+            printf("  (head 0: %lld fixed, %lld of %lld others)", (long long)x.num_fixed, (long long)x.budget,
+                   (long long)x.num_residual);
+        }
+        printf("\n");
+        fflush(stdout);
+        if (csv) fprintf(csv, "bf16,%d,%d,NHD,%s peaked %.2f,0,0,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", batch, n,
+                         adapts ? "vattention" : "dense", (double)agree, us, once, moved, moved / us * 1e-6, us / once, dense / us);
+        CUDA(cudaFree(workspace));
+    }
+    CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
+    CUDA(cudaFree(stats)); CUDA(cudaFree(audit)); CUDA(cudaFree(a.proxy));
+}
+
 int main(int argc, char **argv) {
     bool quick = false;
     FILE *csv = nullptr;
@@ -247,6 +350,8 @@ int main(int argc, char **argv) {
     full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8, 0 });
     full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8, 0 });
     const int runs = quick ? 20 : 40;
+    for (const float agree : { 0.85f, 0.5f })
+        for (const int batch : { 1, 8 }) bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
     bench(t, 2, 1, 131072, false, 0, copies, runs, csv);
     bench(t, 2, 8, 32768, false, 0, quick ? copies : full, runs, csv);

@@ -728,10 +728,31 @@ static void threads_and_items(void) {
     GOOD(o.item_begin = items - 1; o.item_end = items);
 }
 
+static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                       int64_t begin, int64_t end, int64_t count, int32_t *index) {
+    (void)user; (void)batch; (void)q_index; (void)head; (void)q;
+    (void)begin; (void)end; (void)count; (void)index;
+    return 0;
+}
+
 static void vattention_options(void) {
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.sink_tokens  = -2);
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.local_tokens = -2);
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.heavy_tokens = INT64_MIN);
+    static const int32_t keys[8 * BATCH * HEADS];
+    GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
+    GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys; o.vattention.heavy_stride = 2);
+    GOOD_VATTENTION(o.vattention.heavy_stride = 3);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_index = keys);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_stride = -1);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = SANTA_NONE; o.vattention.heavy_index = keys);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = 3; o.vattention.heavy_index = keys;
+                   o.vattention.heavy_stride = 2);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
+                   o.vattention.heavy = no_keys);
+    BAD_VATTENTION(ERR_OVERFLOW, o.vattention.heavy_tokens = INT64_MAX; o.vattention.heavy_index = keys);
+    BAD_VATTENTION(ERR_OVERFLOW, o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
+                   o.vattention.heavy_stride = INT64_MAX);
     BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = 1);
     BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = -1);
     BAD_VATTENTION(ERR_BASE_SAMPLES,      o.vattention.base_samples = INT64_MIN);

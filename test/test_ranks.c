@@ -1,54 +1,5 @@
-/* One context over several ranks against the same context in one piece. The ranks of a test run one
-   after the other: a call that comes to an exchange which not all have reached gives up, and runs
-   again from the start once all have. */
-#include "reference.h"
-
-enum { MOST_RANKS = 7, MOST_EXCHANGES = 64 };
-
-/* What the ranks said: message[exchange] holds that of each rank, side by side. */
-typedef struct talk {
-    int64_t ranks, rank, exchange;                   /* whose turn, and which exchange it is at */
-    int64_t known, broken;                           /* exchanges that all have reached; or one that fails */
-    size_t  bytes[MOST_EXCHANGES];
-    char   *message[MOST_EXCHANGES];
-} talk;
-
-static int all_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
-    talk *t = (talk *)user;
-    const int64_t i = t->exchange++;
-    if (!CHECK(!stream && i < MOST_EXCHANGES) || i == t->broken) return 7;
-    if (!t->message[i]) {
-        t->message[i] = (char *)test_alloc(bytes * (size_t)t->ranks);
-        t->bytes[i] = bytes;
-    }
-    if (!CHECK_INT(bytes, t->bytes[i])) return 1;
-    memcpy(t->message[i] + bytes * (size_t)t->rank, mine, bytes);
-    if (i >= t->known) return 1;
-    memcpy(all, t->message[i], bytes * (size_t)t->ranks);
-    return 0;
-}
-
-/* Rank r of p has the keys cuts[r] .. cuts[r + 1] - 1 of each sequence, as far as these have them. */
-typedef struct shard { santa_attention a; int32_t lens[8], context[8]; } shard;
-
-static void cut(const ref_problem *p, const int64_t *cuts, int64_t r, shard *x) {
-    const int64_t from = ref_min(cuts[r], p->spec.len - 1);
-    memset(x, 0, sizeof *x);
-    x->a = p->a;
-    x->a.std_error = NULL;
-    for (int64_t b = 0; b < p->spec.batch; b++) {
-        const int64_t n = p->a.seq_lens ? p->a.seq_lens[b] : p->spec.len;
-        x->context[b] = (int32_t)ref_max(n, from);
-        x->lens[b] = (int32_t)ref_max(ref_min(n, cuts[r + 1]) - cuts[r], 0);
-    }
-    /* an empty range still points at memory */
-    x->a.k.shape[1] = x->a.v.shape[1] = ref_max(cuts[r + 1] - from, 1);
-    x->a.k.data = (char *)p->a.k.data + ref_bytes(p->a.k.dtype, from * p->a.k.stride[1]);
-    x->a.v.data = (char *)p->a.v.data + ref_bytes(p->a.v.dtype, from * p->a.v.stride[1]);
-    x->a.first_key = from;
-    x->a.seq_lens = x->lens;
-    x->a.context_lens = x->context;
-}
+/* One context over several ranks against the same context in one piece. */
+#include "ranks.h"
 
 static int64_t numbers_of(const ref_problem *p) {
     return p->spec.batch * p->spec.q_len * p->spec.heads * (p->spec.head_dim_v + 1);
@@ -78,9 +29,9 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
     t.ranks = ranks;
     t.broken = broken;
     o.ranks.count = ranks;
-    o.ranks.all_gather = all_gather;
+    o.ranks.all_gather = talk_all_gather;
     o.ranks.user = &t;
-    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < MOST_EXCHANGES; t.known++) {
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 3); t.known++) {
         if (sum) memset(sum, 0, sizeof *sum);
         worst = SANTA_OK;
         for (t.rank = 0; t.rank < ranks; t.rank++) {
@@ -114,22 +65,10 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             }
         }
     }
-    for (int i = 0; i < MOST_EXCHANGES; i++) free(t.message[i]);
+    talk_free(&t);
     free(other);
     p->a = whole;
     return worst;
-}
-
-/* Where the context is cut: evenly, by chance, with empty ranges and ranges of one key. */
-static void make_cuts(test_rng *r, int kind, int64_t len, int64_t ranks, int64_t *cuts) {
-    cuts[0] = 0;
-    for (int64_t i = 1; i < ranks; i++) {
-        const int64_t even = len * i / ranks;
-        cuts[i] = kind == 0 ? even : kind == 1 ? test_below(r, len + 1)
-                : kind == 2 ? ref_min(cuts[i - 1] + (i & 1), len) : len;
-        cuts[i] = ref_max(cuts[i], cuts[i - 1]);
-    }
-    cuts[ranks] = len;
 }
 
 /* A problem with much of what a call may have. */
@@ -335,7 +274,7 @@ static void refusals(void) {
         santa_options o = ref_options((santa_method)m, 16, 1);
         const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
                       || m == SANTA_PROP;
-        o.ranks.all_gather = all_gather;
+        o.ranks.all_gather = talk_all_gather;
         o.ranks.user = &t;
         o.ranks.count = 2;
         if (m == SANTA_SAAP) continue;               /* it wants buckets first */
@@ -356,7 +295,7 @@ static void refusals(void) {
         CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     }
     santa_options o = ref_options(SANTA_SYS, 16, 1);
-    o.ranks.all_gather = all_gather;
+    o.ranks.all_gather = talk_all_gather;
     o.ranks.count = 2;
     o.dense_below = 10;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);

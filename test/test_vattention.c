@@ -1247,6 +1247,55 @@ static void boasting_predictor(void) {
     ref_free(&p);
 }
 
+/* An array of heavy keys gives what a predictor with the same answer does, to the bit; duplicates, -1
+   and keys outside of the middle are dropped, and what lies between its rows is not looked at. */
+static void array_of_heavy_keys(void) {
+    enum { ROWS = 3, HEADS = 4, COUNT = 6, STRIDE = 9, ALL = 2 * ROWS * HEADS };
+    static const int32_t wild[COUNT] = {-1, 9, N - 20, INT32_MIN, INT32_MAX, N};
+    for (int turn = 0; turn < 4; turn++) {
+        ref_spec s = open_spec(HEADS, 2);
+        ref_problem p;
+        oracle x;
+        int32_t answer[HEADS * COUNT], index[ALL * STRIDE];
+        santa_audit audit[2][ALL];
+        float out[2][ALL];
+        test_rng r = test_rng_make((uint64_t)turn);
+        const int64_t stride = turn % 2 ? STRIDE : COUNT;
+        s.batch = 2;
+        s.q_len = ROWS;
+        ref_build(&p, &s);
+        stand_out(&p, 31, 57, 3.0);
+        ref_write(&p);
+        memset(&x, 0, sizeof x);
+        memset(out, 0, sizeof out);
+        x.answer = answer;
+        x.stride = x.answers = COUNT;
+        for (int i = 0; i < HEADS * COUNT; i++)
+            answer[i] = turn == 3        ? wild[i % COUNT]
+                        : i % COUNT == 4 ? answer[i - 2]
+                                         : (int32_t)(12 + test_below(&r, N - 40));
+        for (int i = 0; i < ALL * STRIDE; i++) index[i] = 100 + i % 200;
+        for (int64_t row = 0; row < ALL; row++)
+            memcpy(index + row * stride, answer + row % HEADS * COUNT, COUNT * sizeof *index);
+        santa_options o = open_options((uint64_t)turn);
+        o.vattention.heavy_tokens = COUNT;
+        for (int i = 0; i < 2; i++) {
+            o.vattention.audit = audit[i];
+            o.vattention.heavy = i ? NULL : ask;
+            o.vattention.heavy_user   = &x;
+            o.vattention.heavy_index  = i ? index : NULL;
+            o.vattention.heavy_stride = i && turn % 2 ? STRIDE : 0;
+            if (!ref_run(&p, &o, NULL)) continue;
+            for (int64_t row = 0; row < ALL; row++)
+                out[i][row] = (float)ref_get(&p.a.out, row / (ROWS * HEADS), row / HEADS % ROWS,
+                                             row % HEADS, 31);
+        }
+        CHECK(!memcmp(audit[0], audit[1], sizeof audit[0]) && !memcmp(out[0], out[1], sizeof out[0]));
+        CHECK(turn == 3 ? audit[1][0].num_fixed == 30 : audit[1][0].num_fixed > 35);
+        ref_free(&p);
+    }
+}
+
 /* The base sample sets the budget and counts in the sums: one that happens to be flat asks for
    few more keys and then weighs much. The manual says how much that lowers D on average. */
 static void reuse_bias(void) {
@@ -1337,6 +1386,7 @@ const test_case suite_vattention[] = {
     {"NaN in K or V", broken_rows},
     {"nearly all of a long row", nearly_all},
     {"a predictor that returns more than it wrote", boasting_predictor},
+    {"an array of heavy keys", array_of_heavy_keys},
     {"the reused base sample lowers D by less than it says", reuse_bias},
     {"audit of rows without a key", audit_of_no_key},
     {0, 0},

@@ -126,7 +126,8 @@ class Audit(_Struct):
 
 class _VAttentionOptions(_Struct):
     _fields_ = _fields(_i64, "sink_tokens local_tokens heavy_tokens base_samples", _f64, "epsilon delta",
-                       _i32, "guarantee bound", _Heavy, "heavy", _ptr, "heavy_user audit")
+                       _i32, "guarantee bound", _Heavy, "heavy", _ptr, "heavy_user audit heavy_index",
+                       _i64, "heavy_stride")
 
 
 class _ProxyOptions(_Struct):
@@ -942,13 +943,24 @@ class _Call:
     def _vattention(self, values: Dict[str, Any]) -> None:
         v = self.o.vattention
         heavy, audit, self.audit = values.pop("heavy", None), values.pop("audit", False), None
+        index = values.pop("heavy_index", None)
         for name, prefix in (("guarantee", "SANTA_GUARANTEE_"), ("bound", "SANTA_BOUND_")):
             if name in values:
                 values[name] = _enum(prefix, values[name], name)
-        _fill(v, values, "vattention")
-        if audit:
+        _fill(v, values, "vattention", ("heavy", "heavy_user", "audit", "heavy_index"))
+        if audit and self.device == _CUDA:
+            if not _is_torch(self.like):
+                raise TypeError("on a GPU an audit wants torch's arrays")
+            torch = sys.modules["torch"]
+            self.audit = torch.zeros(math.prod(self.rows) * C.sizeof(Audit), dtype=torch.uint8,
+                                     device=self.like.device)
+            v.audit = self.audit.data_ptr()
+        elif audit:
             self.audit = (Audit * math.prod(self.rows))()
             v.audit = C.addressof(self.audit)
+        if index is not None:
+            v.heavy_index = self._pointer(index, C.c_int32, (*self.rows, v.heavy_stride or v.heavy_tokens),
+                                          "heavy_index")
         if heavy is None:
             return
         if isinstance(heavy, _Heavy):
@@ -1087,7 +1099,7 @@ class _Call:
 
     def _run_cuda(self) -> Result:
         """Enqueues the call; waits for it only where stats are wanted."""
-        if self.audit is not None or self.o.vattention.heavy:
+        if self.o.sample_attention.audit:
             raise SantaError(_status("SANTA_ERR_BACKEND_METHOD"), lib=self.lib)
         if not _is_torch(self.like):
             if self.x["workspace"] is None or self.x["stats"]:
@@ -1116,6 +1128,8 @@ class _Call:
                         status = self._decode(memory.data_ptr(), size, counts)
                 else:
                     status = self._decode(*self._given_workspace(), counts)
+                if self.error is not None:
+                    raise self.error
                 if status:
                     raise SantaError(status, lib=self.lib)
                 for owner in self.keep:                          # of another stream, perhaps
@@ -1195,7 +1209,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     proxy        a Proxy, or the bytes of one (then proxy_bits, too); drawn from with scores="proxy"
     vattention   a dict of sink_tokens, local_tokens, heavy_tokens, base_samples, epsilon, delta,
                  guarantee ("denominator", "full"), bound ("clt", "hoeffding"), audit (True:
-                 Result.audit) and heavy, a function (batch, row, head, query, begin, end, count)
+                 Result.audit, on a GPU its bytes there), heavy_index, int32 [batch, q_len, heads,
+                 heavy_tokens], and heavy, a function (batch, row, head, query, begin, end, count)
                  that returns at most count keys
     proxy_options    a dict of sink_tokens, local_tokens, rescue_keys, rescue_above, exact_above
     saap         a dict of num_probes, sink_tokens, local_tokens, uniform_share, measure_mass

@@ -389,6 +389,13 @@ def test_vattention():
     raises(KeyError, santa.decode, q, k, v, method="vattention", vattention={"heavy": broken})
     raises(ValueError, santa.decode, q, k, v, method="vattention", vattention={"heavy": lambda *_: [2**40]})
     raises(TypeError, santa.decode, q, k, v, method="vattention", vattention={"heavy": 5})
+    index = np.full((*q.shape[:-1], 100), -1, "i4")
+    index[..., :50] = np.arange(200, 250)
+    given, asked = (santa.decode(q, k, v, method="vattention", vattention={"heavy_tokens": 100, **x})
+                    for x in ({"heavy_index": index}, {"heavy": lambda *_: range(200, 250)}))
+    same_bits(given.out, asked.out)
+    raises(santa.SantaError, santa.decode, q, k, v, name="HEAVY_INDEX", method="vattention",
+           vattention={"heavy_tokens": 100, "heavy_index": index, "heavy": heavy})
 
     def nested(*args):  # the outer call's workspace stays its own
         near(santa.decode(q[:, :, :2], k, v).out, reference(q[:, :, :2], k, v)[0])
@@ -603,7 +610,7 @@ REFUSED_IN = {
         "sink_tokens": (-2, "VATTENTION_TOKENS"), "local_tokens": (-2, "VATTENTION_TOKENS"),
         "heavy_tokens": (-2, "VATTENTION_TOKENS"), "base_samples": (1, "BASE_SAMPLES"),
         "epsilon": (1.5, "EPSILON"), "delta": (1.5, "DELTA"), "guarantee": (5, "GUARANTEE"),
-        "bound": (5, "BOUND")
+        "bound": (5, "BOUND"), "heavy_stride": (-1, "HEAVY_INDEX")
     }, "proxy_options": {
         name: (-2, "PROXY_OPTIONS")
         for name in ("sink_tokens", "local_tokens", "rescue_keys", "rescue_above", "exact_above")
@@ -657,7 +664,7 @@ def test_every_option_is_checked_by_the_library():
         "ranks": santa._RanksOptions
     }
     for group, struct in fields.items():
-        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "audit", "mask", "mask_out",
+        assert {f[0] for f in struct._fields_} - {"heavy", "heavy_user", "heavy_index", "audit", "mask", "mask_out",
                                                   "row_mass", "all_gather", "user"} == set(
                                                       REFUSED_IN[group])
 
@@ -1089,6 +1096,93 @@ def test_no_header_no_compiler_no_cache():
             pass                                                # where a folder should be
         done = python(CHECK, XDG_CACHE_HOME=os.path.join(folder, "file"), SANTA_CFLAGS=FAST_BUILD)
         assert done.returncode == 0 and "not kept" in done.stdout, done.stdout
+
+
+def cuda_or_skip(devices=1):
+    torch = torch_or_skip()
+    if not torch.cuda.is_available() or torch.cuda.device_count() < devices:
+        raise unittest.SkipTest(f"fewer than {devices} GPUs")
+    return torch
+
+
+def test_cuda_tensors():
+    torch = cuda_or_skip()
+    arrays = problem(2, 1, 3000, heads=8, d=64, dv=64)
+    q, k, v = (torch.from_numpy(x) for x in arrays)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        host = [x.to(dtype) for x in (q, k, v)]
+        card = [x.cuda() for x in host]
+        for method in ("dense", "sys", "prop", "strat", "iid", "flash"):
+            options = {"method": method, "seed": 5, "lse": True, "stats": True, "causal": True,
+                       "seq_lens": [3000, 1234]}
+            want, got = santa.decode(*host, **options), santa.decode(*card, **options)
+            assert got.out.is_cuda and got.out.dtype == dtype and got.lse.is_cuda
+            near(got.lse.cpu(), want.lse, 1e-3)
+            apart = (got.out.cpu().float() - want.out.float()).norm(dim=-1) / want.out.float().norm(dim=-1)
+            assert apart.median() < 1e-2, f"{method} {dtype}: {apart}"              # a draw may move
+            assert (got.stats.draws, got.stats.keys) == (want.stats.draws, want.stats.keys)
+    card = [x.cuda().to(torch.bfloat16) for x in (q, k, v)]
+    want = santa.decode(*card, method="sys", seed=1).out
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream().cuda_stream):
+        torch.cuda.synchronize()
+        out = torch.empty_like(want)
+        santa.decode(*card, method="sys", seed=1, out=out, stream=stream)
+        torch.cuda.synchronize()
+        assert torch.equal(out, want)
+    graph = torch.cuda.CUDAGraph()
+    out.zero_()
+    with torch.cuda.graph(graph):
+        santa.decode(*card, method="sys", seed=1, out=out)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, want)
+    raises(santa.SantaError, santa.decode, *card, method="sys", num_samples=-1, name="NUM_SAMPLES")
+    raises(santa.SantaError, santa.decode, *card, scores="bernoulli_iid", method="sys",
+           name="BACKEND_SCORES")
+
+
+def test_cuda_copy_of_k():
+    torch = cuda_or_skip()
+    q, k, v = (torch.from_numpy(x).cuda().to(torch.bfloat16)
+               for x in problem(1, 1, 5000, heads=8, d=64, dv=64))
+    proxy = santa.Proxy(k)
+    proxy.encode()
+    exact = santa.decode(q, k, v).out.float()
+    near = santa.decode(q, k, v, method="sys", scores="proxy", proxy=proxy, num_samples=4000).out.float()
+    assert (near - exact).norm() / exact.norm() < 0.2
+
+
+CUDA_RANK = """
+import sys
+sys.path.insert(0, {here!r})
+import torch, torch.distributed as dist, santa
+rank, n = int(sys.argv[1]), 30000
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(1)
+q, k, v = (torch.randn(2, i, h, 64).cuda().bfloat16() for i, h in ((1, 8), (n, 2), (n, 2)))
+cuts = (0, 10000, n)
+for method in ("dense", "sys"):
+    keys = slice(cuts[rank], cuts[rank + 1])
+    r = santa.decode(q, k[:, keys], v[:, keys], first_key=cuts[rank], context_lens=[n] * 2, causal=True,
+                     method=method, seed=4, ranks=santa.torch_ranks())
+    whole = santa.decode(q, k, v, causal=True, method=method, seed=4)
+    apart = (r.out - whole.out).float().norm() / whole.out.float().norm()
+    assert apart < (0.01 if method == "dense" else 0.1), (method, apart)
+torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+
+def test_cuda_distributed():
+    cuda_or_skip(2)
+    with tempfile.TemporaryDirectory() as folder:
+        program, meet = CUDA_RANK.format(here=HERE), os.path.join(folder, "meet")
+        runs = [subprocess.Popen([sys.executable, "-c", program, str(rank), meet], stderr=subprocess.PIPE,
+                                 text=True) for rank in range(2)]
+        for run in runs:
+            _, errors = run.communicate(timeout=600)
+            assert run.returncode == 0, errors
 
 
 def test_cuda_is_asked_for_without_nvcc():

@@ -132,6 +132,7 @@ public:
         if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
         array(&a.seq_lens, batch);
         array(&a.context_lens, batch);
+        array(&a.kv_start, batch);
         array(&a.block_table, batch * (size_t)(a.block_table_stride ? a.block_table_stride : a.max_pages));
         array(&a.sinks, heads);
         array(&a.alibi_slopes, heads);
@@ -150,6 +151,13 @@ public:
         array(&o.seeds, batch);
         array(&o.offsets, batch);
         array(&o.request_ids, batch);
+        if (o.vattention.heavy_index)
+            array(&o.vattention.heavy_index,
+                  rows * (size_t)std::max(o.vattention.heavy_stride, o.vattention.heavy_tokens));
+        if (o.vattention.audit) {
+            audit_ = new_block(rows * sizeof(santa_audit));
+            o.vattention.audit = (santa_audit *)audit_->data();
+        }
         bytes_     = santa_workspace_size(&a, &o);
         workspace_ = new_block(bytes_, workspace_fill);
         stats_     = new_block(sizeof *stats);
@@ -189,12 +197,17 @@ public:
         proxy_->get(bytes.data(), bytes.size());
         return bytes;
     }
+    std::vector<santa_audit> audits() const {
+        std::vector<santa_audit> x((size_t)(a.q.shape[0] * a.q.shape[1] * a.q.shape[2]));
+        audit_->get(x.data(), x.size() * sizeof x[0]);
+        return x;
+    }
     char  *workspace() const { return workspace_->data(); }
     size_t workspace_bytes() const { return bytes_; }
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *proxy_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *workspace_, *stats_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
@@ -591,6 +604,8 @@ static void long_context(void) {
 
 /* ------------------------------------------------------------------------------------------------- every kernel */
 
+#include "test_ranks.h"
+
 /* All that the choice of a kernel depends on, each problem against the CPU: every instance that a launch was
    compiled for must have run. */
 static void every_kernel(void) {
@@ -633,6 +648,13 @@ static void every_kernel(void) {
         on_gpu g(p.a, o);
         CHECK_STATUS(santa_proxy_encode(&g.a, 0, 300, NULL), SANTA_OK);
         CHECK(g.run());
+    }
+    for (santa_dtype type : {SANTA_F32, SANTA_BF16}) {
+        static const int64_t cuts[] = {0, 100, 300};
+        problem p(spec16(4, 1, 300, 64, type));
+        result r;
+        santa_stats sum;
+        CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
     for (const launched *k = all_launched; k; k = k->next, count++) {
         /* dense's tuned kernels ask for more shared memory than some cards have */
@@ -1390,7 +1412,7 @@ static void errors(void) {
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
-    with("kv_start", SANTA_ERR_BACKEND_KV_START, [](santa_attention *a, santa_options *) {
+    with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
         static const int32_t none[16] = {0};
         a->kv_start = none;
     });
@@ -2189,6 +2211,67 @@ static void lists_match_float64(void) {
     }
 }
 
+/* Keys before kv_start are NaN and never read: every method and K, rows, pages, windows, lists and copies. */
+static void left_padding(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0}, copied = {0, 0, 0};
+    for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32})
+        for (int turn = 0; turn < 5; turn++) {
+            static const int32_t starts[5][3] = {{0, 64, 77}, {299, 1, 300}, {65, 127, 128}, {5, 190, 40},
+                                                 {150, 3, 290}};
+            ref_spec s = spec16(8, 2, 300, 64);
+            s.k_type = s.v_type = type;
+            s.batch     = 3;
+            s.page_size = turn == 3 ? 16 : 0;
+            s.q_len     = turn == 2 ? 3 : 1;
+            s.causal    = turn == 2;
+            s.window    = turn == 4 ? 180 : 0;
+            problem p(s);
+            with_copy x(s);
+            for (problem *y : {(problem *)&x, &p}) {
+                for (int64_t b = 0; b < s.batch; b++)
+                    for (int64_t j = 0; j < starts[turn][b]; j++) {
+                        int64_t i0, i1;
+                        ref_place(y, b, j, &i0, &i1);
+                        for (int64_t h = 0; h < s.kv_heads; h++)
+                            for (int64_t c = 0; c < s.head_dim; c++) {
+                                ref_set(&y->a.k, i0, i1, h, c, (double)test_nan());
+                                ref_set(&y->a.v, i0, i1, h, c, (double)test_nan());
+                            }
+                    }
+                y->a.kv_start = starts[turn];
+            }
+            for (santa_method m : METHODS) compare(p, options(m, 64, STASHES[turn % 3]), &t);
+            compare_copies(x, unguarded(32), &copied, "left padding");
+            result r;
+            if (!run_on_gpu(p, options(SANTA_DENSE, 0), &r)) return;
+            for (int64_t b = 0; b < s.batch; b++)
+                for (int64_t h = 0; h < s.heads; h++)
+                    CHECK_MSG(r.nans(b, s.q_len - 1, h) == 0, "type %d, turn %d: NaN was read", (int)type,
+                              turn);
+            test_rng rng = test_rng_make(75);
+            key_lists l = lists_build(&p, 200, 0, 1, &rng);
+            if (run_on_gpu(p, options(SANTA_DENSE, 0), &r)) lists_compare(p, r, "left padding, lists");
+            lists_free(&l);
+        }
+    check_totals(t, "left_padding");
+    check_copies(copied, "left padding");
+
+    /* what is out of range counts as the nearest that is not */
+    ref_spec s = spec16(8, 2, 300, 64);
+    s.batch = 2;
+    problem p(s);
+    static const int32_t wild[2] = {INT32_MIN, INT32_MAX}, tame[2] = {0, 300};
+    for (santa_method m : METHODS) {
+        result x, y;
+        p.a.kv_start = wild;
+        if (!run_on_gpu(p, options(m, 32), &x)) return;
+        p.a.kv_start = tame;
+        if (!run_on_gpu(p, options(m, 32), &y)) return;
+        CHECK_MSG(x.same(y), "%s: wild kv_start", santa_method_name(m));
+    }
+}
+
 /* Keys past the sequence, bad weights and bad pages give NaN, in the rows that read them alone; padding
    and masked keys do not. */
 static void lists_bad_entries(void) {
@@ -2287,9 +2370,11 @@ static void lists_same_bits(void) {
 
 /* ------------------------------------------------------------------------------------------------- list */
 
+#include "test_vattention.h"
+
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
-    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"shards", shards},
+    {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"left_padding", left_padding}, {"shards", shards},
     {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {"every_kernel", every_kernel}, {"random_problems", random_problems}, {"large_k", large_k},
     {0, 0}
@@ -2322,5 +2407,5 @@ static const test_case lists[] = {
 };
 
 #define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
-    {"gpu_selected", selected},
+    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},
 #include "../main.c"

@@ -21,10 +21,11 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, REGIONS
 };
 
-static char *address(int r) { return (char *)((uintptr_t)(r + 1) << 42); }
+/* Not where programs lie: 0x55.. */
+static char *address(int r) { return (char *)((uintptr_t)(r < 20 ? r + 1 : r + 8) << 42); }
 
 /* Every region is device memory from its address on; workspace and stats are as large as they must be. */
 static void map_memory(size_t workspace, size_t shift) {
@@ -144,7 +145,8 @@ static bool divides_by(const divisor &d, int64_t n) {
 }
 
 /* What is the same in every launch: the problem. */
-static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name) {
+static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name,
+                             int64_t splits = -1) {
     const santa_attention &a = x.a;
     const char *const kernel = name.c_str();
     const void *const data[4] = {p.q, p.k, p.v, p.out};
@@ -161,7 +163,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
-                  && (a.key_list || p.splits == over(keys, 1024)), "%s: keys",
+                  && (a.key_list || p.splits == (splits < 0 ? over(keys, 1024) : splits)), "%s: keys",
               kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
@@ -451,11 +453,85 @@ static int64_t rows_of_pass(const problem &x) {
     return most < a.q.shape[1] ? most : a.q.shape[1];
 }
 
+/* vAttention: for each query row the scores, if heavy tokens are taken by them, then five launches. */
+static void check_adaptive(const problem &x, const char *workspace, uint64_t bytes) {
+    const santa_vattention_options &v = x.o.vattention;
+    const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE, by_copy = by_scores && is_copied(x);
+    const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2], each = 5 + by_scores;
+    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
+    for (int64_t i = 0; i < rows * each; i++) {
+        const standin_launch &l = standin.launches[(size_t)i];
+        const std::string &name = name_of(l);
+        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 5: combine */
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        check_parameters(x, p, i / each, name, (int64_t)p.va.portions);
+        CHECK(l.stream == (cudaStream_t)x.o.stream);
+        CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
+                  name.c_str(), l.overlap ? "early" : "late");
+        const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
+                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, 128) + 2),
+                       words = (uint64_t)over(p.capacity, 32), dv = (uint64_t)p.dv;
+        const bool shared = p.va.shared_words > 0;
+        CHECK_INT(p.va.portions, portions);
+        CHECK_INT(p.va.list_pitch, portions * 128);
+        CHECK_INT(p.va.words, words);
+        CHECK(shared == (words <= 16384) && (!shared || p.va.shared_words == (int64_t)words));
+        CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
+              && p.va.index == v.heavy_index);
+        CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
+        std::vector<part> parts = {
+            {"counters", p.arrived, 4 * (4 * heads + items + items * words), 4},
+            {"lists", p.va.list, 4 * items * portions * 128, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
+            {"heads", p.va.heads, heads * sizeof(va_head), 8},
+            {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
+        if (by_scores) {
+            const uint64_t most = (uint64_t)p.va.most_candidates;
+            parts.push_back({"block sums", p.block_sums, blocks * 8, 8});
+            parts.push_back({"scores", p.stash, blocks * 256, 16});
+            parts.push_back({"candidates", p.va.candidates, heads * most * 8, 8});
+            if (by_copy) parts.push_back({"spreads", p.spreads, blocks * 4, 4});
+            CHECK_INT(p.arrivals, 4 * heads + items + items * words);
+        }
+        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 4});
+        check_parts(parts, workspace, bytes, name);
+        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && p.va.bits == p.va.heads_done + items);
+        if (which == 0) {
+            if (by_copy) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
+            else CHECK(name.compare(0, 8, "k_scores") == 0);
+        } else if (which == 1) {
+            CHECK(name == "k_va_choose");
+            if (by_scores) check_grid(l, over(p.capacity, 8192), p.heads, batch, name);
+            else check_grid(l, 1, kv_heads, batch, name);
+            CHECK_INT(l.dynamic, shared ? 4 * words : 0);
+        } else if (which == 3) {
+            CHECK(name == "k_va_budget");
+            check_grid(l, kv_heads, batch, 1, name);
+        } else if (which == 5) {
+            CHECK(name == "k_va_combine");
+            check_grid(l, p.heads, batch, over(p.dv, 128), name);
+        } else {
+            CHECK_INT(p.va.pass, which == 4);
+            const bool fast = name.compare(0, 7, "k_list<") == 0;
+            CHECK_MSG(fast || name == "k_va_attend", "%s for sums", name.c_str());
+            CHECK(!fast || v.guarantee == SANTA_GUARANTEE_DENOMINATOR);
+            const int64_t slices = over(p.group, fast ? 8 : FIXED_HEADS);
+            CHECK_INT(p.slices, slices);
+            if (fast) CHECK(l.grid.y == kv_heads * slices && l.grid.z == batch);
+            else CHECK(l.grid.x == (int64_t)items * slices && divides_by(p.by_slices, slices)
+                       && divides_by(p.by_kv, kv_heads));
+        }
+    }
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and the third for stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x), each = x.stats ? 2 : 1;
     const bool dense = x.o.method == SANTA_DENSE;
+    if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
@@ -556,7 +632,8 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
 /* ------------------------------------------------------------------------------------------------- cases */
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
-                                       SANTA_SYS,   SANTA_PROP, SANTA_FLASH};
+                                       SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
+                                       SANTA_VATTENTION};
 
 static void add_lists(problem *x, int64_t most, int rows) {
     x->a.key_list      = (const int32_t *)address(R_LIST);
@@ -739,7 +816,7 @@ static void failures_of_calls(void) {
 static void host_pointers(void) {
     static double host[8];
     for (int i = 0; i < REGIONS; i++) {
-        problem x = make(SMALL, SANTA_PROP);
+        problem x = make(SMALL, i < R_HEAVY ? SANTA_PROP : SANTA_VATTENTION);
         x.a.seq_lens     = (const int32_t *)address(R_LENS);
         x.a.sinks        = (const float *)address(R_SINKS);
         x.a.alibi_slopes = (const float *)address(R_SLOPES);
@@ -763,12 +840,78 @@ static void host_pointers(void) {
             case R_SLOPES: x.a.alibi_slopes = (const float *)host; break;
             case R_SEEDS: x.o.seeds = (const uint64_t *)host; break;
             case R_OFFSETS: x.o.offsets = (const uint64_t *)host; break;
+            case R_HEAVY:
+                x.o.vattention.heavy_tokens = 1;
+                x.o.vattention.heavy_index  = (const int32_t *)host;
+                break;
+            case R_AUDIT: x.o.vattention.audit = (santa_audit *)host; break;
             default: x.o.request_ids = (const uint64_t *)host; break;
         }
         standin.start();
         CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, x.stats)), SANTA_ERR_HOST_POINTER);
         CHECK_MSG(standin.launches.empty() && standin.cleared.empty(), "region %d: launched", i);
     }
+}
+
+/* An exchange that only notes where it was asked to read and write. */
+struct exchange { uintptr_t mine, all; size_t bytes, after; };
+static std::vector<exchange> exchanges;
+static int note_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    CHECK(user == &exchanges && stream == (void *)0x5000);
+    exchanges.push_back({(uintptr_t)mine, (uintptr_t)all, bytes, standin.launches.size()});
+    return standin.launches.size() > 90;
+}
+static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
+
+/* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that of the results
+   and what joins them. Dense has the latter only. */
+static void over_ranks(void) {
+    for (santa_method m : {SANTA_DENSE, SANTA_SYS})
+        for (santa_dtype type : {SANTA_F32, SANTA_BF16})
+            for (int64_t dv : {64, 256}) {
+                const sizes s = {2, 3, 4, 1, 300, 128, dv, 0, type, NHD};
+                problem x = make(s, m);
+                x.o.ranks.count = 5;
+                x.o.ranks.rank = 3;
+                x.o.ranks.all_gather = note_exchange;
+                x.o.ranks.user = &exchanges;
+                x.o.stream = (void *)0x5000;
+                const size_t bytes = santa_workspace_size(&x.a, &x.o);
+                char *const workspace = address(R_WORKSPACE);
+                map_memory(bytes, 0);
+                standin.start();
+                exchanges.clear();
+                CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, NULL), SANTA_OK);
+                CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+                const size_t rows = 3, heads = 2 * 4, results = rows * heads * (size_t)(dv + 1) * 4;
+                CHECK_INT(exchanges.size(), m == SANTA_DENSE ? 1 : rows + 1);
+                for (const exchange &e : exchanges) {
+                    const bool last = &e == &exchanges.back();
+                    const std::string &before = name_of(standin.launches[e.after - 1]);
+                    CHECK_INT(e.bytes, last ? results : heads * 16);
+                    CHECK(e.mine >= (uintptr_t)workspace && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.all >= (uintptr_t)workspace && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
+                    CHECK_MSG(last ? before.compare(0, 8, m == SANTA_DENSE ? "k_combin" : "k_gather") == 0
+                                   : before == "k_rank_mass",
+                              "an exchange behind %s", before.c_str());
+                }
+                CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+                x.o.ranks.all_gather = no_exchange;
+                CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, NULL)), SANTA_ERR_RANKS_EXCHANGE);
+                x.o.ranks.rank = 5;
+                CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
+                x.o.ranks.rank = 0;
+                x.o.method = SANTA_FLASH;
+                CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS_METHOD);
+                x.o.method = m;
+                x.o.ranks.count = 1;
+                CHECK(santa_workspace_size(&x.a, &x.o) < bytes);
+            }
+}
+
+static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t, int32_t *) {
+    return 0;
 }
 
 /* Everything that the choice of a kernel depends on, in all combinations: each compiled one is reached. */
@@ -820,6 +963,7 @@ static void every_kernel(void) {
                     }
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
+    over_ranks();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 256, 320})
             for (int rows : {0, 1}) {
@@ -831,6 +975,15 @@ static void every_kernel(void) {
                 x.o.method = SANTA_PROP;
                 CHECK_STATUS(run(x), SANTA_ERR_KEY_LIST_METHOD);
             }
+    for (int full = 0; full < 2; full++) {
+        problem x = make(SMALL, SANTA_VATTENTION);
+        x.o.vattention.guarantee = (santa_guarantee)full;
+        x.o.vattention.audit = (santa_audit *)address(R_AUDIT);
+        standin.card = &standin_cards[3];
+        CHECK_STATUS(run(x), SANTA_OK);
+        x.o.vattention.heavy = ask_nothing;
+        CHECK_STATUS(run(x), SANTA_ERR_BACKEND_HEAVY);
+    }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
@@ -857,6 +1010,21 @@ static int64_t wild_size(test_rng *r) {
     }
 }
 
+/* Options of vAttention, and its ways to heavy tokens. */
+static void set_adaptive(problem *x, test_rng *r) {
+    santa_vattention_options *v = &x->o.vattention;
+    v->heavy_tokens = pick(r, {0, SANTA_NONE, 1, 30, 100000});
+    v->base_samples = pick(r, {0, 2, 300});
+    v->guarantee = (santa_guarantee)test_below(r, 2);
+    v->bound = (santa_bound)test_below(r, 2);
+    if (one_in(r, 3)) v->audit = (santa_audit *)address(R_AUDIT);
+    if (one_in(r, 40)) v->heavy = ask_nothing;
+    if (one_in(r, 3) && v->heavy_tokens > 0) {
+        v->heavy_index  = (const int32_t *)address(R_HEAVY);
+        v->heavy_stride = pick(r, {0, 100000});
+    }
+}
+
 static problem random_problem(test_rng *r) {
     sizes s;
     s.batch    = pick(r, {1, 1, 2, 3, 7, 64, 300});
@@ -880,7 +1048,7 @@ static problem random_problem(test_rng *r) {
         s.order = ONE_BATCH;
     }
     problem x = make(s, (santa_method)test_below(r, 8 * SANTA_METHOD_COUNT));
-    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, 6)];
+    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, 7)];
     const santa_dtype q_types[] = {SANTA_F32, SANTA_F16, SANTA_BF16};
     if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 3)) x.a.out.dtype = q_types[test_below(r, 3)];
@@ -905,7 +1073,8 @@ static problem random_problem(test_rng *r) {
     if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
     if (one_in(r, 20)) x.o.num_combs = 2;
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
-    if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP) && one_in(r, 2)) {
+    if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
+    if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION) && one_in(r, 2)) {
         x.o.scores     = SANTA_SCORES_PROXY;
         x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});
@@ -923,7 +1092,6 @@ static problem random_problem(test_rng *r) {
     return x;
 }
 
-static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
 
 /* One field gets a value that it should hardly have. */
 static void mutate(problem *x, test_rng *r) {
@@ -957,7 +1125,7 @@ static void mutate(problem *x, test_rng *r) {
         case 9:
             if (one_in(r, 2)) a->causal = enumerator;
             else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
-            else if (one_in(r, 2)) { o->ranks.count = 2; o->ranks.all_gather = no_exchange; }
+            else if (one_in(r, 2)) { o->ranks.count = -1; }
             else a->std_error = (float *)address(R_LSE);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;

@@ -1,0 +1,147 @@
+/* One context over ranks on a GPU: part of test_cuda.cu. */
+#include "../ranks.h"
+
+static int device_copy(void *to, const void *from, size_t bytes) {
+    return cudaDeviceSynchronize() != cudaSuccess || cudaMemcpy(to, from, bytes, cudaMemcpyDefault) != cudaSuccess;
+}
+
+/* Every rank's result, of which the first is returned: all must have the same bits. */
+static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *cuts, int64_t ranks, result *first,
+                              santa_stats *sum, int64_t broken = -1) {
+    santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
+    talk t;
+    memset(&t, 0, sizeof t);
+    t.ranks = ranks;
+    t.broken = broken;
+    t.copy = device_copy;
+    o.ranks.count = ranks;
+    o.ranks.all_gather = talk_all_gather;
+    o.ranks.user = &t;
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 3); t.known++) {
+        memset(sum, 0, sizeof *sum);
+        worst = SANTA_OK;
+        for (t.rank = 0; t.rank < ranks; t.rank++) {
+            shard x;
+            cut(&p, cuts, t.rank, &x);
+            o.ranks.rank = t.rank;
+            t.exchange = 0;
+            on_gpu g(x.a, o);
+            const result before = g.get();
+            const santa_status s = g.start();
+            if (!CUDA(cudaDeviceSynchronize())) return s;
+            result r = g.get();
+            if (s != SANTA_OK) {
+                CHECK(r.same(before));
+                worst = s;
+                continue;
+            }
+            sum->draws += r.stats.draws;
+            sum->keys += r.stats.keys;
+            sum->v_rows_head += r.stats.v_rows_head;
+            if (t.rank) CHECK(r.same(*first));
+            else *first = std::move(r);
+        }
+    }
+    talk_free(&t);
+    return worst;
+}
+
+static void ranks_same_rows(void) {
+    NEED_DEVICE();
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PROP, SANTA_STRAT, SANTA_IID};
+    static const int64_t counts[] = {2, 3, 1, 4, 7};
+    static const santa_dtype types[] = {SANTA_BF16, SANTA_F16, SANTA_F32, SANTA_E4M3};
+    test_rng r = test_rng_make(41);
+    totals t = {0, 0, 0};
+    for (int turn = 0; turn < (test_quick ? 10 : 100); turn++) {
+        ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(&r, 900), turn % 4 == 3 ? 64 : 128,
+                            types[turn / 5 % 4]);
+        if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
+        if (turn % 6 == 4) s.head_dim_v = 200;
+        s.batch  = 1 + turn % 3;
+        s.q_len  = turn % 4 == 1 ? 3 : 1;
+        s.causal = turn % 2;
+        s.gain   = 4.0;
+        s.sinks  = turn % 3 == 1;
+        s.alibi  = turn % 5 == 2;
+        s.window = turn % 7 == 3 ? 90 : 0;
+        s.ragged = turn % 3 == 2;
+        s.layout = turn % 4 == 2 ? REF_HND : REF_NHD;
+        s.stream = (uint64_t)turn;
+        problem p(s);
+        const santa_options o = options(methods[turn % 5], turn % 9 == 8 ? 300 : 48);
+        int64_t cuts[MOST_RANKS + 1];
+        const int64_t ranks = counts[turn / 2 % 5];
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        result over;
+        santa_stats sum, whole;
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum), SANTA_OK)) continue;
+        if (!ref_run(&p, &o, &whole)) continue;
+        CHECK_INT(sum.draws, whole.draws);
+        CHECK_INT(sum.keys, whole.keys);
+        for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
+            const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
+            double difference = 0.0, norm = 0.0;
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                const double want = ref_get(&p.a.out, b, i, h, c), d = ref_get(&over.out, b, i, h, c) - want;
+                difference += d * d;
+                norm += want * want;
+            }
+            t.rows++;
+            t.off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6);
+            CHECK_MSG(over.lse[(size_t)x] == p.lse[x] || fabsf(over.lse[(size_t)x] - p.lse[x]) <= 1e-3f,
+                      "turn %d row %d: lse %g, want %g", turn, (int)x, (double)over.lse[(size_t)x], (double)p.lse[x]);
+            if (o.method == SANTA_DENSE)
+                CHECK_MSG(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6, "turn %d: dense is off by %g of %g", turn,
+                          sqrt(difference), sqrt(norm));
+        }
+        t.draws += sum.draws;
+    }
+    check_totals(t, "over ranks");
+}
+
+/* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not read. */
+static void ranks_nan(void) {
+    NEED_DEVICE();
+    static const int64_t cuts[] = {0, 130, 256, 400};
+    for (int turn = 0; turn < 6; turn++) {
+        problem p(spec16(4, 2, 400, 64));
+        const santa_options o = options(turn % 2 ? SANTA_SYS : SANTA_DENSE, 32);
+        ref_set(&p.a.k, 0, 60 + 130 * (turn / 2), 1, 3, (double)test_nan());
+        result r;
+        santa_stats sum;
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK)) continue;
+        for (int h = 0; h < 4; h++) CHECK_INT(r.nans(0, 0, h), h < 2 ? 0 : 65);
+    }
+    problem p(spec16(1, 1, 400, 64));
+    const santa_options o = options(SANTA_SYS, 4);
+    santa_stats whole, sum;
+    result r;
+    for (int64_t j = 0; j < 400; j++)                /* a head on one key, all other rows of V are poison */
+        for (int64_t c = 0; c < 64; c++) {
+            ref_set(&p.a.k, 0, j, 0, c, j == 200 ? 8.0 * ref_get(&p.a.q, 0, 0, 0, c) : 0.0);
+            if (j != 200) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
+        }
+    if (CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK) && ref_run(&p, &o, &whole)) {
+        CHECK_INT(r.nans(0, 0, 0), 0);
+        CHECK_INT(sum.v_rows_head, 1);
+    }
+}
+
+static void ranks_failures(void) {
+    NEED_DEVICE();
+    static const int64_t cuts[] = {0, 50, 200};
+    for (int sampled = 0; sampled < 2; sampled++)
+        for (int broken = 0; broken <= sampled; broken++) {
+            problem p(spec16(2, 1, 200, 64));
+            result r;
+            santa_stats sum;
+            CHECK_STATUS(gpu_ranks(p, options(sampled ? SANTA_PROP : SANTA_DENSE, 16), cuts, 2, &r, &sum, broken),
+                         SANTA_ERR_RANKS_EXCHANGE);
+        }
+}
+
+static const test_case over_ranks[] = {
+    {"ranks_same_rows", ranks_same_rows}, {"ranks_nan", ranks_nan}, {"ranks_failures", ranks_failures},
+    {0, 0}
+};
