@@ -204,6 +204,7 @@ struct params {
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
+    int combine_threads;                            /* 0: 512 */
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -451,7 +452,9 @@ template <typename K> void k_dense_plain(const params) {
 template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
 }
-void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+void k_combine(const params p) {
+    standin_kernel(p.combine_threads ? p.combine_threads : 512, sizeof(combine_memory), 0);
+}
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
@@ -5771,7 +5774,7 @@ santa_status measure_lists(santa_dtype k_type, geometry *g) {
 /* CTAs of long lists, which may be shorter than they can be, have several parts. */
 dim3 list_grid(const call &c, extent e) {
     const i64 most = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z);
-    if (e.x > most) e.x = most > LIST_LEAST ? most : LIST_LEAST;
+    if (e.x > most) e.x = most > LIST_LEAST ? most : (i64)LIST_LEAST;
     return grid_of(e);
 }
 
@@ -5809,7 +5812,8 @@ cudaError_t launch_list(call &c, bool overlap) {
     }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
     /* CTAs of 128 threads, if so many are there at once */
     const bool many = c.g.splits <= 32 || c.g.heads * c.g.batch > 4 * (i64)c.card.multiprocessors;
-    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), many ? 128 : 512, 0, true) : e;
+    p.combine_threads = many ? 128 : 512;
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), p.combine_threads, 0, true) : e;
 }
 
 /* A caller's. */
