@@ -1,33 +1,18 @@
-/* A cache that does not fit on the card: V, or K and V, in pinned host memory, which kernels read across the bus
-   by the same pointers. Sampled decoding reads a few rows of it; with a copy of K in 4 bits on the card the rows
-   that are drawn are all it needs of K, too. Compared with all on the card, and with copying K and V over first.
+/* A cache that does not fit on the card: V, or K and V, in pinned host memory, which kernels read across
+   the bus by the same pointers. Sampled decoding reads a few rows of it; with a copy of K in 4 bits on
+   the card the rows that are drawn are all it needs of K, too. Compared with all on the card, and with
+   copying K and V over first.
    Build: nvcc -O2 -arch=native -o host_cache examples/host_cache.cu santa_cuda.cu
    Run:   ./host_cache [--keys N] [--batch N] */
 #define SANTA_IMPLEMENTATION
 #include "../santa_cuda.h"
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "data_cuda.h"
 #include <string.h>
 #include <algorithm>
 #include <vector>
 
 enum { HEADS = 32, KV_HEADS = 8, D = 128, RUNS = 15 };
 
-#define CHECK(ok, why) do { if (!(ok)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, why); exit(1); } } while (0)
-#define CUDA(call) do { cudaError_t e_ = (call); CHECK(e_ == cudaSuccess, cudaGetErrorString(e_)); } while (0)
-
-__global__ void fill(__nv_bfloat16 *x, long long n, unsigned seed, float scale) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
-        unsigned long long z = (unsigned long long)i * 0x9E3779B97F4A7C15ull + seed;
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-        const float u = (float)(z & 0xffffff) / 16777216.0f + (float)(z >> 40) / 16777216.0f - 1.0f;
-        x[i] = __float2bfloat16_rn(2.449f * scale * u);
-    }
-}
 
 static char *sweep;                                  /* what empties L2 between runs */
 enum { SWEEP = 256 << 20 };
@@ -65,24 +50,27 @@ int main(int argc, char **argv) {
         }
     }
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) { printf("no GPU: nothing to show\n"); return 0; }
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || !devices) {
+        printf("no GPU: nothing to show\n");
+        return 0;
+    }
     CHECK(keys > 0 && batch > 0 && keys < (1 << 30) && batch < 1024, "a size is out of range");
     const long long n = batch * keys * KV_HEADS * D;
     __nv_bfloat16 *q, *out, *card[2], *host[2];
     CUDA(cudaMalloc(&sweep, SWEEP));
     CUDA(cudaMalloc(&q, (size_t)(2 * batch * HEADS * D)));
     CUDA(cudaMalloc(&out, (size_t)(2 * batch * HEADS * D)));
-    fill<<<8, 256>>>(q, batch * HEADS * D, 1, 2.0f);
+    fill<<<8, 256>>>(q, batch * HEADS * D, 0, 1, 2.0f);
     for (int i = 0; i < 2; i++) {
         CUDA(cudaMalloc(&card[i], (size_t)(2 * n)));
         CUDA(cudaHostAlloc(&host[i], (size_t)(2 * n), cudaHostAllocDefault));
-        fill<<<1024, 256>>>(card[i], n, 2 + (unsigned)i, 1.0f);
+        fill<<<1024, 256>>>(card[i], n, 0, 2 + (unsigned)i, 1.0f);
         CUDA(cudaMemcpy(host[i], card[i], (size_t)(2 * n), cudaMemcpyDeviceToHost));
     }
     santa_attention a = {};
     const auto view = [&](void *p, long long rows, long long heads) {
         santa_tensor t = santa_view(p, SANTA_BF16, batch, rows, heads, D);
-        t.device = SANTA_CUDA;                       /* where it is computed; the memory may be the host's */
+        t.device = SANTA_CUDA;        /* where it is computed; the memory may be the host's */
         return t;
     };
     a.q = view(q, 1, HEADS);
@@ -93,7 +81,8 @@ int main(int argc, char **argv) {
     santa_status s = santa_proxy_encode(&a, 0, keys, NULL);
     CHECK(s == SANTA_OK, santa_status_string(s));
 
-    const auto decode = [&](santa_method method, santa_scores_method scores, bool k_there, bool v_there, std::vector<char> *result) {
+    const auto decode = [&](santa_method method, santa_scores_method scores, bool k_there, bool v_there,
+                            std::vector<char> *result) {
         santa_options o = {};
         o.method = method;
         o.scores = scores;
@@ -114,8 +103,8 @@ int main(int argc, char **argv) {
     };
     std::vector<char> here, there;
     bool same = true;
-    printf("%lld x %lld keys, %d query heads, %d KV heads, bf16: K and V %.2f GB, the copy of K %.2f GB\n", batch, keys,
-           (int)HEADS, (int)KV_HEADS, 4e-9 * (double)n, 1e-9 * (double)santa_proxy_size(&a));
+    printf("%lld x %lld keys, %d query heads, %d KV heads, bf16: K and V %.2f GB, the copy of K %.2f GB\n",
+           batch, keys, (int)HEADS, (int)KV_HEADS, 4e-9 * (double)n, 1e-9 * (double)santa_proxy_size(&a));
     const double dense = decode(SANTA_DENSE, SANTA_SCORES_EXACT, false, false, &here);
     const double prop = decode(SANTA_PROP, SANTA_SCORES_EXACT, false, false, &here);
     const double prop_v = decode(SANTA_PROP, SANTA_SCORES_EXACT, false, true, &there);

@@ -5,14 +5,10 @@
    Run:   ./sharded_nccl [--processes] [--gpus N] [--keys N] */
 #define SANTA_IMPLEMENTATION
 #include "../santa_cuda.h"
-#include <cuda_bf16.h>
-#include <cuda_runtime.h>
+#include "data_cuda.h"
 #include <nccl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #include <algorithm>
 #include <thread>
 #include <vector>
@@ -20,24 +16,13 @@
 enum { HEADS = 32, KV_HEADS = 8, D = 128, STEPS = 20 };
 
 /* A rank that fails ends all of them: the others would wait for it. */
-#define CHECK(ok, why) do { if (!(ok)) { fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, why); _exit(1); } } while (0)
-#define CUDA(call) do { cudaError_t e_ = (call); CHECK(e_ == cudaSuccess, cudaGetErrorString(e_)); } while (0)
-#define NCCL(call) do { ncclResult_t e_ = (call); CHECK(e_ == ncclSuccess, ncclGetErrorString(e_)); } while (0)
+#define NCCL(call) \
+    do { ncclResult_t e_ = (call); CHECK(e_ == ncclSuccess, ncclGetErrorString(e_)); } while (0)
 
 /* All that santa needs of a transport: it only puts the exchange on the stream. */
 static int all_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
-    return ncclAllGather(mine, all, bytes, ncclUint8, (ncclComm_t)user, (cudaStream_t)stream) != ncclSuccess;
-}
-
-/* Numbers that depend on their place in the context alone, so that ranks need not be told them. */
-__global__ void fill(__nv_bfloat16 *x, long long n, long long first, unsigned seed, float scale) {
-    for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; i < n; i += (long long)gridDim.x * blockDim.x) {
-        unsigned long long z = (unsigned long long)(first + i) * 0x9E3779B97F4A7C15ull + seed;
-        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ z >> 27) * 0x94D049BB133111EBull;
-        const float u = (float)(z & 0xffffff) / 16777216.0f + (float)(z >> 40) / 16777216.0f - 1.0f;
-        x[i] = __float2bfloat16_rn(2.449f * scale * u);               /* variance scale^2 */
-    }
+    return ncclAllGather(mine, all, bytes, ncclUint8, (ncclComm_t)user, (cudaStream_t)stream)
+        != ncclSuccess;
 }
 
 struct cache {                                       /* keys begin .. end - 1 of a context on this GPU */
@@ -68,7 +53,8 @@ static cache make_cache(long long begin, long long end, long long all) {
 }
 
 static void free_cache(cache &c) {
-    for (void *p : {(void *)c.q, (void *)c.k, (void *)c.v, (void *)c.out, (void *)c.lens, (void *)c.context}) CUDA(cudaFree(p));
+    for (void *p : {(void *)c.q, (void *)c.k, (void *)c.v, (void *)c.out, (void *)c.lens, (void *)c.context})
+        CUDA(cudaFree(p));
 }
 
 /* The fastest of STEPS replays of a decode step, in microseconds; out on the host. */
@@ -98,7 +84,8 @@ static double decode(const cache &c, santa_options o, std::vector<float> *out) {
     CUDA(cudaEventCreate(&from));
     CUDA(cudaEventCreate(&to));
     o.stream = stream;
-    santa_status s = santa_decode(&a, &o, workspace, bytes, NULL);    /* once, so that NCCL has what it needs */
+    /* once, so that NCCL has what it needs */
+    santa_status s = santa_decode(&a, &o, workspace, bytes, NULL);
     CHECK(s == SANTA_OK, santa_status_string(s));
     CUDA(cudaStreamSynchronize(stream));
     CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -109,7 +96,7 @@ static double decode(const cache &c, santa_options o, std::vector<float> *out) {
     float best = 1e9f;
     for (int i = 0; i < STEPS; i++) {
         float ms;
-        CUDA(cudaGraphLaunch(step, stream));         /* the ranks meet in it: the next one begins together */
+        CUDA(cudaGraphLaunch(step, stream));     /* the ranks meet in it: the next one begins together */
         CUDA(cudaEventRecord(from, stream));
         for (int k = 0; k < 8; k++) CUDA(cudaGraphLaunch(step, stream));
         CUDA(cudaEventRecord(to, stream));
@@ -140,7 +127,8 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
     if (rank == 0) all = make_cache(0, keys, keys);
     if (rank == 0)
         printf("%lld keys over %d GPUs, %d query heads, %d KV heads, bf16\n"
-               "method    one GPU    one GPU's keys    over GPUs    gain    output off by\n", keys, ranks, (int)HEADS, (int)KV_HEADS);
+               "method    one GPU    one GPU's keys    over GPUs    gain    output off by\n",
+               keys, ranks, (int)HEADS, (int)KV_HEADS);
     for (santa_method method : {SANTA_DENSE, SANTA_PROP}) {
         santa_options o = {}, alone;
         std::vector<float> spread, whole;
@@ -155,9 +143,9 @@ static int run(int rank, int ranks, long long keys, ncclUniqueId id) {
         if (rank) continue;
         const double own = decode(mine, alone, &whole), one = decode(all, alone, &whole),
                      off = santa_relative_l2(spread.data(), whole.data(), HEADS * D);
-        printf("%-6s %7.1f us %14.1f us %9.1f us %6.2f x %13.1e\n", santa_method_name(method), one, own, shared, one / shared,
-               off);
-        good &= off < (method == SANTA_DENSE ? 5e-3 : 5e-2);          /* out is bf16; a draw may move to a neighbour */
+        printf("%-6s %7.1f us %14.1f us %9.1f us %6.2f x %13.1e\n", santa_method_name(method), one, own,
+               shared, one / shared, off);
+        good &= off < (method == SANTA_DENSE ? 5e-3 : 5e-2);          /* bf16; a draw may move */
     }
     free_cache(mine);
     if (rank == 0) {
@@ -203,13 +191,15 @@ int main(int argc, char **argv) {
         CHECK(child >= 0, "no process");
         if (child) continue;
         if (rank) {                                  /* rank 0 tells the others where to meet */
-            CHECK(read(pipes[(size_t)(2 * rank)], &id, sizeof id) == (ssize_t)sizeof id, "no word from rank 0");
+            CHECK(read(pipes[(size_t)(2 * rank)], &id, sizeof id) == (ssize_t)sizeof id,
+                  "no word from rank 0");
             _exit(run(rank, ranks, keys, id));
         }
         CHECK(read(pipes[0], &failed, sizeof failed) == (ssize_t)sizeof failed, "no word from the parent");
         NCCL(ncclGetUniqueId(&id));
         for (int other = 1; other < ranks; other++)
-            CHECK(write(pipes[(size_t)(2 * other + 1)], &id, sizeof id) == (ssize_t)sizeof id, "a rank is gone");
+            CHECK(write(pipes[(size_t)(2 * other + 1)], &id, sizeof id) == (ssize_t)sizeof id,
+                  "a rank is gone");
         _exit(run(rank, ranks, keys, id));
     }
     CHECK(write(pipes[1], &failed, sizeof failed) == (ssize_t)sizeof failed, "rank 0 is gone");

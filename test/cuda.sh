@@ -89,10 +89,22 @@ compile_for() {
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
 
+# Examples for GPUs, compiled; without NCCL its header is missing.
+example() {
+    need nvcc
+    case $1 in *nccl*)
+        echo '#include <nccl.h>' >"$dir/probe.cu"
+        nvcc -c -o "$dir/probe.o" "$dir/probe.cu" 2>/dev/null || skip "no nccl.h" ;;
+    esac
+    "${MAKE:-make}" -s CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" &&
+    nvcc -std=c++17 -O0 -DSANTA_IMPLEMENTATION_DONE -Werror all-warnings -c -o "$dir/example.o" "$1"
+}
+
 architectures() {
     for arch in 80 86 89 90 100 120; do
         cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
     done
+    for file in examples/*.cu; do cell "$file, compiled" example "$file"; done
 }
 
 gpu_tests() {
