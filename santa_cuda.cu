@@ -2433,7 +2433,8 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     if (tid == (int)blockDim.x - 1 && blockIdx.z == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, whole);
     if (quarter || k >= p.dv) return;
-    const float sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
+    const float sum = (shared.sums[0][tid] + shared.sums[1][tid])
+                    + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(whole == whole) || isinf(whole);
     const float f = bad       ? __int_as_float(0x7fc00000)
                   : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, whole) / all)) * p.v_scale
@@ -4150,7 +4151,8 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
     };
     const auto order_of = [&](float2 x, int i) -> unsigned {
         if (in_bytes) {
-            const unsigned w = i < 4 ? codes.w[0].x : i < 8 ? codes.w[0].y : i < 12 ? codes.w[0].z : codes.w[0].w;
+            const uint4 &four = codes.w[0];
+            const unsigned w = i < 4 ? four.x : i < 8 ? four.y : i < 12 ? four.z : four.w;
             const int code = (int)(w >> 8 * (i & 3) & 255u);
             return code == 255 ? 0u : (unsigned)max(from_code - code, 1);
         }
@@ -4226,8 +4228,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
             if (shift == 0) {
                 const u64 mass = s.mass[s.digit];
                 if (by_mass)
-                    ties = mass ? (unsigned)fmin(ceil((double)want * (double)ties / (double)mass), (double)ties)
-                                : 1u;
+                    ties = mass ? (unsigned)fmin(ceil((double)want * ties / (double)mass), ties) : 1u;
                 else ties = (unsigned)want;
             }
             __syncthreads();                        /* all have read */
@@ -4283,7 +4284,8 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
             const unsigned y = __shfl_up_sync(FULL, sum, o);
             if (lane >= o) sum += y;
         }
-        unsigned at = passed + (sum & 0xffffu) - (own & 0xffffu), ties_at = tied + (sum >> 16) - (own >> 16);
+        unsigned at = passed + (sum & 0xffffu) - (own & 0xffffu),
+                 ties_at = tied + (sum >> 16) - (own >> 16);
         if (above | equal)
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
@@ -5251,7 +5253,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     const int last = first_portion(p, x, p.va.pass + 1);
     for (int i = first_portion(p, x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
         attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
-               portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
+               portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory,
+               p.stage_bytes,
                p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
                (i64)p.va.portions * (p.dv + 4),
                p.va.list + (i64)item * p.va.list_pitch + (i64)i * p.list_keys, p.va.full ? 2 : 1);
@@ -6140,7 +6143,8 @@ cudaError_t launch_selected(call &c) {
     p.list_batch = p.heads * p.list_pitch;
     p.lens_batch = p.ranges_batch = p.heads;
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
-    cudaError_t e = !copied ? launch_pass(c) : usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    cudaError_t e = !copied ? launch_pass(c)
+                  : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
     if (e == cudaSuccess) e = launch<k_select>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
     return e == cudaSuccess ? launch_list(c, true) : e;
 }

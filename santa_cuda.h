@@ -18,8 +18,8 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, vattention. Exact scores; for sys, prop and
-                       vattention also those from a copy of K. The others, std_error,
+                       multiple of 64 keys, top-k, top-p, vattention. Exact scores; for sys,
+                       prop, top-k and vattention also those from a copy of K. The others, std_error,
                        num_combs, q8_0, dense_below and item ranges have a status of their own.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
@@ -63,6 +63,10 @@
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
                        exchange on the stream (ncclAllGather), so that a call can be captured.
                        examples/sharded_nccl.cu has a thread or a process for each GPU.
+   TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
+                       takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and
+                       keys within a sixteenth of an octave of the lowest score may be others. A
+                       NaN in the copy gives NaN.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;
