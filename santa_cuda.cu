@@ -204,7 +204,6 @@ struct params {
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
-    int combine_threads;                            /* 0: 512 */
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -418,16 +417,15 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
 /* k_select: of each value of a digit, how many scores have it, and their mass; warps' sums. */
-enum { SELECT_THREADS = 512, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
+enum { SELECT_THREADS = 1024, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
 struct select_memory {
     unsigned count[SELECT_DIGITS];
     u64 mass[SELECT_DIGITS], want;
     union { double wide[SELECT_THREADS / 32]; u64 whole[SELECT_THREADS / 32]; } scratch;
     float tops[SELECT_THREADS / 32];
-    unsigned above[SELECT_THREADS / 32], equal[SELECT_THREADS / 32];
     int digit;
 };
-static_assert(SELECT_DIGITS == 4 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "four to a thread");
+static_assert(SELECT_DIGITS == 2 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "two to a thread");
 static_assert(sizeof(select_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
@@ -452,9 +450,7 @@ template <typename K> void k_dense_plain(const params) {
 template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
 }
-void k_combine(const params p) {
-    standin_kernel(p.combine_threads ? p.combine_threads : 512, sizeof(combine_memory), 0);
-}
+void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
@@ -2344,14 +2340,14 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
 /* Merges the splits of k_dense or k_list: out and lse.
    Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: the maximum, the
    denominator in f64, then four threads to a column, each with a quarter of every 128 splits,
-   in a fixed order; or, where there are few splits and many heads, one of 128, in the same order.
+   in a fixed order.
    Reads, per CTA: splits * (128 + 2) floats. Flops: 2 * splits * 128. Latency-bound.
    Barriers: for the maximum; for every 128 weights, before they are written and before they are
    read; those of cta_scan for the quarters' sums. */
 __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params p) {
     SHARED(shared, combine_memory);
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
-              quarters = (int)blockDim.x / 128, k = blockIdx.z * 128 + tid % 128;
+              k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
     key_range(p, b, begin, end, position);
     int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first;
@@ -2364,11 +2360,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     }
     /* splits of a quarter at a time: a short list's are dealt evenly */
     const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
-    if (tid < 16 && tid >= 4 * quarters) { shared.tops[tid] = MASKED; shared.scratch[tid] = 0.0; }
     wait_for_previous();
-    float m = MASKED, own_top = MASKED, own_sum = 0.0f, x[8];
+    float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[8];
     double total = 0.0;
-    /* the first splits' sums are on their way while their maxima are */
+    /* the first 128 splits' sums are on their way while their maxima are */
     if (first + each * quarter < last)
 #pragma unroll
         for (int z = 0; z < 8; z++)
@@ -2378,18 +2373,19 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         own_sum = partial[(first + tid) * pitch + p.dv + 1];
     }
     m = own_top;
-    for (int i = first + tid + (int)blockDim.x; i < last; i += (int)blockDim.x)
-        m = fmaxf(m, partial[i * pitch + p.dv]);
+    for (int i = first + tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
-#pragma unroll 1
-    for (int q = quarter; q < 4; q += quarters) shared.sums[q][tid % 128] = 0.0f;
     for (int base = first; base < last; base += 4 * each) {
+        const int from = base + each * quarter, n = min(last - from, each);
         float w = 0.0f;
+        if (n > 0 && base > first)
+#pragma unroll
+            for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
         if (tid < 4 * each && base + tid < last) {
             const float mi = base > first ? partial[(base + tid) * pitch + p.dv] : own_top,
@@ -2400,26 +2396,18 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         if (tid < 128) shared.weight[tid] = w;
         __syncthreads();
 #pragma unroll 1
-        for (int q = quarter; q < 4; q += quarters) {
-            const int from = base + each * q, n = min(last - from, each);
-            float sum = shared.sums[q][tid % 128];
-            if (n > 0 && (base > first || q != quarter))
+        for (int i = 0; i < n; i += 8) {            /* past the end: the last row again, with weight 0 */
+            float y[8];
 #pragma unroll
-                for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
-#pragma unroll 1
-            for (int i = 0; i < n; i += 8) {        /* past the end: the last row again, with weight 0 */
-                float y[8];
+            for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
-                for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
+            for (int z = 0; z < 8; z++)
+                sum += (i + z < n ? shared.weight[each * quarter + i + z] : 0.0f) * x[z];
 #pragma unroll
-                for (int z = 0; z < 8; z++)
-                    sum += (i + z < n ? shared.weight[each * q + i + z] : 0.0f) * x[z];
-#pragma unroll
-                for (int z = 0; z < 8; z++) x[z] = y[z];
-            }
-            shared.sums[q][tid % 128] = sum;
+            for (int z = 0; z < 8; z++) x[z] = y[z];
         }
     }
+    shared.sums[quarter][tid % 128] = sum;
     double all;
     cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
     /* the mass beside which a sink stands */
@@ -2430,11 +2418,10 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
         whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
         m = top;
     }
-    if (tid == (int)blockDim.x - 1 && blockIdx.z == 0 && p.lse)
+    if (tid == 511 && blockIdx.z == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, whole);
     if (quarter || k >= p.dv) return;
-    const float sum = (shared.sums[0][tid] + shared.sums[1][tid])
-                    + (shared.sums[2][tid] + shared.sums[3][tid]);
+    sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(whole == whole) || isinf(whole);
     const float f = bad       ? __int_as_float(0x7fc00000)
                   : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, whole) / all)) * p.v_scale
@@ -4093,11 +4080,10 @@ __device__ __forceinline__ unsigned sortable(float x) {
    Blocks whose maximum is too low are passed over; so are those below the p.samples'th highest
    maximum, which the same search finds first. Masses are counted in whole numbers, so that their
    sums do not depend on order.
-   Grid: (query head, batch). A CTA of 512 threads: 16 neighbouring entries of the stash each, and a
-   stretch of them to a warp.
-   Reads blocks * 8 bytes and the stash, three to five times; writes the keys. Latency-bound.
+   Grid: (query head, batch). A CTA of 1024 threads: 16 neighbouring entries of the stash each.
+   Reads blocks * 8 bytes and the stash, two to four times; writes the keys. Latency-bound.
    Barriers: those of cta_scan; round each digit's counts. */
-__global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(SELECT_THREADS) k_select(const __grid_constant__ params p) {
     enum { WARPS = SELECT_THREADS / 32, EACH = 16 };
     SHARED(s, select_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x;
@@ -4131,30 +4117,24 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
     cta_scan<WARPS>(total, s.scratch.wide, &total);
     const bool bad = !(total == total) || isinf(total);
 
-    const int top16 = (int)rintf(16.0f * m);
-    /* in bytes: of code 0; at most what 11 bits hold, and below 0 where nothing counts */
-    const auto first_order = [&](float2 x) {
-        return max(2047 - (top16 - (int)fmaxf(rintf(16.0f * x.x), -2.0e6f)), -65536);
-    };
+    const float top16 = rintf(16.0f * m);
     const auto order_of_block = [&](float2 x) -> unsigned {
         if (x.x < MASK_LIMIT) return 0u;
-        return in_bytes ? (unsigned)max(first_order(x), 1) : sortable(x.x);
+        return in_bytes ? (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x), 4096.0f), 1)
+                        : sortable(x.x);
     };
     /* of entry i in a thread's 16 of that block, and its mass relative to 2^m */
     entries<unsigned char> codes;
     entries<float> numbers;
-    int from_code = 0;
-    const auto load = [&](int group, float2 x) {
-        from_code = first_order(x);
+    const auto load = [&](int group) {
         if (in_bytes) codes.load((const unsigned char *)p.stash + stash + (i64)EACH * group);
         else numbers.load((const float *)p.stash + stash + (i64)EACH * group);
     };
     const auto order_of = [&](float2 x, int i) -> unsigned {
         if (in_bytes) {
-            const uint4 &four = codes.w[0];
-            const unsigned w = i < 4 ? four.x : i < 8 ? four.y : i < 12 ? four.z : four.w;
-            const int code = (int)(w >> 8 * (i & 3) & 255u);
-            return code == 255 ? 0u : (unsigned)max(from_code - code, 1);
+            const float code = codes[i];
+            return code == 255.0f ? 0u
+                 : (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x) + code, 4096.0f), 1);
         }
         if (p.raw) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
         return numbers[i] > 0.0f ? sortable(x.x + log2f(numbers[i])) : 0u;
@@ -4163,8 +4143,6 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
         if (p.raw) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
         return (in_bytes ? stash_mass(codes, i) : numbers[i]) * pow2(x.x - m);
     };
-    const int groups = blocks * (BLOCK / EACH), each = (groups + WARPS - 1) / WARPS,
-              start = min(warp * each, groups), stop = min(start + each, groups);
 
     /* the lowest order that is chosen, and how many of its keys */
     unsigned value = 0, mask = 0, least = 1, ties = 0;
@@ -4178,7 +4156,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
 #pragma unroll 1
         for (int shift = in_bytes ? 0 : 21; shift >= 0 && !all; shift = shift == 21 ? 10 : shift - 10) {
             const int bits = !in_bytes && shift == 0 ? SELECT_BITS - 1 : (int)SELECT_BITS;
-            for (int i = tid; i < SELECT_DIGITS; i += SELECT_THREADS) s.count[i] = 0, s.mass[i] = 0;
+            for (int i = tid; i < SELECT_DIGITS; i += SELECT_THREADS) { s.count[i] = 0; s.mass[i] = 0; }
             __syncthreads();
             const auto count = [&](unsigned order, u64 mass) {
                 if (order < least || (order & mask) != value) return;
@@ -4190,11 +4168,11 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
                 for (int i = tid; i < blocks; i += SELECT_THREADS) count(order_of_block(sums[i]), 0);
             } else {
 #pragma unroll 1
-                for (int g = start + lane; g < stop; g += 32) {
+                for (int g = tid; g < blocks * (BLOCK / EACH); g += SELECT_THREADS) {
                     const float2 x = sums[g / (BLOCK / EACH)];
                     const unsigned best = order_of_block(x);
                     if (best < least || (best & mask) < value) continue;
-                    load(g, x);
+                    load(g);
 #pragma unroll
                     for (int i = 0; i < EACH; i++)
                         count(order_of(x, i), by_mass ? (u64)((double)mass_of(x, i) * unit) : 0);
@@ -4202,22 +4180,18 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
             }
             __syncthreads();
             /* from the highest digit down: where want is reached */
-            const int high = SELECT_DIGITS - 1 - 4 * tid;
-            u64 of[4], sum;
+            const int high = SELECT_DIGITS - 1 - 2 * tid;
+            u64 of[2], sum;
 #pragma unroll
-            for (int i = 0; i < 4; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
-            const u64 own = of[0] + of[1] + of[2] + of[3],
-                      before = cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
+            for (int i = 0; i < 2; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
+            if (tid == 0) s.digit = -1;
+            const u64 before = cta_scan<WARPS>(of[0] + of[1], s.scratch.whole, &sum) - of[0] - of[1];
             /* past the end, by rounding or as there are fewer: all of them */
             all = sum < want;
-            if (!all && before < want && want <= before + own) {
-                u64 left = want - before;
-                int past = 0;                       /* digits that do not reach it */
-#pragma unroll
-                for (int i = 0; i < 3; i++)
-                    if (past == i && left > of[i]) { left -= of[i]; past++; }
-                s.digit = high - past;
-                s.want = left;
+            if (!all && before < want && want <= before + of[0] + of[1]) {
+                const int second = before + of[0] < want;
+                s.digit = high - second;
+                s.want = want - before - (second ? of[0] : 0);
             }
             __syncthreads();
             if (all) break;
@@ -4237,73 +4211,44 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_select(const __grid_const
         if (over_blocks) least = max(value, 1u);
     }
 
-    /* bits of a thread's 16 entries: above the lowest, equal to it */
-    const auto look = [&](int g, float2 &x, unsigned &above, unsigned &equal) {
-        above = equal = 0;
-        if (g >= stop || bad) return;
-        x = sums[g / (BLOCK / EACH)];
-        const unsigned best = order_of_block(x);
-        if (!best || best < value) return;
-        load(g, x);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) {
-            const unsigned order = order_of(x, i);
-            above |= (unsigned)(order > value) << i;
-            equal |= (unsigned)(order == value && order > 0) << i;
-        }
-    };
-    float2 x = make_float2(MASKED, 0.0f);
-    unsigned above, equal, passed = 0, tied = 0;
-#pragma unroll 1
-    for (int g = start; g < stop; g += 32) {
-        look(g + lane, x, above, equal);
-        passed += __popc(above);
-        tied += __popc(equal);
-    }
-    passed = __reduce_add_sync(FULL, passed);
-    tied = __reduce_add_sync(FULL, tied);
-    if (lane == 0) { s.above[warp] = passed; s.equal[warp] = tied; }
-    __syncthreads();
-    unsigned all_above = 0, all_equal = 0;
-    passed = tied = 0;
-#pragma unroll 1
-    for (int w = 0; w < WARPS; w++) {
-        if (w == warp) { passed = all_above; tied = all_equal; }
-        all_above += s.above[w];
-        all_equal += s.equal[w];
-    }
+    u64 done = 0;                                   /* chosen: above value, and below 2^32 ties */
     int *const keys = p.keys + row * p.max_draws;
 #pragma unroll 1
-    for (int g = start; g < stop; g += 32) {
-        look(g + lane, x, above, equal);
-        if (!__any_sync(FULL, above | equal)) continue;
-        const unsigned own = (unsigned)__popc(equal) << 16 | (unsigned)__popc(above);
-        unsigned sum = own;
+    for (int base = 0; base < blocks * (BLOCK / EACH) && !bad; base += SELECT_THREADS) {
+        const int g = base + tid;
+        float2 x = make_float2(MASKED, 0.0f);
+        if (g < blocks * (BLOCK / EACH)) x = sums[g / (BLOCK / EACH)];
+        const unsigned best = order_of_block(x);
+        unsigned above = 0, equal = 0;
+        if (best && best >= value) {
+            load(g);
 #pragma unroll
-        for (int o = 1; o < 32; o <<= 1) {
-            const unsigned y = __shfl_up_sync(FULL, sum, o);
-            if (lane >= o) sum += y;
+            for (int i = 0; i < EACH; i++) {
+                const unsigned order = order_of(x, i);
+                above |= (unsigned)(order > value) << i;
+                equal |= (unsigned)(order == value && order > 0) << i;
+            }
         }
-        unsigned at = passed + (sum & 0xffffu) - (own & 0xffffu),
-                 ties_at = tied + (sum >> 16) - (own >> 16);
+        const u64 own = (u64)__popc(equal) << 32 | (u64)__popc(above);
+        u64 sum;
+        const u64 before = done + cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
+        done += sum;
+        unsigned passed = (unsigned)before, tied = (unsigned)(before >> 32);
         if (above | equal)
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
                 const bool is_above = above >> i & 1u, is_equal = equal >> i & 1u;
-                if (is_above || (is_equal && ties_at < ties)) {
-                    keys[at + min(ties_at, ties)] = first * BLOCK + EACH * (g + lane) + i;
+                if (is_above || (is_equal && tied < ties)) {
+                    keys[passed + min(tied, ties)] = first * BLOCK + EACH * g + i;
                     chosen += (double)mass_of(x, i);
                 }
-                at += is_above;
-                ties_at += is_equal;
+                passed += is_above;
+                tied += is_equal;
             }
-        sum = __shfl_sync(FULL, sum, 31);
-        passed += sum & 0xffffu;
-        tied += sum >> 16;
     }
     cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
     if (tid) return;
-    p.draws[row] = bad ? 0 : (int)(all_above + min(all_equal, ties));
+    p.draws[row] = bad ? 0 : (int)((unsigned)done + min((unsigned)(done >> 32), ties));
     p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : fmax(total - chosen, 0.0), m };
     if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
 }
@@ -5813,10 +5758,7 @@ cudaError_t launch_list(call &c, bool overlap) {
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
     }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
-    /* CTAs of 128 threads, if so many are there at once */
-    const bool many = c.g.splits <= 32 || c.g.heads * c.g.batch > 4 * (i64)c.card.multiprocessors;
-    p.combine_threads = many ? 128 : 512;
-    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), p.combine_threads, 0, true) : e;
+    return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
 }
 
 /* A caller's. */
