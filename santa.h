@@ -601,12 +601,11 @@ extern "C" {
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
-    X(ERR_BACKEND_STD_ERROR,   "this device has no std_error")                                             \
+    X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
-    X(ERR_BACKEND_COMBS,       "this device has one comb only")                                            \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \

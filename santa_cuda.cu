@@ -2,8 +2,9 @@
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, stats-kernel, copy-kernel, proxy-scores-kernel,
-              proxy-gather-kernel, select-kernel, list-kernel, vattention-kernels, launch
+              gather-kernel, dense-kernel, stats-kernel, error-kernel, copy-kernel,
+              proxy-scores-kernel, proxy-gather-kernel, select-kernel, list-kernel,
+              vattention-kernels, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -204,6 +205,10 @@ struct params {
     /* [batch, heads], or NULL: mass of the keys that are in no list */
     rest_mass *list_rest;
     double top_p;
+    /* Several combs, and errors, see >>error-kernel */
+    int combs, each;                                /* each: draws of a comb; with one, p.samples */
+    float *std_error;                               /* [batch, q_len, heads] or NULL */
+    float *weights;                                 /* of flash's draws, as keys, times samples; or NULL */
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -351,6 +356,13 @@ struct copy_memory {
     unsigned char bad[BLOCK];
 };
 
+/* k_error: 128 columns and eighths of the draws. */
+enum { ERROR_PARTS = 8 };
+struct error_memory {
+    double sum[ERROR_PARTS][128], squares[ERROR_PARTS][128];
+    double warps[4 * ERROR_PARTS];
+};
+
 /* Kernels that read a copy: their head_dim and head_dim_v at most. */
 enum { PROXY_DIM = 256 };
 enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
@@ -452,6 +464,7 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
+void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
 void k_encode(const params p) {
@@ -1695,11 +1708,33 @@ __device__ __forceinline__ portion portion_of(int draws, int index) {
 
 __device__ __forceinline__ const float2 *comb::copied(memory &, bool) { return nullptr; }
 
+/* What comb positions add to draw i, in units of the distance of draws: with several combs draw i is
+   the tooth i / R of comb i % R of the R combs, in the order of their offsets, which are the random
+   numbers from `from` on. */
+__device__ __noinline__ double offset_of_combs(const params &p, u64 key, int head, unsigned from, int i) {
+    const int combs = p.combs, mine = i % combs;
+    double found = 0.0;
+#pragma unroll 1
+    for (int a = 0; a < combs; a++) {
+        const double x = uniform(key, 0, (unsigned)head, (unsigned)p.q_index, from + (unsigned)a);
+        int below = 0;
+#pragma unroll 1
+        for (int c = 0; c < combs; c++) {
+            const double y = uniform(key, 0, (unsigned)head, (unsigned)p.q_index, from + (unsigned)c);
+            below += y < x || (y == x && c < a);
+        }
+        if (below == mine) found = x;
+    }
+    return (double)combs * found - (double)mine;
+}
+
 __device__ __forceinline__ void comb::prepare(const params &p, scan_memory<comb> &s, const gather_head &x,
                                               const portion &mine) {
     const bool own = p.method == SANTA_IID || p.method == SANTA_STRAT;
-    s.ends[threadIdx.x] = uniform(row_key(p, x.b), 0, (unsigned)x.head, (unsigned)p.q_index,
+    const u64 key = row_key(p, x.b);
+    s.ends[threadIdx.x] = uniform(key, 0, (unsigned)x.head, (unsigned)p.q_index,
                                   own ? (unsigned)mine.draw : 0u);
+    if (p.combs > 1) s.ends[threadIdx.x] = offset_of_combs(p, key, x.head, 0, mine.draw);
 }
 
 __device__ __forceinline__ void comb::recall(scan_memory<comb> &s) { u = s.ends[threadIdx.x]; }
@@ -1767,9 +1802,10 @@ __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
 }
 
 /* The r-th of T flash tiles with mass has draws [floor(S r / T), floor(S (r + 1) / T)), or one
-   when S < T: whose a draw is. */
+   when S < T, of each comb: whose a draw is. */
 __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
-    return p.samples >= groups ? ratio((draw + 1) * groups + p.samples - 1, p.samples) - 1 : draw;
+    if (p.combs > 1) draw = ratio(draw, p.combs);
+    return p.each >= groups ? ratio((draw + 1) * groups + p.each - 1, p.each) - 1 : draw;
 }
 
 /* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on
@@ -1812,20 +1848,21 @@ __device__ __forceinline__ void flash::keep(memory &s, int, int i, float2 sums, 
 
 __device__ __forceinline__ void flash::settle(const params &p, scan_memory<flash> &s, const gather_head &x,
                                               portion &mine) {
-    from = x.fits ? 0 : x.portion * PORTION;        /* all fit, or this portion's when each has one draw */
+    /* all fit, or this portion's when each has one draw of a comb */
+    from = x.fits ? 0 : x.portion * PORTION / p.combs;
     groups = flash_list(p, s, x, from);
-    if (!x.fits && p.samples >= groups) {
+    if (!x.fits && p.each >= groups) {
         from = flash_rank(p, groups, x.portion * PORTION);
         flash_list(p, s, x, from);
     }
-    mine = portion_of(max(p.samples, groups), x.portion);
+    mine = portion_of(max(p.each, groups) * p.combs, x.portion);
 }
 
 __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash> &mem, const gather_head &x,
                                              int draw) {
-    const i64 s = p.samples, r = flash_rank(p, groups, draw);
-    const i64 lo_draw = s >= groups ? ratio(s * r, groups) : r,
-              hi_draw = s >= groups ? ratio(s * (r + 1), groups) : r + 1;
+    const i64 s = p.each, r = flash_rank(p, groups, draw);
+    const i64 lo_draw = (s >= groups ? ratio(s * r, groups) : r) * p.combs,
+              hi_draw = (s >= groups ? ratio(s * (r + 1), groups) : r + 1) * p.combs;
     const int f = mem.pick.tile_of[r - from];
     const int lo = max(f * p.flash_blocks - x.first, 0),
               hi = min((f + 1) * p.flash_blocks - x.first, x.sum.count);
@@ -1834,9 +1871,10 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
     float top = MASKED;
     for (int k = lo; k < hi; k++) top = fmaxf(top, x.sum[k].x);
     for (int k = lo; k < hi; k++) mine += block_mass(x.sum[k], top);
-    double at = ((double)(draw - lo_draw)
-                 + uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f))
-              * (mine / count);
+    const double u = p.combs > 1 ? offset_of_combs(p, mem.pick.key, x.head, (unsigned)(f * p.combs),
+                                                   (int)(draw - lo_draw))
+        : uniform(mem.pick.key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f);
+    double at = ((double)(draw - lo_draw) + u) * (mine / count);
     double t = at;
     int block = lo;
     for (int k = lo; k < hi; k++) {
@@ -1846,7 +1884,7 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
         at -= next;
     }
     return { block, t, top, x.sum[block],
-             (float)(mine * (double)pow2(top - x.m) * (double)s / (x.total * count)) };
+             (float)(mine * (double)pow2(top - x.m) * (double)p.samples / (x.total * count)) };
 }
 
 /* What a rank knows of a head's mass among all. The same arithmetic on every rank: they agree where
@@ -1982,8 +2020,10 @@ k_gather(const __grid_constant__ params p) {
             j = find_keys(sum, (const __half *)p.stash + stash, count, at);
         else j = find_keys(sum, (const float *)p.stash + stash, count, at);
         j = first * BLOCK + __shfl_sync(FULL, j, twin);
-        if (p.keys && column_block == 0 && lane < count)
+        if (p.keys && column_block == 0 && lane < count) {
             p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
+            if (p.weights) p.weights[row * p.max_draws + mine.draw] = at.weight;
+        }
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
@@ -2553,6 +2593,127 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
         store_any(p.out_type, out + c * p.out_stride[3],
                   bad ? __int_as_float(0x7fc00000) : (float)(f * share));
     }
+}
+
+/* ----------------------------------------------------------------------------- >>error-kernel */
+
+/* The sum of all of a CTA's threads, or another `join`, for each of them. */
+template <typename Join>
+__device__ __forceinline__ double cta_joined(double x, error_memory &s, Join join) {
+#pragma unroll
+    for (int o = 16; o; o >>= 1) x = join(x, __shfl_xor_sync(FULL, x, o));
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0) s.warps[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = s.warps[0];
+    for (int i = 1; i < 4 * ERROR_PARTS; i++) x = join(x, s.warps[i]);
+    return x;
+}
+
+/* What the output of a head is off by, from its draws, as santa__std_error of santa.h has it; for
+   methods without draws 0. NaN where out is.
+   Grid: (query head, batch). A CTA of 8 times 128 threads: a thread has a column of V, of 128, and an
+   eighth of the draws, combs or flash tiles.
+   Reads the drawn rows of V again, which L2 may hold; with sinks also the head's block sums.
+   Barriers: around the sums of the eighths. Launched for a.std_error alone. */
+__global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_constant__ params p) {
+    SHARED(s, error_memory);
+    const int tid = threadIdx.x, part = tid / 128, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
+    const i64 row = (i64)b * p.heads + head;
+    float *const result = p.std_error + ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const int n = p.draws ? p.draws[row] : 0;
+    if (n < 2) {
+        const float out = load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                                   + head * p.out_stride[2]);
+        if (tid == 0) *result = n == 1 ? INFINITY : out == out ? 0.0f : out;
+        return;
+    }
+    const int *const keys = p.keys + row * p.max_draws;
+    const float *const weights = p.weights ? p.weights + row * p.max_draws : nullptr;
+    const bool independent = p.method == SANTA_IID;
+    const int combs = p.combs, chunk = (n / combs + ERROR_PARTS - 1) / ERROR_PARTS * combs;
+    const int begin = min(part * chunk, n), end = min(begin + chunk, n);
+    const auto weight = [&](int i) { return weights ? (double)weights[i] : 1.0; };
+    const auto tile_of = [&](int i) { return keys[i] / (p.flash_blocks * BLOCK); };
+    double total = 0.0;                             /* in units of (share / samples)^2 */
+    for (int base = 0; base < p.dv; base += 128) {
+        const int column = base + tid % 128;
+        const char *const v = p.v + kv * p.v_stride[2] + min(column, p.dv - 1) * p.v_stride[3];
+        const auto value = [&](int i) {
+            const i64 at = row_offset(p, p.v_stride, b, keys[i]);
+            return at == NO_ROW ? (double)__int_as_float(0x7fc00000) : (double)load_any(p.v_type, v + at);
+        };
+        double mine = 0.0;
+        if (combs > 1 && weights) {                 /* flash: the tiles that begin in this part */
+            for (int i = begin; i < end;) {
+                int to = i + combs;
+                const int tile = tile_of(i);
+                while (to < n && tile_of(to) == tile) to += combs;
+                if (i == 0 || tile_of(i - 1) != tile) {
+                    double sum = 0.0, squares = 0.0;
+                    for (int r = 0; r < combs; r++) {
+                        double x = 0.0;
+                        for (int k = i + r; k < to; k += combs) x += weight(k) * value(k);
+                        sum += x;
+                        squares += x * x;
+                    }
+                    mine += squares - sum * sum / (double)combs;
+                }
+                i = to;
+            }
+            mine *= (double)combs / (double)(combs - 1);
+        } else if (combs > 1 || independent) {
+            const int count = combs > 1 ? combs : n, step = combs > 1 ? combs : n;
+            double sum = 0.0, squares = 0.0;
+            for (int i = part; i < count; i += ERROR_PARTS) {
+                double x = 0.0;
+                for (int k = i; k < n; k += step) x += value(k);
+                sum += x;
+                squares += x * x;
+            }
+            __syncthreads();
+            s.sum[part][tid % 128] = sum;
+            s.squares[part][tid % 128] = squares;
+            __syncthreads();
+            sum = squares = 0.0;
+            for (int i = 0; i < ERROR_PARTS; i++) {
+                sum += s.sum[i][tid % 128];
+                squares += s.squares[i][tid % 128];
+            }
+            if (part == 0)
+                mine = (squares - sum * sum / (double)count) * ((double)count / (double)(count - 1));
+        } else {
+            double before = begin < end ? value(max(begin - 1, 0)) : 0.0,
+                   last = begin < end ? weight(max(begin - 1, 0)) : 0.0;
+#pragma unroll 4
+            for (int i = begin; i < end; i++) {
+                const double x = value(i), w = weight(i);
+                mine += 0.25 * (w * w + last * last) * (x - before) * (x - before);
+                before = x;
+                last = w;
+            }
+            mine *= (double)n / (double)(n - 1);
+        }
+        if (column < p.dv) total += mine;
+    }
+    const auto plus = [](double x, double y) { return x + y; };
+    total = cta_joined(total, s, plus);
+    double share = 1.0;
+    if (p.sinks) {
+        int first_key, last_key, position;
+        key_range(p, b, first_key, last_key, position);
+        const int first = first_key / BLOCK, blocks = (last_key - 1) / BLOCK + 1 - first;
+        const float2 *const sums = p.block_sums + row * p.blocks + first;
+        float m = MASKED;
+        double mass = 0.0;
+        for (int i = tid; i < blocks; i += 128 * ERROR_PARTS) m = fmaxf(m, sums[i].x);
+        m = (float)cta_joined((double)m, s, [](double x, double y) { return fmax(x, y); });
+        for (int i = tid; i < blocks; i += 128 * ERROR_PARTS) mass += block_mass(sums[i], m);
+        share = sink_share(p, head, m, cta_joined(mass, s, plus));
+    }
+    if (tid == 0)
+        *result = (float)(sqrt(fmax(total, total == total ? 0.0 : total)) * share * p.per_sample
+                          * fabs((double)p.v_scale));
 }
 
 /* --------------------------------------------------------------------------- >>copy-kernel */
@@ -5492,6 +5653,7 @@ struct geometry {
     i64 batch, q_len, heads, kv_heads, group, d, dv, keys;            /* keys: what a sequence can hold */
     i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
+    i64 combs, weights;                             /* of a head's draws; weights: that are kept */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
@@ -5508,7 +5670,7 @@ struct geometry {
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, partial, arrived, spreads, fixed, found;
+    size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found;
     size_t rank_mass, rank_masses, part, parts;
     size_t candidates, taken, list, va_rows, va_heads, sums, rest, ranges, total;
 };
@@ -5794,13 +5956,15 @@ santa_status measure_flash(const santa_problem *problem, geometry *g) {
     if (problem->o.tile_size % BLOCK) return SANTA_ERR_BACKEND_TILE;
     g->flash_blocks = problem->o.tile_size / BLOCK;
     if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;     /* one flash tile has all keys */
-    g->draws = ceil_div(g->blocks, g->flash_blocks);
+    g->draws = ceil_div(g->blocks, g->flash_blocks) * g->combs;
     if (g->draws < g->samples) g->draws = g->samples;
+    if (problem->a.std_error) g->weights = g->draws;
     return SANTA_OK;
 }
 
 template <auto measure_draws> santa_status measure_sampled(const santa_problem *problem, geometry *g) {
     g->samples = problem->o.num_samples;
+    g->combs = problem->o.num_combs;
     const santa_status s = measure_draws(problem, g);
     if (s != SANTA_OK) return s;
     g->portions = ceil_div(g->draws, PORTION);
@@ -5824,6 +5988,7 @@ void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
     l->stash = add_part(l, blocks, (size_t)(BLOCK * stash_bytes(stash)));
     l->keys = add_part(l, saturating(rows, draws), sizeof(int));
     l->draws = add_part(l, rows, sizeof(int));
+    l->weights = add_part(l, saturating(rows, (size_t)g.weights), sizeof(float));
     l->partial = add_part(l, saturating(columns, (size_t)g.portions), 256 * sizeof(float));
     l->arrived = add_part(l, saturating(columns, (size_t)g.rows), sizeof(int));
 }
@@ -5906,6 +6071,10 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
                                       p.rank_masses))
         return e;
     return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, says santa.h */
+}
+
+cudaError_t launch_errors(const call &c) {
+    return launch<k_error>(c, dim3((unsigned)c.g.heads, (unsigned)c.g.batch), 128 * ERROR_PARTS, 0, false);
 }
 
 /* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
@@ -6248,6 +6417,13 @@ const pipeline *pipeline_of(const santa_problem &problem) {
     return nullptr;
 }
 
+/* Whether k_error is for it. */
+bool has_error(const santa_options &o) {
+    return o.scores == SANTA_SCORES_EXACT
+        && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
+            || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH);
+}
+
 bool has_method(santa_method m) {
     for (const pipeline &row : pipelines) if (row.methods & bit(m)) return true;
     return false;
@@ -6302,8 +6478,7 @@ santa_status check(const santa_problem *problem) {
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
-    if (a->std_error) return SANTA_ERR_BACKEND_STD_ERROR;
-    if (o->num_combs > 1) return SANTA_ERR_BACKEND_COMBS;
+    if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
@@ -6432,6 +6607,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
     p->max_draws = g.draws;
+    p->combs = g.combs > 1 ? (int)g.combs : 1;
+    p->each = p->samples / p->combs;
     p->portions = (int)g.portions;
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
@@ -6460,7 +6637,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
-    const void *const others[] = { a->lse, stats, a->seq_lens, a->block_table, a->sinks, a->alibi_slopes,
+    const void *const others[] = { a->lse, a->std_error, stats, a->seq_lens, a->block_table, a->sinks,
+                                   a->alibi_slopes,
                                    a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    a->key_list, a->key_list_lens, a->key_weights,
@@ -6478,9 +6656,11 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
     c.place_row(0);
     p.stats = stats;
-    if (stats && c.g.draws) {
+    p.std_error = a->std_error;
+    if ((stats || a->std_error) && c.g.draws) {
         p.keys = (int *)(c.workspace + c.l.keys);
         p.draws = (int *)(c.workspace + c.l.draws);
+        if (c.g.weights) p.weights = (float *)(c.workspace + c.l.weights);
     }
 
     c.stream = (cudaStream_t)o->stream;
@@ -6510,6 +6690,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
         cudaError_t e = row->launch(c);
         if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
+        if (e == cudaSuccess && a->std_error) e = launch_errors(c);
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }

@@ -9,7 +9,7 @@
 
    WHAT LIVES WHERE    santa_attention and santa_options are host structs, read before the call
                        returns. Everything they point to is device memory: q, k, v, out, lse,
-                       seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
+                       std_error, seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
                        seeds, offsets, request_ids, proxy, proxy_lens, key_list,
                        key_list_lens, key_weights, vattention's heavy_index and audit, and the
                        workspace. stats, if not NULL, must be writable by the GPU (device,
@@ -19,8 +19,10 @@
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
                        multiple of 64 keys, top-k, top-p, vattention. Exact scores; for sys,
-                       prop, top-k and vattention also those from a copy of K. The others, std_error,
-                       num_combs, q8_0, dense_below and item ranges have a status of their own.
+                       prop, top-k and vattention also those from a copy of K. The others, q8_0,
+                       dense_below, item ranges, and std_error of vattention or from a copy have
+                       a status of their own. std_error is a kernel more, which reads the drawn
+                       rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte

@@ -87,7 +87,7 @@ struct result {
 
     std::vector<char>  bytes;                /* of out, gaps included      */
     santa_tensor       out;                  /* the view of it on the host */
-    std::vector<float> lse;
+    std::vector<float> lse, std_error;
     santa_stats        stats;
 
     bool same(const result &x) const {
@@ -130,6 +130,7 @@ public:
         for (santa_tensor *t : {&a.q, &a.k, &a.v, &a.out}) view(t);
         out_index_ = blocks_.size() - 1;
         if (a.lse) lse_ = new_block(4 * rows), a.lse = (float *)lse_->data();
+        if (a.std_error) error_ = new_block(4 * rows), a.std_error = (float *)error_->data();
         array(&a.seq_lens, batch);
         array(&a.context_lens, batch);
         array(&a.kv_start, batch);
@@ -189,6 +190,8 @@ public:
         r.out.data = r.bytes.data() - e.low * size;
         r.lse.resize(lse_ ? (size_t)(a.q.shape[0] * a.q.shape[1] * a.q.shape[2]) : 0);
         if (lse_) lse_->get(r.lse.data(), 4 * r.lse.size());
+        r.std_error.resize(error_ ? (size_t)(a.q.shape[0] * a.q.shape[1] * a.q.shape[2]) : 0);
+        if (error_) error_->get(r.std_error.data(), 4 * r.std_error.size());
         stats_->get(&r.stats, sizeof r.stats);
         return r;
     }
@@ -207,7 +210,7 @@ public:
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *error_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *workspace_, *stats_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
@@ -565,6 +568,109 @@ static void sample_counts(void) {
     }
 }
 
+/* Errors from the same draws are the CPU's; heads with a moved draw are left out, and rare. */
+static void compare_errors(problem &p, const santa_options &o, totals *t, const char *what) {
+    p.a.std_error = p.std_error;
+    result r;
+    santa_stats cpu;
+    if (!run_on_gpu(p, o, &r) || !ref_run(&p, &o, &cpu)) return;
+    const ref_spec &s = p.spec;
+    const double v_max = largest_row_of_v(p);
+    int64_t off = 0, wrong = 0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                double difference = 0.0, norm = 0.0;
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
+                    difference += d * d;
+                    norm += x * x;
+                }
+                const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
+                const float x = p.std_error[row], y = r.std_error[row];
+                if (!(sqrt(difference) <= 1e-4 * sqrt(norm) + 1e-6 * v_max)) { off++; continue; }
+                wrong += !(x == y || fabs((double)x - (double)y) <= 1e-3 * (double)x + 1e-6 * v_max);
+            }
+    CHECK_MSG(wrong == 0, "%s, %s, %lld draws, %lld combs: %lld errors differ", what, santa_method_name(o.method),
+              (long long)o.num_samples, (long long)o.num_combs, (long long)wrong);
+    t->rows  += s.batch * s.q_len * s.heads;
+    t->draws += cpu.draws;
+    t->off   += off;
+}
+
+static void std_errors(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0};
+    for (int turn = 0; turn < 6; turn++) {
+        ref_spec s = spec16(8, 2, test_quick ? 200 : 900, 64, turn == 1 ? SANTA_F32 : SANTA_BF16);
+        s.batch = 2;
+        if (turn == 0) { s.batch = 3; s.ragged = 1; }        /* sequence 1 is empty */
+        if (turn == 2) { s.q_len = 3; s.causal = 1; s.page_size = 16; }
+        if (turn == 3) { s.sinks = 1; s.head_dim_v = 200; s.window = 100; }
+        if (turn == 4) { s.k_type = s.v_type = SANTA_E4M3; s.layout = REF_HND; }
+        if (turn == 5) { s.head_dim_v = 17; s.v_type = SANTA_F32; }
+        problem p(s);
+        p.a.v_scale = turn == 4 ? 2.5f : 0.0f;
+        for (santa_method m : METHODS)
+            for (int64_t samples : {1, 2, 64, 300}) {
+                santa_options o = options(m, samples);
+                if (m == SANTA_FLASH) o.tile_size = 64;
+                compare_errors(p, o, &t, "std_errors");
+                if (m == SANTA_DENSE) break;
+            }
+    }
+    check_totals(t, "std_errors");
+
+    /* a row that is NaN has such an error, and no other row has */
+    ref_spec s = spec16(8, 2, 300, 64);
+    s.batch = 2;
+    problem p(s);
+    p.a.std_error = p.std_error;
+    ref_set(&p.a.k, 1, 70, 1, 5, (double)test_nan());
+    for (santa_method m : METHODS) {
+        result r;
+        if (!run_on_gpu(p, options(m, 32), &r)) return;
+        int64_t wrong = 0;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t h = 0; h < s.heads; h++)
+                wrong += test_is_nan(r.std_error[(size_t)(b * s.heads + h)]) != (b == 1 && h >= 4);
+        CHECK_MSG(wrong == 0, "%s: %lld errors", santa_method_name(m), (long long)wrong);
+    }
+}
+
+/* Several combs: the CPU's rows and errors. */
+static void combs(void) {
+    NEED_DEVICE();
+    for (santa_method m : {SANTA_SYS, SANTA_PROP, SANTA_FLASH})
+        for (int64_t n : {2, 3, 4, 16}) {
+            totals t = {0, 0, 0};
+            for (int64_t each : {1, 4, 40}) {
+                if (test_quick && n == 16 && each == 40) break;
+                ref_spec s = spec16(8, 2, test_quick ? 300 : 2000, 64);
+                s.batch  = 3;
+                s.ragged = 1;
+                problem p(s);
+                santa_options o = options(m, n * each, STASHES[each % 3]);
+                o.num_combs = n;
+                if (m == SANTA_FLASH) o.tile_size = each == 4 ? 128 : 64;
+                compare(p, o, &t);
+                compare_errors(p, o, &t, "combs");
+                p.a.std_error = NULL;
+            }
+            check_totals(t, "combs");
+        }
+    if (test_quick) return;
+    totals t = {0, 0, 0};
+    problem p(spec16(2, 1, 147457, 8, SANTA_F32));    /* more tiles than shared memory holds */
+    for (int64_t samples : {96, 9000}) {
+        santa_options o = options(SANTA_FLASH, samples);
+        o.num_combs = 3;
+        o.tile_size = 64;
+        compare(p, o, &t);
+    }
+    check_totals(t, "combs of many tiles");
+}
+
 static void flash_tiles(void) {
     NEED_DEVICE();
     ref_spec s = spec16(8, 2, test_quick ? 400 : 3000, 64);
@@ -638,6 +744,26 @@ static void every_kernel(void) {
                             }
                         }
     check_totals(t, "every_kernel");
+    result r;
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {64, 256}) {
+            ref_spec s = spec16(4, 1, 300, d, type);
+            if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+            problem p(s);
+            p.a.std_error = p.std_error;
+            if (!run_on_gpu(p, options(SANTA_PROP, 64), &r)) return;
+            test_rng rng = test_rng_make(76);
+            key_lists x = lists_build(&p, 100, 0, 0, &rng);
+            const bool good = run_on_gpu(p, options(SANTA_DENSE, 0), &r);
+            lists_free(&x);
+            if (!good) return;
+        }
+    for (santa_guarantee guarantee : {SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL}) {
+        problem p(spec16(4, 1, 300, 64));
+        santa_options o = options(SANTA_VATTENTION, 0);
+        o.vattention.guarantee = guarantee;
+        if (!run_on_gpu(p, o, &r)) return;
+    }
     for (int64_t d : {64, 128}) {
         ref_spec s = spec16(4, 1, 300, d);
         problem p(s);
@@ -1403,12 +1529,14 @@ static void errors(void) {
         const bool form = want != SANTA_ERR_HOST_POINTER && want != SANTA_ERR_NULL_DATA;
         CHECK_MSG(!form || santa_workspace_size(&a, &o) == 0, "%s: has a workspace size", what);
     };
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; o->num_samples = 0; });
+    with("std_error of vattention", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *o) {
+        o->method = SANTA_VATTENTION;
+        o->num_samples = 0;
+        a->std_error = a->lse;
+    });
     with("bernoulli", SANTA_ERR_BACKEND_SCORES,
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
-    with("std_error", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *) { a->std_error = a->lse; });
-    with("combs", SANTA_ERR_BACKEND_COMBS, [](santa_attention *, santa_options *o) { o->method = SANTA_SYS; o->num_combs = 2; });
+    with("std_error on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->std_error = host; });
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
     with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
@@ -1975,8 +2103,6 @@ static void proxy_errors(void) {
     };
     with("pps", SANTA_ERR_BACKEND_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_PPS; });
-    with("vattention", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_VATTENTION; });
     with("dense", SANTA_ERR_PROXY_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
     with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });
@@ -2375,7 +2501,7 @@ static void lists_same_bits(void) {
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
     {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"left_padding", left_padding}, {"shards", shards},
-    {"sample_counts", sample_counts}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
+    {"sample_counts", sample_counts}, {"std_errors", std_errors}, {"combs", combs}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {"every_kernel", every_kernel}, {"random_problems", random_problems}, {"large_k", large_k},
     {0, 0}
 };

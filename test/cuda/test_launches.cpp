@@ -21,7 +21,7 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR, REGIONS
 };
 
 /* Not where programs lie: 0x55.. */
@@ -167,7 +167,8 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
               kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
-                  && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats,
+                  && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats
+                  && p.std_error == a.std_error && p.kv_start == a.kv_start,
               "%s: pointers", kernel);
     CHECK_MSG(p.seeds == (const u64 *)x.o.seeds && p.offsets == (const u64 *)x.o.offsets
                   && p.ids == (const u64 *)x.o.request_ids && p.seed == x.o.seed && p.offset == x.o.offset,
@@ -393,8 +394,8 @@ static std::vector<part> copied_parts(const problem &x, const params &p) {
 
 static int64_t most_draws(const problem &x, const params &p) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
-                  tile = x.o.tile_size ? x.o.tile_size : 256;
-    const int64_t tiles = x.o.method == SANTA_FLASH ? over(p.capacity, tile) : 0;
+                  tile = x.o.tile_size ? x.o.tile_size : 256, combs = x.o.num_combs ? x.o.num_combs : 1;
+    const int64_t tiles = x.o.method == SANTA_FLASH ? combs * over(p.capacity, tile) : 0;
     return samples > tiles ? samples : tiles;
 }
 
@@ -412,7 +413,8 @@ static void check_gather(const problem &x, const standin_launch &l, const params
               name.c_str());
     CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.blocks), "%s: a flash tile of %d x 64 keys",
               name.c_str(), p.flash_blocks);
-    CHECK_MSG(p.samples == (x.o.num_samples ? x.o.num_samples : 128) && p.per_sample == 1.0 / p.samples,
+    CHECK_MSG(p.samples == (x.o.num_samples ? x.o.num_samples : 128) && p.per_sample == 1.0 / p.samples
+                  && p.combs == (x.o.num_combs ? x.o.num_combs : 1) && p.each * p.combs == p.samples,
               "%s: samples", name.c_str());
     check_grid(l, p.heads, x.a.q.shape[0], p.portions * over(p.dv, 128 * CH), name);
 }
@@ -431,12 +433,14 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t blocks = (uint64_t)p.rows * rows * (uint64_t)p.blocks;
     std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
                                {"stash", p.stash, blocks * 64 * entry, 16}};
-    if (x.stats) {
+    if (x.stats || x.a.std_error) {
         parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4});
         parts.push_back({"draws", p.draws, rows * 4, 4});
     } else {
         CHECK(!p.keys && !p.draws);
     }
+    CHECK((p.weights != NULL) == (x.a.std_error && x.o.method == SANTA_FLASH));
+    if (p.weights) parts.push_back({"weights", p.weights, rows * (uint64_t)p.max_draws * 4, 4});
     if (shares > 1) {
         parts.push_back({"portions", p.partial, rows * columns * shares * width * 4, 4});
         parts.push_back({"arrivals", p.arrived, (uint64_t)p.rows * rows * columns * 4, 4});
@@ -595,9 +599,10 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
 }
 
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
-   second, and the third for stats. */
+   second, and others for errors and stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
-    const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x), each = x.stats ? 2 : 1;
+    const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
+                  each = 1 + (x.a.std_error != NULL) + (x.stats != NULL);
     const bool dense = x.o.method == SANTA_DENSE;
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) { check_selected(x, workspace, bytes); return; }
@@ -630,7 +635,10 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
                               && p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256),
                           "%s: another row's scores", name.c_str());
             }
-            if (which == 2) {
+            if (which == 2 && x.a.std_error) {
+                CHECK(name == "k_error");
+                check_grid(l, x.a.q.shape[2], x.a.q.shape[0], 1, name);
+            } else if (which >= 2) {
                 CHECK(name == (is_copied(x) ? "k_proxy_stats" : x.a.key_list ? "k_list_stats" : "k_stats"));
                 check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
             } else if (which == 0) {
@@ -998,6 +1006,7 @@ static void every_kernel(void) {
                                     problem x = make(s, m);
                                     x.a.soft_cap = soft_cap;
                                     x.stats = (santa_stats *)address(R_STATS);
+                                    if (group == 5) x.a.std_error = (float *)address(R_ERROR);
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
@@ -1153,7 +1162,9 @@ static problem random_problem(test_rng *r) {
     if (x.o.method == SANTA_FLASH && one_in(r, 2))
         x.o.tile_size = 64 * (1 + test_below(r, (int64_t)1 << test_below(r, 30)));
     if (x.o.method == SANTA_FLASH && one_in(r, 50)) x.o.tile_size = pick(r, {8, 16, 32});
-    if (one_in(r, 20)) x.o.num_combs = 2;
+    if (one_in(r, 20)) x.o.num_combs = pick(r, {2, 3, 4, 16});
+    if (one_in(r, 8)) x.a.std_error = (float *)address(R_ERROR);
+    if (one_in(r, 8)) x.a.kv_start = (const int32_t *)address(R_LENS);
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
     if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
     if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION
@@ -1209,7 +1220,7 @@ static void mutate(problem *x, test_rng *r) {
             if (one_in(r, 2)) a->causal = enumerator;
             else if (one_in(r, 2)) a->kv_start = (const int32_t *)address(R_LSE);
             else if (one_in(r, 2)) { o->ranks.count = -1; }
-            else a->std_error = (float *)address(R_LSE);
+            else a->std_error = (float *)address(R_ERROR);
             break;
         default: *wide[test_below(r, (int64_t)(sizeof wide / sizeof *wide))] = wild_size(r); break;
     }
