@@ -159,7 +159,7 @@
                      the sinks, the local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
                      they had to be drawn (consistent, not unbiased); or buckets alone, as in the
-                     paper (biased). CPU only.
+                     paper (biased).
    SANTA_SAMPLE_ATTENTION  exact attention over the blocks of keys that a few sampled query rows
                      look at, or that a mask names, see >>sparse. For prefill. Biased. CPU only.
 
@@ -597,7 +597,7 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list or step")      \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD, "this device has dense, iid .. flash, top-k, top-p and vattention only")         \
+    X(ERR_BACKEND_METHOD, "this device has no pps and no sample-attention")                                \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
@@ -606,6 +606,7 @@ extern "C" {
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
+    X(ERR_BACKEND_MASS,        "this device has no saap.measure_mass")                                     \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
@@ -736,8 +737,8 @@ typedef struct santa_buckets {
     santa_tensor q;                /* the queries before RoPE, shape of a.q; data NULL: a.q */
     float        key_norm;         /* hidden = 0: mean |key| before RoPE, 0 = 1. Ranks of buckets for one
                                       head do not depend on it; sums over heads and draws do */
-    /* Which of the index's num_slots sequences each row of the batch is: [batch] on the host,
-       NULL = its number in the batch. num_slots: 0 = batch */
+    /* Which of the index's num_slots sequences each row of the batch is: [batch], NULL = its number in
+       the batch. num_slots: 0 = batch */
     const int32_t *slots;
     int64_t      num_slots;
 } santa_buckets;
@@ -1123,7 +1124,9 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a);
    from = -1: the last count keys of each sequence, which is what a decode step calls. A key with a
    NaN goes to bucket 0. Uses k's shape, buckets, seq_lens. o: NULL, or num_threads, parallel_for,
    parallel_user, isa, item_begin and item_end, stream as in santa_decode. Work: head_dim *
-   num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. */
+   num_buckets multiplications a key; bytes: keys once, the centroids once for each 16 keys. On a
+   GPU it only puts kernels on the stream, and the index has the same bytes; what the host cannot
+   see there, a gap or a slot that two sequences have, makes an index that gives NaN. */
 SANTADEF santa_status santa_buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                            const santa_options *o);
 

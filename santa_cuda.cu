@@ -4,7 +4,7 @@
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, stats-kernel, error-kernel, copy-kernel,
               proxy-scores-kernel, proxy-gather-kernel, select-kernel, list-kernel,
-              vattention-kernels, launch
+              vattention-kernels, buckets-kernel, route-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -14,6 +14,9 @@
    Dense is a split-KV kernel and a merge of the splits.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
+
+   With SANTA_SAAP a router's products, twice with a hidden layer, choose the keys of a list;
+   santa_buckets_assign is the nearest centroids, and the index that they change.
 
    What each step won on an H200 is in bench/ladder.md.
 */
@@ -102,6 +105,38 @@ struct va_params {
 
 /* relative to 2^top; NaN: the head is bad */
 struct rest_mass { double sum; float top; };
+
+/* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
+   head, vector, feature. */
+struct row_product {
+    const char *rows;                               /* [kv_heads, count, size] */
+    const float *bias;                              /* [kv_heads, count] or NULL */
+    const char *x;
+    i64 x_stride[4];
+    float *out;                                     /* [batch, kv_heads, vectors, count] */
+    int row_type, x_type, row_bytes;                /* of a number */
+    int vector_rows, vector_x;                      /* they are 16-byte pieces */
+    int count, size, vectors;                       /* vectors of a sequence and KV head */
+    int splits;                                     /* warps that share the features of a row */
+    int step;                                       /* what becomes of the products: row_step */
+    float scale;                                    /* of x */
+};
+enum row_step { STEP_UNITS, STEP_LOGITS, STEP_NEAREST };
+
+/* Where far keys of a bucket begin in the index, how many; sum of its shares, then chance of a key;
+   largest share. */
+struct bucket_span { int first, count; float sum, top; };
+
+/* A bucket that is read whole: where its keys begin, among all such keys and in the index. Of a
+   list: how many, and their keys. */
+struct list_piece { int at, first; };
+struct list_pieces { int count, keys; };
+
+/* What a query row reads of a KV head's keys, for stats; the last two in millionths. */
+struct routed_row {
+    int keys, far, whole, drawn, segments, has_far;
+    i64 imbalance, largest;
+};
 
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
@@ -209,6 +244,25 @@ struct params {
     int combs, each;                                /* each: draws of a comb; with one, p.samples */
     float *std_error;                               /* [batch, q_len, heads] or NULL */
     float *weights;                                 /* of flash's draws, as keys, times samples; or NULL */
+
+    /* SANTA_SAAP and its index of keys, see >>saap */
+    int *index;                                     /* [slots, kv_heads, index_ints] */
+    i64 index_ints;
+    const int *slots;                               /* [batch] or NULL */
+    int num_slots, buckets;
+    int num_probes;
+    double uniform_share;
+    row_product product;                            /* of the k_rows or k_nearest that is launched */
+    i64 new_count, new_from;                        /* santa_buckets_assign's keys; -1: the last ones */
+    int new_tiles;                                  /* CTAs of k_rows, if k_index compares their nearest */
+    const float *logits;                            /* [batch, heads, buckets] */
+    routed_row *routed;                             /* [batch, kv_heads] */
+    bucket_span *spans;             /* [batch, kv_heads, buckets], where shared memory has no room */
+    float2 *logit_parts;                            /* [batch, heads, logit_tiles]: max, sum of exp */
+    int logit_tiles;
+    /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
+    const list_pieces *pieces;
+    const list_piece *piece_table;
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -442,6 +496,57 @@ static_assert(sizeof(select_memory) <= 48 * 1024, "declared shared memory ends a
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
+/* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
+   pitch keeps 8 lanes apart in the banks. */
+enum { ROWS_VECTORS = 32 };                         /* of a CTA */
+struct rows_sums {
+    float warps[8][ROWS_VECTORS][16];
+    float products[ROWS_VECTORS][128];
+};
+constexpr int rows_bytes(int splits) {
+    const int vectors = 2 * 8 * (128 * splits + 4) * 4;
+    return vectors > (int)sizeof(rows_sums) ? vectors : (int)sizeof(rows_sums);
+}
+static_assert(rows_bytes(8) <= LEAST_SHARED, "k_rows does not fit on every card");
+
+/* k_nearest: centroids that are multiplied, and the next ones. The pitch of a row keeps 8 lanes
+   apart in the banks. */
+enum { NEAREST_KEYS = 256, NEAREST_ROWS = 64, NEAREST_DIM = 128 };
+struct nearest_memory {
+    enum { PITCH = NEAREST_DIM / 8 + 4 };
+    alignas(16) char rows[2][NEAREST_ROWS * PITCH * 16];
+};
+
+/* k_nearest_plain: keys, and of the centroids 32 features; both in f32. */
+enum { PLAIN_NEAR_KEYS = 64, PLAIN_NEAR_ROWS = 128, PLAIN_NEAR_PITCH = 32 + 16 };
+enum { ROUTE_DIM = 256 };                           /* head_dim of routers and new keys, at most */
+struct near_bucket { float product; int bucket; };
+struct plain_nearest_memory { near_bucket best[4][PLAIN_NEAR_KEYS]; };
+constexpr int plain_nearest_bytes(int d) {
+    return (PLAIN_NEAR_KEYS * ((d + 31) / 32 * 32 + 16) + PLAIN_NEAR_ROWS * PLAIN_NEAR_PITCH) * 4;
+}
+static_assert(plain_nearest_bytes(ROUTE_DIM) + (int)sizeof(plain_nearest_memory) <= LEAST_SHARED,
+              "k_nearest_plain does not fit on every card");
+
+/* k_index: keys of each bucket in each warp's part. */
+enum { INDEX_BUCKETS = 256, NEW_FEW = 4 };          /* of a CTA, at most; new keys for k_rows */
+enum { INDEX_WARPS = 32 };
+struct index_memory {
+    int count[INDEX_WARPS][INDEX_BUCKETS];
+    double scratch[INDEX_WARPS];
+    int fresh[NEW_FEW];
+};
+
+enum { ROUTE_THREADS = 1024, ROUTE_SPANS = 1024, ROUTE_HEADS = 4 };
+struct route_memory {
+    bucket_span span[ROUTE_SPANS];
+    double teeth[ROUTE_THREADS], scratch[2][32];
+    u64 rows[32];
+    int bins[4][256];
+    float2 head[ROUTE_HEADS];
+    int drawn;
+};
+
 /* A host compiler alone, with the runtime of test/cuda/standin, takes this file without its
    kernels. There each one states its threads and what it declares and needs of shared
    memory. */
@@ -493,6 +598,15 @@ void k_va_budget(const params p) {
     standin_kernel(CHOOSE, sizeof(choose_memory), (size_t)p.va.shared_words * sizeof(unsigned));
 }
 void k_va_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+
+void k_rows(const params p) { standin_kernel(256, 0, (size_t)rows_bytes(p.product.splits)); }
+void k_nearest(const params) { standin_kernel(256, sizeof(nearest_memory), 0); }
+void k_nearest_plain(const params p) {
+    standin_kernel(256, sizeof(plain_nearest_memory), (size_t)plain_nearest_bytes(p.product.size));
+}
+void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
+void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
+void k_route_stats(const params) { standin_kernel(256, 0, 0); }
 
 #else
 
@@ -582,6 +696,15 @@ __device__ __forceinline__ void mma(float *c, unsigned a0, unsigned a1, unsigned
                  "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/* 16 x 8 by 8 x 8 in tf32, which looks at the upper 19 bits of each number. */
+__device__ __forceinline__ void mma_tf32(float *c, const float *a, const float *b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+                 "{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+                   "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b[0])), "r"(__float_as_uint(b[1])));
 }
 
 /* u8 x s8 and s8 x s8 on tensor cores, sums in int. */
@@ -802,6 +925,25 @@ template <typename T> __device__ __forceinline__ void unpack16(uint4 x, float *f
             f[2 * i] = y.x; f[2 * i + 1] = y.y;
         }
     }
+}
+
+/* The index of a slot and KV head, as santa__index of santa.h has it. Behind its words of the
+   header k_index is told what to do. */
+enum { INDEX_MAGIC = 0x53414150 };
+enum { I_MAGIC, I_BUCKETS, I_CAPACITY, I_HELD, I_SORTED, I_STEP, I_FROM, I_TO };
+enum index_step { INDEX_AS_IT_IS, INDEX_HOLD, INDEX_SORT, INDEX_BAD };
+struct key_index { int *header, *offset, *next, *key; unsigned short *bucket; };
+
+/* False: there is no such slot. */
+__device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_index &x) {
+    const int slot = p.slots ? p.slots[b] : b;
+    if ((unsigned)slot >= (unsigned)p.num_slots) return false;
+    x.header = p.index + ((i64)slot * p.kv_heads + kv) * p.index_ints;
+    x.offset = x.header + 16;
+    x.next = x.offset + p.buckets + 1;
+    x.key = x.next + p.buckets + 1;
+    x.bucket = (unsigned short *)(x.key + p.capacity);
+    return true;
 }
 
 /* -------------------------------------------------------------------------------- >>scoring */
@@ -2352,12 +2494,13 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* The keys of one list, see >>list-kernel: i < count, then those of the ranges. */
+/* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
 struct listed {
     const int *keys;
     const float *weights;
-    int count, front, back, all;
+    int count, front, back, pieces, all;            /* entries; keys of ranges, of pieces */
     int begin, end, position, len;
+    int piece_count, from, to;                      /* keys that a piece may have */
 };
 __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) {
     listed x;
@@ -2372,8 +2515,13 @@ __device__ __forceinline__ listed listed_keys(const params &p, int b, int item) 
         const list_range range = p.list_ranges[p.ranges_batch * b + item];
         x.front = min(max(range.to - x.begin, 0), x.end - x.begin);
         x.back = min(max(x.end - range.from, 0), x.end - x.begin - x.front);
+        x.from = range.to;
+        x.to = range.from;
     }
-    x.all = x.count + x.front + x.back;
+    const list_pieces pieces = p.pieces ? p.pieces[p.ranges_batch * b + item] : list_pieces{ 0, 0 };
+    x.pieces = pieces.keys;
+    x.piece_count = pieces.count;
+    x.all = x.count + x.front + x.back + x.pieces;
     return x;
 }
 
@@ -4427,7 +4575,8 @@ __global__ void __launch_bounds__(SELECT_THREADS) k_select(const __grid_constant
    Entry i counts w[i] * exp(score); w = 0 is skipped, one below 0, infinite or NaN gives NaN. A
    key that is there twice counts twice. Rows of keys that are skipped are not read.
    p.list_ranges adds for each list the first and the last keys of those that the row sees, with
-   weight 1: they need no entries. A key in both is there once.
+   weight 1: they need no entries. A key in both is there once. p.pieces adds keys that lie together
+   in the index of keys by bucket, see >>route-kernel; each is between those of the ranges, or NaN.
    Lists may be made by the kernel before: list, list_lens, list_weights and list_ranges are read
    behind the wait for it. What lies past list_lens may be anything. */
 
@@ -4445,11 +4594,54 @@ __device__ __forceinline__ raw_entry load_entry(const params &p, const int *keys
     return { keys[i], weights ? weights[i] : 1.0f };
 }
 
+/* The pieces of a list, a lane each; what a few of them are can be asked for before x is known. */
+struct piece_window { const list_piece *all; const int *keys; list_piece own; };
+__device__ __forceinline__ piece_window load_pieces(const params &p, int b, int item, int kv) {
+    piece_window w = { nullptr, nullptr, { 0, 0 } };
+    key_index index;
+    if (!p.pieces || !find_index(p, b, kv, index)) return w;
+    w.all = p.piece_table + (p.ranges_batch * b + item) * p.buckets;
+    w.keys = index.key;
+    w.own = w.all[min((int)(threadIdx.x & 31), p.buckets - 1)];
+    return w;
+}
+
+/* As load_entry, for what lies in pieces; all lanes of a warp, whose i are less than 32 apart, the
+   first one's the least. */
+__device__ __forceinline__ raw_entry find_in_pieces(const listed &x, const piece_window &w, int i,
+                                                    raw_entry y) {
+    if (!x.pieces) return y;
+    const int lane = threadIdx.x & 31, place = i - (x.all - x.pieces);
+    const bool here = place >= 0 && place < x.pieces;
+    if (!__any_sync(FULL, here)) return y;
+    list_piece own = w.own;
+    if (x.piece_count > 32) {                       /* 32 from the one with the first lane's key on */
+        const int first = max(__shfl_sync(FULL, place, 0), 0);
+        int start = 0, count = x.piece_count;
+        while (count > 1) {
+            const int step = (count + 31) / 32, at = start + lane * step;
+            const unsigned below = __ballot_sync(FULL, at < start + count && w.all[at].at <= first);
+            const int end = start + count;
+            start += (__popc(below) - 1) * step;
+            count = min(step, end - start);
+        }
+        own = start + lane < x.piece_count ? w.all[start + lane] : list_piece{ INT32_MAX, 0 };
+    } else if (lane >= x.piece_count) own.at = INT32_MAX;
+    int k = 0;
+#pragma unroll
+    for (int step = 16; step; step /= 2)
+        if (__shfl_sync(FULL, own.at, k + step) <= place) k += step;
+    const int at = __shfl_sync(FULL, own.at, k), first = __shfl_sync(FULL, own.first, k);
+    if (!here) return y;
+    const int key = w.keys[first + place - at];
+    return { key >= x.from && key < x.to ? key : INT32_MAX, 1.0f };
+}
+
 __device__ __forceinline__ listed_key find_listed(const params &p, const listed &x, int b, int kv, int i,
                                                   raw_entry y) {
     listed_key out = { -1, NO_ROW, NO_ROW, MASKED };
     if (i >= x.all) return out;
-    if (i >= x.count) {
+    if (i >= x.count && i < x.all - x.pieces) {
         i -= x.count;
         y.key = i < x.front ? x.begin + i : x.end - x.back + i - x.front;
         y.weight = 1.0f;
@@ -4522,6 +4714,7 @@ k_list(const __grid_constant__ params p) {
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
               kv = (int)p.by_group.quotient((unsigned)head);
     wait_for_previous();
+    const piece_window window = load_pieces(p, b, item, kv);
     listed x = listed_keys(p, b, item);
     int part = blockIdx.x, end = (x.all + KEYS - 1) / KEYS;           /* of the parts */
     /* asked for before the number of entries is there */
@@ -4557,7 +4750,7 @@ k_list(const __grid_constant__ params p) {
     for (; part < end; part += (int)gridDim.x) {
         const int at = part * KEYS + 16 * warp + (lane & 15);
         if (p.va.rows) x.all = x.count = portion_end(p, row, part);
-        const listed_key own = find_listed(p, x, b, kv, at, next);
+        const listed_key own = find_listed(p, x, b, kv, at, find_in_pieces(x, window, at, next));
         /* a lane copies pieces of rows r and r + 8; zeros where there is none */
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -4741,6 +4934,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     const int head = item * p.list_heads + slice * GS, heads = min(p.list_heads - slice * GS, (int)GS),
               kv = head / p.group;
     wait_for_previous();
+    const piece_window window = load_pieces(p, b, item, kv);
     const listed x = listed_keys(p, b, item);
 #pragma unroll 1
     for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
@@ -4757,7 +4951,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     for (int base = from + KEYS * warp; base < to; base += KEYS * DENSE_WARPS) {
         const int at = base + lane % KEYS;
         const listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all,
-                                           load_entry(p, x.keys, x.weights, at));
+                                           find_in_pieces(x, window, at,
+                                                          load_entry(p, x.keys, x.weights, at)));
         i64 at_k[KEYS], at_v[KEYS];
         float s[KEYS][GS];
 #pragma unroll
@@ -5634,6 +5829,974 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
                               + k * p.out_stride[3], f);
 }
 
+/* ------------------------------------------------------------------------ >>buckets-kernel */
+
+/* Whether an index was begun for these sizes, but for its offsets. */
+__device__ __forceinline__ bool has_header(const params &p, const key_index &x) {
+    const int magic = x.header[I_MAGIC], buckets = x.header[I_BUCKETS], capacity = x.header[I_CAPACITY],
+              held = x.header[I_HELD], sorted = x.header[I_SORTED];
+    return (magic == INDEX_MAGIC) & (buckets == p.buckets) & (capacity == p.capacity) & (held >= 0)
+         & (held <= p.capacity) & (sorted == held / BLOCK * BLOCK);
+}
+
+/* As santa__new_keys_of has it; is_held: the index will end with them. */
+struct new_keys { int from, to, skip; bool is_held; };
+__device__ __forceinline__ new_keys new_keys_of(const params &p, int b) {
+    const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    i64 from = p.new_from < 0 ? len - p.new_count : min(p.new_from, len + 1);
+    const i64 skip = max(-from, (i64)0);
+    from += skip;
+    const i64 to = p.new_count - skip < len - from ? from + p.new_count - skip : len;
+    const bool is_held = from < to || (from == to && p.new_from >= 0);
+    return { (int)from, (int)to, (int)min(skip, (i64)INT32_MAX), is_held };
+}
+
+/* What k_index has to do with an index. A gap before the new keys, or one slot for two
+   sequences, makes it invalid: the host could not see that. */
+__device__ void plan_index(const params &p, int b, int kv) {
+    key_index x;
+    if (!find_index(p, b, kv, x)) return;
+    const new_keys n = new_keys_of(p, b);
+    const bool begun = has_header(p, x);
+    const int sorted = n.to / BLOCK * BLOCK, had = n.from == 0 || !begun ? -1 : x.header[I_SORTED];
+    bool bad = n.is_held && n.from > 0 && (!begun || x.header[I_HELD] < n.from);
+    if (p.slots)
+        for (int other = 0; other < p.batch; other++) bad |= other != b && p.slots[other] == p.slots[b];
+    x.header[I_FROM] = n.from;
+    x.header[I_TO] = n.to;
+    x.header[I_STEP] = bad ? INDEX_BAD : !n.is_held ? INDEX_AS_IT_IS
+                     : had == sorted && n.from >= had ? INDEX_HOLD : INDEX_SORT;
+}
+
+/* 8 numbers from `at` on, `have` of which are there, the others 0. Called, as nothing here is fast. */
+struct eight { float x[8]; };
+__device__ __noinline__ eight load_eight(int type, const char *at, i64 step, int have) {
+    eight y;
+#pragma unroll
+    for (int i = 0; i < 8; i++) y.x[i] = i < have ? load_any(type, at + i * step) : 0.0f;
+    return y;
+}
+
+/* 8 numbers at each of `at`, feature f[u] of so many; 0 past the end. */
+template <int N>
+__device__ __forceinline__ void load_eights(int type, int vector, const char *const *at, i64 step, int size,
+                                            const int *f, float (*x)[8]) {
+    if (vector) load_rows<8, N>(type, 1, at, step, 8, x);             /* size is a multiple of 8 */
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        if (!vector) {
+            const eight y = load_eight(type, at[u], step, size - f[u]);
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[u][i] = y.x[i];
+        } else if (f[u] >= size) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) x[u][i] = 0.0f;
+        }
+    }
+}
+
+/* c += a b in tf32, two features of each lane. It holds numbers of 16 and 8 bits, others in two
+   parts. */
+__device__ __forceinline__ float high_part(float x) {
+    return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+}
+__device__ __forceinline__ void mma_parts(float *c, const float *a, const float *b, bool split_a) {
+    float high[2], low[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) low[i] = b[i] - (high[i] = high_part(b[i]));
+    if (split_a) {
+        float a_high[4], a_low[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) a_low[i] = a[i] - (a_high[i] = high_part(a[i]));
+        mma_tf32(c, a_low, high);
+        mma_tf32(c, a_high, low);
+        mma_tf32(c, a_high, high);
+    } else {
+        mma_tf32(c, a, low);
+        mma_tf32(c, a, high);
+    }
+}
+
+/* The better of two buckets for a key. */
+__device__ __forceinline__ void keep_nearest(near_bucket &x, float product, int bucket) {
+    if (product > x.product || (product == x.product && bucket < x.bucket)) x = { product, bucket };
+}
+__device__ __forceinline__ void keep_nearest_of(near_bucket &x, int lanes) {
+    for (int o = lanes / 2; o; o >>= 1) {
+        const float product = __shfl_xor_sync(FULL, x.product, o);
+        keep_nearest(x, product, __shfl_xor_sync(FULL, x.bucket, o));
+    }
+}
+
+/* Rows of the router times a few vectors: units of the hidden layer, logits of the buckets, or
+   the centroid nearest to a new key, see row_step.
+   Grid: (tiles, KV heads, 32s of the batch's vectors). product.splits of a CTA's 8 warps share
+   the features of 16 rows: each has every splits'th 32 features, all of a round on their way
+   before it waits for the vectors. These lie in shared memory, 8 at a time, the next ones on
+   their way.
+   Reads: rows once, vectors once for each tile. Flops: 4 * rows * 8 * size, tensor cores; it
+   should run at the speed of reading the rows, or be over in three trips to memory.
+   Barriers: before and behind each 8 vectors; for the warps' sums; for a tile's products. */
+__global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params p) {
+    enum { SLICES = ROWS_VECTORS / 8 };
+    DYNAMIC_SHARED(slots);                          /* rows_bytes */
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int splits = x.splits, tiles = 8 / splits, tile = warp / splits, part = warp % splits;
+    const int kv = blockIdx.y, first = blockIdx.x * tiles * 16, chunk = splits * 128, in_tile = 16 * tiles;
+    const int v0 = blockIdx.z * ROWS_VECTORS,
+              here = min(p.batch * x.vectors - v0, (int)ROWS_VECTORS), slices = (here + 7) / 8;
+    /* short vectors have room all at once */
+    const int whole = (x.size + 31) / 32 * 32;
+    const bool at_once = x.size <= chunk && slices * (whole + 4) <= 2 * (chunk + 4);
+    const int pitch = (at_once ? whole : chunk) + 4;
+    const bool split_rows = x.row_type == SANTA_F32,
+               copies = x.x_type == SANTA_F32 && x.vector_x && x.scale == 1.0f;
+    const char *rows[2];
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        rows[e] = x.rows + ((i64)kv * x.count + min(first + 16 * tile + r + 8 * e, x.count - 1))
+                         * ((i64)x.size * x.row_bytes);
+    float acc[SLICES][4];
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+    launch_dependents();
+    const auto vector_at = [&](int i) {
+        const int of = min(v0 + i, p.batch * x.vectors - 1);
+        return x.x + of / x.vectors * x.x_stride[0] + kv * x.x_stride[1] + of % x.vectors * x.x_stride[2];
+    };
+    if (!copies)                                    /* the first vectors come beside the rows */
+        for (int i = tid; i < 16 * here && i % 16 * 64 < x.size; i += 256)
+            prefetch(vector_at(i / 16) + i % 16 * 64 * x.x_stride[3]);
+    const float *const bias = x.bias ? x.bias + (i64)kv * x.count : nullptr;
+    const float early_bias = bias ? bias[min(first + tid % in_tile, x.count - 1)] : 0.0f;
+    /* features base and up of 8 vectors, or 8 `count`, to one half of the shared memory, or all */
+    const auto stage = [&](int base, int slice, int half, int count) {
+        float *const to = (float *)slots + half * 8 * pitch;
+        const int most = min(chunk, (x.size - base + 31) / 32 * 32);
+        if (copies) {
+            for (int i = tid; i < 2 * count * most; i += 256) {
+                const int v = i / (most / 4), f = i % (most / 4) * 4;
+                const bool have = base + f < x.size;
+                copy16_or_zero((uint4 *)(to + v * pitch + f),
+                               have ? vector_at(8 * slice + v) + (base + f) * 4 : x.x, have);
+            }
+            return;
+        }
+        for (int i = tid; i < count * most; i += 512) {     /* twice 8 features of a thread at a time */
+            const char *at[2];
+            int v[2], f[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const int j = min(i + 256 * u, count * most - 1);
+                v[u] = j / (most / 8);
+                f[u] = base + j % (most / 8) * 8;
+                at[u] = vector_at(8 * slice + v[u]) + min(f[u], x.size - 1) / 8 * 8 * x.x_stride[3];
+            }
+            float y[2][8];
+            load_eights<2>(x.x_type, x.vector_x, at, x.x_stride[3], x.size, f, y);
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                float *const row = to + v[u] * pitch + f[u] - base;
+#pragma unroll
+                for (int k = 0; k < 8; k++) y[u][k] *= x.scale;
+                *(float4 *)row = make_float4(y[u][0], y[u][1], y[u][2], y[u][3]);
+                *(float4 *)(row + 4) = make_float4(y[u][4], y[u][5], y[u][6], y[u][7]);
+            }
+        }
+    };
+    /* step by step, each `slices` of which are a round of features: one is staged, the one before
+       it multiplied */
+    const int rounds = (x.size + chunk - 1) / chunk, steps = rounds * slices;
+    float a[4][2][8];
+#pragma unroll 1
+    for (int step = 0, slice = -1, base = 0; step <= steps; step++, slice++) {
+        if (slice == slices) { slice = 0; base += chunk; }
+        if (step == 0 || (slice == 0 && base > 0)) {  /* all on their way together */
+            const char *at[8];
+            int f[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                f[i] = base + 32 * (part + splits * (i / 2)) + 8 * c;
+                at[i] = rows[i % 2] + min(f[i], x.size - 1) / 8 * 8 * (i64)x.row_bytes;
+            }
+            load_eights<8>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, &a[0][0]);
+        }
+        if (step == 0) wait_for_previous();
+        if (step < steps && (!at_once || step == 0))
+            stage(slice + 1 < slices ? base : base + chunk, slice + 1 < slices ? slice + 1 : 0, step & 1,
+                  at_once ? slices : 1);
+        copy_commit();
+        if (step == 0) continue;
+        if (at_once) copy_wait<0>(); else copy_wait<1>();
+        __syncthreads();
+        const float *const own = (const float *)slots + 8 * c
+                               + ((at_once ? slice : ~step & 1) * 8 + r) * pitch;
+        float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int f = 32 * (part + splits * i);
+            if (base + f >= x.size) break;
+            const float4 low = *(const float4 *)(own + f), high = *(const float4 *)(own + f + 4);
+            const float y[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+#pragma unroll
+            for (int k = 0; k < 8; k += 2) {
+                const float w[4] = { a[i][0][k], a[i][1][k], a[i][0][k + 1], a[i][1][k + 1] };
+                mma_parts(sum, w, y + k, split_rows);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < SLICES; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) acc[i][k] += i == slice ? sum[k] : 0.0f;
+        __syncthreads();
+    }
+    rows_sums &s = *(rows_sums *)slots;
+#pragma unroll
+    for (int i = 0; i < SLICES; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (i < slices) s.warps[warp][8 * i + 2 * c + (k & 1)][r + 8 * (k >> 1)] = acc[i][k];
+    __syncthreads();
+    for (int i = tid; i < here * in_tile; i += 256) {
+        const int v = i / in_tile, at = i % in_tile, row = first + at, of = v0 + v;
+        float sum = 0.0f;
+        for (int k = 0; k < splits; k++) sum += s.warps[at / 16 * splits + k][v][at % 16];
+        if (bias) sum += i == tid ? early_bias : bias[min(row, x.count - 1)];
+        /* here: a NaN is not less than 0, nor more */
+        if (x.step != STEP_NEAREST && !is_finite(sum)) sum = __int_as_float(0x7fc00000);
+        if (x.step == STEP_UNITS) sum = sum < 0.0f ? 0.0f : sum;
+        else s.products[v][at] = row < x.count ? sum : -INFINITY;
+        if (x.step == STEP_NEAREST || row >= x.count) continue;
+        const i64 vector = ((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors;
+        x.out[vector * x.count + row] = sum;
+    }
+    if (x.step == STEP_UNITS) return;
+    __syncthreads();
+    for (int v = warp; v < here; v += 8) {
+        const int of = v0 + v;
+        if (x.step == STEP_LOGITS) {                /* a part of the softmax; a NaN is in its sum */
+            float top = -INFINITY, sum = 0.0f;
+            for (int at = lane; at < in_tile; at += 32) top = fmaxf(top, s.products[v][at]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+            for (int at = lane; at < in_tile; at += 32) sum += pow2((s.products[v][at] - top) * LOG2E);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            const i64 head = ((i64)(of / x.vectors) * p.kv_heads + kv) * x.vectors + of % x.vectors;
+            if (lane == 0) p.logit_parts[head * gridDim.x + blockIdx.x] = make_float2(top, sum);
+            continue;
+        }
+        near_bucket best = { -INFINITY, first };
+        for (int at = lane; at < in_tile && first + at < x.count; at += 32)
+            keep_nearest(best, s.products[v][at], first + at);
+        keep_nearest_of(best, 32);
+        key_index index;
+        if (lane || !find_index(p, of / x.vectors, kv, index)) continue;
+        int *const to = index.next + 2 * (blockIdx.x * x.vectors + of % x.vectors);
+        to[0] = __float_as_int(best.product);
+        to[1] = best.bucket;
+    }
+    if (x.step != STEP_NEAREST || blockIdx.x || blockIdx.z) return;
+    for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
+}
+
+/* The buckets of many new keys: the largest key . centroid, the lower of equal ones, 0 for a NaN.
+   Keys and centroids of one 16-bit type, their rows 16-byte pieces, of up to 128 features.
+   Grid: (256 new keys, KV head, batch). Each of 8 warps keeps 32 keys in registers, as the mma
+   wants them, see query; the centroids come to shared memory, 64 at a time, the next ones
+   while these are multiplied.
+   Reads: keys once, the centroids once for each 256 keys, from L2. Flops: 2 * keys * centroids *
+   d on tensor cores; it should run at the speed of these.
+   Barriers: before and behind each 64 centroids. */
+__global__ void __launch_bounds__(256, 2) k_nearest(const __grid_constant__ params p) {
+    enum { PITCH = nearest_memory::PITCH };
+    SHARED(s, nearest_memory);
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32;
+    const new_keys n = new_keys_of(p, b);
+    const int from = n.from + (int)blockIdx.x * NEAREST_KEYS, count = min(n.to - from, (int)NEAREST_KEYS);
+    key_index index;
+    if (!find_index(p, b, kv, index)) return;
+    if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
+    launch_dependents();
+    if (count <= 0) return;
+    const char *const rows = x.rows + (i64)kv * x.count * x.size * 2;
+    const auto send = [&](int row0) {
+        uint4 *const to = (uint4 *)s.rows[row0 / NEAREST_ROWS & 1];
+        for (int i = tid; i < NEAREST_ROWS * 16; i += 256) {
+            const int row = row0 + i / 16, f = i % 16 * 8;
+            const bool have = row < x.count && f < x.size;
+            copy16_or_zero(to + i / 16 * PITCH + i % 16,
+                           have ? rows + ((i64)row * x.size + f) * 2 : rows, have);
+        }
+        copy_commit();
+    };
+    send(0);
+    uint4 key[2][2][4];                             /* rows r + 16 i + 8 e */
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int at = min(32 * warp + 16 * i + 8 * e + r, count - 1);
+            const char *row = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
+                            + (n.skip + from - n.from + at) * x.x_stride[2];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                key[i][e][k] = 32 * k + 8 * c < x.size ? *(const uint4 *)(row + 64 * k + 16 * c)
+                                                       : make_uint4(0, 0, 0, 0);
+        }
+    near_bucket best[4];                            /* of keys r + 8 i */
+#pragma unroll
+    for (int i = 0; i < 4; i++) best[i] = { -INFINITY, 0 };
+#pragma unroll 1
+    for (int row0 = 0; row0 < x.count; row0 += NEAREST_ROWS) {
+        __syncthreads();                            /* the other half has been used */
+        send(row0 + NEAREST_ROWS);
+        copy_wait<1>();
+        __syncthreads();
+        const uint4 *const at = (const uint4 *)s.rows[row0 / NEAREST_ROWS & 1] + r * PITCH + c;
+        const auto multiply = [&](auto type) {
+#pragma unroll 2
+            for (int j = 0; j < NEAREST_ROWS / 8; j++) {
+                float acc[2][4] = {};
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    if (k >= pieces) break;
+                    const uint4 w = at[8 * j * PITCH + 4 * k];
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const uint4 u = key[i][0][k], v = key[i][1][k];
+                        mma(acc[i], u.x, v.x, u.y, v.y, w.x, w.y, type);
+                        mma(acc[i], u.z, v.z, u.w, v.w, w.z, w.w, type);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++) {       /* a lane's buckets come in ascending order */
+                    const int row = row0 + 8 * j + 2 * c + (i & 1);
+                    near_bucket &y = best[i / 2];
+                    if (row < x.count && acc[i / 4][i % 4] > y.product) y = { acc[i / 4][i % 4], row };
+                }
+            }
+        };
+        if (x.row_type == SANTA_F16) multiply(__half()); else multiply(__nv_bfloat16());
+    }
+    copy_wait<0>();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        keep_nearest_of(best[i], 4);
+        const int at = 32 * warp + 8 * i + r;
+        if (c == 0 && at < count) index.bucket[from + at] = (unsigned short)best[i].bucket;
+    }
+}
+
+/* The same for any keys and centroids.
+   Grid: (64 new keys, KV head, batch). A CTA of 8 warps has the keys in shared memory, all of
+   their features, and walks the centroids, 128 of them and 32 features at a time: a warp has 32
+   keys and 32 of the centroids. In tf32, which holds all types but f32: that goes in two parts.
+   Reads: keys once, the centroids once for each 64 keys, from L2. Flops: 2 * keys * centroids *
+   d on tensor cores, thrice for f32. Nothing here is tuned.
+   Barriers: before and behind each piece of the centroids; for the warps' best. */
+__global__ void __launch_bounds__(256, 2) k_nearest_plain(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);                          /* plain_nearest_bytes */
+    SHARED(s, plain_nearest_memory);
+    const row_product &x = p.product;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, r = lane >> 2, c = lane & 3;
+    const int b = blockIdx.z, kv = blockIdx.y, pieces = (x.size + 31) / 32, pitch = 32 * pieces + 16;
+    const new_keys n = new_keys_of(p, b);
+    const int from = n.from + (int)blockIdx.x * PLAIN_NEAR_KEYS,
+              count = min(n.to - from, (int)PLAIN_NEAR_KEYS);
+    key_index index;
+    if (!find_index(p, b, kv, index)) return;
+    if (blockIdx.x == 0 && tid == 0) plan_index(p, b, kv);
+    launch_dependents();
+    if (count <= 0) return;
+    float *const keys = (float *)slots, *const rows = keys + PLAIN_NEAR_KEYS * pitch;
+    for (int i = tid; i < PLAIN_NEAR_KEYS * pieces * 4; i += 256) {
+        const int key = i / (pieces * 4), f = i % (pieces * 4) * 8;
+        const char *at = x.x + b * x.x_stride[0] + kv * x.x_stride[1]
+                       + (n.skip + from - n.from + min(key, count - 1)) * x.x_stride[2]
+                       + min(f, x.size - 1) / 8 * 8 * x.x_stride[3];
+        float y[1][8];
+        load_eights<1>(x.x_type, x.vector_x, &at, x.x_stride[3], x.size, &f, y);
+        *(float4 *)(keys + key * pitch + f) = make_float4(y[0][0], y[0][1], y[0][2], y[0][3]);
+        *(float4 *)(keys + key * pitch + f + 4) = make_float4(y[0][4], y[0][5], y[0][6], y[0][7]);
+    }
+    const bool split = x.row_type == SANTA_F32 || x.x_type == SANTA_F32;
+    const int my_keys = warp & 1 ? 32 : 0, my_rows = 32 * (warp >> 1);
+    near_bucket best[4];                                /* of keys r + 8 i */
+#pragma unroll
+    for (int i = 0; i < 4; i++) best[i] = { -INFINITY, 0 };
+#pragma unroll 1
+    for (int row0 = 0; row0 < x.count; row0 += PLAIN_NEAR_ROWS) {
+        float acc[2][4][4];
+#pragma unroll
+        for (int i = 0; i < 32; i++) acc[i / 16][i / 4 % 4][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int piece = 0; piece < pieces; piece++) {
+            /* a thread brings 16 features of a row */
+            const int f[2] = { 32 * piece + 16 * (tid & 1), 32 * piece + 16 * (tid & 1) + 8 };
+            const char *at[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                at[u] = x.rows + ((i64)kv * x.count + min(row0 + tid / 2, x.count - 1))
+                                     * ((i64)x.size * x.row_bytes)
+                      + min(f[u], x.size - 1) / 8 * 8 * (i64)x.row_bytes;
+            float y[2][8];
+            load_eights<2>(x.row_type, x.vector_rows, at, x.row_bytes, x.size, f, y);
+            __syncthreads();                        /* the piece before has been used */
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                *(float4 *)(rows + tid / 2 * PLAIN_NEAR_PITCH + 16 * (tid & 1) + 4 * k)
+                    = make_float4(y[k / 2][k % 2 * 4], y[k / 2][k % 2 * 4 + 1], y[k / 2][k % 2 * 4 + 2],
+                                  y[k / 2][k % 2 * 4 + 3]);
+            __syncthreads();
+            const auto multiply = [&](bool in_parts) {  /* inlined, each time for one of them */
+#pragma unroll
+                for (int f = 0; f < 32; f += 16) {  /* 4 features of a lane: two steps of the mma */
+                    float4 k[4], w[4];
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int at = r + 8 * i, column = f + 4 * c;
+                        k[i] = *(const float4 *)(keys + (my_keys + at) * pitch + 32 * piece + column);
+                        w[i] = *(const float4 *)(rows + (my_rows + at) * PLAIN_NEAR_PITCH + column);
+                    }
+#pragma unroll
+                    for (int i = 0; i < 2; i++) {
+                        const float low[4] = { k[2 * i].x, k[2 * i + 1].x, k[2 * i].y, k[2 * i + 1].y },
+                                    high[4] = { k[2 * i].z, k[2 * i + 1].z, k[2 * i].w, k[2 * i + 1].w };
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            const float u[4] = { w[j].x, w[j].y, w[j].z, w[j].w };
+                            if (in_parts) {
+                                mma_parts(acc[i][j], low, u, true);
+                                mma_parts(acc[i][j], high, u + 2, true);
+                            } else {
+                                mma_tf32(acc[i][j], low, u);
+                                mma_tf32(acc[i][j], high, u + 2);
+                            }
+                        }
+                    }
+                }
+            };
+            if (split) multiply(true); else multiply(false);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {       /* a lane's buckets come in ascending order */
+                    const int row = row0 + my_rows + 8 * j + 2 * c + (k & 1);
+                    near_bucket &y = best[2 * i + (k >> 1)];
+                    if (row < x.count && acc[i][j][k] > y.product) y = { acc[i][j][k], row };
+                }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        keep_nearest_of(best[i], 4);
+        if (c == 0) s.best[warp >> 1][my_keys + r + 8 * i] = best[i];
+    }
+    __syncthreads();
+    if (tid >= count) return;
+    near_bucket y = s.best[0][tid];
+    for (int i = 1; i < 4; i++) keep_nearest(y, s.best[i][tid].product, s.best[i][tid].bucket);
+    index.bucket[from + tid] = (unsigned short)y.bucket;
+}
+
+/* What the new keys change in the index: the header; where another 64 are whole, the keys by
+   bucket, anew: a counting sort that needs no memory of its own.
+   Grid: (ranges of buckets, KV head, batch). A CTA reads the buckets of all keys twice: how many
+   of each of its own there are, and of those before; then where each key goes. Each of 32 warps
+   has a part of the keys, in order. Reads: 4 bytes a key for each range; writes 4 bytes a key.
+   Where nothing is to be sorted it leaves at once.
+   Barriers: for the nearest of few new keys; before and behind the scan of the counts. */
+__global__ void __launch_bounds__(32 * INDEX_WARPS) k_index(const __grid_constant__ params p) {
+    enum { WARPS = INDEX_WARPS };
+    SHARED(s, index_memory);
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.y, b = blockIdx.z;
+    const int each = (p.buckets + (int)gridDim.x - 1) / (int)gridDim.x, first = blockIdx.x * each,
+              last = min(first + each, p.buckets);
+    key_index x;
+    wait_for_previous();
+    if (!find_index(p, b, kv, x)) return;
+    const int step = x.header[I_STEP], from = x.header[I_FROM], to = x.header[I_TO],
+              sorted = to / BLOCK * BLOCK;
+    if (step == INDEX_AS_IT_IS) return;
+    int fresh = INT32_MAX;                            /* first key whose bucket is in s.fresh */
+    if (p.new_tiles && from < to) {
+        fresh = from;
+        if (warp < to - from) {
+            near_bucket best = { -INFINITY, 0 };
+            for (int i = lane; i < p.new_tiles; i += 32) {
+                const int *at = x.next + 2 * (i * (int)p.new_count + new_keys_of(p, b).skip + warp);
+                keep_nearest(best, __int_as_float(at[0]), at[1]);
+            }
+            keep_nearest_of(best, 32);
+            if (lane == 0) {
+                s.fresh[warp] = best.product == -INFINITY ? 0 : best.bucket;
+                if (blockIdx.x == 0) x.bucket[from + warp] = (unsigned short)s.fresh[warp];
+            }
+        }
+        __syncthreads();
+    }
+    if (blockIdx.x == 0 && tid == 0) {
+        x.header[I_MAGIC] = step == INDEX_BAD ? 0 : INDEX_MAGIC;
+        x.header[I_BUCKETS] = p.buckets;
+        x.header[I_CAPACITY] = p.capacity;
+        x.header[I_HELD] = to;
+        x.header[I_SORTED] = sorted;
+    }
+    if (step != INDEX_SORT || first >= last) return;
+    for (int i = tid; i < WARPS * each; i += 32 * WARPS) s.count[i / each][i % each] = 0;
+    __syncthreads();
+    const int part = (sorted / BLOCK + WARPS - 1) / WARPS * BLOCK, begin = min(warp * part, sorted),
+              end = min(begin + part, sorted);
+    const unsigned *const words = (const unsigned *)x.bucket;
+    /* the two buckets of keys j and j + 1 */
+    const auto buckets_of = [&](unsigned word, int j, int id[2]) {
+        id[0] = j >= fresh ? s.fresh[j - fresh] : (int)(word & 0xffffu);
+        id[1] = j + 1 >= fresh ? s.fresh[j + 1 - fresh] : (int)(word >> 16);
+    };
+    int below = 0;
+#pragma unroll 1
+    for (int j0 = begin + 2 * lane; j0 < end; j0 += 64 * 8) {
+        unsigned word[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) word[i] = words[min(j0 + 64 * i, end - 2) / 2];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (j0 + 64 * i >= end) break;
+            int id[2];
+            buckets_of(word[i], j0 + 64 * i, id);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                below += id[k] < first;
+                if (id[k] >= first && id[k] < last) atomicAdd(&s.count[warp][id[k] - first], 1);
+            }
+        }
+    }
+    double before;
+    cta_scan<WARPS>((double)below, s.scratch, &before);  /* its barriers also order the counts */
+    {                                               /* a thread for each bucket */
+        int own = 0;
+        if (tid < last - first) for (int w = 0; w < WARPS; w++) own += s.count[w][tid];
+        double total;
+        int at = (int)(before + cta_scan<WARPS>((double)own, s.scratch, &total)) - own;
+        before += total;
+        if (tid < last - first) {
+            x.offset[first + tid] = at;
+            for (int w = 0; w < WARPS; w++) {
+                const int n = s.count[w][tid];
+                s.count[w][tid] = at;
+                at += n;
+            }
+        }
+    }
+    if (last == p.buckets && tid == 0) x.offset[last] = (int)before;
+    __syncthreads();
+    unsigned next[4];
+    const auto load = [&](int j0) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) next[i] = words[min(j0 + 64 * i + 2 * lane, end - 2) / 2];
+    };
+    if (begin < end) load(begin);
+#pragma unroll 1
+    for (int j0 = begin; j0 < end; j0 += 64 * 4) {
+        const unsigned word[4] = { next[0], next[1], next[2], next[3] };
+        load(j0 + 64 * 4);
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {               /* 32 keys at a time, one to a lane */
+            const int j = j0 + 32 * i + lane;
+            if (j0 + 32 * i >= end) break;
+            const unsigned both = i < 2 ? word[0] : i < 4 ? word[1] : i < 6 ? word[2] : word[3];
+            const unsigned mine = __shfl_sync(FULL, both, 16 * (i & 1) + lane / 2);
+            int id[2];
+            buckets_of(mine, j & ~1, id);
+            const int bucket = id[j & 1];
+            unsigned left = __ballot_sync(FULL, bucket >= first && bucket < last);
+            while (left) {                          /* the keys of one bucket, in order */
+                const int of = __shfl_sync(FULL, bucket, __ffs((int)left) - 1);
+                const unsigned same = __ballot_sync(FULL, bucket == of);
+                const int at = s.count[warp][of - first];
+                __syncwarp();
+                if (bucket == of) x.key[at + __popc(same & ((1u << lane) - 1))] = j;
+                if (lane == 0) s.count[warp][of - first] = at + __popc(same);
+                __syncwarp();
+                left &= ~same;
+            }
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------- >>route-kernel */
+
+/* Inclusive scan over the CTA's threads in a fixed order; *total gets the sum. scratch: one for
+   each warp, and another one for the next scan: there is one barrier only. */
+template <typename T, int WARPS>
+__device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const T y = __shfl_up_sync(FULL, x, o);
+        if (lane >= o) x += y;
+    }
+    if (lane == 31) scratch[warp] = x;
+    __syncthreads();
+    T all = lane < WARPS ? scratch[lane] : T(0);
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const T y = __shfl_up_sync(FULL, all, o);
+        if (lane >= o) all += y;
+    }
+    *total = __shfl_sync(FULL, all, 31);
+    const T before = __shfl_sync(FULL, all, max(warp - 1, 0));
+    return warp ? before + x : x;
+}
+
+/* What a query row reads of a KV head's keys, for k_list: the far keys of the buckets with the
+   largest shares, as pieces, and keys drawn from the others. It is santa__route_row of santa.h.
+   Grid: (KV head, batch), 1024 threads; a thread owns neighbouring buckets.
+     buckets    where the far keys of each begin in the index, how many: its offsets, and those
+                keys that are not far, counted by bucket; before the logits are there
+     shares     a warp to a query head: maximum and sum, from the parts of k_rows
+     probe      the num_probes largest sums, by the digits of their bits
+     chances    of the other keys, which add up to the draws
+     list       the buckets that are read; then a thread for each tooth of the comb
+   Reads: 4 bytes of each bucket, 4 bytes for each of a group's logits, 2 bytes for each key that is
+   not far. Latency counts.
+   Barriers: between these steps, and in each scan. */
+__global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
+    enum { WARPS = ROUTE_THREADS / 32 };
+    SHARED(s, route_memory);
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
+    const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
+    const int own = min(tid * each, buckets), own_end = min(own + each, buckets);
+    int begin, end, position;
+    key_index x;
+    launch_dependents();
+    key_range(p, b, begin, end, position);
+    bool bad = !find_index(p, b, kv, x) || !has_header(p, x);
+    const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
+              to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
+#pragma unroll 1
+    for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[0][i] = 0;
+    if (tid == 0) s.drawn = 0;
+    if (!bad) {
+#pragma unroll 1
+        for (int i = tid; i < buckets; i += ROUTE_THREADS) span[i] = { 0, 0, 0.0f, 0.0f };
+        __syncthreads();
+        /* keys before and behind the far ones, by bucket: they are at the ends of its own */
+#pragma unroll 1
+        for (int j = tid; j < min(from, sorted); j += ROUTE_THREADS)
+            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].first, 1);
+#pragma unroll 1
+        for (int j = to + tid; j < sorted; j += ROUTE_THREADS)
+            if (x.bucket[j] < buckets) atomicAdd(&span[x.bucket[j]].count, 1);
+        __syncthreads();
+        u64 far = 0, all;
+#pragma unroll 1
+        for (int i = tid; i < buckets; i += ROUTE_THREADS) {
+            const int at = x.offset[i], next = x.offset[i + 1], first = at + span[i].first,
+                      count = next - span[i].count - first;
+            bad |= (i == 0 && at != 0) || at > next || at < 0 || next > sorted || count < 0
+                || (i == buckets - 1 && next != sorted);
+            span[i].first = first;
+            span[i].count = count;
+            far += (u64)(i64)count;
+        }
+        scan_once<u64, WARPS>(far, s.rows, &all);
+        bad |= all != (u64)(i64)(min(to, sorted) - min(from, sorted));
+    }
+    bad = __syncthreads_or(bad);
+    const bool some = !bad && to > from;
+    wait_for_previous();
+
+    const float *const logits = p.logits + ((i64)b * p.heads + kv * p.group) * buckets;
+#pragma unroll 1
+    for (int g0 = 0; some && g0 < p.group; g0 += ROUTE_HEADS) {
+        const int heads = min(p.group - g0, (int)ROUTE_HEADS);
+        float y[ROUTE_HEADS];                       /* of the thread's first bucket, on their way */
+#pragma unroll
+        for (int h = 0; h < ROUTE_HEADS; h++)
+            y[h] = logits[(i64)(g0 + min(h, heads - 1)) * buckets + min(own, buckets - 1)];
+        if (warp < heads) {
+            const float2 *const part =
+                p.logit_parts + ((i64)b * p.heads + kv * p.group + g0 + warp) * p.logit_tiles;
+            float top = -INFINITY, sum = 0.0f;
+#pragma unroll 1
+            for (int i = lane; i < p.logit_tiles; i += 32) {
+                const float2 z = part[i];
+                const float high = fmaxf(top, z.x);
+                sum = sum * pow2((top - high) * LOG2E) + z.y * pow2((z.x - high) * LOG2E);
+                if (!(top > -INFINITY)) sum = z.y;  /* the first one */
+                top = high;
+            }
+            float high = top;
+#pragma unroll
+            for (int o = 16; o; o >>= 1) high = fmaxf(high, __shfl_xor_sync(FULL, high, o));
+            sum = top > -INFINITY ? sum * pow2((top - high) * LOG2E) : sum;
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            bad = !(sum > 0.0f && sum <= FLT_MAX);
+            if (lane == 0) s.head[warp] = make_float2(high, 1.0f / sum);
+        }
+        bad = __syncthreads_or(bad);
+#pragma unroll 1
+        for (int i = own; i < own_end; i++) {
+            float sum = span[i].sum, top = span[i].top;
+#pragma unroll
+            for (int h = 0; h < ROUTE_HEADS; h++) {
+                if (h >= heads) break;
+                const float logit = i == own ? y[h] : logits[(i64)(g0 + h) * buckets + i],
+                            share = pow2((logit - s.head[h].x) * LOG2E) * s.head[h].y;
+                sum += share;
+                top = fmaxf(top, share);
+            }
+            span[i].sum = sum;
+            span[i].top = top;
+        }
+        if (g0 + ROUTE_HEADS < p.group) __syncthreads();
+    }
+
+    /* a bucket that is read whole gets the chance READ */
+    const float READ = 2.0f;
+    const bool routes = some && !bad;
+    const auto bits_of = [&](int i) { return span[i].count ? __float_as_uint(span[i].sum) + 1 : 0u; };
+    if (routes) {
+        /* those with digits above prefix, and `want` of those with the same ones */
+        unsigned prefix = 0, mask = 0;
+        int want = p.num_probes, shift = 24;
+        bool all = false;                           /* of the latter, too */
+        for (; want > 0 && shift >= 0 && !all; shift -= 8) {
+            int *const bins = s.bins[shift / 8];
+#pragma unroll 1
+            for (int i = own; i < own_end; i++) {
+                const unsigned bits = bits_of(i);
+                if (bits && (bits & mask) == prefix) atomicAdd(&bins[bits >> shift & 255u], 1);
+            }
+            __syncthreads();
+            /* each warp alike: a lane has 8 bins, from the highest ones down */
+            int in[8], sum = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) sum += in[k] = bins[255 - 8 * lane - k];
+            int upto = sum;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const int y = __shfl_up_sync(FULL, upto, o);
+                if (lane >= o) upto += y;
+            }
+            const unsigned reached = __ballot_sync(FULL, upto >= want);
+            if (!reached) {                         /* fewer buckets than probes: the first digit only */
+                all = true;
+                prefix = 0;
+                break;
+            }
+            int above = upto - sum, digit = 0, over = 0;
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                if (above < want && above + in[k] >= want) { digit = 255 - 8 * lane - k; over = above; }
+                above += in[k];
+            }
+            const int of = __ffs((int)reached) - 1;
+            digit = __shfl_sync(FULL, digit, of);
+            want -= __shfl_sync(FULL, over, of);
+            prefix |= (unsigned)digit << shift;
+            mask |= 255u << shift;
+            all = bins[digit] == want;
+        }
+        const bool none = p.num_probes <= 0;
+        int before = 0;                             /* ties in buckets below the thread's own */
+        if (!none && !all) {
+            u64 mine = 0, unused;
+#pragma unroll 1
+            for (int i = own; i < own_end; i++) mine += bits_of(i) == prefix;
+            before = (int)(scan_once<u64, WARPS>(mine, s.rows, &unused) - mine);
+        }
+#pragma unroll 1
+        for (int i = own; i < own_end; i++) {
+            const unsigned bits = bits_of(i), digits = bits & mask;
+            const bool is_read = !none && bits
+                              && (digits > prefix || (digits == prefix && (all || before++ < want)));
+            span[i].sum = is_read ? READ : 0.0f;
+        }
+    }
+
+    if (routes && p.samples) {
+        double mass = 0.0, keys = 0.0, left = p.samples, lambda = 0.0, sum;
+#pragma unroll 1
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count) {
+                mass += (double)span[i].top;
+                keys += (double)span[i].count;
+            }
+        scan_once<double, WARPS>(mass, s.scratch[0], &sum);
+        mass = sum;
+        scan_once<double, WARPS>(keys, s.scratch[1], &sum);
+        keys = sum;
+        const bool all = !(keys > left);
+        const double even = p.uniform_share / keys,
+                     routed = mass > 0.0 ? (1.0 - p.uniform_share) / mass : 0.0,
+                     other = mass > 0.0 ? 0.0 : (1.0 - p.uniform_share) / keys;
+#pragma unroll 1
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count)
+                span[i].sum = all ? READ
+                            : (float)(even + other + routed * (double)span[i].top / (double)span[i].count);
+        int turn = 0;
+        for (bool more = !all; more; turn ^= 1) {
+            double mine = 0.0, gone = 0.0;
+#pragma unroll 1
+            for (int i = own; i < own_end; i++)
+                if (span[i].sum != READ) mine += (double)span[i].count * (double)span[i].sum;
+            __syncthreads();
+            scan_once<double, WARPS>(mine, s.scratch[turn], &sum);
+            lambda = sum > 0.0 && left > 0.0 ? left / sum : 0.0;
+#pragma unroll 1
+            for (int i = own; i < own_end; i++) {
+                if (span[i].sum == READ || !span[i].count || lambda * (double)span[i].sum < 1.0) continue;
+                span[i].sum = READ;
+                gone += (double)span[i].count;
+            }
+            more = __syncthreads_or(gone > 0.0);
+            if (!more) break;
+            scan_once<double, WARPS>(gone, s.scratch[turn ^ 1], &sum);
+            left -= sum;
+        }
+#pragma unroll 1
+        for (int i = own; i < own_end; i++)
+            if (span[i].sum != READ && span[i].count) span[i].sum = (float)(lambda * (double)span[i].sum);
+        __syncthreads();
+    }
+
+    /* keys and pieces before the thread's own, together in one number; teeth */
+    u64 rows = 0, all_rows = 0;
+    double teeth = 0.0, all_teeth = 0.0;
+#pragma unroll 1
+    for (int i = own; routes && i < own_end; i++) {
+        if (!span[i].count) continue;
+        if (span[i].sum == READ) rows += ((u64)span[i].count << 32) + 1;
+        else if (p.samples) teeth += (double)span[i].count * (double)span[i].sum;
+    }
+    if (p.samples) s.teeth[tid] = scan_once<double, WARPS>(teeth, s.scratch[0], &all_teeth);
+    else __syncthreads();
+    const u64 mine = scan_once<u64, WARPS>(rows, s.rows, &all_rows) - rows;
+    const int whole = (int)(all_rows >> 32), pieces = (int)(unsigned)all_rows;
+    int at = (int)(mine >> 32), piece = (int)(unsigned)mine;
+#pragma unroll 1
+    for (int i = own; routes && i < own_end; i++)
+        if (span[i].count && span[i].sum == READ) {
+            ((list_piece *)p.piece_table)[item * buckets + piece++] = { at, span[i].first };
+            for (int k = 0; k < span[i].count; k += 32) prefetch((const char *)(x.key + span[i].first + k));
+            at += span[i].count;
+        }
+
+    int *const list = (int *)p.list + item * p.list_pitch;
+    float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
+    const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
+    const bool draws = routes && p.samples && all_teeth > 0.0;
+    const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0)
+                           : 0.0;
+#pragma unroll 1
+    for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
+        const double t = (double)tooth + u;
+        int key = -1;
+        float chance = 1.0f;
+        if (t < all_teeth) {
+            int low = 0, high = ROUTE_THREADS - 1;  /* the first thread whose teeth end behind t */
+            while (low < high) {
+                const int middle = (low + high) / 2;
+                if (s.teeth[middle] > t) high = middle; else low = middle + 1;
+            }
+            double start = low ? s.teeth[low - 1] : 0.0;
+#pragma unroll 1
+            for (int i = low * each; i < min((low + 1) * each, buckets); i++) {
+                if (!span[i].count || span[i].sum == READ) continue;
+                const double size = (double)span[i].sum, stop = start + size * (double)span[i].count;
+                if (t < stop) {
+                    int place = (int)((t - start) / size);
+                    /* by rounding the tooth before could have the same one */
+                    if (t - 1.0 >= start) place = max(place, (int)((t - 1.0 - start) / size) + 1);
+                    if (place < span[i].count) {
+                        key = x.key[span[i].first + place];
+                        key = key >= from && key < to ? key : wrong;
+                        chance = span[i].sum;
+                        if (p.routed) atomicAdd(&s.drawn, 1);
+                    }
+                    break;
+                }
+                start = stop;
+            }
+        }
+        list[tooth] = key;
+        weights[tooth] = 1.0f / chance;
+    }
+    if (tid == 0) {
+        if (bad) list[0] = wrong;
+        if (bad && weights) weights[0] = 1.0f;
+        ((int *)p.list_lens)[item] = bad ? 1 : draws ? p.samples + 1 : 0;
+        ((list_range *)p.list_ranges)[item] = bad ? list_range{ begin, end } : list_range{ from, to };
+        ((list_pieces *)p.pieces)[item] = { pieces, whole };
+    }
+    if (!p.routed) return;
+    /* for stats */
+    double squares = 0.0;
+    int largest = 0;
+#pragma unroll 1
+    for (int i = own; routes && i < own_end; i++) {
+        squares += (double)span[i].count * (double)span[i].count;
+        largest = max(largest, span[i].count);
+    }
+    __syncthreads();
+    cta_scan<WARPS>(squares, s.scratch[0], &squares);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) largest = max(largest, __shfl_xor_sync(FULL, largest, o));
+    if (lane == 0) s.bins[0][warp] = largest;
+    __syncthreads();
+    if (tid) return;
+#pragma unroll 1
+    for (int i = 1; i < WARPS; i++) largest = max(largest, s.bins[0][i]);
+    const double far = to - from;
+    p.routed[item] = { end - begin, to - from, whole, s.drawn, pieces, routes,
+                       routes ? (i64)((double)buckets * squares / (far * far) * 1e6) : 0,
+                       routes ? (i64)((double)largest / far * 1e6) : 0 };
+}
+
+/* Adds the counts of one query row to p.stats; with the last row the means of all.
+   Grid: one CTA; a thread owns every 256th sequence and KV head. A diagnostic; no barrier. */
+__global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ params p) {
+    const i64 items = (i64)p.batch * p.kv_heads;
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    for (i64 i = threadIdx.x; i < items; i += 256) {
+        const routed_row x = p.routed[i];
+        const i64 read = (i64)x.keys - x.far + x.whole + x.drawn;
+        add(&p.stats->rows, p.group);
+        add(&p.stats->keys, x.keys);
+        add(&p.stats->k_rows_read, read);
+        add(&p.stats->v_rows_read, read);
+        add(&p.stats->v_rows_head, read * p.group);
+        add(&p.stats->k_features_read, read * p.d);
+        add(&p.stats->k_features_head, read * p.d * p.group);
+        add(&p.stats->draws, x.drawn);
+        add(&p.stats->far_rows, x.far);
+        add(&p.stats->visited_rows, x.whole + x.drawn);
+        add(&p.stats->visited_buckets, x.segments);
+    }
+    if (threadIdx.x || p.q_index < p.q_len - 1) return;
+    i64 rows = 0, imbalance = 0, largest = 0;
+    for (i64 i = -p.q_index * items; i < items; i++) {
+        rows += p.routed[i].has_far;
+        imbalance += p.routed[i].imbalance;
+        largest += p.routed[i].largest;
+    }
+    if (!rows) return;
+    p.stats->imbalance = 1e-6 * (double)imbalance / (double)rows;
+    p.stats->largest_bucket = 1e-6 * (double)largest / (double)rows;
+}
+
 #endif  /* SANTA_CUDA_STANDIN */
 
 /* --------------------------------------------------------------------------------- >>launch */
@@ -5666,13 +6829,16 @@ struct geometry {
     i64 ranks, results;                             /* 0: no others; rows of out */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
+    i64 buckets, hidden;                            /* of a router */
 };
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
     size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found;
     size_t rank_mass, rank_masses, part, parts;
-    size_t candidates, taken, list, va_rows, va_heads, sums, rest, ranges, total;
+    size_t candidates, taken, list, va_rows, va_heads, sums;
+    size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
+    size_t routed, rest, ranges, total;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -5702,6 +6868,7 @@ struct call {
     const int *list, *list_lens;                    /* a caller's lists of query row 0 */
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
+    const santa_attention *a;
 
     void place_row(i64 row);
     bool gather(const void *mine, size_t bytes, void *all) {
@@ -6260,6 +7427,144 @@ cudaError_t launch_selected(call &c) {
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
 
+/* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and k_index. */
+
+/* Rows of a router: of `size` numbers, `count` to a KV head. */
+void fill_rows(const santa_buckets *r, const void *rows, const float *bias, i64 count, i64 size,
+               row_step step, row_product *x) {
+    const i64 pieces = ceil_div(size, 32);
+    x->rows = (const char *)rows;
+    x->bias = bias;
+    x->count = (int)count;
+    x->size = (int)size;
+    x->row_type = r->dtype;
+    x->row_bytes = (int)size_of(r->dtype);
+    x->vector_rows = (uintptr_t)rows % 16 == 0 && size % 8 == 0;
+    x->splits = pieces >= 8 ? 8 : pieces >= 4 ? 4 : pieces >= 2 ? 2 : 1;
+    x->step = step;
+    x->scale = 1.0f;
+}
+
+/* What they are multiplied with: `count` rows of t for each KV head, which lie along dimension
+   `along`, heads of a query row or keys of a sequence. */
+void fill_vectors(const santa_tensor *t, i64 count, int along, row_product *x) {
+    i64 stride[4];
+    byte_strides(t, stride);
+    x->x = (const char *)t->data;
+    x->x_type = t->dtype;
+    x->x_stride[0] = stride[0];
+    x->x_stride[1] = along == 2 ? count * stride[2] : stride[2];
+    x->x_stride[2] = stride[along];
+    x->x_stride[3] = stride[3];
+    x->vector_x = vectors(t) && t->shape[3] % 8 == 0;
+    x->vectors = (int)count;
+}
+
+i64 rows_tiles(const row_product &x) { return ceil_div(x.count, 16 * (8 / x.splits)); }
+
+cudaError_t launch_rows(const call &c, bool overlap) {
+    const row_product &x = c.p.product;
+    const dim3 grid = grid_of({ rows_tiles(x), c.p.kv_heads,
+                                ceil_div((i64)c.p.batch * x.vectors, ROWS_VECTORS) });
+    const cudaError_t e = cudaFuncSetAttribute(k_rows, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                               rows_bytes(8));
+    return e == cudaSuccess ? launch<k_rows>(c, grid, 256, (size_t)rows_bytes(x.splits), overlap) : e;
+}
+
+/* The index, as santa__index_ints of santa.h has it. */
+void fill_index(const santa_attention *a, i64 batch, i64 capacity, params *p) {
+    const santa_buckets *r = a->buckets;
+    const i64 slots = r->num_slots ? r->num_slots : batch;
+    p->index = (int *)r->index;
+    p->index_ints = (16 + 2 * (r->num_buckets + 1) + capacity + (capacity + 1) / 2 + 15) / 16 * 16;
+    p->slots = (const int *)r->slots;
+    p->num_slots = (int)(slots < INT32_MAX ? slots : INT32_MAX);
+    p->buckets = (int)r->num_buckets;
+}
+
+santa_status measure_routed(const santa_problem *problem, geometry *g) {
+    const santa_buckets *r = problem->a.buckets;
+    if (problem->o.saap.measure_mass) return SANTA_ERR_BACKEND_MASS;
+    if (g->d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
+    g->buckets = r->num_buckets;
+    g->hidden = r->hidden;
+    g->samples = problem->o.num_samples == SANTA_NONE ? 0 : problem->o.num_samples;
+    if (g->samples > g->keys) g->samples = g->keys;
+    /* all keys, and a comb may have one tooth more */
+    g->list_most = g->keys + g->samples + 1;
+    g->list_heads = g->group;
+    return measure_lists(problem->a.k.dtype, g);
+}
+
+void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads),
+                 pieces = saturating(items, (size_t)g.buckets),
+                 listed = saturating(items, (size_t)g.samples + 1);
+    l->units = add_part(l, saturating(rows, (size_t)g.hidden), sizeof(float));
+    l->logits = add_part(l, saturating(rows, (size_t)g.buckets), sizeof(float));
+    l->logit_parts = add_part(l, saturating(rows, (size_t)ceil_div(g.buckets, 16)), sizeof(float2));
+    l->spans = add_part(l, g.buckets > ROUTE_SPANS ? pieces : 0, sizeof(bucket_span));
+    l->piece = add_part(l, pieces, sizeof(list_piece));
+    l->pieces = add_part(l, items, sizeof(list_pieces));
+    l->list = add_part(l, listed, sizeof(int));
+    l->list_weights = add_part(l, g.samples ? listed : 0, sizeof(float));
+    l->list_lens = add_part(l, items, sizeof(int));
+    l->list_ranges = add_part(l, items, sizeof(list_range));
+    l->routed = add_part(l, saturating(items, (size_t)g.q_len), sizeof(routed_row));
+    arrange_exact(g, stash, l);
+}
+
+cudaError_t launch_routed(call &c) {
+    params &p = c.p;
+    const santa_buckets *r = c.a->buckets;
+    const santa_tensor *q = r->q.data ? &r->q : &c.a->q;
+    float *const units = (float *)(c.workspace + c.l.units),
+          *const logits = (float *)(c.workspace + c.l.logits);
+    row_product &x = p.product;
+    const i64 items = c.g.batch * c.g.kv_heads;
+    p.logits = logits;
+    p.spans = c.g.buckets > ROUTE_SPANS ? (bucket_span *)(c.workspace + c.l.spans) : nullptr;
+    p.logit_parts = (float2 *)(c.workspace + c.l.logit_parts);
+    p.piece_table = (const list_piece *)(c.workspace + c.l.piece);
+    p.pieces = (const list_pieces *)(c.workspace + c.l.pieces);
+    p.list = (const int *)(c.workspace + c.l.list);
+    p.list_weights = c.g.samples ? (const float *)(c.workspace + c.l.list_weights) : nullptr;
+    p.list_lens = (const int *)(c.workspace + c.l.list_lens);
+    p.list_ranges = (const list_range *)(c.workspace + c.l.list_ranges);
+    p.list_pitch = c.g.samples + 1;
+    p.list_batch = c.g.kv_heads * p.list_pitch;
+    p.lens_batch = p.ranges_batch = c.g.kv_heads;
+    p.list_heads = p.group;
+    p.list_most = (int)p.list_pitch;
+    p.routed = p.stats ? (routed_row *)(c.workspace + c.l.routed) + p.q_index * items : nullptr;
+    const bool hidden = r->hidden > 0;
+    fill_vectors(q, p.group, 2, &x);
+    x.x += p.q_index * q->stride[1] * size_of(q->dtype);
+    if (hidden) fill_rows(r, r->w1, r->b1, r->hidden, p.d, STEP_UNITS, &x);
+    else fill_rows(r, r->centroids, nullptr, r->num_buckets, p.d, STEP_LOGITS, &x);
+    if (!hidden) {
+        const float by_default = (float)(1.0 / sqrt((double)p.d)), given = c.a->sm_scale;
+        x.scale = (r->key_norm > 0.0f ? r->key_norm : 1.0f) * (given != 0.0f ? given : by_default);
+    }
+    x.out = hidden ? units : logits;
+    cudaError_t e = launch_rows(c, false);
+    if (hidden && e == cudaSuccess) {
+        const i64 s[4] = { p.heads * r->hidden, p.group * r->hidden, r->hidden, 1 };
+        fill_rows(r, r->w2, r->b2, r->num_buckets, r->hidden, STEP_LOGITS, &x);
+        x.x = (const char *)units;
+        x.x_type = SANTA_F32;
+        for (int i = 0; i < 4; i++) x.x_stride[i] = 4 * s[i];
+        x.vector_x = r->hidden % 8 == 0;
+        x.out = logits;
+        e = launch_rows(c, true);
+    }
+    p.logit_tiles = (int)rows_tiles(x);
+    if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
+    return e == cudaSuccess ? launch_list(c, true) : e;
+}
+
+cudaError_t count_routed(const call &c) { return launch<k_route_stats>(c, dim3(1), 256, 0, false); }
+
 cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
 cudaError_t count_proxy_rows(const call &c) {
     return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
@@ -6407,6 +7712,8 @@ const pipeline pipelines[] = {
       count_proxy_rows },
     { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
+    { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
+      count_routed },
 };
 
 const pipeline *pipeline_of(const santa_problem &problem) {
@@ -6484,6 +7791,7 @@ santa_status check(const santa_problem *problem) {
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
         if ((uintptr_t)t->data % (uintptr_t)size_of(t->dtype)) return SANTA_ERR_BACKEND_ALIGNMENT;
     if (o->scores == SANTA_SCORES_PROXY && (uintptr_t)a->proxy % 16) return SANTA_ERR_BACKEND_ALIGNMENT;
+    if (o->method == SANTA_SAAP && (uintptr_t)a->buckets->index % 4) return SANTA_ERR_BUCKETS_INDEX;
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
@@ -6556,6 +7864,17 @@ void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v)
     v->list_pitch = g.list_portions * g.list_keys;
 }
 
+/* What is needed beside it with keys in buckets. */
+void fill_routed(const santa_problem *problem, const geometry &g, params *p) {
+    const auto tokens = [](i64 n) { return n < 0 ? 0 : n > INT32_MAX ? INT32_MAX : (int)n; };
+    const santa_saap_options &o = problem->o.saap;
+    fill_index(&problem->a, g.batch, g.keys, p);
+    p->sink_tokens = tokens(o.sink_tokens);
+    p->local_tokens = tokens(o.local_tokens);
+    p->num_probes = tokens(o.num_probes);
+    p->uniform_share = o.uniform_share;
+}
+
 /* What the kernels need to know of a problem. */
 void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     const santa_attention *a = &problem->a;
@@ -6613,6 +7932,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
     if (o->method == SANTA_VATTENTION) fill_va(&o->vattention, g, &p->va);
+    if (o->method == SANTA_SAAP) fill_routed(problem, g, p);
     if (!a->key_list) return;
     const i64 lists = g.kv_heads * (a->key_list_rows ? problem->q_len : 1);
     p->list_heads = (int)g.list_heads;
@@ -6644,10 +7964,19 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
                                    a->key_list, a->key_list_lens, a->key_weights,
                                    adapts ? o->vattention.heavy_index : nullptr,
                                    adapts ? o->vattention.audit : nullptr };
+    const santa_buckets *const router = o->method == SANTA_SAAP ? a->buckets : nullptr;
+    const void *const routed[] = { router ? router->centroids : nullptr, router ? router->index : nullptr,
+                                   router ? router->slots : nullptr, router ? router->q.data : nullptr,
+                                   router && router->hidden ? router->w1 : nullptr,
+                                   router && router->hidden ? router->b1 : nullptr,
+                                   router && router->hidden ? router->w2 : nullptr,
+                                   router && router->hidden ? router->b2 : nullptr };
     for (const void *at : needed) if ((s = check_pointer(at)) != SANTA_OK) return s;
     for (const void *at : others) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
     params &p = c.p;
+    c.a = a;
     fill_problem(problem, c.g, &p);
     c.list = (const int *)a->key_list;
     c.list_lens = (const int *)a->key_list_lens;
@@ -6749,7 +8078,66 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     return cuda_status(launch<k_encode>(c, grid_of({ grid, kv_heads, batch }), 256, words, false));
 }
 
-const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, NULL };
+/* santa_buckets_assign; santa.h has checked the shapes. */
+santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
+                            void *stream) {
+    const santa_buckets *r = a->buckets;
+    const bool paged = a->block_table != nullptr;
+    const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
+              capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1], d = a->k.shape[3];
+    if (keys->dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (batch > 65535 || kv_heads > 65535 || d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
+    if ((uintptr_t)keys->data % (uintptr_t)size_of(keys->dtype)
+        || (uintptr_t)r->centroids % (uintptr_t)size_of(r->dtype))
+        return SANTA_ERR_BACKEND_ALIGNMENT;
+    if ((uintptr_t)r->index % 4) return SANTA_ERR_BUCKETS_INDEX;
+    santa_status s;
+    for (const void *at : { (const void *)keys->data, r->centroids, (const void *)r->index,
+                            (const void *)a->seq_lens, (const void *)r->slots })
+        if (at && (s = check_pointer(at)) != SANTA_OK) return s;
+    call c;
+    memset((void *)&c, 0, sizeof c);
+    params &p = c.p;
+    if ((s = read_device(&c.card)) != SANTA_OK) return s;
+    c.stream = (cudaStream_t)stream;
+    p.batch = (int)batch;
+    p.kv_heads = kv_heads;
+    p.capacity = (int)capacity;
+    p.seq_lens = (const int *)a->seq_lens;
+    fill_index(a, batch, capacity, &p);
+    p.new_count = keys->shape[1];
+    p.new_from = from;
+    row_product &x = p.product;
+    fill_rows(r, r->centroids, nullptr, r->num_buckets, d, STEP_NEAREST, &x);
+    fill_vectors(keys, p.new_count < INT32_MAX ? p.new_count : INT32_MAX, 1, &x);
+    /* few new keys: each centroid is read once, and what a CTA finds goes to the index's scratch */
+    const bool few = p.new_count <= NEW_FEW && 2 * rows_tiles(x) * p.new_count <= r->num_buckets;
+    cudaError_t e;
+    if (few) {
+        p.new_tiles = (int)rows_tiles(x);
+        e = launch_rows(c, false);
+    } else {
+        const bool cores = x.vector_x && x.vector_rows && x.x_type == x.row_type && x.row_bytes == 2
+                        && d <= NEAREST_DIM;
+        const i64 most = p.new_count < capacity ? p.new_count : capacity,
+                  each = cores ? (i64)NEAREST_KEYS : (i64)PLAIN_NEAR_KEYS;
+        const dim3 grid = grid_of({ most > each ? ceil_div(most, each) : 1, kv_heads, batch });
+        const int bytes = plain_nearest_bytes((int)d);
+        if (cores) e = launch<k_nearest>(c, grid, 256, 0, false);
+        else e = cudaFuncSetAttribute(k_nearest_plain, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        if (!cores && e == cudaSuccess) e = launch<k_nearest_plain>(c, grid, 256, (size_t)bytes, false);
+    }
+    const i64 ranges = 512 / (batch * kv_heads), least = ceil_div(r->num_buckets, INDEX_BUCKETS);
+    i64 ctas = ranges < 4 ? 4 : ranges > 32 ? 32 : ranges;
+    if (ctas > r->num_buckets) ctas = r->num_buckets;
+    if (ctas < least) ctas = least;
+    if (e == cudaSuccess)
+        e = launch<k_index>(c, grid_of({ ctas, kv_heads, batch }), 32 * INDEX_WARPS, 0, true);
+    return cuda_status(e);
+}
+
+const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_encode, buckets_assign };
 
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;

@@ -11,17 +11,18 @@
                        returns. Everything they point to is device memory: q, k, v, out, lse,
                        std_error, seq_lens, kv_start, context_lens, block_table, sinks, alibi_slopes,
                        seeds, offsets, request_ids, proxy, proxy_lens, key_list,
-                       key_list_lens, key_weights, vattention's heavy_index and audit, and the
-                       workspace. stats, if not NULL, must be writable by the GPU (device,
-                       managed or pinned memory) and is complete when the stream is.
+                       key_list_lens, key_weights, vattention's heavy_index and audit, what
+                       buckets points to, and the workspace. stats, if not NULL, must be
+                       writable by the GPU (device, managed or pinned memory) and is complete
+                       when the stream is.
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, top-k, top-p, vattention. Exact scores; for sys,
+                       multiple of 64 keys, top-k, top-p, vattention, saap. Exact scores; for sys,
                        prop, top-k and vattention also those from a copy of K. The others, q8_0,
-                       dense_below, item ranges, and std_error of vattention or from a copy have
-                       a status of their own. std_error is a kernel more, which reads the drawn
+                       dense_below, item ranges, and std_error of vattention, saap or from a copy
+                       have a status of their own. std_error is a kernel more, which reads the drawn
                        rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
@@ -81,14 +82,20 @@
                        in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
                        largest of 64 keys: other draws, as good, since each is weighed with the
                        chance that it had. Take it: it is the fastest.
+   KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
+                       but where two centroids are as near to rounding, an index of the same
+                       bytes, the same draws; without measure_mass and std_error. Fast: new keys
+                       and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
+                       most 128. Keys enter in stream order; every 64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1
                        draw in 100,000 falls on a neighbouring key (test/cuda counts them).
                        vattention: rarely another heavy token or a budget that is off by one.
    DATA                What the CPU checks before it starts is checked here where the host can
                        see it. On the device a seq_lens entry is clamped to what k can hold, and
                        a block_table entry outside k makes the rows that use it NaN, as do a
-                       key_list entry past its sequence and a bad weight; a key_list_lens
-                       entry is clamped to max_list.
+                       key_list entry past its sequence and a bad weight, a slot that is not
+                       there and an index not begun for these sizes; a key_list_lens entry is
+                       clamped to max_list.
    ERRORS              Everything the host can see is checked before the first kernel. If a
                        launch itself fails in the middle of a call (a lost context, say), out
                        and stats may already be written.

@@ -1,6 +1,6 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--csv FILE]
+     build/bench_cuda [--quick] [--saap] [--csv FILE]
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
    buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median. */
 #define SANTA_IMPLEMENTATION
@@ -58,6 +58,12 @@ __global__ void __launch_bounds__(256) read_all(const uint4 *p, size_t n, unsign
 #pragma unroll
     for (int j = 0; j < 16; j++) a ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
     if (a == 0x12345) *out = a;
+}
+
+/* bf16 numbers times 2^-6. */
+__global__ void shrink(unsigned short *p, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        if ((p[i] & 0x7f80) > 6 << 7) p[i] -= 6 << 7;
 }
 
 struct timer {
@@ -316,13 +322,179 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
     CUDA(cudaFree(stats)); CUDA(cudaFree(audit)); CUDA(cudaFree(a.proxy));
 }
 
+/* Keys in buckets. Far keys lie in buckets of given sizes at random places, and a bias makes the router
+   take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or one of these
+   has 28 times the mean, and the others fall off so that the imbalance is about 10. */
+struct routed_case { int kv_heads, batch, n, hidden, samples; bool imbalanced; };
+
+static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
+    enum { GROUP = 4, BUCKETS = 1024, PROBES = 32 };
+    const int kv_heads = x.kv_heads, heads = GROUP * kv_heads, n = x.n;
+    const size_t elements = (size_t)x.batch * n * kv_heads * DIM, queries = (size_t)x.batch * heads * DIM;
+    const size_t rows = (size_t)kv_heads * BUCKETS, w1 = (size_t)kv_heads * x.hidden * DIM, w2 = rows * x.hidden;
+    unsigned short *k, *v, *q, *out, *router;
+    float *bias;
+    unsigned *sink;
+    CUDA(cudaMalloc(&k, 2 * elements));
+    CUDA(cudaMalloc(&v, 2 * elements));
+    CUDA(cudaMalloc(&q, 2 * queries));
+    CUDA(cudaMalloc(&out, 2 * queries));
+    CUDA(cudaMalloc(&router, 2 * (rows * DIM + w1 + w2)));
+    CUDA(cudaMalloc(&bias, 4 * ((size_t)kv_heads * x.hidden + rows)));
+    CUDA(cudaMalloc(&sink, 4));
+    fill<<<2048, 256, 0, t.stream>>>((unsigned char *)k, elements, 2, 1);
+    fill<<<2048, 256, 0, t.stream>>>((unsigned char *)v, elements, 2, 2);
+    fill<<<64, 256, 0, t.stream>>>((unsigned char *)q, queries, 2, 3);
+    fill<<<256, 256, 0, t.stream>>>((unsigned char *)router, rows * DIM + w1 + w2, 2, 4);
+    shrink<<<256, 256, 0, t.stream>>>(router + rows * DIM, w1 + w2);
+    CUDA(cudaStreamSynchronize(t.stream));
+
+    /* shares of the buckets; the first PROBES are the router's choice, and at random places */
+    std::vector<double> share(BUCKETS);
+    std::vector<int> place(BUCKETS);
+    unsigned long long state = 1;
+    const auto below = [&](int limit) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return (int)((state >> 33) % (unsigned long long)limit);
+    };
+    double sum[2] = { 0.0, 0.0 };
+    for (int c = 0; c < BUCKETS; c++) {
+        share[c] = x.imbalanced ? pow(5.0 + (c < PROBES ? 30.0 * c : c - PROBES), -1.15) : 1.0;
+        sum[c >= PROBES] += share[c];
+        place[c] = c;
+    }
+    for (int c = 0; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 : 0.956) / sum[c >= PROBES];
+    if (x.imbalanced) {
+        double others[2] = { 0.0, 0.0 };
+        for (int c = 0; c < BUCKETS; c++) others[c >= PROBES] += c ? share[c] = std::min(share[c], 28.0 / BUCKETS) : 0.0;
+        share[0] = 28.0 / BUCKETS;
+        for (int c = 1; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 - share[0] : 0.956) / others[c >= PROBES];
+    }
+    for (int c = BUCKETS - 1; c > 0; c--) std::swap(place[c], place[below(c + 1)]);
+    std::vector<float> biases((size_t)kv_heads * x.hidden + rows, 0.0f);
+    for (int h = 0; h < kv_heads; h++)
+        for (int c = 0; c < PROBES; c++) biases[(size_t)kv_heads * x.hidden + h * BUCKETS + place[c]] = 3.0f;
+    CUDA(cudaMemcpy(bias, biases.data(), 4 * biases.size(), cudaMemcpyHostToDevice));
+    std::vector<double> ends(BUCKETS);
+    for (int c = 0; c < BUCKETS; c++) ends[c] = share[c] + (c ? ends[c - 1] : 0.0);
+
+    santa_attention a;
+    santa_buckets   r;
+    memset(&a, 0, sizeof a);
+    memset(&r, 0, sizeof r);
+    a.q = santa_view(q, SANTA_BF16, x.batch, 1, heads, DIM);
+    a.out = santa_view(out, SANTA_BF16, x.batch, 1, heads, DIM);
+    a.k = santa_view(k, SANTA_BF16, x.batch, n, kv_heads, DIM);
+    a.v = santa_view(v, SANTA_BF16, x.batch, n, kv_heads, DIM);
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+    a.buckets = &r;
+    r.num_buckets = BUCKETS;
+    r.hidden = x.hidden;
+    r.dtype = SANTA_BF16;
+    r.centroids = router;
+    r.w1 = router + rows * DIM;
+    r.w2 = router + rows * DIM + w1;
+    r.b1 = bias;
+    r.b2 = bias + (size_t)kv_heads * x.hidden;
+    const size_t bytes = santa_buckets_size(&a), ints = bytes / 4 / (size_t)(x.batch * kv_heads);
+    CUDA(cudaMalloc(&r.index, bytes));
+
+    /* the real thing first: all keys at once, then the last one again: 64 are whole with it, or not */
+    santa_options none;
+    memset(&none, 0, sizeof none);
+    none.stream = t.stream;
+    const auto assign = [&](int from, int count) {
+        santa_tensor keys = a.k;
+        keys.data = k + (size_t)from * kv_heads * DIM;
+        keys.shape[1] = count;
+        if (santa_buckets_assign(&a, &keys, from, &none) != SANTA_OK) exit(1);
+    };
+    const double all = t.median([&] { assign(0, n); }, runs), one = t.median([&] { assign(n - 1, 1); }, runs);
+    const std::vector<int> shorter(x.batch, n - 20);
+    int *lens;
+    CUDA(cudaMalloc(&lens, 4 * shorter.size()));
+    CUDA(cudaMemcpy(lens, shorter.data(), 4 * shorter.size(), cudaMemcpyHostToDevice));
+    a.seq_lens = lens;
+    assign(0, n);
+    const double next = t.median([&] { assign(n - 21, 1); }, runs);
+    a.seq_lens = nullptr;
+
+    /* then an index of those sizes, as it lies in memory: see santa__index_of in santa.h */
+    std::vector<int> index(ints);
+    std::vector<std::vector<int>> in(BUCKETS);
+    for (int i = 0; i < x.batch * kv_heads; i++) {
+        for (std::vector<int> &bucket : in) bucket.clear();
+        const int sorted = n / 64 * 64, header[] = { 0x53414150, BUCKETS, n, n, sorted };
+        memcpy(index.data(), header, sizeof header);
+        unsigned short *id = (unsigned short *)(index.data() + 16 + 2 * (BUCKETS + 1) + n);
+        for (int j = 0; j < n; j++) {
+            const double u = below(1 << 30) / (double)(1 << 30);
+            const int c = place[std::min((int)(std::lower_bound(ends.begin(), ends.end(), u) - ends.begin()), BUCKETS - 1)];
+            id[j] = (unsigned short)c;
+            if (j < sorted) in[c].push_back(j);
+        }
+        for (int c = 0, at = 0; c < BUCKETS; c++) {
+            index[16 + c] = at;
+            for (int j : in[c]) index[16 + 2 * (BUCKETS + 1) + at++] = j;
+            index[16 + c + 1] = at;
+        }
+        CUDA(cudaMemcpy((int *)r.index + i * ints, index.data(), bytes / (size_t)(x.batch * kv_heads), cudaMemcpyHostToDevice));
+    }
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.method = SANTA_SAAP;
+    o.num_samples = x.samples;
+    o.saap.num_probes = PROBES;
+    o.saap.sink_tokens = 1;
+    o.saap.local_tokens = 2047;
+    o.seed = 7;
+    o.stream = t.stream;
+    santa_stats *stats, host;
+    CUDA(cudaMalloc(&stats, sizeof *stats));
+    const auto decode = [&](double *us) {
+        const size_t need = santa_workspace_size(&a, &o);
+        void *workspace;
+        if (!need) { fprintf(stderr, "%s\n", santa_status_string(santa_check(&a, &o))); exit(1); }
+        CUDA(cudaMalloc(&workspace, need));
+        const auto call = [&](santa_stats *to) {
+            santa_status s = santa_decode(&a, &o, workspace, need, to);
+            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+        };
+        *us = t.median([&] { call(nullptr); }, runs);
+        call(stats);
+        CUDA(cudaStreamSynchronize(t.stream));
+        CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
+        CUDA(cudaFree(workspace));
+    };
+    double us, dense;
+    decode(&us);
+    const santa_stats saap = host;
+    const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2;
+    const double floor = t.median([&] { read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>(
+        (const uint4 *)k, (size_t)moved / 16, sink); }, runs);
+    o = none;
+    o.method = SANTA_DENSE;
+    decode(&dense);
+    printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, largest %.1f x mean; "
+           "its rows, %.1f MB: read in %.1f us; dense %.1f us, %.2f x; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", kv_heads, x.batch, n,
+           x.hidden, x.samples == SANTA_NONE ? 0 : x.samples, x.imbalanced ? ", imbalanced" : "", us,
+           1e2 * (double)saap.visited_rows / (double)saap.far_rows, saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6,
+           floor, dense, dense / us, all, next, one);
+    fflush(stdout);
+    if (csv) fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", x.batch, n, kv_heads, x.hidden,
+                     x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
+    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias, (void *)sink, r.index, (void *)stats, (void *)lens })
+        CUDA(cudaFree(p));
+}
+
 int main(int argc, char **argv) {
-    bool quick = false;
+    bool quick = false, only_routed = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
+        else if (!strcmp(argv[i], "--saap")) only_routed = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
-        else { fprintf(stderr, "usage: %s [--quick] [--csv FILE]\n", argv[0]); return 1; }
+        else { fprintf(stderr, "usage: %s [--quick] [--saap] [--csv FILE]\n", argv[0]); return 1; }
     }
     int count = 0, driver = 0, runtime = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }
@@ -352,6 +524,14 @@ int main(int argc, char **argv) {
     const int runs = quick ? 20 : 40;
     for (const float agree : { 0.85f, 0.5f })
         for (const int batch : { 1, 8 }) bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
+    printf("\nkeys in buckets: 1024 of them, 32 read whole, 2048 keys of the window\n");
+    for (const routed_case &x : { routed_case{ 1, 1, 171008, 1024, SANTA_NONE, false }, { 1, 1, 171008, 128, SANTA_NONE, false },
+                                  { 1, 1, 171008, 128, 128, false }, { 8, 1, 131072, 1024, SANTA_NONE, false },
+                                  { 8, 1, 131072, 128, SANTA_NONE, false }, { 8, 1, 131072, 128, 128, false },
+                                  { 8, 8, 131072, 1024, SANTA_NONE, false }, { 8, 8, 131072, 128, SANTA_NONE, false },
+                                  { 8, 8, 131072, 128, SANTA_NONE, true }, { 8, 1, 131072, 128, SANTA_NONE, true } })
+        bench_routed(t, x, runs, csv);
+    if (only_routed) { if (csv) fclose(csv); return 0; }
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);
     bench(t, 2, 1, 131072, false, 0, copies, runs, csv);
     bench(t, 2, 8, 32768, false, 0, quick ? copies : full, runs, csv);

@@ -7,9 +7,10 @@
 . "$root/test/total.sh"
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
-FEW="--quick methods_and_stashes cpu/types paged gpu/graphs gpu/errors cuda_errors proxy_redo lists_match"
+FEW="--quick methods_and_stashes cpu/types paged gpu/graphs gpu/errors cuda_errors proxy_redo lists_match
+     saap_limits saap_graphs"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo gpu_lists"
+          cuda_errors proxy_redo gpu_lists gpu_saap"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.

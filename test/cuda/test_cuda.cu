@@ -159,6 +159,7 @@ public:
             audit_ = new_block(rows * sizeof(santa_audit));
             o.vattention.audit = (santa_audit *)audit_->data();
         }
+        if (a.buckets) copy_router(*a.buckets);
         bytes_     = santa_workspace_size(&a, &o);
         workspace_ = new_block(bytes_, workspace_fill);
         stats_     = new_block(sizeof *stats);
@@ -205,17 +206,48 @@ public:
         audit_->get(x.data(), x.size() * sizeof x[0]);
         return x;
     }
+    const block &index() const { return *index_; }
     char  *workspace() const { return workspace_->data(); }
     size_t workspace_bytes() const { return bytes_; }
 
 private:
     std::vector<block *> blocks_;
-    block *lse_ = nullptr, *error_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *workspace_, *stats_;
+    block *lse_ = nullptr, *error_ = nullptr, *proxy_ = nullptr, *audit_ = nullptr, *index_ = nullptr, *workspace_,
+          *stats_;
+    santa_buckets router_;
     size_t out_index_, out_shift_ = 0, bytes_;
 
     block *new_block(size_t bytes, int fill = 0xa5) {
         blocks_.push_back(new block(bytes, fill));
         return blocks_.back();
+    }
+    /* The index as the host has it. */
+    void copy_router(const santa_buckets &host) {
+        const size_t heads = (size_t)a.k.shape[2], d = (size_t)a.k.shape[3], n = (size_t)host.num_buckets,
+                     units = (size_t)host.hidden, size = (size_t)size_of(host.dtype);
+        router_ = host;
+        a.buckets = &router_;
+        const auto bytes = [&](const void **p, size_t count) {
+            if (!*p || !count) return;
+            block *b = new_block(count);
+            b->put(*p, count);
+            *p = b->data();
+        };
+        bytes(&router_.centroids, heads * n * d * size);
+        bytes(&router_.w1, heads * units * d * size);
+        bytes(&router_.w2, heads * n * units * size);
+        bytes((const void **)&router_.b1, heads * units * 4);
+        bytes((const void **)&router_.b2, heads * n * 4);
+        array(&router_.slots, (size_t)a.q.shape[0]);
+        if (router_.q.data) {
+            const size_t shift = out_shift_;
+            view(&router_.q);
+            out_shift_ = shift;
+        }
+        const size_t all = santa_buckets_size(&a);
+        index_ = new_block(all);
+        index_->put(host.index, all);
+        router_.index = index_->data();
     }
     void view(santa_tensor *t) {             /* aligned to 16 bytes where the host's is */
         const extent  e = extent_of(*t);
@@ -710,6 +742,8 @@ static void long_context(void) {
 
 /* ------------------------------------------------------------------------------------------------- every kernel */
 
+static void saap_kernels(void);
+
 #include "test_ranks.h"
 
 /* All that the choice of a kernel depends on, each problem against the CPU: every instance that a launch was
@@ -784,6 +818,7 @@ static void every_kernel(void) {
         santa_stats sum;
         CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
+    saap_kernels();
     for (const launched *k = all_launched; k; k = k->next, count++) {
         /* dense's tuned kernels ask for more shared memory than some cards have */
         const bool too_large = shared < 113 * 1024 && k->name.compare(0, 8, "k_dense<") == 0;
@@ -2495,6 +2530,7 @@ static void lists_same_bits(void) {
         lists_free(&x);
     }
 }
+#include "test_saap.h"
 
 /* ------------------------------------------------------------------------------------------------- list */
 
@@ -2535,5 +2571,5 @@ static const test_case lists[] = {
 };
 
 #define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
-    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases},
+    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases},
 #include "../main.c"

@@ -21,7 +21,8 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR, REGIONS
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR, REGIONS,
+    R_ROUTER = R_LIST                                /* there are no lists beside it */
 };
 
 /* Not where programs lie: 0x55.. */
@@ -43,6 +44,7 @@ struct problem {
     santa_attention a;
     santa_options   o;
     santa_stats    *stats;
+    santa_buckets   router;                          /* see add_router: a points to it then */
 
     santa_tensor *tensor(int i) { return i == 0 ? &a.q : i == 1 ? &a.k : i == 2 ? &a.v : &a.out; }
 };
@@ -283,6 +285,101 @@ static void check_listed(const problem &x, const standin_launch &l, const params
                   && p.list_lens == (a.key_list_lens ? (const int *)a.key_list_lens + first : NULL)
                   && p.list_weights == (a.key_weights ? a.key_weights + first * pitch : NULL),
               "%s: lists", name.c_str());
+}
+
+static const std::string &name_of(const standin_launch &l);
+
+/* SANTA_SAAP: the router's products, its choice, a list for each KV head. which: of a row's kernels,
+   those of the router counted from the last one, which is 1. */
+static std::vector<part> routed_parts(const problem &x, const params &p) {
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads,
+                   items = (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]), n = (uint64_t)x.router.num_buckets,
+                   entries = items * (uint64_t)(p.samples + 1);
+    std::vector<part> parts = {
+        {"logits", p.logits, rows * n * 4, 4}, {"list", p.list, entries * 4, 4},
+        {"parts of the softmax", p.logit_parts, rows * ((n + 127) / 128) * 8, 8}, {"lengths", p.list_lens, items * 4, 4},
+        {"ranges", p.list_ranges, items * 8, 4}, {"pieces", p.pieces, items * 8, 4},
+        {"table of pieces", p.piece_table, items * n * 8, 4},
+        {"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
+    if (p.samples) parts.push_back({"weights", p.list_weights, entries * 4, 4});
+    else CHECK(!p.list_weights);
+    if (n > ROUTE_SPANS) parts.push_back({"spans", p.spans, items * n * sizeof(bucket_span), 4});
+    else CHECK(!p.spans);
+    if (x.stats) parts.push_back({"counts", p.routed, items * sizeof(routed_row), 8});
+    else CHECK(!p.routed);
+    return parts;
+}
+
+static void check_index(const problem &x, const params &p, const std::string &name) {
+    const santa_buckets &r = x.router;
+    const int64_t slots = r.num_slots ? r.num_slots : x.a.q.shape[0];
+    CHECK_MSG(p.index == (int *)r.index && p.buckets == r.num_buckets && p.slots == (const int *)r.slots
+                  && p.num_slots == slots
+                  && (size_t)(slots * x.a.k.shape[2] * p.index_ints) * 4 == santa_buckets_size(&x.a),
+              "%s: the index is another", name.c_str());
+}
+
+static void check_routed(const problem &x, const standin_launch &l, const params &p, int which,
+                         const std::string &name) {
+    const santa_buckets &r = x.router;
+    const santa_attention &a = x.a;
+    const int64_t group = p.group, kv_heads = a.k.shape[2], batch = a.q.shape[0],
+                  samples = x.o.num_samples == SANTA_NONE ? 0 : x.o.num_samples ? x.o.num_samples : 128,
+                  draws = samples < p.capacity ? samples : p.capacity,
+                  splits = over(p.capacity + draws + 1, list_keys(a));
+    check_index(x, p, name);
+    CHECK_MSG(p.samples == draws && p.list_heads == group && p.list_most == draws + 1 && p.splits == splits
+                  && p.list_pitch == draws + 1 && p.list_batch == kv_heads * (draws + 1)
+                  && p.lens_batch == kv_heads && p.ranges_batch == kv_heads,
+              "%s: lists", name.c_str());
+    if (which <= 0) {
+        const row_product &y = p.product;
+        const bool units = which < 0, direct = r.hidden == 0;
+        const int64_t size = units || direct ? p.d : r.hidden, pieces = over(size, 32);
+        const int splits_of = pieces >= 8 ? 8 : pieces >= 4 ? 4 : pieces >= 2 ? 2 : 1;
+        CHECK_MSG(name == "k_rows", "%s for the router", name.c_str());
+        CHECK_MSG(y.rows == (const char *)(units ? r.w1 : direct ? r.centroids : r.w2)
+                      && y.bias == (units ? r.b1 : direct ? NULL : r.b2)
+                      && y.count == (units ? r.hidden : r.num_buckets) && y.size == size
+                      && y.row_type == (int)r.dtype && y.vectors == group && y.splits == splits_of
+                      && y.step == (units ? STEP_UNITS : STEP_LOGITS),
+                  "%s: product", name.c_str());
+        CHECK_MSG(units ? (const float *)y.out != p.logits : (const float *)y.out == p.logits, "%s: where to",
+                  name.c_str());
+        check_grid(l, over(y.count, 16 * (8 / splits_of)), kv_heads, over(batch * group, 32), name);
+    } else if (which == 1) {
+        CHECK_MSG(name == "k_route", "%s for the choice", name.c_str());
+        CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
+        check_grid(l, kv_heads, batch, 1, name);
+    } else if (which == 2) {
+        const bool fast = name.compare(0, 7, "k_list<") == 0;
+        CHECK_MSG(name == "k_list_plain" || fast, "%s for the list", name.c_str());
+        check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)), batch,
+                        name);
+    } else if (which == 3) {
+        CHECK(name == "k_combine");
+        check_grid(l, p.heads, batch, over(p.dv, 128), name);
+    } else {
+        CHECK(name == "k_route_stats");
+        check_grid(l, 1, 1, 1, name);
+    }
+}
+
+static void check_routed_launches(const problem &x, const char *workspace, uint64_t bytes) {
+    const int64_t rows = x.a.q.shape[1], before = x.router.hidden ? 2 : 1, each = before + 3 + (x.stats ? 1 : 0);
+    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    for (int64_t i = 0; i < rows * each; i++) {
+        const standin_launch &l = standin.launches[(size_t)i];
+        const std::string &name = name_of(l);
+        const int which = (int)(i % each - before + 1);
+        params p;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
+        CHECK_MSG(l.overlap == (i % each > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s", name.c_str(),
+                  l.overlap ? "early" : "late");
+        check_parts(routed_parts(x, p), workspace, bytes, name);
+        check_routed(x, l, p, which, name);
+    }
 }
 
 static void check_scores(const problem &x, const standin_launch &l, const params &p,
@@ -601,6 +698,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and others for errors and stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
+    if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
                   each = 1 + (x.a.std_error != NULL) + (x.stats != NULL);
     const bool dense = x.o.method == SANTA_DENSE;
@@ -668,7 +766,8 @@ static santa_status run(const problem &x, size_t shift = 0) {
     map_memory(bytes, shift);
     standin.start();
     if (s != SANTA_OK) {
-        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA || s == SANTA_ERR_PROXY_NULL,
+        CHECK_MSG(bytes == 0 || s == SANTA_ERR_NULL_DATA || s == SANTA_ERR_PROXY_NULL
+                      || s == SANTA_ERR_BUCKETS_NULL,
                   "\"%s\", but a workspace of %llu",
                   santa_status_string(s), (unsigned long long)bytes);
         CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), s);
@@ -718,6 +817,59 @@ static void add_lists(problem *x, int64_t most, int rows) {
     x->a.key_weights   = (const float *)address(R_WEIGHTS);
     x->a.max_list      = most;
     x->a.key_list_rows = rows;
+}
+
+/* x stays where it is from here on. */
+static void add_router(problem *x, int64_t buckets, int64_t hidden, santa_dtype type) {
+    santa_buckets *r = &x->router;
+    r->num_buckets = buckets;
+    r->hidden = hidden;
+    r->dtype  = type;
+    r->centroids = address(R_ROUTER);
+    r->w1 = address(R_ROUTER) + ((int64_t)1 << 38);
+    r->b1 = (const float *)(address(R_ROUTER) + ((int64_t)1 << 39));
+    r->w2 = address(R_ROUTER) + ((int64_t)1 << 40);
+    r->b2 = (const float *)(address(R_ROUTER) + ((int64_t)1 << 41));
+    r->index = (address(R_ROUTER) + ((int64_t)3 << 40));
+    x->a.buckets = r;
+}
+
+/* What santa_buckets_assign launches for new keys of this number and type. */
+static void check_assign(problem *x, int64_t count, santa_dtype type, const char *what) {
+    const santa_tensor &k = x->a.k;
+    const int64_t batch = x->a.q.shape[0], d = k.shape[3], n = x->router.num_buckets, kv_heads = k.shape[2];
+    santa_tensor keys = santa_view(address(R_Q), type, batch, count, kv_heads, d);
+    keys.device = SANTA_CUDA;
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.stream = (void *)0x5000;
+    map_memory(1, 0);
+    standin.start();
+    const santa_status s = santa_buckets_assign(&x->a, &keys, 0, &o);
+    if (d > 256) { CHECK_STATUS(s, SANTA_ERR_BACKEND_SIZE); return; }
+    CHECK_STATUS(s, SANTA_OK);
+    CHECK_MSG(standin.broken.empty(), "%s: %s", what, standin.broken.c_str());
+    if (!CHECK_INT(standin.launches.size(), 2)) return;
+    params p;
+    const standin_launch *l = &standin.launches[0];
+    memcpy((void *)&p, l->parameters.data(), sizeof p);
+    check_index(*x, p, name_of(*l));
+    CHECK(p.new_count == count && p.new_from == 0 && p.product.step == STEP_NEAREST && l->stream == (cudaStream_t)o.stream);
+    const bool cores = type == x->router.dtype && bytes_of(type) == 2 && d <= 128 && d % 8 == 0;
+    if (p.new_tiles) {
+        CHECK(count <= NEW_FEW && name_of(*l) == "k_rows");
+        /* a product and its bucket for each key and tile, in the index's scratch */
+        CHECK_MSG(2 * p.new_tiles * count <= n, "%s: %d tiles", what, p.new_tiles);
+        check_grid(*l, p.new_tiles, kv_heads, over(batch * count, 32), what);
+    } else {
+        CHECK(name_of(*l) == (cores ? "k_nearest" : "k_nearest_plain"));
+        const int64_t most = count < p.capacity ? count : p.capacity;
+        check_grid(*l, over(most, cores ? 256 : 64), kv_heads, batch, what);
+    }
+    l = &standin.launches[1];
+    CHECK(name_of(*l) == "k_index");
+    CHECK_MSG(over(n, l->grid.x) <= INDEX_BUCKETS && l->grid.x <= n && l->grid.y == kv_heads && l->grid.z == batch,
+              "%s: %u ranges of %lld buckets", what, l->grid.x, (long long)n);
 }
 
 /* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
@@ -1075,6 +1227,23 @@ static void every_kernel(void) {
                 CHECK_STATUS(run(x), SANTA_OK);
             }
         }
+    for (const standin_card &card : standin_cards)
+        for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16})
+            for (int64_t d : {33, 64, 256, 320})
+                for (int64_t buckets : {1, 40, 1024, 65536})
+                    for (int64_t hidden : {0, 40, 1024}) {
+                        const sizes s = {3, 2, 20, 2, 3000, d, 64, d == 64 ? 16 : 0, type, NHD};
+                        problem x = make(s, SANTA_SAAP);
+                        add_router(&x, buckets, hidden, type);
+                        x.o.num_samples = hidden == 40 ? SANTA_NONE : 0;
+                        x.stats = hidden ? (santa_stats *)address(R_STATS) : NULL;
+                        standin.card = &card;
+                        CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
+                        for (int64_t count : {1, 4, 5, 3000, 100000})
+                            for (santa_dtype key : {SANTA_F16, SANTA_E4M3}) check_assign(&x, count, key, "new keys");
+                        x.o.saap.measure_mass = 1;
+                        CHECK_STATUS(run(x), SANTA_ERR_BACKEND_MASS);
+                    }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
         CHECK_MSG(k->count > 0, "%s is never launched", k->name.c_str());
@@ -1144,6 +1313,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 3)) x.a.out.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 6)) x.a.v.dtype = (santa_dtype)test_below(r, 4);
+    if (one_in(r, 8)) x.o.method = SANTA_SAAP;
     for (int i = 0; i < 4; i++)
         if (one_in(r, 8)) x.tensor(i)->data = (char *)x.tensor(i)->data + pick(r, {1, 2, 4, 8, 16, 32});
     if (one_in(r, 4)) x.a.seq_lens = (const int32_t *)address(R_LENS);
@@ -1232,6 +1402,14 @@ static void random_calls(void) {
     int accepted = 0, refused = 0;
     for (int i = 0; i < calls; i++) {
         problem x = random_problem(&r);
+        if (x.o.method == SANTA_SAAP && test_below(&r, 8)) {
+            add_router(&x, 1 + test_below(&r, (int64_t)1 << test_below(&r, 18)), one_in(&r, 2) ? 0 : 1 + test_below(&r, 2000),
+                       (santa_dtype)test_below(&r, 3));
+            if (one_in(&r, 3)) x.o.num_samples = SANTA_NONE;
+            if (one_in(&r, 3)) { x.router.slots = (const int32_t *)(address(R_ROUTER) + ((int64_t)1 << 37)); x.router.num_slots = test_below(&r, 100); }
+            if (one_in(&r, 8)) x.router.index = (char *)x.router.index + 2;
+            if (one_in(&r, 3)) x.router.q = x.a.q;
+        }
         for (int k = 0; k < 2 && one_in(&r, 4); k++) mutate(&x, &r);
         standin.card = &standin_cards[i % (int)(sizeof standin_cards / sizeof *standin_cards)];
         if (x.a.q.device == SANTA_CPU && x.a.k.device == SANTA_CPU && x.a.v.device == SANTA_CPU

@@ -333,6 +333,8 @@ namespace emulated {
 template <typename T> struct product { T *c; unsigned a[4], b[2]; };
 inline float element(unsigned word, int i, __half) { return half_to_float((unsigned short)(word >> 16 * i)); }
 inline float element(unsigned word, int i, __nv_bfloat16) { return bf16_to_float((unsigned short)(word >> 16 * i)); }
+struct tf32 { };
+inline float element(unsigned word, int, tf32) { return bits<float>(word & 0xffffe000u); }
 inline int element(unsigned word, int i, signed char) { return (signed char)(word >> 8 * i); }
 inline int element(unsigned word, int i, unsigned char) { return (unsigned char)(word >> 8 * i); }
 
@@ -401,6 +403,11 @@ template <typename T>
 void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, T, CALLER) {
     emulated::product<float> x = {c, {a0, a1, a2, a3}, {b0, b1}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, T, T, 2>, HERE("mma"));
+}
+inline void mma_tf32(float *c, const float *a, const float *b, CALLER) {
+    emulated::product<float> x = {c, {}, {__float_as_uint(b[0]), __float_as_uint(b[1])}};
+    for (int i = 0; i < 4; i++) x.a[i] = __float_as_uint(a[i]);
+    emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, emulated::tf32, emulated::tf32, 1>, HERE("mma"));
 }
 inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, CALLER) {
     emulated::product<int> x = {c, {a0, a1, a2, a3}, {b0, b1}};

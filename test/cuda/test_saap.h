@@ -1,0 +1,590 @@
+/* SANTA_SAAP on the GPU: the index byte for byte as the CPU has it but for rounding, what is read and
+   what comes out against the model of routed.h. For test_cuda.cu. */
+#include "../routed.h"
+
+/* ------------------------------------------------------------------------------------------------- the index */
+
+/* A view's memory on the device. */
+class gpu_view {
+public:
+    santa_tensor t;
+    explicit gpu_view(const santa_tensor &host) : t(host) {
+        const extent  e = extent_of(host);
+        const int64_t size = size_of(host.dtype);
+        const char   *from = (const char *)host.data + e.low * size;
+        const size_t  shift = (uintptr_t)from % 16, bytes = (size_t)(e.count * size);
+        memory_ = new block(bytes + shift);
+        memory_->put(from, bytes, shift);
+        t.data   = memory_->data() + shift - e.low * size;
+        t.device = SANTA_CUDA;
+    }
+    ~gpu_view() { delete memory_; }
+    gpu_view(const gpu_view &) = delete;
+    gpu_view &operator=(const gpu_view &) = delete;
+
+private:
+    block *memory_;
+};
+
+/* A problem of routed.h that frees itself. */
+struct routed_problem : routed {
+    explicit routed_problem(const shape &as) { build(this, &as); }
+    ~routed_problem() { release(this); }
+    routed_problem(const routed_problem &) = delete;
+    routed_problem &operator=(const routed_problem &) = delete;
+};
+
+/* Keys from .. from + count - 1 on the device, as assign of routed.h has them. */
+static santa_status assign_on_gpu(const on_gpu &g, const santa_tensor &keys, int64_t from, int64_t count,
+                                  cudaStream_t stream = 0) {
+    santa_options o;
+    memset(&o, 0, sizeof o);
+    o.stream = stream;
+    santa_tensor t = keys;
+    t.data = (char *)t.data + size_of(t.dtype) * from * t.stride[1];
+    t.shape[1] = count;
+    return santa_buckets_assign(&g.a, &t, from, &o);
+}
+
+/* The lengths of the device's sequences become those of the host. */
+static void put_lens(const on_gpu &g, const routed &x) {
+    CUDA(cudaMemcpy((void *)g.a.seq_lens, x.p.a.seq_lens, 4 * (size_t)x.as.s.batch, cudaMemcpyHostToDevice));
+}
+
+static std::vector<int32_t> index_of(const on_gpu &g) {
+    std::vector<int32_t> bytes(santa_buckets_size(&g.a) / 4);
+    g.index().get(bytes.data(), 4 * bytes.size());
+    return bytes;
+}
+
+/* Where two indices differ in what they mean: of all ints of a slot and KV head the header, offsets,
+   sorted keys and buckets of keys. Only those whose header has been written. */
+static int64_t index_differs(const routed &x, const int32_t *a, const int32_t *b) {
+    const santa_attention &p = x.p.a;
+    const int64_t n = x.as.buckets, capacity = p.block_table ? p.max_pages * p.k.shape[1] : p.k.shape[1],
+                  slots = x.r.num_slots ? x.r.num_slots : x.as.s.batch,
+                  ints = (int64_t)(x.bytes / 4) / (slots * x.as.s.kv_heads);
+    int64_t bad = 0;
+    for (int64_t i = 0; i < slots * x.as.s.kv_heads; i++, a += ints, b += ints) {
+        if (a[0] != 0x53414150 && b[0] != 0x53414150) continue;
+        if (memcmp(a, b, 20)) { bad++; continue; }
+        const int32_t *keys = a + 16 + 2 * (n + 1), *other = b + 16 + 2 * (n + 1);
+        bad += memcmp(a + 16, b + 16, 4 * (size_t)(n + 1)) != 0;
+        bad += memcmp(keys, other, 4 * (size_t)a[4]) != 0;
+        bad += memcmp(keys + capacity, other + capacity, 2 * (size_t)a[3]) != 0;
+    }
+    return bad;
+}
+
+/* All keys, and then the host has the device's index. */
+static bool assign_both(routed &x, on_gpu &g, const santa_tensor &keys) {
+    if (!CHECK_STATUS(assign_on_gpu(g, keys, 0, x.as.s.len), SANTA_OK)) return false;
+    if (!CUDA(cudaDeviceSynchronize()) || !CHECK_MSG(g.index().intact(), "written past the index")) return false;
+    const std::vector<int32_t> index = index_of(g);
+    memcpy(x.memory[5], index.data(), x.bytes);
+    return true;
+}
+
+/* What the device wrote becomes the host's result, and is held against the model. */
+static bool verify_on_gpu(routed &x, on_gpu &g, rows_counted *rows, const char *what) {
+    if (!g.run()) return CHECK_MSG(0, "in %s", what) != 0;
+    const result r = g.get();
+    const ref_spec &s = x.as.s;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++)
+                for (int64_t c = 0; c < s.head_dim_v; c++)
+                    ref_set(&x.p.a.out, b, i, h, c, ref_get(&r.out, b, i, h, c));
+    memcpy(x.p.lse, r.lse.data(), 4 * r.lse.size());
+    return verify(&x, &g.o, &r.stats, rows, what) != 0;
+}
+
+/* Whole numbers, so that all sums are exact, CPU and GPU. */
+static void whole_keys(routed &x, uint64_t seed) {
+    test_rng r = test_rng_make(seed);
+    const ref_spec &s = x.as.s;
+    for (int64_t i = 0; i < s.batch * s.len * s.kv_heads * s.head_dim; i++)
+        x.pre[i] = (double)(test_below(&r, 5) - 2);
+    for (int64_t i = 0; i < s.kv_heads * x.as.buckets * s.head_dim; i++) {
+        x.centroid[i] = (double)(test_below(&r, 5) - 2);
+        ref_store(x.r.dtype, x.memory[1], i, x.centroid[i]);
+    }
+    write_keys(&x);
+}
+
+/* Ties, NaN, any type and layout; a batch in other slots. */
+static void saap_nearest(void) {
+    NEED_DEVICE();
+    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3};
+    static const int64_t dims[] = {128, 64, 40, 1, 256, 96, 7, 32}, counts[] = {1, 5, 64, 130, 300, 1024, 2000};
+    for (int t = 0; t < (test_quick ? 6 : 28); t++) {
+        shape as = shape_make(2, 2, 150, dims[t % 8], counts[t % 7]);
+        as.s.batch = 2;
+        as.s.ragged = t % 2;
+        as.s.stream = (uint64_t)t;
+        as.key_type = types[t % 4];
+        as.weights  = types[t / 2 % 3];
+        as.key_layout = (ref_layout)(t % REF_LAYOUTS);
+        as.permuted = t % 3 == 0;
+        routed_problem x(as);
+        whole_keys(x, (uint64_t)t);
+        for (int64_t j = 50; j < 60; j++)
+            x.pre[(j * 2 + 1) * as.s.head_dim + j % as.s.head_dim] = (double)test_nan();
+        write_keys(&x);
+        if (!assign_all(&x)) return;
+        on_gpu g(x.p.a, plain(1));
+        gpu_view keys(x.keys);
+        CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
+        if (!CHECK_STATUS(assign_on_gpu(g, keys.t, 0, 150), SANTA_OK) || !CUDA(cudaDeviceSynchronize())) return;
+        CHECK_MSG(g.index().intact(), "written past the index");
+        CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index_of(g).data()) == 0, "turn %d", t);
+    }
+}
+
+/* Gaussian keys: another bucket only where two are equally near to rounding. */
+static void saap_rounding(void) {
+    NEED_DEVICE();
+    int64_t seen = 0, other = 0;
+    for (int t = 0; t < (test_quick ? 1 : 6); t++) {
+        shape as = shape_make(4, 2, test_quick ? 300 : 4000, 128, 256);
+        as.key_type = t % 3 == 0 ? SANTA_F32 : t % 3 == 1 ? SANTA_BF16 : SANTA_F16;
+        as.weights  = t < 3 ? as.key_type : SANTA_F32;
+        as.s.stream = (uint64_t)(70 + t);
+        routed_problem x(as);
+        if (!assign_all(&x)) return;
+        on_gpu g(x.p.a, plain(1));
+        gpu_view keys(x.keys);
+        CHECK_STATUS(assign_on_gpu(g, keys.t, 0, as.s.len), SANTA_OK);
+        CUDA(cudaDeviceSynchronize());
+        std::vector<int32_t> cpu(x.bytes / 4), gpu = index_of(g);
+        memcpy(cpu.data(), x.memory[5], x.bytes);
+        for (int64_t h = 0; h < 2; h++)
+            for (int64_t j = 0; j < as.s.len; j++) {
+                memcpy(x.memory[5], cpu.data(), x.bytes);
+                const int64_t a = bucket_of(&x, 0, h, j);
+                memcpy(x.memory[5], gpu.data(), x.bytes);
+                const int64_t b = bucket_of(&x, 0, h, j);
+                const double *k = x.pre + (j * 2 + h) * 128, *ca = x.centroid + (h * 256 + a) * 128,
+                             *cb = x.centroid + (h * 256 + b) * 128;
+                double near = 0.0, scale = 0.0;
+                seen++;
+                if (a == b) continue;
+                other++;
+                for (int c = 0; c < 128 && b >= 0; c++) {
+                    near += k[c] * (ca[c] - cb[c]);
+                    scale += fabs(k[c] * ca[c]);
+                }
+                if (!CHECK_MSG(b >= 0 && fabs(near) <= 2e-6 * scale, "key %d: bucket %d, the CPU %d", (int)j, (int)b, (int)a))
+                    return;
+            }
+    }
+    CHECK_MSG(other * 1000 <= seen, "%lld of %lld keys are elsewhere", (long long)other, (long long)seen);
+}
+
+/* Keys arrive in one call, in pieces, one by one, and again after wrong ones: at every step the
+   index is the CPU's. */
+static void saap_arrivals(void) {
+    NEED_DEVICE();
+    for (int turn = 0; turn < 4; turn++) {
+        shape as = shape_make(4, 2, test_quick ? 140 : 230, 16, test_quick ? 5 : turn % 2 ? 20 : 90);
+        as.s.batch     = turn == 3 ? 1 : 5;                      /* with an empty one */
+        as.s.ragged    = turn != 3;
+        as.s.page_size = turn == 1 ? 16 : 0;
+        as.permuted    = turn == 2;
+        as.key_type    = turn == 2 ? SANTA_F16 : SANTA_F32;
+        as.s.stream    = 40;
+        routed_problem x(as);
+        whole_keys(x, 3);
+        const int64_t len = as.s.len;
+        int32_t lens[5];
+        if (!x.p.seq_lens) x.p.a.seq_lens = x.p.seq_lens = ref_ints(1);
+        if (turn == 3) x.p.seq_lens[0] = (int32_t)len;
+        memcpy(lens, x.p.seq_lens, 4 * (size_t)as.s.batch);
+        on_gpu g(x.p.a, plain(1));
+        gpu_view keys(x.keys);
+        test_rng r = test_rng_make(8 + (uint64_t)turn);
+        for (int way = 0; way < 5; way++) {
+            int64_t step, at = way == 3 ? 77 : 0;
+            if (way != 4) {
+                memset(x.memory[5], 0xa5, x.bytes);
+                CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
+            }
+            memcpy(x.p.seq_lens, lens, 4 * (size_t)as.s.batch);
+            put_lens(g, x);
+            if (way == 3) {
+                CHECK_STATUS(assign(&x, 0, len, NULL), SANTA_OK);
+                CHECK_STATUS(assign_on_gpu(g, keys.t, 0, len), SANTA_OK);
+            }
+            for (; at < len; at += step) {
+                step = ref_min(way == 0 ? 1 + test_below(&r, 90) : way == 1 ? 1 : way == 2 ? 3 : len - at, len - at);
+                for (int64_t b = 0; b < as.s.batch; b++) x.p.seq_lens[b] = (int32_t)ref_min(at + step, lens[b]);
+                put_lens(g, x);
+                CHECK_STATUS(assign(&x, at, step, NULL), SANTA_OK);
+                CHECK_STATUS(assign_on_gpu(g, keys.t, at, step), SANTA_OK);
+                if (!CUDA(cudaDeviceSynchronize())) return;
+                CHECK_MSG(g.index().intact(), "written past the index");
+                const std::vector<int32_t> index = index_of(g);
+                if (!CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index.data()) == 0,
+                               "turn %d, way %d, keys %d to %d", turn, way, (int)at, (int)(at + step)))
+                    return;
+            }
+        }
+        /* what a decode step calls: the last key, and more than there are */
+        for (int64_t count : {1, 3, 30}) {
+            void *memory;
+            santa_tensor last = ref_tensor(as.key_type, as.s.batch, count, 2, 16, REF_NHD, &memory);
+            for (int64_t b = 0; b < as.s.batch; b++)
+                for (int64_t i = 0; i < count; i++)
+                    if (lens[b] - count + i >= 0) put_key(&x, &last, b, lens[b] - count + i, i);
+            CHECK_STATUS(santa_buckets_assign(&x.p.a, &last, -1, NULL), SANTA_OK);
+            gpu_view gpu_last(last);
+            CHECK_STATUS(santa_buckets_assign(&g.a, &gpu_last.t, -1, NULL), SANTA_OK);
+            CUDA(cudaDeviceSynchronize());
+            CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index_of(g).data()) == 0, "turn %d, the last %d",
+                      turn, (int)count);
+            free(memory);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- decode */
+
+static shape random_shape(test_rng *r, int number) {
+    static const int64_t dims[] = {64, 128, 8, 256, 40, 96, 128, 33}, counts[] = {1, 3, 16, 40, 64, 200, 1500};
+    static const santa_dtype types[] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_BF16};
+    const int64_t kv_heads = 1 + test_below(r, 2), group = number % 7 == 0 ? 17 : 1 + test_below(r, 6);
+    shape as = shape_make(kv_heads * group, kv_heads, 1 + test_below(r, test_quick ? 200 : MAX_LEN), dims[number % 8],
+                          counts[test_below(r, 7)]);
+    ref_spec &s = as.s;
+    s.stream = (uint64_t)(3000 + number);
+    s.batch  = 1 + test_below(r, 3);
+    s.q_len  = 1 + test_below(r, 2);
+    s.head_dim_v = test_below(r, 3) ? s.head_dim : dims[test_below(r, 8)];
+    s.page_size = test_below(r, 2) ? 0 : 1 + test_below(r, 20);
+    s.layout    = (ref_layout)test_below(r, REF_LAYOUTS);
+    s.k_type = types[test_below(r, 5)];
+    s.v_type = test_below(r, 6) ? s.k_type : types[test_below(r, 5)];
+    s.q_type = s.k_type == SANTA_E4M3 || test_below(r, 4) == 0 ? types[test_below(r, 3)] : s.k_type;
+    s.out_type = SANTA_F32;
+    s.ragged = (int)test_below(r, 2);
+    s.causal = (int)test_below(r, 2);
+    s.window = test_below(r, 4) ? 0 : 1 + test_below(r, s.len);
+    s.sinks  = (int)test_below(r, 2);
+    s.alibi  = test_below(r, 5) == 0;
+    s.soft_cap = test_below(r, 4) ? 0.0f : 3.0f;
+    as.hidden  = test_below(r, 3) ? pick(r, {1, 24, 64, 130, 300}) : 0;
+    as.weights = types[test_below(r, 3)];
+    as.key_type = types[test_below(r, 5)];
+    as.q0_type  = types[test_below(r, 3)];
+    as.key_layout = (ref_layout)test_below(r, REF_LAYOUTS);
+    as.own_q    = (int)test_below(r, 2);
+    as.permuted = (int)test_below(r, 2);
+    as.no_error = 1;
+    return as;
+}
+
+static santa_options random_options(test_rng *r, const shape &as) {
+    santa_options o = test_below(r, 3) ? drawn(pick(r, {1, 2, 17, 64, 200, 600}), 0) : plain(0);
+    o.saap.num_probes   = pick(r, {0, SANTA_NONE, 1, 2, as.buckets / 2 + 1, as.buckets, 100000});
+    o.saap.sink_tokens  = pick(r, {0, SANTA_NONE, 1, 7, 100});
+    o.saap.local_tokens = pick(r, {0, SANTA_NONE, 1, 20, 130});
+    if (test_below(r, 3) == 0) o.saap.uniform_share = pick(r, {1, 2, 4}) * 0.25;
+    return o;
+}
+
+/* Rows whose choice hangs on rounding are counted and left out. */
+static void saap_random(void) {
+    NEED_DEVICE();
+    rows_counted rows = {0, 0};
+    test_rng r = test_rng_make(test_seed + 99);
+    for (int t = 0; t < (test_quick ? 6 : 120); t++) {
+        const shape as = random_shape(&r, t);
+        routed_problem x(as);
+        on_gpu g(x.p.a, random_options(&r, as));
+        gpu_view keys(x.keys);
+        char what[200];
+        snprintf(what, sizeof what, "problem %d of seed %llu: %lld/%lld heads, %lld keys, dim %lld/%lld, %lld buckets, %lld "
+                 "hidden, types %d%d%d w %d, S %lld, l %lld", t, (unsigned long long)test_seed, (long long)as.s.heads,
+                 (long long)as.s.kv_heads, (long long)as.s.len, (long long)as.s.head_dim, (long long)as.s.head_dim_v,
+                 (long long)as.buckets, (long long)as.hidden, (int)as.s.q_type, (int)as.s.k_type, (int)as.s.v_type,
+                 (int)as.weights, (long long)g.o.num_samples, (long long)g.o.saap.num_probes);
+        if (!assign_both(x, g, keys.t) || !verify_on_gpu(x, g, &rows, what)) return;
+    }
+    CHECK_MSG(rows.near * 20 <= rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near, (long long)rows.seen);
+}
+
+static void saap_limits(void) {
+    NEED_DEVICE();
+    shape as = shape_make(8, 2, test_quick ? 300 : MAX_LEN, 64, 40);
+    as.s.k_type = as.s.v_type = as.s.q_type = SANTA_BF16;
+    as.hidden = 64;
+    as.weights = SANTA_BF16;
+    as.no_error = 1;
+    routed_problem x(as);
+    gpu_view keys(x.keys);
+    /* every bucket is dense; so are as many draws as keys */
+    for (int way = 0; way < 2; way++) {
+        on_gpu g(x.p.a, way ? drawn(1000, SANTA_NONE) : plain(40));
+        if (!assign_both(x, g, keys.t) || !g.run()) return;
+        const result r = g.get();
+        santa_options dense = ref_options(SANTA_DENSE, 0, 0);
+        if (!ref_run(&x.p, &dense, NULL)) return;
+        for (int64_t h = 0; h < 8; h++) {
+            CHECK_NEAR((double)r.lse[(size_t)h], (double)x.p.lse[h], 1e-5, 1e-5);
+            for (int64_t c = 0; c < 64; c++) CHECK_NEAR(ref_get(&r.out, 0, 0, h, c), ref_get(&x.p.a.out, 0, 0, h, c), 2e-5, 1e-4);
+        }
+    }
+    rows_counted rows = {0, 0};
+    on_gpu none(x.p.a, plain(SANTA_NONE)), more(x.p.a, plain(1));
+    none.o.saap.local_tokens = more.o.saap.local_tokens = 20;
+    CHECK(assign_both(x, none, keys.t) && verify_on_gpu(x, none, &rows, "no bucket"));
+    CHECK_INT(none.get().stats.visited_rows, 0);
+    CHECK(assign_both(x, more, keys.t) && verify_on_gpu(x, more, &rows, "one bucket"));
+    CHECK(more.get().stats.visited_rows > 0);
+}
+
+/* NaN in all rows that are not read changes nothing; in one that is, it shows. */
+static void saap_poison(void) {
+    NEED_DEVICE();
+    for (int way = 0; way < 3; way++) {
+        shape as = shape_make(4, 2, test_quick ? 260 : 500, 64, 30);
+        as.s.k_type = as.s.v_type = as.s.q_type = way == 2 ? SANTA_F32 : SANTA_BF16;
+        as.s.page_size = way == 1 ? 16 : 0;
+        as.no_error = 1;
+        routed_problem x(as);
+        gpu_view keys(x.keys);
+        santa_options o = way ? drawn(20, 2) : plain(3);
+        o.saap.local_tokens = 20;
+        row *m = (row *)test_alloc(sizeof *m);
+        result clean;
+        {
+            on_gpu g(x.p.a, o);
+            if (!assign_both(x, g, keys.t) || !g.run()) return;
+            clean = g.get();
+        }
+        int64_t near = 0, read[2] = {-1, -1};
+        for (int64_t kv = 0; kv < 2; kv++) {
+            model(&x, &o, 0, 0, kv, -1.0, m);
+            near += m->near;
+            for (int64_t j = 0; j < as.s.len; j++) {
+                int64_t i0, i1;
+                if (m->count[j] > 0.0) { if (j >= m->from && j < m->to) read[kv] = j; continue; }
+                ref_place(&x.p, 0, j, &i0, &i1);
+                for (int64_t c = 0; c < 64; c++) {
+                    ref_set(&x.p.a.k, i0, i1, kv, c, (double)test_nan());
+                    ref_set(&x.p.a.v, i0, i1, kv, c, (double)test_nan());
+                }
+            }
+        }
+        free(m);
+        if (near) continue;
+        {
+            on_gpu g(x.p.a, o);
+            if (!assign_both(x, g, keys.t) || !g.run()) return;
+            CHECK_MSG(clean.same(g.get()), "way %d: poison was read", way);
+        }
+        int64_t i0, i1;
+        if (!CHECK(read[0] >= 0)) return;
+        ref_place(&x.p, 0, read[0], &i0, &i1);
+        ref_set(&x.p.a.k, i0, i1, 0, 3, (double)test_nan());
+        on_gpu g(x.p.a, o);
+        if (!assign_both(x, g, keys.t) || !g.run()) return;
+        const result r = g.get();
+        CHECK_INT(r.nans(0, 0, 0), 65);
+        CHECK_INT(r.nans(0, 0, 3), 0);
+    }
+}
+
+/* What the host cannot see: NaN, and nothing is read or written elsewhere. */
+static void saap_broken(void) {
+    NEED_DEVICE();
+    shape as = shape_make(4, 2, 300, 64, 30);
+    as.s.batch = 2;
+    as.permuted = 1;
+    as.no_error = 1;
+    routed_problem x(as);
+    gpu_view keys(x.keys);
+    santa_options o = drawn(30, 10);
+    o.saap.local_tokens = 100;                                   /* keys 192 to 255 are sorted, and not far */
+    const int64_t ints = (int64_t)(x.bytes / 4) / (4 * 2), first = 2 * 2 * ints;     /* sequence 0 is in slot 2 */
+    const int64_t at_keys = 16 + 2 * 31;
+    for (int way = 0; way < 14; way++) {
+        on_gpu g(x.p.a, o);
+        if (!assign_both(x, g, keys.t)) return;
+        std::vector<int32_t> index = index_of(g);
+        int32_t *own = index.data() + first;
+        if (way < 5) own[way] ^= way == 4 ? 64 : 1;
+        if (way == 5) own[16 + 3] = -5;
+        if (way == 6) own[16 + 30] = 1 << 30;
+        if (way == 7) own[16 + 3] = own[16 + 5] + 1;
+        if (way == 8) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = INT32_MAX - (int32_t)i;
+        if (way == 9) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = -1 - (int32_t)i;
+        if (way == 10) for (int64_t i = 0; i < 192; i++) own[at_keys + i] = 299;     /* not far */
+        if (way == 11) for (int64_t i = 96; i < 100; i++) own[at_keys + 300 + i] = -1;
+        CHECK(x.bytes == 4 * index.size());
+        CUDA(cudaMemcpy(g.index().data(), index.data(), x.bytes, cudaMemcpyHostToDevice));
+        int32_t slots[2] = {2, 1};
+        if (way == 12) slots[0] = 4;
+        if (way == 13) slots[0] = -1;
+        CUDA(cudaMemcpy((void *)g.a.buckets->slots, slots, 8, cudaMemcpyHostToDevice));
+        if (!g.run()) return;
+        const result r = g.get();
+        CHECK_MSG(r.nans(0, 0, 0) == 65, "way %d: %d NaN", way, (int)r.nans(0, 0, 0));
+        CHECK_INT(r.nans(1, 0, 0), 0);
+    }
+    /* a gap, one slot twice, wild slots; then a new beginning */
+    for (int way = 0; way < 4; way++) {
+        int32_t *lens = ref_ints(2);
+        lens[0] = lens[1] = 300;
+        x.p.a.seq_lens = lens;
+        on_gpu g(x.p.a, o);
+        const int32_t slots[2] = {way == 2 ? 99 : way == 3 ? -7 : 2, way == 1 ? 2 : 1}, right[2] = {2, 1};
+        lens[0] = 100;
+        CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
+        CUDA(cudaMemcpy((void *)g.a.seq_lens, lens, 8, cudaMemcpyHostToDevice));
+        CHECK_STATUS(assign_on_gpu(g, keys.t, 0, 200), SANTA_OK);
+        lens[0] = 300;
+        CUDA(cudaMemcpy((void *)g.a.seq_lens, lens, 8, cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy((void *)g.a.buckets->slots, slots, 8, cudaMemcpyHostToDevice));
+        CHECK_STATUS(assign_on_gpu(g, keys.t, way ? 0 : 200, way ? 300 : 100), SANTA_OK);
+        if (!g.run()) return;
+        const result r = g.get();
+        CHECK_MSG(r.nans(0, 0, 0) == 65, "way %d: %d NaN", way, (int)r.nans(0, 0, 0));
+        CHECK_INT(r.nans(1, 0, 0), way == 1 ? 65 : 0);
+        CUDA(cudaMemcpy((void *)g.a.buckets->slots, right, 8, cudaMemcpyHostToDevice));
+        CHECK_STATUS(assign_on_gpu(g, keys.t, 0, 300), SANTA_OK);
+        if (!g.run()) return;
+        CHECK_INT(g.get().nans(0, 0, 0), 0);
+        x.p.a.seq_lens = NULL;
+        free(lens);
+    }
+}
+
+/* A NaN in the query, in a weight. */
+static void saap_nan(void) {
+    NEED_DEVICE();
+    for (int way = 0; way < 3; way++) {
+        shape as = shape_make(4, 2, 300, 64, 30);
+        as.hidden = 40;
+        as.own_q = 1;
+        as.no_error = 1;
+        routed_problem x(as);
+        if (way == 0) ref_set(&x.r.q, 0, 0, 1, 5, (double)test_nan());
+        if (way == 1) ref_store(SANTA_F32, x.memory[2], 7 * 64 + 3, HUGE_VAL);
+        if (way == 2) x.b2[11] = test_nan();
+        on_gpu g(x.p.a, drawn(20, 2));
+        gpu_view keys(x.keys);
+        if (!assign_both(x, g, keys.t) || !g.run()) return;
+        CHECK_INT(g.get().nans(0, 0, 0), 65);
+        CHECK_INT(g.get().nans(0, 0, 2), 0);
+    }
+}
+
+/* Assign and decode in a graph; every run has the same bits, and each sequence those it has alone. */
+static void saap_graphs(void) {
+    NEED_DEVICE();
+    cudaStream_t stream;
+    if (!CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return;
+    shape as = shape_make(8, 2, 500, 64, 64);
+    as.s.k_type = as.s.v_type = as.s.q_type = as.key_type = as.weights = SANTA_BF16;
+    as.hidden = 128;
+    as.s.batch = 3;
+    as.no_error = 1;
+    routed_problem x(as);
+    on_gpu g(x.p.a, drawn(40, 3));
+    gpu_view keys(x.keys);
+    if (!assign_both(x, g, keys.t) || !g.run()) return;
+    const result direct = g.get();
+    for (int i = 0; i < (test_quick ? 2 : 20); i++) {
+        if (!g.run()) return;
+        CHECK_MSG(direct.same(g.get()), "run %d differs", i);
+    }
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) return;
+    const santa_status assigned = assign_on_gpu(g, keys.t, 0, 400, stream), added = assign_on_gpu(g, keys.t, 400, 100, stream),
+                       status = g.start(stream);
+    const cudaError_t end = cudaStreamEndCapture(stream, &graph);
+    if (!CHECK_STATUS(assigned, SANTA_OK) || !CHECK_STATUS(added, SANTA_OK) || !CHECK_STATUS(status, SANTA_OK) || !CUDA(end)
+        || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+        return;
+    CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
+    CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+    CUDA(cudaDeviceSynchronize());
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    CHECK_MSG(direct.same(g.get()), "a replay differs");
+    CUDA(cudaGraphExecDestroy(exec));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaStreamDestroy(stream));
+    for (int64_t b = 0; b < 3; b++) {
+        shape one = as;
+        one.s.batch = 1;
+        one.s.first_sequence = b;
+        routed_problem y(one);
+        uint64_t id = (uint64_t)b;
+        santa_options o = drawn(40, 3);
+        o.request_ids = &id;
+        y.r.centroids = x.r.centroids; y.r.w1 = x.r.w1; y.r.w2 = x.r.w2; y.r.b1 = x.r.b1; y.r.b2 = x.r.b2;
+        on_gpu alone(y.p.a, o);
+        gpu_view own(y.keys);
+        if (!assign_both(y, alone, own.t) || !alone.run()) return;
+        CHECK_MSG(alone.get().same_request(0, direct, b), "sequence %d alone differs", (int)b);
+    }
+}
+
+/* For the list of all kernels. */
+static void saap_kernels(void) {
+    for (int plain_keys = 0; plain_keys < 2; plain_keys++) {
+        shape as = shape_make(4, 1, 100, 64, 40);
+        as.s.k_type = as.s.v_type = as.s.q_type = as.weights = SANTA_BF16;
+        as.key_type = plain_keys ? SANTA_F32 : SANTA_BF16;
+        as.no_error = 1;
+        routed_problem x(as);
+        on_gpu g(x.p.a, drawn(10, 1));
+        gpu_view keys(x.keys);
+        if (!assign_both(x, g, keys.t)) return;
+        CHECK_STATUS(assign_on_gpu(g, keys.t, 99, 1), SANTA_OK);
+        CHECK(g.run());
+    }
+}
+
+static void saap_errors(void) {
+    NEED_DEVICE();
+    shape as = shape_make(4, 2, 300, 64, 30);
+    as.no_error = 1;
+    routed_problem x(as);
+    on_gpu g(x.p.a, drawn(20, 2));
+    gpu_view keys(x.keys);
+    if (!assign_both(x, g, keys.t)) return;
+    const auto with = [&](const char *what, santa_status want, void (*change)(santa_buckets *, santa_options *)) {
+        santa_attention a = g.a;
+        santa_options   o = g.o;
+        santa_buckets   r = *g.a.buckets;
+        a.buckets = &r;
+        change(&r, &o);
+        refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
+    };
+    static float host[64];
+    with("covered mass", SANTA_ERR_BACKEND_MASS, [](santa_buckets *, santa_options *o) { o->saap.measure_mass = 1; });
+    with("no index", SANTA_ERR_BUCKETS_NULL, [](santa_buckets *r, santa_options *) { r->index = NULL; });
+    with("an index on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->index = host; });
+    with("centroids on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->centroids = host; });
+    with("an odd index", SANTA_ERR_BUCKETS_INDEX,
+         [](santa_buckets *r, santa_options *) { r->index = (char *)r->index + 2; });
+    santa_tensor k = keys.t;
+    k.dtype = SANTA_Q8_0;
+    CHECK_STATUS(santa_buckets_assign(&g.a, &k, 0, NULL), SANTA_ERR_BACKEND_DTYPE);
+    k = keys.t;
+    k.data = host;
+    CHECK_STATUS(santa_buckets_assign(&g.a, &k, 0, NULL), SANTA_ERR_HOST_POINTER);
+    CHECK_STATUS(santa_buckets_assign(&g.a, &keys.t, -2, NULL), SANTA_ERR_BUCKETS_RANGE);
+    CUDA(cudaDeviceSynchronize());
+}
+
+static const test_case saap_cases[] = {
+    {"saap_nearest", saap_nearest}, {"saap_rounding", saap_rounding}, {"saap_arrivals", saap_arrivals},
+    {"saap_random", saap_random}, {"saap_limits", saap_limits}, {"saap_poison", saap_poison},
+    {"saap_broken", saap_broken}, {"saap_nan", saap_nan}, {"saap_graphs", saap_graphs}, {"saap_errors", saap_errors},
+    {0, 0}
+};
