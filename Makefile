@@ -22,7 +22,7 @@ mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD
                    $(if $(SECTION),--section $(SECTION))
 
 help:
-	@echo "make test       unit tests, examples, CUDA launches without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
+	@echo "make test       unit tests, examples, CUDA without a GPU: 3 minutes; last line: N passed, N failed, N skipped"
 	@echo "make test-all   the rest of what this machine can run: compilers, dialects and CPUs, examples one by one, CUDA"
 	@echo "make demo       small language models: text and answers, exactly and with sampled attention; times"
 	@echo "make examples   every program of examples/ into $(BUILD)/"
@@ -149,8 +149,11 @@ $(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/l
 
 # The GPU half, where nvcc and santa_cuda.cu are: an object to link beside santa.h.
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
-ARCH      ?= $(if $(shell nvidia-smi -L 2>/dev/null),native,sm_90)
-NVCCFLAGS ?= -O3 -arch=$(ARCH)
+# Of an H100 or H200 the code that only they have.
+card      := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
+comma     := ,
+ARCH      ?= $(if $(filter 9.0,$(card)),sm_90a,$(if $(card),native,sm_90))
+NVCCFLAGS ?= -O3 $(if $(filter sm_90a,$(ARCH)),-gencode=arch=compute_90a$(comma)code=sm_90a,-arch=$(ARCH))
 
 cuda: $(BUILD)/santa_cuda.o
 

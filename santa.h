@@ -161,7 +161,7 @@
                      they had to be drawn (consistent, not unbiased); or buckets alone, as in the
                      paper (biased).
    SANTA_SAMPLE_ATTENTION  exact attention over the blocks of keys that a few sampled query rows
-                     look at, or that a mask names, see >>sparse. For prefill. Biased. CPU only.
+                     look at, or that a mask names, see >>sparse. For prefill. Biased.
 
    Scores, for any of the methods (options.scores):
    SANTA_SCORES_EXACT            q . k_j
@@ -391,7 +391,9 @@
    head run dense, so that it shows.
    mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
    zeros, and lse as without keys); causal may then be 0.
-   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block.
+   Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block. On a
+   GPU, where row_mass is refused: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each
+   sampled row and 2048 keys, about 9 a block.
 
    >>lists
 
@@ -597,7 +599,10 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list or step")      \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD, "this device has no pps and no sample-attention")                                \
+    X(ERR_BACKEND_METHOD,      "this device has no pps")                                                   \
+    X(ERR_BACKEND_SPARSE,                                                                                  \
+      "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
+    X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
@@ -10121,8 +10126,8 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; num_combs; first_key and
-                    context_lens; kv_start; santa_problem, which backends now get;
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; heavy_index; num_combs;
+                    first_key and context_lens; kv_start; santa_problem, which backends now get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
                     more round in another order.

@@ -1,9 +1,9 @@
-/* santa_cuda.cu - v0.2.0 - decode attention on NVIDIA GPUs - MIT or public domain, as santa.h
+/* santa_cuda.cu - v0.2.0 - attention on NVIDIA GPUs - MIT or public domain, as santa.h
    How to use it: santa_cuda.h. This file holds the kernels and their launches.
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
-              gather-kernel, dense-kernel, stats-kernel, error-kernel, copy-kernel,
-              proxy-scores-kernel, proxy-gather-kernel, select-kernel, list-kernel,
+              gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
+              copy-kernel, proxy-scores-kernel, proxy-gather-kernel, select-kernel, list-kernel,
               vattention-kernels, buckets-kernel, route-kernel, launch
 
    A decode step by sampling is two kernels:
@@ -11,9 +11,11 @@
               u = exp(s - max), and the stash of all u.
      gather   a CTA per query head and 256 draws: scan of the block sums, the comb (or strata,
               or draws) by binary search, V's rows.
-   Dense is a split-KV kernel and a merge of the splits.
+   Dense is a split-KV kernel and a merge of the splits; of many query rows, prefill, one kernel of
+   two. Sparse prefill finds the blocks to read first, with three kernels more.
    With SANTA_SCORES_PROXY the two kernels are others: scores reads the copy of K, gather K and
    V of the drawn keys. A third one makes the copy.
+   vAttention takes the scores of either, and makes lists of keys of them: see there.
 
    With SANTA_SAAP a router's products, twice with a hidden layer, choose the keys of a list;
    santa_buckets_assign is the nearest centroids, and the index that they change.
@@ -263,6 +265,30 @@ struct params {
     /* behind a list's ranges: keys that lie together in the index. [batch, lists]; [.., buckets] */
     const list_pieces *pieces;
     const list_piece *piece_table;
+    /* of >>prefill-kernel: a tile's query rows and heads; tiles of a group, of a sequence's rows; of 128
+       columns of V */
+    int tile_rows, tile_heads, tile_slices, tiles, v_slices;
+    int by_position;                                /* tiles begin at positions that tile_rows divides */
+    int pair_out;                                   /* two numbers of out are an aligned word */
+    int one_tile;                                   /* K and V take turns in it */
+    int sixteens;                                   /* 16 keys share a page; always without a table */
+    divisor by_tile_heads;
+    /* of >>sparse-kernel: blocks of 1 << block_shift keys and rows */
+    int is_sparse, block_shift, mask_words, per_head;
+    i64 q_blocks, k_blocks;
+    const unsigned char *mask;                      /* [batch, heads, q_blocks, k_blocks] or NULL */
+    unsigned char *mask_out;                        /* likewise */
+    santa_sample_audit *audit;                      /* [batch, heads] or NULL */
+    int chunks, units, sample_splits, stage;        /* units: of 64 sampled rows; stage: of k_sample */
+    double alpha_columns, alpha_slashes, dense_above;
+    float2 *row_sums;                               /* [batch, heads, units, sample_splits, 64]: max, sum */
+    float *shares;                                  /* likewise: of a row, in its head's own sets */
+    float4 *masses;                                 /* [batch, heads, units, blocks]: of three slashes */
+    float *set_masses;                              /* [batch, heads, columns and slashes, k_blocks] */
+    /* [batch, heads, columns and slashes, mask_words]: of each head; as it is to be read, see set_word */
+    unsigned *raw_sets, *own, *sets;
+    int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
+    int *runs_dense;                                /* [batch, kv_heads] */
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -275,6 +301,8 @@ struct rank_share { double before, end, total; float m; };
    for it, both by these. */
 
 constexpr int LEAST_SHARED = 99 * 1024;             /* a CTA can have so much on every card from sm_80 on */
+
+template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
@@ -394,6 +422,45 @@ template <int CH, typename Pick> struct gather_memory {
 static_assert(sizeof(gather_memory<2, comb>) <= 48 * 1024 && sizeof(gather_memory<2, flash>) <= 48 * 1024,
               "declared shared memory ends at 48 KB");
 
+/* Tiles of >>prefill-kernel: queries, threads that copy them, columns of V. */
+enum { TILE_QUERIES = 128, TILE_THREADS = 128, TILE_COLUMNS = 128 };
+
+/* k_prefill: q and K in lines of 64 features, 128 columns of V; or K and V in one place. */
+constexpr int prefill_bytes(i64 d, bool one_tile) {
+    const int chunks = (int)((d + 63) / 64), line = 128;
+    return chunks * (TILE_QUERIES + BLOCK) * line + (one_tile ? 0 : TILE_COLUMNS / 64 * BLOCK * line);
+}
+static_assert(prefill_bytes(256, true) <= LEAST_SHARED - 16, "k_prefill does not fit on every card");
+
+/* k_prefill: keys of V that have numbers which are not finite. */
+struct screened { unsigned of_warp[4]; };
+/* k_prefill_groups: for each place of K, then of V, a barrier that it is full, then that it is empty; first
+   keys of the blocks in it, or -1: the end; the same as in screened. The tiles are beside it, from a
+   multiple of 1 KB on: q, the places of K, those of V. */
+enum { PLACES = 3, PLACE_BYTES = 128 * 256 };
+struct groups_memory {
+    u64 barrier[4 * PLACES];
+    int first[PLACES][2];
+    unsigned bad[PLACES][2][4];
+};
+enum { GROUPS_BYTES = (1 + 2 * PLACES) * PLACE_BYTES + 1024 };
+/* k_sample: q and two tiles of K. Each CTA has SAMPLE_BLOCKS blocks of a unit. */
+enum { SAMPLE_THREADS = 128, SAMPLE_BLOCKS = 32 };
+enum { AT_MAXIMA, AT_MASSES, AT_SHARES };           /* what it is run for */
+struct sample_memory {
+    float2 row[BLOCK];                              /* maximum, 1 / sum */
+    float bins[2][4][4];                            /* of each warp, for this block and the last one */
+};
+constexpr int sample_bytes(i64 d) { return (int)((d + 63) / 64) * 3 * BLOCK * 128; }
+static_assert(sample_bytes(256) + sizeof(sample_memory) <= LEAST_SHARED,
+              "k_sample does not fit on every card");
+struct select_memory {
+    double scratch[8];
+    float least[8];
+};
+enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
+/* Rows of a call from which on tiles are taken; heads of a tile at most. */
+enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 
 struct combine_memory {
@@ -436,12 +503,19 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
-enum { CHOOSE = 512, CHOOSE_KEYS = 16 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
+enum { CHOOSE_KEPT = 3072 };                        /* candidates of a CTA in shared memory */
 struct choose_memory {
-    unsigned bins[CHOOSE_BINS];
+    unsigned bins[CHOOSE_BINS];                     /* before: the sample */
+    u64 kept[CHOOSE_KEPT];
     u64 few[CHOOSE], result, at;
-    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last;
+    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last, bound;
+    unsigned kept_count, kept_end;
 };
+static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
+static_assert(sizeof(choose_memory) + 4 * CHOOSE_WORDS + 1024 <= LEAST_SHARED, "not on every card");
+static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
    beside it, or attend's memory. */
@@ -482,9 +556,9 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
-/* k_select: of each value of a digit, how many scores have it, and their mass; warps' sums. */
+/* k_top: of each value of a digit, how many scores have it, and their mass; warps' sums. */
 enum { SELECT_THREADS = 1024, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
-struct select_memory {
+struct top_memory {
     unsigned count[SELECT_DIGITS];
     u64 mass[SELECT_DIGITS], want;
     union { double wide[SELECT_THREADS / 32]; u64 whole[SELECT_THREADS / 32]; } scratch;
@@ -492,7 +566,7 @@ struct select_memory {
     int digit;
 };
 static_assert(SELECT_DIGITS == 2 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "two to a thread");
-static_assert(sizeof(select_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+static_assert(sizeof(top_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
@@ -568,6 +642,20 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
+template <typename T> void k_prefill(const params p) {
+    standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
+}
+template <typename T> void k_prefill_groups(const params) {
+    standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
+}
+template <typename T> void k_sample(const params p) {
+    standin_kernel(SAMPLE_THREADS, sizeof(sample_memory), (size_t)sample_bytes(p.d));
+}
+void k_select(const params) { standin_kernel(256, sizeof(select_memory), 0); }
+void k_join(const params) { standin_kernel(256, sizeof(select_memory), 0); }
+void k_audit(const params) { standin_kernel(256, sizeof(select_memory), 0); }
+void k_mask(const params) { standin_kernel(128, 0, 0); }
+void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
@@ -585,7 +673,7 @@ void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
     standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, sizeof(list_memory<K, ROW>));
 }
-void k_select(const params) { standin_kernel(SELECT_THREADS, sizeof(select_memory), 0); }
+void k_top(const params) { standin_kernel(SELECT_THREADS, sizeof(top_memory), 0); }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 void k_va_choose(const params p) {
@@ -670,12 +758,18 @@ __device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(dst), "l"(from), "l"(policy) : "memory");
 }
-__device__ __forceinline__ void copy16_or_zero(unsigned dst, const char *from, bool have) {
+__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
+    const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(dst), "l"(from), "r"(have ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void copy16_or_zero(uint4 *to, const char *from, bool have) {
-    copy16_or_zero((unsigned)__cvta_generic_to_shared(to), from, have);
+/* The same to an address in shared memory; and four words x, at once. */
+__device__ __forceinline__ void copy16_or_zero_at(unsigned to, const char *from, bool have) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :: "r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void store16_at(unsigned to, unsigned x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" :: "r"(to), "r"(x) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -768,6 +862,10 @@ __device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
 #endif
     }
 }
+/* An arrival, once all copies of this thread are done. */
+__device__ __forceinline__ void barrier_after_copies(unsigned at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+}
 #if __CUDA_ARCH__ >= 900
 /* One arrival, and so many bytes to come by copy_bytes. */
 __device__ __forceinline__ void barrier_expect(unsigned at, int bytes) {
@@ -782,9 +880,76 @@ __device__ __forceinline__ void copy_bytes(unsigned to, const char *from, int by
 __device__ __forceinline__ void copy16_to(unsigned dst, const char *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
 }
-/* An arrival, once all copies of this thread are done. */
-__device__ __forceinline__ void barrier_after_copies(unsigned at) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
+#endif
+
+/* What only the code for sm_90a has: products of a warpgroup, and its registers. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WARPGROUPS 1
+#else
+#define HAS_WARPGROUPS 0
+#endif
+
+#if HAS_WARPGROUPS
+__device__ __forceinline__ void barrier_make_for(unsigned at, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(unsigned at) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory");
+}
+/* What this thread knows to be written to shared memory, before the tensor cores read it. */
+__device__ __forceinline__ void fence_tensor_cores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+template <int N> __device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
+}
+template <int N> __device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
+}
+__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void products_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* At most N groups are still at work. The sums of those that are done may be looked at after
+   products_are. */
+template <int N> __device__ __forceinline__ void products_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+template <int N> __device__ __forceinline__ void products_are(float (&x)[N][4]) {
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3]) :: "memory");
+}
+
+#define SUMS_4(x, i) "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])
+#define SUMS_16(x, i) SUMS_4(x, i), SUMS_4(x, i + 1), SUMS_4(x, i + 2), SUMS_4(x, i + 3)
+#define SUMS_64(x) SUMS_16(x, 0), SUMS_16(x, 4), SUMS_16(x, 8), SUMS_16(x, 12)
+#define SUMS_LIST                                                                                        \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,"    \
+    "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,"   \
+    "%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+/* 64 x 16 by 16 x 128: both from shared memory, rows along the features; sums may begin at 0. */
+#define PRODUCTS_BY_ROWS(type)                                                                           \
+    asm volatile("{ .reg .pred q; setp.ne.b32 q, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32."   \
+                 type "." type " " SUMS_LIST ", %64, %65, q, 1, 1, 0, 0; }"                              \
+                 : SUMS_64(x) : "l"(a), "l"(b), "r"(more))
+__device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int more, __nv_bfloat16) {
+    PRODUCTS_BY_ROWS("bf16");
+}
+__device__ __forceinline__ void products(float (&x)[16][4], u64 a, u64 b, int more, __half) {
+    PRODUCTS_BY_ROWS("f16");
+}
+/* The same with the left side in registers, as in mma, and columns along the right side's rows. */
+#define PRODUCTS_BY_COLUMNS(type)                                                                        \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " " SUMS_LIST              \
+                 ", {%64,%65,%66,%67}, %68, 1, 1, 1, 1;"                                                 \
+                 : SUMS_64(x) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+__device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[4], u64 b, __nv_bfloat16) {
+    PRODUCTS_BY_COLUMNS("bf16");
+}
+__device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[4], u64 b, __half) {
+    PRODUCTS_BY_COLUMNS("f16");
 }
 #endif
 
@@ -822,16 +987,21 @@ __device__ __forceinline__ double uniform(u64 key, unsigned stream, unsigned hea
     return (double)w * (1.0 / 4294967296.0);
 }
 
-/* The keys of query row p.q_index, or of `rows` from it on, and the row's position. */
-__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
-                                          int rows = 1) {
+/* The keys of query row `row`, or of `rows` from it on, and the row's position. */
+__device__ __forceinline__ void row_range(const params &p, int b, int row, int rows, int &begin, int &end,
+                                          int &position) {
     int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     int all = p.context_lens ? p.context_lens[b] - p.first_key : len; /* counted from the first key here */
-    position = all - p.q_len + p.q_index;
+    position = all - p.q_len + row;
     end = p.causal ? min(max(position + rows, 0), len) : len;
     begin = p.window > 0 && position >= p.window ? (int)(position - p.window + 1) : 0;
     if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
+}
+/* The same for p.q_index. */
+__device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
+                                          int rows = 1) {
+    row_range(p, b, p.q_index, rows, begin, end, position);
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
@@ -2618,6 +2788,1221 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
                               + k * p.out_stride[3], f);
 }
 
+/* ------------------------------------------------------------------------- >>prefill-kernel */
+
+/* Exact attention of many query rows. A tile is TILE_QUERIES queries: some query rows, of each of them
+   p.tile_heads heads of a group, which share the K and V that it reads; query m is head m % tile_heads
+   of row m / tile_heads. Keys come in blocks of 64, in shared memory as lines of 64 features: line
+   [feature / 64][key], its eight 16-byte pieces exchanged by key % 8, so that neither ldmatrix nor the
+   tensor cores meet a bank conflict.
+   A query's bits do not depend on the tile it is in: blocks begin at multiples of 64 (pairs of them: 128)
+   of the key's number, a block that it does not see changes nothing, and V's numbers that are not finite
+   are taken out of blocks that some query of the tile sees in part. */
+struct tile {
+    int b, kv, head, heads;                         /* the first head, and how many */
+    int from, rows, column;                         /* query rows; the first column of V */
+    int begin, end;                                 /* keys that some row sees */
+    int all_begin, all_end;                         /* that each row sees; may be empty */
+};
+
+__device__ __forceinline__ int floor_mod(int a, int b) { const int x = a % b; return x < 0 ? x + b : x; }
+
+/* Grid: (tiles of rows, KV head x slice of its group x 128 columns, batch), the longest rows first. */
+__device__ __forceinline__ tile locate_tile(const params &p) {
+    tile t;
+    const int columns = (int)blockIdx.y % p.v_slices, rest = (int)blockIdx.y / p.v_slices,
+              slice = rest % p.tile_slices, i = p.tiles - 1 - (int)blockIdx.x;
+    int position, skip = 0, ignored;
+    t.b = blockIdx.z;
+    t.kv = rest / p.tile_slices;
+    t.column = columns * TILE_COLUMNS;
+    t.head = t.kv * p.group + slice * p.tile_heads;
+    t.heads = min(p.group - slice * p.tile_heads, p.tile_heads);
+    row_range(p, t.b, 0, 1, t.begin, t.end, position);
+    if (p.by_position) skip = floor_mod(position, p.tile_rows);
+    t.from = max(i * p.tile_rows - skip, 0);
+    t.rows = min((i + 1) * p.tile_rows - skip, p.q_len) - t.from;
+    if (t.rows <= 0) { t.rows = t.begin = t.end = t.all_begin = t.all_end = 0; return t; }
+    row_range(p, t.b, t.from, 1, t.begin, t.all_end, position);
+    row_range(p, t.b, t.from + t.rows - 1, 1, t.all_begin, t.end, ignored);
+    if (p.kv_start) t.begin = max(t.begin, p.kv_start[t.b]);         /* the first rows may see nothing */
+    t.begin = min(t.begin, t.end);
+    return t;
+}
+
+/* Query m of a tile; row: -1 if it has none. */
+struct tile_query { int row, head; };
+__device__ __forceinline__ tile_query query_of(const params &p, const tile &t, int m) {
+    const int row = (int)p.by_tile_heads.quotient((unsigned)m), head = m - row * (int)p.by_tile_heads.d;
+    return { row < t.rows && head < t.heads ? t.from + row : -1, t.head + head };
+}
+
+/* Blocks 32 w .. 32 w + 31 of those that block r of query rows of sequence b reads, by a head's sets, see
+   >>sparse in santa.h: columns are bits from block 0 on. Slashes are backwards and in pairs already: bit
+   32 * mask_words - 1 - s says that the block s before its query's is read. */
+__device__ __forceinline__ unsigned set_word(const params &p, int b, const unsigned *columns, int r,
+                                             int w) {
+    const unsigned *slashes = columns + p.mask_words;
+    const int bit = 32 * w + 32 * p.mask_words - 1 - r, i = bit >> 5, after = r - 32 * w;
+    const unsigned low = i < p.mask_words ? slashes[i] : 0,
+                   high = i + 1 < p.mask_words ? slashes[i + 1] : 0;
+    unsigned x = columns[w] | __funnelshift_r(low, high, (unsigned)bit & 31u);
+    const int first = p.kv_start ? max(p.kv_start[b], 0) >> p.block_shift : 0;
+    if (first >= 32 * w) x |= first - 32 * w < 31 ? (2u << (first - 32 * w)) - 1u : FULL;
+    if (after < 32) x |= after <= 0 ? FULL : FULL << after;
+    return x;
+}
+
+/* The same by a mask. To be asked by whole warps. */
+__device__ __forceinline__ unsigned mask_word(const params &p, int b, int head, int r, int first_row,
+                                              int w) {
+    const i64 at = ((i64)b * p.heads + head) * p.q_blocks + r - first_row;
+    const int block = 32 * w + (int)(threadIdx.x & 31);
+    return __ballot_sync(FULL, block < p.k_blocks && p.mask[at * p.k_blocks + block]);
+}
+
+/* The blocks of 64 keys that a tile reads, in order. To be asked by whole warps. */
+struct block_list {
+    int at, last;                                   /* the next to look at; behind the last */
+    int head, row, first_row;                       /* of the mask */
+    int word_of, words_of;                          /* which word is in word, and which 32 lanes have */
+    unsigned word, words;
+    bool all;
+
+    __device__ __forceinline__ void begin(const params &p, const tile &t, int first) {
+        int begin, end, position;
+        at = first;
+        last = t.begin < t.end ? (t.end + BLOCK - 1) / BLOCK : first;
+        all = !p.is_sparse || (!p.mask && p.runs_dense[t.b * (int)p.kv_heads + t.kv]);
+        head = t.head;
+        word_of = words_of = -1;
+        word = words = 0;
+        row = first_row = 0;
+        if (all) return;
+        row_range(p, t.b, 0, 1, begin, end, position);
+        first_row = position >> p.block_shift;
+        row = (position + t.from) >> p.block_shift;
+    }
+    /* -1: there are no more */
+    __device__ __forceinline__ int next(const params &p, int b) {
+        const int shift = p.block_shift - 6;        /* a block of the mask is one of 64 keys or two */
+        while (!all && at < last) {
+            const int block = at >> shift, w = block >> 5;
+            if (w != word_of) {
+                if (p.mask) word = mask_word(p, b, head, row, first_row, w);
+                else {
+                    if (w >> 5 != words_of) {       /* a lane has one, so that they come at once */
+                        const int mine = (w & ~31) + (int)(threadIdx.x & 31);
+                        const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+                        words = mine < p.mask_words ? set_word(p, b, sets, row, mine) : 0;
+                        words_of = w >> 5;
+                    }
+                    word = __shfl_sync(FULL, words, w & 31);
+                }
+                word_of = w;
+            }
+            const unsigned rest = word >> (block & 31);
+            if (rest & 1u) break;
+            at = (rest ? block + __ffs((int)rest) - 1 : 32 * (w + 1)) << shift;
+        }
+        return at < last ? at++ : -1;
+    }
+};
+
+/* Byte of a 16-byte piece in a tile of so many lines a chunk. */
+__device__ __forceinline__ int piece_at(int lines, int line, int piece) {
+    return ((piece >> 3) * lines + line) * 128 + ((piece ^ line) & 7) * 16;
+}
+
+/* A thread's part in copies of 64 keys, of TILE_THREADS that share them: a piece of every 16th row, from
+   its own on. A piece keeps its place in a line then, so copies differ by constants. */
+struct copier {
+    const char *from;                               /* its piece of key 0's row, of pages that of page 0 */
+    i64 token, page;                                /* bytes */
+    int features;                                   /* what is left of a row */
+
+    __device__ __forceinline__ copier(const params &p, const tile &t, const char *data, const i64 *stride,
+                                      int column, int n) {
+        const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
+        token = stride[1];
+        page = stride[0];
+        features = n - column - 8 * piece;
+        from = data + t.kv * stride[2] + 2 * (column + 8 * piece) + (p.table ? 0 : t.b * page);
+    }
+};
+
+/* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece there;
+   zeros for what no row of the tile sees. A key whose page does not exist is NaN in K, so that who sees it
+   is. CHUNKS: of 64 features, or 0: as many as `chunks`. */
+template <int LINES, int CHUNKS>
+__device__ __forceinline__ void copy_block(const params &p, const tile &t, const copier &x, int first,
+                                           int chunks, unsigned at, bool is_k) {
+    const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
+    const char *from[4];
+    bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
+    if (whole && p.table) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const unsigned page = p.by_page.quotient((unsigned)(first + 16 * i));
+            const int number = p.table[t.b * p.table_stride + page];
+            whole &= (unsigned)number < (unsigned)p.pages;
+            const int in_page = first + 16 * i + row - (int)(page * p.by_page.d);
+            from[i] = x.from + number * x.page + in_page * x.token;
+        }
+    } else {
+        from[0] = x.from + (first + row) * x.token;
+#pragma unroll
+        for (int i = 1; i < 4; i++) from[i] = from[i - 1] + 16 * x.token;
+    }
+    if (whole) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int c = 0; c < n; c++) {
+                const bool some = x.features > 64 * c;
+                const unsigned to = at + 16 * 128 * i + LINES * 128 * c;
+                copy16_or_zero_at(to, some ? from[i] + 128 * c : p.k, some);
+            }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int j = first + row + 16 * i;
+        i64 where = NO_ROW;
+        from[i] = nullptr;                          /* nobody sees it */
+        if (j < t.begin || j >= t.end) continue;
+        if (!p.table) where = j * x.token;
+        else {
+            const unsigned page = p.by_page.quotient((unsigned)j);
+            const int number = p.table[t.b * p.table_stride + page];
+            if ((unsigned)number < (unsigned)p.pages)
+                where = number * x.page + (j - (int)(page * p.by_page.d)) * x.token;
+        }
+        from[i] = where == NO_ROW ? (const char *)1 : x.from + where;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll 1
+        for (int c = 0; c < n; c++) {
+            const unsigned to = at + 16 * 128 * i + LINES * 128 * c;
+            const bool some = (uintptr_t)from[i] > 1 && x.features > 64 * c;
+            if (is_k && from[i] == (const char *)1) store16_at(to, FULL);
+            else copy16_or_zero_at(to, some ? from[i] + 128 * c : p.k, some);
+        }
+}
+
+/* The queries of a tile, likewise, by THREADS threads. */
+template <int THREADS, int LINES>
+__device__ __forceinline__ void copy_queries(const params &p, const tile &t, int thread, int chunks,
+                                             unsigned to) {
+    const int piece = thread & 7;
+#pragma unroll 2
+    for (int m = thread >> 3; m < LINES; m += THREADS / 8) {
+        const tile_query q = query_of(p, t, m);
+        const char *from = q.row < 0 ? p.q : p.q + t.b * p.q_stride[0] + q.row * p.q_stride[1]
+                                             + q.head * p.q_stride[2] + 16 * piece;
+        const unsigned at = to + piece_at(LINES, m, piece);
+        for (int c = 0; c < chunks; c++) {
+            const bool some = q.row >= 0 && 64 * c + 8 * piece < p.d;
+            copy16_or_zero_at(at + c * LINES * 128, some ? from + 128 * c : p.q, some);
+        }
+    }
+}
+
+__device__ __forceinline__ unsigned not_finite_of(unsigned x, __nv_bfloat16) {
+    return __vcmpeq2(x & 0x7f807f80u, 0x7f807f80u);
+}
+__device__ __forceinline__ unsigned not_finite_of(unsigned x, __half) {
+    return __vcmpeq2(x & 0x7c007c00u, 0x7c007c00u);
+}
+
+/* Of the lines that this thread has copied of V, numbers that are not finite become 0. Bit 4 i + k of
+   what the warp gets: key 16 i + 4 * warp + k of the block had some. */
+template <int LINES, typename T>
+__device__ __forceinline__ unsigned screen_block(int chunks, char *tile, int line) {
+    const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
+    unsigned found = 0;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        unsigned any = 0;
+        for (int c = 0; c < chunks; c++) {
+            char *const chunk = tile + c * LINES * 128;
+            uint4 *at = (uint4 *)(chunk + piece_at(LINES, line + (thread >> 3) + 16 * i, piece));
+            uint4 x = *at;
+            const unsigned bad[4] = { not_finite_of(x.x, T()), not_finite_of(x.y, T()),
+                                      not_finite_of(x.z, T()), not_finite_of(x.w, T()) };
+            if (!(bad[0] | bad[1] | bad[2] | bad[3])) continue;
+            any = 1;
+            *at = make_uint4(x.x & ~bad[0], x.y & ~bad[1], x.z & ~bad[2], x.w & ~bad[3]);
+        }
+        unsigned lanes = __ballot_sync(FULL, any);
+        lanes |= lanes >> 4;
+        lanes |= lanes >> 2;
+        lanes |= lanes >> 1;
+        found |= ((lanes & 1u) | (lanes >> 7 & 2u) | (lanes >> 14 & 4u) | (lanes >> 21 & 8u)) << (4 * i);
+    }
+    return found;
+}
+
+__device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int key) {
+    int begin, end, position;
+    const tile_query q = query_of(p, t, m);
+    if (q.row < 0) return false;
+    row_range(p, t.b, q.row, 1, begin, end, position);
+    return key >= begin && key < end;
+}
+/* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
+   weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
+template <typename T>
+__device__ __forceinline__ void add_not_finite(const params &p, const tile &t, int m, int first,
+                                               const unsigned *bad, float (&acc)[16][4]) {
+    const int c = threadIdx.x & 3;
+#pragma unroll 1
+    for (int i = 0; i < 64; i++) {
+        if (!(bad[i >> 2 & 3] >> (i >> 4 << 2 | (i & 3)) & 1u)) continue;
+        const int key = first + i;
+        const bool seen[2] = { is_seen(p, t, m, key), is_seen(p, t, m + 8, key) };
+        const i64 at = row_offset(p, p.v_stride, t.b, key);
+        if (at == NO_ROW) continue;
+        const char *row = p.v + at + t.kv * p.v_stride[2];
+#pragma unroll
+        for (int nb = 0; nb < 16; nb++) {
+            const int column = t.column + 8 * nb + 2 * c;
+            if (column >= p.dv) continue;
+            const unsigned x = *(const unsigned *)(row + 2 * column), which = not_finite_of(x, T());
+            const float2 y = unpack_pair(*(const typename pair_of<T>::type *)&x);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                if (seen[e] && which & 0xffffu) acc[nb][2 * e] += y.x;
+                if (seen[e] && which >> 16) acc[nb][2 * e + 1] += y.y;
+            }
+        }
+    }
+}
+
+#if HAS_WARPGROUPS
+/* Where the tensor cores find a tile of lines: as features in rows, 8 of which are 1 KB, or with its
+   chunks of 64 columns so many bytes apart; pieces exchanged as in piece_at. */
+__device__ __forceinline__ u64 lines_at(unsigned at) {
+    return (u64)(at >> 4 & 0x3fffu) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+__device__ __forceinline__ u64 columns_at(unsigned at, unsigned chunk) {
+    return (u64)(at >> 4 & 0x3fffu) | (u64)(chunk >> 4) << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+#endif
+
+/* What the products of a lane's queries m and m + 8 with 8 * NB keys from `first` on become before the
+   softmax: soft cap and slopes, then in base 2; MASKED where a query does not see the key. */
+template <int NB, bool EXTRAS>
+__device__ __forceinline__ void finish_rows(const params &p, const tile &t, int m, int first, bool extras,
+                                            bool partial, float (*s)[4]) {
+    const int c = threadIdx.x & 3;
+    if (!(EXTRAS && extras) && !partial) return;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const tile_query q = query_of(p, t, m + 8 * e);
+        int begin = 0, end = 0, position = 0;
+        if (q.row >= 0) row_range(p, t.b, q.row, 1, begin, end, position);
+        if (EXTRAS && extras) {
+            const float slope = p.slopes && q.row >= 0 ? p.slopes[q.head] : 0.0f;
+            const float inverse = p.soft_cap > 0.0f ? 2.0f * LOG2E / p.soft_cap : 0.0f;
+#pragma unroll
+            for (int i = 0; i < 2 * NB; i++) {
+                float x = s[i / 2][2 * e + i % 2] * p.scale;
+                if (p.soft_cap > 0.0f) x = p.soft_cap * (1.0f - __fdividef(2.0f, 1.0f + pow2(x * inverse)));
+                x += slope * (float)(first + 8 * (i / 2) + 2 * c + i % 2 - position);
+                s[i / 2][2 * e + i % 2] = x * LOG2E;
+            }
+        }
+        if (!partial) continue;
+        begin -= first + 2 * c;
+        end -= first + 2 * c;
+#pragma unroll
+        for (int i = 0; i < 2 * NB; i++) {
+            const int j = 8 * (i / 2) + i % 2;
+            if (j < begin || j >= end) s[i / 2][2 * e + i % 2] = MASKED;
+        }
+    }
+}
+
+/* Online softmax of a lane's two queries: s, in base 2 once multiplied by `factor`, becomes the weights
+   relative to the new maximum. keep: what the sums so far are to be multiplied with; den: of this lane's
+   own keys. A NaN stays in den. */
+template <int NB>
+__device__ __forceinline__ void tile_softmax(float factor, float (&s)[NB][4], float top[2], float den[2],
+                                             float keep[2]) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float now = top[e];
+#pragma unroll
+        for (int i = 0; i < NB; i++) now = fmaxf(now, fmaxf(s[i][2 * e], s[i][2 * e + 1]));
+        now = fmaxf(now, __shfl_xor_sync(FULL, now, 1));
+        now = fmaxf(now, __shfl_xor_sync(FULL, now, 2));
+        const float base = now < MASK_LIMIT ? 0.0f : now * factor;
+        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] * factor - base);
+        top[e] = now;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < NB; i++) {
+            s[i][2 * e] = pow2(fmaf(s[i][2 * e], factor, -base));
+            s[i][2 * e + 1] = pow2(fmaf(s[i][2 * e + 1], factor, -base));
+            sum += s[i][2 * e] + s[i][2 * e + 1];
+        }
+        den[e] = den[e] * keep[e] + sum;
+    }
+}
+
+template <int NB> __device__ __forceinline__ void scale_sums(const float keep[2], float (&acc)[NB][4]) {
+    if (!__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f)) return;
+#pragma unroll
+    for (int i = 0; i < NB; i++) {
+        acc[i][0] *= keep[0]; acc[i][1] *= keep[0];
+        acc[i][2] *= keep[1]; acc[i][3] *= keep[1];
+    }
+}
+
+__device__ __forceinline__ unsigned pack(float a, float b, __nv_bfloat16) {
+    const __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
+    return *(const unsigned *)&x;
+}
+__device__ __forceinline__ unsigned pack(float a, float b, __half) {
+    const __half2 x = __floats2half2_rn(a, b);
+    return *(const unsigned *)&x;
+}
+
+/* Weights of 16 keys as the left side of a product. */
+template <typename T>
+__device__ __forceinline__ void pack_weights(const float (&low)[4], const float (&high)[4], unsigned a[4]) {
+    a[0] = pack(low[0], low[1], T());
+    a[1] = pack(low[2], low[3], T());
+    a[2] = pack(high[0], high[1], T());
+    a[3] = pack(high[2], high[3], T());
+}
+
+/* Called, so that it does not swell its callers. */
+__device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
+
+/* Results of the lane's queries m and m + 8: 16 x 8 columns from t.column on. */
+__device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor,
+                                           const float top[2], const float den[2],
+                                           const float (&acc)[16][4]) {
+    const int c = threadIdx.x & 3;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float sum = den[e];
+        sum += __shfl_xor_sync(FULL, sum, 1);
+        sum += __shfl_xor_sync(FULL, sum, 2);
+        const tile_query q = query_of(p, t, m + 8 * e);
+        if (q.row < 0) continue;
+        const float highest = top[e] < MASK_LIMIT ? MASKED : top[e] * factor;
+        const bool bad = !(sum == sum) || isinf(sum);
+        if (p.lse && c == 0 && t.column == 0)
+            p.lse[((i64)t.b * p.q_len + q.row) * p.heads + q.head] = head_lse(p, q.head, highest, sum);
+        const double share = sum > 0.0f ? sink_share(p, q.head, highest, sum) / (double)sum : 0.0;
+        const float f = bad ? __int_as_float(0x7fc00000) : (float)share * p.v_scale;
+        char *out = p.out + t.b * p.out_stride[0] + q.row * p.out_stride[1] + q.head * p.out_stride[2]
+                  + (t.column + 2 * c) * p.out_stride[3];
+        const bool some = sum > 0.0f || bad;
+        const int columns = p.dv - t.column - 2 * c;
+        if (p.pair_out) {
+#pragma unroll
+            for (int nb = 0; nb < 16; nb++) {
+                const float x = some ? acc[nb][2 * e] * f : 0.0f,
+                            y = some ? acc[nb][2 * e + 1] * f : 0.0f;
+                const unsigned both = p.out_type == SANTA_BF16 ? pack(x, y, __nv_bfloat16())
+                                                               : pack(x, y, __half());
+                if (8 * nb < columns) *(unsigned *)(out + 16 * nb) = both;
+            }
+            continue;
+        }
+#pragma unroll
+        for (int nb = 0; nb < 16; nb++, out += 8 * p.out_stride[3]) {
+            if (8 * nb >= columns) break;
+            store_one(p.out_type, out, some ? acc[nb][2 * e] * f : 0.0f);
+            store_one(p.out_type, out + p.out_stride[3], some ? acc[nb][2 * e + 1] * f : 0.0f);
+        }
+    }
+}
+
+/* On any card. A CTA of 4 warps owns a tile; a warp 32 of its queries, as two times 16, from the scores to
+   the output. Of d features it has 64 at a time, so one instance serves all; of V 128 columns.
+   Reads: K and V once for a tile. Flops: 2 * keys * queries * (d + dv). It should run at the speed of
+   mma.sync, of which ldmatrix takes half.
+   Barriers, for each block of keys: K is there and V's tile free; K's tile is free; V is there. */
+template <typename T>
+__global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);                          /* prefill_bytes */
+    SHARED(bad, screened);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (p.d + 63) / 64;
+    const tile t = locate_tile(p);
+    if (t.rows == 0) return;
+    const int v_chunks = min((p.dv - t.column + 63) / 64, 2), m = 32 * warp + (lane >> 2);
+    char *const q_tile = (char *)slots, *const k_tile = q_tile + chunks * TILE_QUERIES * 128,
+               *const v_tile = p.one_tile ? k_tile : k_tile + chunks * BLOCK * 128;
+    const unsigned q_at = (unsigned)__cvta_generic_to_shared(q_tile),
+                   k_at = (unsigned)__cvta_generic_to_shared(k_tile),
+                   v_at = (unsigned)__cvta_generic_to_shared(v_tile);
+    const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
+    const float factor = extras ? 1.0f : p.scale * LOG2E;
+    float top[2][2] = { { MASKED, MASKED }, { MASKED, MASKED } }, den[2][2] = {};
+    float acc[2][16][4];
+#pragma unroll
+    for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] = 0.0f;
+    const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, t.column, p.dv);
+    const unsigned own = (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+    block_list list;
+    list.begin(p, t, t.begin / BLOCK);
+    int block = list.next(p, t.b);
+    copy_queries<TILE_THREADS, TILE_QUERIES>(p, t, (int)threadIdx.x, chunks, q_at);
+    if (block >= 0) copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, k_at + own, true);
+    copy_commit();
+    while (block >= 0) {
+        const int first = block * BLOCK;
+        const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
+        copy_wait<0>();
+        __syncthreads();
+        if (!p.one_tile) {
+            copy_block<BLOCK, 0>(p, t, v_rows, first, v_chunks, v_at + own, false);
+            copy_commit();
+        }
+        float s[2][8][4];
+#pragma unroll
+        for (int i = 0; i < 64; i++) s[i / 32][i / 4 % 8][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int k = 0; k < chunks; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {           /* 16 features */
+                unsigned a[2][4];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const int row = 32 * warp + 16 * e + (lane & 15);
+                    load_matrices(q_at + piece_at(TILE_QUERIES, row, 8 * k + 2 * i + (lane >> 4)), a[e]);
+                }
+#pragma unroll
+                for (int j = 0; j < 4; j++) {       /* 16 keys */
+                    unsigned x[4];
+                    const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
+                    load_matrices(k_at + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        mma(s[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
+                        mma(s[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                    }
+                }
+            }
+        __syncthreads();
+        const int following = list.next(p, t.b);
+        if (p.one_tile)
+            copy_block<BLOCK, 0>(p, t, v_rows, first, v_chunks, v_at + own, false);
+        else if (following >= 0)
+            copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
+        copy_commit();
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float keep[2];
+            finish_rows<8, true>(p, t, m + 16 * e, first, extras, partial, s[e]);
+            tile_softmax<8>(factor, s[e], top[e], den[e], keep);
+            scale_sums<16>(keep, acc[e]);
+        }
+        if (p.one_tile) copy_wait<0>(); else copy_wait<1>();
+        unsigned found = 0;
+        if (partial) {
+            found = screen_block<BLOCK, T>(v_chunks, v_tile, 0);
+            if (lane == 0) bad.of_warp[warp] = found;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < 4; i++) {               /* 16 keys */
+            unsigned a[2][4];
+            pack_weights<T>(s[0][2 * i], s[0][2 * i + 1], a[0]);
+            pack_weights<T>(s[1][2 * i], s[1][2 * i + 1], a[1]);
+#pragma unroll
+            for (int j = 0; j < 8; j++) {           /* 16 columns */
+                if (j >= 4 && v_chunks < 2) break;
+                unsigned x[4];
+                load_transposed(v_at + piece_at(BLOCK, 16 * i + (lane & 15), 2 * j + (lane >> 4)), x);
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    mma(acc[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
+                    mma(acc[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                }
+            }
+        }
+        if (partial && (bad.of_warp[0] | bad.of_warp[1] | bad.of_warp[2] | bad.of_warp[3]))
+#pragma unroll
+            for (int e = 0; e < 2; e++) add_not_finite<T>(p, t, m + 16 * e, first, bad.of_warp, acc[e]);
+        if (p.one_tile) {
+            __syncthreads();
+            if (following >= 0)
+                copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
+            copy_commit();
+        }
+        block = following;
+    }
+#pragma unroll
+    for (int e = 0; e < 2; e++) write_tile(p, t, m + 16 * e, factor, top[e], den[e], acc[e]);
+}
+
+/* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
+   groups: one copies, K and V of 128 keys each in PLACES places; two own 64 queries of the tile each.
+   While a group does a softmax, its products with V and the other group's are at work.
+   d and dv are at most 128; soft cap and slopes are k_prefill's. A pair of blocks need not be
+   neighbours: a mask's blocks come two by two.
+   Barriers: full and empty for each place. Copies arrive by themselves; only V of blocks that some query
+   does not see wholly is waited for, to be screened. */
+template <typename T>
+__global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_constant__ params p) {
+#if HAS_WARPGROUPS
+    DYNAMIC_SHARED(slots);                          /* GROUPS_BYTES */
+    SHARED(s, groups_memory);
+    enum { LINES = 128, CHUNK = LINES * 128 };
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = (int)threadIdx.x / 128 - 1;
+    const unsigned from = (unsigned)__cvta_generic_to_shared(slots), base = (from + 1023u) & ~1023u,
+                   k_at = base + PLACE_BYTES, v_at = k_at + PLACES * PLACE_BYTES;
+    const unsigned full_k = (unsigned)__cvta_generic_to_shared(s.barrier), full_v = full_k + 8 * PLACES,
+                   empty_k = full_v + 8 * PLACES, empty_v = empty_k + 8 * PLACES;
+    const tile t = locate_tile(p);
+    if (t.rows == 0) return;
+    const int working = t.rows * p.tile_heads > 64 ? 2 : 1;
+    if (threadIdx.x == 0)
+        for (int i = 0; i < PLACES; i++) {
+            barrier_make_for(full_k + 8 * i, TILE_THREADS + 1);       /* one more says what it is */
+            barrier_make_for(full_v + 8 * i, TILE_THREADS);
+            barrier_make_for(empty_k + 8 * i, 4 * working);
+            barrier_make_for(empty_v + 8 * i, 4 * working);
+        }
+    barriers_are_made();
+    __syncthreads();
+    if (group < 0) {
+        fewer_registers<56>();
+        char *const v_tile = (char *)slots + (v_at - from);
+        block_list list;
+        list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
+        const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, 0, p.dv);
+        const unsigned own = (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+        int place = 0;
+        unsigned phase = 1;                         /* of the barriers before anything is in a place */
+        bool begun = false;
+        for (bool more = true; more;) {
+            const int b0 = list.next(p, t.b), b1 = b0 < 0 ? -1 : list.next(p, t.b);
+            const int first = b0 * BLOCK, second = b1 < 0 ? NO_BLOCK : b1 * BLOCK;
+            const bool partial = first < t.all_begin || first + BLOCK > t.all_end || second < t.all_begin
+                              || second + BLOCK > t.all_end;
+            more = b0 >= 0;
+#pragma unroll 1
+            for (int part = 0; part < (more ? 2 : 1); part++) {       /* K, V */
+                const unsigned full = (part ? full_v : full_k) + 8 * place,
+                               to = (part ? v_at : k_at) + place * PLACE_BYTES + own;
+                barrier_wait((part ? empty_v : empty_k) + 8 * place, phase);
+                if (part == 0 && threadIdx.x == 0) {
+                    s.first[place][0] = more ? first : -1;
+                    s.first[place][1] = second;
+                    barrier_arrive(full);
+                }
+                if (part == 0 && !begun) copy_queries<128, LINES>(p, t, (int)threadIdx.x, 2, base);
+                begun = true;
+                copier rows = k_rows;               /* field by field: both stay in registers */
+                rows.from = part ? v_rows.from : k_rows.from;
+                rows.token = part ? v_rows.token : k_rows.token;
+                rows.page = part ? v_rows.page : k_rows.page;
+                rows.features = part ? v_rows.features : k_rows.features;
+#pragma unroll 1
+                for (int h = 0; h < 2 && more; h++)
+                    copy_block<LINES, 2>(p, t, rows, h ? second : first, 2, to + h * 64 * 128, part == 0);
+                if (!(part && partial)) { barrier_after_copies(full); continue; }
+                copy_commit();
+                copy_wait<0>();
+#pragma unroll 1
+                for (int h = 0; h < 2; h++) {
+                    const unsigned found = screen_block<LINES, T>(2, v_tile + place * PLACE_BYTES, 64 * h);
+                    if (lane == 0) s.bad[place][h][warp] = found;
+                }
+                __syncwarp();
+                barrier_arrive(full);
+            }
+            if (++place == PLACES) { place = 0; phase ^= 1u; }
+        }
+    } else if (group < working) {
+        more_registers<224>();
+        const float factor = p.scale * LOG2E;
+        const int m = 64 * group + 16 * (warp & 3) + (lane >> 2);
+        const u64 q_lines = lines_at(base + (unsigned)(group * 64 * 128));
+        float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f }, keep[2];
+        float x[16][4], acc[16][4];
+        unsigned w[8][4];
+#pragma unroll
+        for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
+        const auto is_partial = [&](int first) { return first < t.all_begin || first + BLOCK > t.all_end; };
+        const auto scores = [&](int place) {
+            const u64 k_lines = lines_at(k_at + (unsigned)(place * PLACE_BYTES));
+            products_begin();
+#pragma unroll
+            for (int i = 0; i < 8; i++) {           /* 16 features: 32 bytes of a line */
+                const u64 step = (u64)(((i >> 2) * CHUNK + (i & 3) * 32) >> 4);
+                products(x, q_lines + step, k_lines + step, i, T());
+            }
+            products_commit();
+        };
+        const auto values = [&](int place) {
+            const u64 v_lines = columns_at(v_at + (unsigned)(place * PLACE_BYTES), CHUNK);
+            products_begin();
+#pragma unroll
+            for (int i = 0; i < 8; i++) products(acc, w[i], v_lines + (u64)(i * 16 * 128 >> 4), T());
+            products_commit();
+        };
+        const auto wait_full = [&](unsigned bar, unsigned phase) {
+            barrier_wait(bar, phase);
+            fence_tensor_cores();
+        };
+        const auto pack_all = [&] {
+#pragma unroll
+            for (int i = 0; i < 8; i++) pack_weights<T>(x[2 * i], x[2 * i + 1], w[i]);
+        };
+        const auto softmax = [&](int first, int second) {
+            finish_rows<8, false>(p, t, m, first, false, is_partial(first), x);
+            finish_rows<8, false>(p, t, m, second, false, is_partial(second), x + 8);
+            tile_softmax<16>(factor, x, top, den, keep);
+            /* never true: the weights are there before the next wait, which the compiler would put first */
+            if (den[0] + den[1] < 0.0f) __trap();
+        };
+        const auto put_back = [&](int place, int first, int second) {
+            if (!is_partial(first) && !is_partial(second)) return;
+#pragma unroll 1
+            for (int h = 0; h < 2; h++) {
+                const unsigned *bad = s.bad[place][h];
+                if (bad[0] | bad[1] | bad[2] | bad[3])
+                    add_not_finite<T>(p, t, m, h ? second : first, bad, acc);
+            }
+        };
+        const auto released = [&](unsigned bar) {
+            __syncwarp();
+            if (lane == 0) barrier_arrive(bar);
+        };
+        wait_full(full_k, 0);
+        int first = s.first[0][0], second = s.first[0][1], last = 0;
+        unsigned last_phase = 0;
+        if (first >= 0) {
+            scores(0);
+            products_wait<0>();
+            products_are(x);
+            released(empty_k);
+            softmax(first, second);
+            for (;;) {
+                const int place = last + 1 == PLACES ? 0 : last + 1;
+                const unsigned phase = last_phase ^ (place == 0 ? 1u : 0u);
+                wait_full(full_k + 8 * place, phase);
+                const int next_first = s.first[place][0], next_second = s.first[place][1];
+                pack_all();
+                if (next_first < 0) break;
+                scores(place);
+                wait_full(full_v + 8 * last, last_phase);
+                values(last);
+                products_wait<1>();
+                products_are(x);
+                released(empty_k + 8 * place);
+                softmax(next_first, next_second);
+                products_wait<0>();
+                products_are(acc);
+                put_back(last, first, second);
+                released(empty_v + 8 * last);
+                scale_sums<16>(keep, acc);
+                first = next_first;
+                second = next_second;
+                last = place;
+                last_phase = phase;
+            }
+            wait_full(full_v + 8 * last, last_phase);
+            values(last);
+            products_wait<0>();
+            products_are(acc);
+            put_back(last, first, second);
+        }
+        write_tile(p, t, m, factor, top, den, acc);
+    }
+#endif
+}
+
+/* -------------------------------------------------------------------------- >>sparse-kernel */
+
+/* SANTA_SAMPLE_ATTENTION, see >>sparse in santa.h: what finds the blocks that a tile reads. The scores of
+   the sampled rows are computed twice, once for each row's maximum and sum, then for the masses, so
+   that none are kept: of a unit, up to 64 rows of one head, and a block of 64 keys three sums are, of the
+   slashes that the block can touch there.
+     k_sample  maxima, then masses; a third time for what an audit asks
+     k_select  one set, of columns or slashes, of a head
+     k_join    the sets of a group together; whether it runs dense; audits
+     k_mask    mask_out
+   Then k_prefill or k_prefill_groups. */
+
+/* Number of a sequence's first row that sees a key; start: the position of row 0. */
+__device__ __forceinline__ int first_row_of(const params &p, int b, int start) {
+    const int from = p.kv_start ? p.kv_start[b] : 0;
+    return p.causal ? min(max(from - start, 0), p.q_len) : 0;
+}
+
+/* Rows [from, to) of unit u, and whether it has any: as santa__slice has it. */
+__device__ __forceinline__ bool unit_rows(const params &p, int b, int u, int &from, int &to) {
+    int begin, end, start;
+    const int size = 1 << p.block_shift, of_slice = size / BLOCK, i = u / of_slice, chunks = p.chunks;
+    row_range(p, b, 0, 1, begin, end, start);
+    const int first = first_row_of(p, b, start);
+    const i64 rows = p.q_len - first, position = start + (i64)first;
+    i64 low, high;
+    if (rows / chunks < size) {
+        low = first + (i64)i * size;
+        high = min(low + size, (i64)p.q_len);
+    } else {
+        const i64 end = (position + (i + 1) * rows / chunks) >> p.block_shift << p.block_shift;
+        high = i < chunks - 1 ? first + end - position : p.q_len;
+        low = max(high - size, (i64)first);
+        if (i >= chunks) high = low;
+    }
+    low += u % of_slice * BLOCK;
+    from = (int)min(low, high);
+    to = (int)min(low + BLOCK, high);
+    return from < to;
+}
+
+/* Where the sums of a unit and head lie, in blocks. */
+__device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) {
+    return ((i64)b * p.heads + head) * p.units + u;
+}
+
+/* Scores of a unit's rows against the keys of a split, SAMPLE_BLOCKS blocks, of one head.
+   Grid: (units x splits, head, batch). A CTA of 4 warps; a warp owns 16 rows, as in k_prefill.
+   AT_MAXIMA writes each row's highest score and sum of exp: p.row_sums. AT_MASSES writes for each block
+   the mass, as shares of the rows' softmax, of the slash before that of the block's first key, of that,
+   and of the next: p.masses. AT_SHARES writes each row's share in the head's own sets: p.shares.
+   Reads K once for each unit and head. Flops: 2 * d for each row and key.
+   Barriers: K's tile is there; it is free; the warps' sums. */
+template <typename T>
+__global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);                          /* sample_bytes */
+    SHARED(shared, sample_memory);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, chunks = (p.d + 63) / 64;
+    const int u = (int)blockIdx.x % p.units, split = (int)blockIdx.x / p.units, r = lane >> 2, c = lane & 3;
+    const int size = 1 << p.block_shift, m = 16 * warp + r;
+    tile t;
+    int ignored, position, to;
+    t.b = blockIdx.z; t.head = blockIdx.y; t.heads = 1; t.kv = t.head / p.group; t.column = 0;
+    if (!unit_rows(p, t.b, u, t.from, to)) return;
+    t.rows = to - t.from;
+    row_range(p, t.b, t.from, 1, t.begin, t.all_end, position);
+    row_range(p, t.b, to - 1, 1, t.all_begin, t.end, ignored);
+    const int blocks = (t.end + BLOCK - 1) / BLOCK, last = min((split + 1) * SAMPLE_BLOCKS, blocks);
+    int block = split * SAMPLE_BLOCKS;
+    if (block >= last) return;
+    char *const q_tile = (char *)slots, *const k_tiles = q_tile + chunks * BLOCK * 128;
+    const unsigned q_at = (unsigned)__cvta_generic_to_shared(q_tile),
+                   k_at = (unsigned)__cvta_generic_to_shared(k_tiles);
+    const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
+    const float factor = extras ? 1.0f : p.scale * LOG2E;
+    const i64 unit = unit_at(p, t.b, t.head, u);
+    const copier k_rows(p, t, p.k, p.k_stride, 0, p.d);
+    const unsigned own = k_at + (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
+    copy_queries<SAMPLE_THREADS, BLOCK>(p, t, (int)threadIdx.x, chunks, q_at);
+    copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, own, true);
+    copy_commit();
+    if (p.stage != AT_MAXIMA && threadIdx.x < BLOCK) {
+        const float2 *sums = p.row_sums + unit * p.sample_splits * BLOCK + threadIdx.x;
+        const int splits = (blocks + SAMPLE_BLOCKS - 1) / SAMPLE_BLOCKS;
+        float top = MASKED;
+        double sum = 0.0;
+        if ((int)threadIdx.x < t.rows) {
+            for (int i = 0; i < splits; i++) top = fmaxf(top, sums[i * BLOCK].x);
+            for (int i = 0; i < splits; i++) {
+                const float2 y = sums[i * BLOCK];
+                sum += y.x < MASK_LIMIT && y.y == y.y ? 0.0 : (double)pow2(y.x - top) * (double)y.y;
+            }
+        }
+        shared.row[threadIdx.x]
+            = make_float2(top < MASK_LIMIT ? 0.0f : top, sum == 0.0 ? 0.0f : (float)(1.0 / sum));
+    }
+    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
+    const int row_block = position >> p.block_shift;
+    for (int n = 0; block < last; block++, n++) {
+        const int first = block * BLOCK, place = (n & 1) * chunks * BLOCK * 128;
+        const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
+        if (block + 1 < last)
+            copy_block<BLOCK, 0>(p, t, k_rows, first + BLOCK, chunks,
+                                 own + (chunks * BLOCK * 128 - place), true);
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float s[8][4];
+#pragma unroll
+        for (int i = 0; i < 32; i++) s[i / 4][i % 4] = 0.0f;
+#pragma unroll 1
+        for (int k = 0; k < chunks; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {           /* 16 features */
+                unsigned a[4];
+                const int of_a = 8 * k + 2 * i + (lane >> 4);
+                load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), of_a), a);
+#pragma unroll
+                for (int j = 0; j < 4; j++) {       /* 16 keys */
+                    unsigned x[4];
+                    const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
+                    load_matrices(k_at + place + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
+                    mma(s[2 * j], a[0], a[1], a[2], a[3], x[0], x[1], T());
+                    mma(s[2 * j + 1], a[0], a[1], a[2], a[3], x[2], x[3], T());
+                }
+            }
+        finish_rows<8, true>(p, t, m, first, extras, partial, s);
+        if (p.stage == AT_MAXIMA) {
+            float keep[2];
+            tile_softmax<8>(factor, s, top, den, keep);
+        } else if (p.stage == AT_MASSES) {
+            const int lowest = (position - first) >> p.block_shift;
+            float bins[3] = { 0.0f, 0.0f, 0.0f };
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float2 row = shared.row[m + 8 * e];
+                const int lag = position + m + 8 * e - first, cut = (lag & (size - 1)) - 2 * c;
+                float late = 0.0f, early = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    const float x = pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
+                    if (8 * (i / 2) + i % 2 <= cut) late += x; else early += x;
+                }
+                const bool second = (lag >> p.block_shift) > lowest;
+                bins[0] += second ? 0.0f : early;
+                bins[1] += second ? early : late;
+                bins[2] += second ? late : 0.0f;
+            }
+#pragma unroll
+            for (int i = 0; i < 3; i++) {
+#pragma unroll
+                for (int o = 16; o; o >>= 1) bins[i] += __shfl_xor_sync(FULL, bins[i], o);
+                if (lane == 0) shared.bins[n & 1][warp][i] = bins[i];
+            }
+        } else {
+            /* of the head's own sets; rows of a unit may be of two blocks */
+            const unsigned *const sets = p.own + ((i64)t.b * p.heads + t.head) * 2 * p.mask_words;
+            const int b = first >> p.block_shift;
+            const unsigned kept = (set_word(p, t.b, sets, row_block, b >> 5) >> (b & 31) & 1u)
+                                | (set_word(p, t.b, sets, row_block + 1, b >> 5) >> (b & 31) & 1u) << 1;
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const float2 row = shared.row[m + 8 * e];
+                const bool second = ((position + m + 8 * e) >> p.block_shift) > row_block;
+                float x = 0.0f;
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    x += pow2(fmaf(s[i / 2][2 * e + i % 2], factor, -row.x)) * row.y;
+                if (kept >> (second ? 1 : 0) & 1u) den[e] += x;
+            }
+        }
+        __syncthreads();
+        if (p.stage == AT_MASSES && threadIdx.x == 0) {
+            float y[3];
+            for (int i = 0; i < 3; i++) {
+                const float (*bins)[4] = shared.bins[n & 1];
+                y[i] = (bins[0][i] + bins[1][i]) + (bins[2][i] + bins[3][i]);
+            }
+            p.masses[unit * p.blocks + block] = make_float4(y[0], y[1], y[2], 0.0f);
+        }
+    }
+    if (p.stage == AT_MASSES) return;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        den[e] += __shfl_xor_sync(FULL, den[e], 1);
+        den[e] += __shfl_xor_sync(FULL, den[e], 2);
+        const i64 at = (unit * p.sample_splits + split) * BLOCK + m + 8 * e;
+        if (c) continue;
+        const float highest = top[e] < MASK_LIMIT ? MASKED : top[e] * factor;
+        if (p.stage == AT_MAXIMA) p.row_sums[at] = make_float2(highest, den[e]);
+        else p.shares[at] = den[e];
+    }
+}
+
+/* Mass of a column, or a slash: of all units, in their order. */
+__device__ __forceinline__ double set_mass(const params &p, int b, int head, bool is_slash, int at) {
+    const int of_block = 1 << (p.block_shift - 6);
+    double sum = 0.0;
+    for (int u = 0; u < p.units; u++) {
+        int from, to, begin, end, position;
+        if (!unit_rows(p, b, u, from, to)) continue;
+        const float4 *masses = p.masses + unit_at(p, b, head, u) * p.blocks;
+        row_range(p, b, to - 1, 1, begin, end, position);
+        const int blocks = (end + BLOCK - 1) / BLOCK;
+        if (!is_slash) {
+            for (int i = at * of_block; i < min((at + 1) * of_block, blocks); i++)
+                sum += (double)masses[i].x + (double)masses[i].y + (double)masses[i].z;
+            continue;
+        }
+        row_range(p, b, from, 1, begin, end, position);
+        for (int e = -1; e <= 1; e++) {             /* blocks whose first key is of slash at - e there */
+            const i64 high = (position - (i64)(at - e) * (1 << p.block_shift)) >> 6;
+            for (i64 i = high - of_block + 1; i <= high; i++)
+                if (i >= 0 && i < blocks)
+                    sum += (double)(e < 0 ? masses[i].x : e == 0 ? masses[i].y : masses[i].z);
+        }
+    }
+    return sum;
+}
+
+/* The fewest columns, or slashes, that hold their alpha of a head's sampled mass: the largest mass from
+   which on all are enough, by halving; of those of just that mass the first ones.
+   Grid: (columns and slashes, head, batch), 256 threads. Writes: p.own, p.picked; slashes first as they
+   are, in p.raw_sets. A NaN among the masses makes the head read everything.
+   Reads: 16 bytes for each unit and block of 64 keys, three times that for slashes; 4 bytes of each block
+   32 times, from a cache. Latency-bound.
+   Barriers: for all masses; those of cta_scan; for all words of p.raw_sets. */
+__global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p) {
+    SHARED(shared, select_memory);
+    const int is_slash = blockIdx.x, head = blockIdx.y, b = blockIdx.z, lane = threadIdx.x & 31,
+              warp = threadIdx.x >> 5;
+    const i64 at = (i64)b * p.heads + head;
+    const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const int n = (int)((len + (i64)(1 << p.block_shift) - 1) >> p.block_shift);
+    float *const mass = p.set_masses + (at * 2 + is_slash) * p.k_blocks;
+    unsigned *const raw = p.raw_sets + (at * 2 + is_slash) * p.mask_words,
+             *const own = p.own + (at * 2 + is_slash) * p.mask_words;
+    const double alpha = is_slash ? p.alpha_slashes : p.alpha_columns;
+    double mine = 0.0, total;
+    for (int i = threadIdx.x; i < n; i += 256) {
+        const double x = set_mass(p, b, head, is_slash, i);
+        mass[i] = (float)x;
+        mine += (double)(float)x;
+    }
+    cta_scan<8>(mine, shared.scratch, &total);
+    const bool all = alpha >= 1.0;
+    const double target = total * alpha * (1.0 - 1e-7);
+    unsigned least = 0xffffffffu, taken = 0;        /* bits of the least mass; how many of just that */
+    if (!(total == total)) {
+        if (threadIdx.x == 0) p.picked[at * 2 + is_slash] = -1;
+    } else if (!all && target > 0.0) {
+        double held = 0.0;
+        least = 0;
+        for (int bit = 30; bit >= 0; bit--) {
+            const unsigned next = least | 1u << bit;
+            double sum;
+            mine = 0.0;
+            for (int i = threadIdx.x; i < n; i += 256)
+                if (__float_as_uint(mass[i]) >= next) mine += (double)mass[i];
+            cta_scan<8>(mine, shared.scratch, &sum);
+            if (sum >= target) least = next;
+        }
+        mine = 0.0;
+        for (int i = threadIdx.x; i < n; i += 256)
+            if (__float_as_uint(mass[i]) > least) mine += (double)mass[i];
+        cta_scan<8>(mine, shared.scratch, &held);
+        const double each = (double)__uint_as_float(least);
+        taken = each > 0.0 ? (unsigned)fmin(ceil((target - held) / each), 2147483647.0) : 0u;
+        while (taken > 0 && held + (double)(taken - 1) * each >= target) taken--;
+    }
+    __syncthreads();
+    if (warp == 0) {                                /* in order, for the ties */
+        unsigned before = 0;
+        int count = 0;
+        for (int w = 0; w < p.mask_words; w++) {
+            const int i = 32 * w + lane;
+            const unsigned bits = i < n ? __float_as_uint(mass[i]) : 0u;
+            const unsigned equal = __ballot_sync(FULL, i < n && bits == least && taken > 0);
+            const unsigned rank = before + __popc(equal & ((1u << lane) - 1u));
+            const bool in = i < n && (all || (least != 0xffffffffu && bits > least)
+                                      || (equal >> lane & 1u && rank < taken));
+            const unsigned word = __ballot_sync(FULL, in);
+            before += __popc(equal);
+            count += __popc(word);
+            if (lane == 0) raw[w] = word;
+        }
+        if (lane == 0 && total == total) p.picked[at * 2 + is_slash] = count;
+    }
+    __syncthreads();
+    for (int w = threadIdx.x; w < p.mask_words; w += 256) {
+        unsigned x = raw[w];
+        if (is_slash) {                             /* backwards, s or s - 1 */
+            const int other = p.mask_words - 1 - w;
+            x = __brev(raw[other] | __funnelshift_l(other > 0 ? raw[other - 1] : 0u, raw[other], 1));
+        }
+        own[w] = x;
+    }
+}
+
+/* Blocks that head `head` reads and those that dense attention would, of row blocks of a warp's turns. */
+__device__ __forceinline__ void count_blocks(const params &p, int b, int head, const unsigned *sets,
+                                             i64 *kept, i64 *all) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, size = 1 << p.block_shift;
+    int begin, end, start;
+    row_range(p, b, 0, 1, begin, end, start);
+    const int from = first_row_of(p, b, start), low = start >> p.block_shift,
+              first = (start + from) >> p.block_shift, last = (start + p.q_len - 1) >> p.block_shift;
+    if (from >= p.q_len) return;
+    for (int r = first + warp; r <= last; r += 8) {
+        const int row = max((r << p.block_shift) - start, from),
+                  to = min(((r + 1) << p.block_shift) - start, p.q_len);
+        int ignored, key, until, position;
+        row_range(p, b, row, 1, key, ignored, position);
+        row_range(p, b, to - 1, 1, ignored, until, position);
+        const int b0 = key >> p.block_shift, b1 = (int)(((i64)until + size - 1) >> p.block_shift);
+        if (lane == 0 && b1 > b0) *all += b1 - b0;
+        if (p.mask) {
+            const i64 of_head = ((i64)b * p.heads + head) * p.q_blocks;
+            const unsigned char *mask = p.mask + (of_head + r - low) * p.k_blocks;
+            for (int i = b0 + lane; i < b1; i += 32) *kept += mask[i] != 0;
+            continue;
+        }
+        for (int w = (b0 >> 5) + lane; 32 * w < b1; w += 32) {
+            unsigned x = set_word(p, b, sets, r, w);
+            if (32 * w < b0) x &= FULL << (b0 & 31);
+            if (b1 - 32 * w < 32) x &= ~(FULL << (b1 - 32 * w));
+            *kept += __popc(x);
+        }
+    }
+}
+
+/* The sets of a group together, unless per_head; whether it runs dense; what an audit has of that.
+   Grid: (KV head, batch), 256 threads. A warp owns every eighth block of query rows.
+   Barriers: for the joined sets; those of cta_scan. */
+__global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) {
+    SHARED(shared, select_memory);
+    const int kv = blockIdx.x, b = blockIdx.y, words = 2 * p.mask_words;
+    const i64 first = (i64)b * p.heads + kv * p.group;
+    const int apart = p.per_head || p.mask ? p.group : 1;
+    bool bad = false;
+    i64 rows = 0, keys = 0, all_kept = 0, all_blocks = 0;
+    if (!p.mask) {
+        for (int w = threadIdx.x; w < words; w += 256) {
+            unsigned x = 0;
+            for (int h = 0; h < p.group; h++) x |= p.own[(first + h) * words + w];
+            for (int h = 0; h < p.group; h++)
+                p.sets[(first + h) * words + w] = p.per_head ? p.own[(first + h) * words + w] : x;
+        }
+        for (int i = 0; i < 2 * p.group; i++) bad |= p.picked[2 * first + i] < 0;
+        for (int u = 0; u < p.units; u++) {
+            int from, to;
+            if (!unit_rows(p, b, u, from, to)) continue;
+            rows += to - from;
+            for (int row = from; p.stats && row < to; row++) {
+                int begin, end, position;
+                row_range(p, b, row, 1, begin, end, position);
+                keys += end - begin;
+            }
+        }
+    }
+    __syncthreads();
+    int begin, end, start;
+    row_range(p, b, 0, 1, begin, end, start);
+    const int first_row = first_row_of(p, b, start);
+    const double cost = rows > 0 ? (double)rows / (double)(p.q_len - first_row) : 0.0;
+    for (int h = 0; h < apart; h++) {
+        i64 mine[2] = { 0, 0 };
+        double kept, of_head;
+        count_blocks(p, b, kv * p.group + h, p.sets + (first + h) * words, &mine[0], &mine[1]);
+        cta_scan<8>((double)mine[0], shared.scratch, &kept);
+        cta_scan<8>((double)mine[1], shared.scratch, &of_head);
+        all_kept += (i64)kept;
+        all_blocks += (i64)of_head;
+        if (threadIdx.x == 0 && p.audit)
+            p.audit[first + h].kept_share = of_head > 0.0 ? kept / of_head : 1.0;
+    }
+    if (threadIdx.x) return;
+    const double share = all_blocks > 0 ? (double)all_kept / (double)all_blocks : 1.0;
+    const int dense = !p.mask && (bad || share + cost > p.dense_above);
+    if (!p.mask) p.runs_dense[b * (int)p.kv_heads + kv] = dense;
+    for (int h = 0; p.audit && h < p.group; h++) {
+        santa_sample_audit *a = p.audit + first + h;
+        a->kept_share = dense ? 1.0 : p.audit[first + h % apart].kept_share;
+        a->cost = cost;
+        a->is_dense = dense;
+        a->cra = a->low_mass = -1.0;                /* SANTA_NONE */
+        a->columns = p.mask ? 0 : p.picked[(first + h) * 2];
+        a->slashes = p.mask ? 0 : p.picked[(first + h) * 2 + 1];
+        if (a->columns < 0) a->columns = 0;
+        if (a->slashes < 0) a->slashes = 0;
+        a->sampled_mass = a->sampled_low = 1.0;     /* until k_audit */
+    }
+    if (!p.stats) return;
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    if (dense) add(&p.stats->dense_rows, (i64)p.q_len * p.group);
+    add(&p.stats->k_rows_read, keys);
+    add(&p.stats->k_features_read, keys * p.d);
+    add(&p.stats->k_features_head, keys * p.d * p.group);
+}
+
+/* Mean of the sampled rows' shares, and of the worst 1 % of them.
+   Grid: (head, batch), 256 threads; each looks at every 256th row as often as there are worst ones.
+   Barriers: for a row's share; for the least so far. */
+__global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p) {
+    SHARED(shared, select_memory);
+    const int head = blockIdx.x, b = blockIdx.y;
+    double mine = 0.0, sum;
+    int rows = 0;
+    float *const shares = p.shares + unit_at(p, b, head, 0) * p.sample_splits * BLOCK;
+    for (int u = 0; u < p.units; u++) {
+        int from, to, begin, end, position;
+        if (!unit_rows(p, b, u, from, to)) continue;
+        row_range(p, b, to - 1, 1, begin, end, position);
+        const int splits = (end + SAMPLE_BLOCKS * BLOCK - 1) / (SAMPLE_BLOCKS * BLOCK);
+        float *const of_unit = shares + (i64)u * p.sample_splits * BLOCK;
+        for (int i = threadIdx.x; i < to - from; i += 256) {
+            float x = 0.0f;
+            for (int k = 0; k < splits; k++) x += of_unit[k * BLOCK + i];
+            of_unit[i] = x;
+            mine += (double)x;
+        }
+        rows += to - from;
+    }
+    cta_scan<8>(mine, shared.scratch, &sum);
+    __syncthreads();
+    float last = -1.0f;
+    double low = 0.0;
+    const int worst = (rows + 99) / 100;
+    for (int taken = 0; taken < worst;) {
+        float least = 2.0f;
+        double count = 0.0, found;
+        for (int u = 0; u < p.units; u++) {
+            int from, to;
+            if (!unit_rows(p, b, u, from, to)) continue;
+            for (int i = threadIdx.x; i < to - from; i += 256) {
+                const float x = shares[(i64)u * p.sample_splits * BLOCK + i];
+                if (x > last && x < least) { least = x; count = 0.0; }
+                count += x == least ? 1.0 : 0.0;
+            }
+        }
+        float all = least;
+#pragma unroll
+        for (int o = 16; o; o >>= 1) all = fminf(all, __shfl_xor_sync(FULL, all, o));
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) shared.least[threadIdx.x / 32] = all;
+        __syncthreads();
+        for (int i = 0; i < 8; i++) all = fminf(all, shared.least[i]);
+        cta_scan<8>(least == all ? count : 0.0, shared.scratch, &found);
+        if (!(all < 2.0f) || found == 0.0) break;   /* a NaN */
+        const int now = min((int)found, worst - taken);
+        low += (double)all * (double)now;
+        taken += now;
+        last = all;
+    }
+    if (threadIdx.x) return;
+    santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
+    const int *picked = p.picked + ((i64)b * p.heads + head) * 2;
+    const bool bad = picked[0] < 0 || picked[1] < 0;
+    const double nan = (double)__int_as_float(0x7fc00000);
+    a->sampled_mass = bad ? nan : rows > 0 ? sum / (double)rows : 1.0;
+    a->sampled_low = bad ? nan : worst > 0 ? low / (double)worst : 1.0;
+}
+
+/* mask_out. Grid: (blocks of query rows, head, batch), 128 threads, a byte each. */
+__global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) {
+    const int head = blockIdx.y, b = blockIdx.z;
+    int begin, end, start;
+    row_range(p, b, 0, 1, begin, end, start);
+    const int low = start >> p.block_shift, r = low + (int)blockIdx.x;
+    if (r > (start + p.q_len - 1) >> p.block_shift) return;
+    const i64 at = (((i64)b * p.heads + head) * p.q_blocks + blockIdx.x) * p.k_blocks;
+    const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + head / p.group];
+    const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+    for (i64 i = threadIdx.x; i < p.k_blocks; i += 128) {
+        const int block = (int)i;
+        bool kept = p.mask ? p.mask[at + i] != 0 : block <= r;
+        if (kept && !p.mask && !dense) kept = set_word(p, b, sets, r, block >> 5) >> (block & 31) & 1u;
+        p.mask_out[at + i] = kept;
+    }
+}
+
 /* --------------------------------------------------------------------------- >>stats-kernel */
 
 /* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
@@ -2677,6 +4062,47 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
         add(&p.stats->v_rows_read, keys);
         add(&p.stats->v_rows_head, keys * p.group);
     }
+}
+
+/* The same for all query rows of a call, which k_prefill has done. Of a sparse one a key counts that some
+   head of the group reads. Grid: (KV head, batch), 256 threads: a warp owns every eighth row. */
+__global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ params p) {
+    const int kv = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool all = !p.is_sparse || (!p.mask && p.runs_dense[b * (int)p.kv_heads + kv]);
+    i64 keys = 0, by_head = 0, by_group = 0;
+    int start, begin, end;
+    row_range(p, b, 0, 1, begin, end, start);
+    for (int row = warp; row < p.q_len; row += 8) {
+        int position;
+        row_range(p, b, row, 1, begin, end, position);
+        if (lane == 0) keys += end - begin;
+        if (all || begin >= end) continue;
+        const int r = position >> p.block_shift, first_row = start >> p.block_shift;
+        for (int w = begin >> p.block_shift >> 5; ((i64)w << p.block_shift) * 32 < end; w++) {
+            unsigned any = 0;
+            const i64 from = (32ll * w + lane) << p.block_shift, to = from + (1 << p.block_shift);
+            const i64 low = from > begin ? from : begin, high = to < end ? to : end,
+                      here = high > low ? high - low : 0;
+            for (int h = 0; h < p.group; h++) {
+                const int head = kv * p.group + h;
+                const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+                const unsigned word = p.mask ? mask_word(p, b, head, r, first_row, w)
+                                             : set_word(p, b, sets, r, w);
+                any |= word;
+                by_head += word >> lane & 1u ? here : 0;
+            }
+            by_group += any >> lane & 1u ? here : 0;
+        }
+    }
+    if (all) { by_group = keys; by_head = keys * p.group; }
+    const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    add(&p.stats->keys, keys);
+    add(&p.stats->k_rows_read, by_group);
+    add(&p.stats->k_features_read, by_group * p.d);
+    add(&p.stats->k_features_head, by_group * p.d * p.group);
+    add(&p.stats->v_rows_read, by_group);
+    add(&p.stats->v_rows_head, by_head);
+    if (threadIdx.x == 0) add(&p.stats->rows, (i64)p.q_len * p.group);
 }
 
 /* -------------------------------------------------------------------------- >>ranks-kernel */
@@ -3220,9 +4646,9 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
    exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
    it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
-   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
-   that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
-   Called for few keys, or rarely. */
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
+   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
+   one, of `room` bytes. Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
                                     int position, int begin, int middle, int from, int end, int part,
@@ -3777,6 +5203,21 @@ k_proxy_scores(const __grid_constant__ params p) {
                     }
                 }
             if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
+            if (p.raw) {                            /* nothing else is wanted */
+                unsigned y[8];
+#pragma unroll
+                for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
+#pragma unroll
+                for (int o = 1; o < 8; o *= 2)
+#pragma unroll
+                    for (int i = 0; i < 8; i++) if (!(i & o)) exchange(y[i], y[i + o], r & o);
+                if (h < heads) {
+                    char *const at_key = entries_at + 4 * (e ? p.blocks : 0) * BLOCK;
+                    *(uint4 *)at_key = make_uint4(y[0], y[1], y[2], y[3]);
+                    *(uint4 *)(at_key + 16) = make_uint4(y[4], y[5], y[6], y[7]);
+                }
+                continue;
+            }
             m = x[0];
 #pragma unroll
             for (int i = 1; i < 8; i++) m = max_or_nan(m, x[i]);
@@ -3813,9 +5254,8 @@ k_proxy_scores(const __grid_constant__ params p) {
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
-                if (!p.raw)
 #pragma unroll
-                    for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
+                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
@@ -4392,9 +5832,9 @@ __device__ __forceinline__ unsigned sortable(float x) {
    Grid: (query head, batch). A CTA of 1024 threads: 16 neighbouring entries of the stash each.
    Reads blocks * 8 bytes and the stash, two to four times; writes the keys. Latency-bound.
    Barriers: those of cta_scan; round each digit's counts. */
-__global__ void __launch_bounds__(SELECT_THREADS) k_select(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ params p) {
     enum { WARPS = SELECT_THREADS / 32, EACH = 16 };
-    SHARED(s, select_memory);
+    SHARED(s, top_memory);
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x;
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position, from, to;
@@ -4759,7 +6199,7 @@ k_list(const __grid_constant__ params p) {
             const char *from = p.k + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                copy16_or_zero(k_to + 512 * (h * PIECES + k), 64 * k < bytes ? from + 64 * k : p.k,
+                copy16_or_zero_at(k_to + 512 * (h * PIECES + k), 64 * k < bytes ? from + 64 * k : p.k,
                                64 * k < bytes);
         }
         copy_commit();
@@ -4770,7 +6210,7 @@ k_list(const __grid_constant__ params p) {
             const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                copy16_or_zero(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
+                copy16_or_zero_at(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
                                64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
         }
         copy_commit();
@@ -5097,7 +6537,7 @@ __device__ __forceinline__ u64 ranked(float x, int key) {
 /* Sum of x over the threads before this one, and over all. */
 __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, unsigned *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    unsigned sum = x, before = 0;
+    unsigned sum = x;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
         const unsigned y = __shfl_up_sync(FULL, sum, o);
@@ -5106,42 +6546,60 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
     __syncthreads();                                /* totals may still be read from the last use */
     if (lane == 31) s.totals[warp] = sum;
     __syncthreads();
-    *total = 0;
-#pragma unroll
-    for (int i = 0; i < CHOOSE / 32; i++) {
-        if (i < warp) before += s.totals[i];
-        *total += s.totals[i];
-    }
-    return before + sum - x;
+    static_assert(CHOOSE <= 32 * 32, "a lane for each warp's sum");
+    const unsigned of_warp = lane < CHOOSE / 32 ? s.totals[lane] : 0u;
+    *total = __reduce_add_sync(FULL, of_warp);
+    return __reduce_add_sync(FULL, lane < warp ? of_warp : 0u) + sum - x;
 }
 
-/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. */
+/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. A thread
+   has every CHOOSE'th; its first ones it keeps. */
 struct candidates {
+    enum { OWN = 16 };
     const u64 *list;
     const float *scores;
     int first, count;
-    __device__ __forceinline__ u64 operator[](int i) const {
+    u64 own[OWN];
+    __device__ __forceinline__ u64 load(int i) const {
+        if (i >= count) return 0;
         return list ? __ldcg(list + i) : ranked(__ldcg(scores + first + i), first + i);
+    }
+    __device__ __forceinline__ void load() {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) own[k] = load(k * CHOOSE + (int)threadIdx.x);
+    }
+    /* f(y) for each y of this thread; 0: none */
+    template <typename F> __device__ __forceinline__ void each(F f) const {
+#pragma unroll
+        for (int k = 0; k < OWN; k++) f(own[k]);
+#pragma unroll 1
+        for (int i = OWN * CHOOSE + (int)threadIdx.x; i < count; i += 4 * CHOOSE) {
+            u64 y[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) y[k] = load(i + k * CHOOSE);
+#pragma unroll
+            for (int k = 0; k < 4; k++) f(y[k]);
+        }
     }
 };
 
 /* The want-th largest of the candidates in [lo, hi], or lo if there are not so many: those at or above
    it are chosen. A digit of 11 bits at a time from where lo and hi begin to differ; where few are left,
-   each counts those above it. By a CTA. */
-__device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
-                                        u64 hi) {
+   each counts those above it. By a CTA. lo > 0. */
+__device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
+                                           u64 hi) {
     const int tid = threadIdx.x;
     unsigned inside, total;
     do {
         const int shift = max(64 - __clzll((i64)(hi - lo)) - 11, 0);
         __syncthreads();
-        for (int i = tid; i < CHOOSE_BINS; i += CHOOSE) s.bins[i] = 0;
+#pragma unroll
+        for (int i = 0; i < CHOOSE_BINS / CHOOSE; i++) s.bins[i * CHOOSE + tid] = 0;
+        if (tid == 0) s.few_count = 0;
         __syncthreads();
-#pragma unroll 4
-        for (int i = tid; i < x.count; i += CHOOSE) {
-            const u64 y = x[i];
+        x.each([&](u64 y) {
             if (y >= lo && y <= hi) atomicAdd(&s.bins[(unsigned)((y - lo) >> shift)], 1u);
-        }
+        });
         __syncthreads();
         enum { EACH = CHOOSE_BINS / CHOOSE };
         unsigned own[EACH], sum = 0;
@@ -5158,7 +6616,6 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
             }
             above += own[k];
         }
-        if (tid == 0) s.few_count = 0;
         __syncthreads();
         lo += (u64)s.bin << shift;
         hi = min(hi, lo + (((u64)1 << shift) - 1));
@@ -5166,10 +6623,7 @@ __device__ __noinline__ u64 nth_largest(choose_memory &s, const candidates &x, u
         want -= s.above;
         if (want == inside) return lo;              /* shift 0: one candidate, since no two are equal */
     } while (inside > CHOOSE);
-    for (int i = tid; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y;
-    }
+    x.each([&](u64 y) { if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y; });
     __syncthreads();
     if (tid < (int)inside) {
         unsigned above = 0;
@@ -5185,12 +6639,12 @@ __device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
     atomicOr(bits + (at >> 5), 1u << (at & 31));
 }
 
-__device__ __forceinline__ void mark_from(const middle &r, unsigned *bits, const candidates &x, u64 least) {
-#pragma unroll 4
-    for (int i = threadIdx.x; i < x.count; i += CHOOSE) {
-        const u64 y = x[i];
-        if (y && y >= least) mark(r, bits, (int)~(unsigned)y);
-    }
+/* The `want` largest candidates join the set. */
+__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits, candidates x,
+                                          unsigned want, u64 lo, u64 hi) {
+    x.load();
+    const u64 least = nth_largest(s, x, want, lo, hi);
+    x.each([&](u64 y) { if (y >= least) mark(r, bits, (int)~(unsigned)y); });
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
@@ -5216,37 +6670,47 @@ __device__ __noinline__ void score_exactly(const params &p, const middle &r, int
 }
 
 /* The set of keys of a KV head's row that are in its list: a bit for each key of the middle. `taken`
-   beside it for a while. */
+   beside it for a while. A thread has every CHOOSE'th four words; behind the last key there may be
+   any bits. */
 struct key_set {
     unsigned *bits, *taken;
-    int words, mid;
+    int fours, mid;
+    __device__ __forceinline__ uint4 load(const unsigned *from, int i) const {
+        return i < fours ? __ldcg((const uint4 *)from + i) : make_uint4(0, 0, 0, 0);
+    }
     __device__ __forceinline__ unsigned valid(int w) const {
-        return mid - 32 * w < 32 ? (1u << (mid - 32 * w)) - 1u : ~0u;
+        return mid >= 32 * w + 32 ? ~0u : mid > 32 * w ? (1u << (mid - 32 * w)) - 1u : 0u;
     }
 };
 enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
 
-/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. Returns how many. */
-__device__ __noinline__ int list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
-                                      int *list) {
-    const int each = (set.words + CHOOSE - 1) / CHOOSE, from = min((int)threadIdx.x * each, set.words),
-              to = min(from + each, set.words);
-    const auto word = [&](int w) {
-        const unsigned x = what == IN_SET        ? set.bits[w]
-                         : what == NEWLY_TAKEN ? set.taken[w] & ~set.bits[w]
-                                                 : ~set.taken[w];
-        return x & set.valid(w);
-    };
-    unsigned count = 0, total;
+/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. */
+__device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
+                                       int *list) {
     __syncthreads();
-    for (int w = from; w < to; w++) count += (unsigned)__popc(word(w));
-    int *to_list = list + cta_prefix(s, count, &total);
-    for (int w = from; w < to; w++) {
-        const unsigned x = word(w);
-        for (unsigned y = x; y; y &= y - 1) *to_list++ = lo + 32 * w + __ffs((int)y) - 1;
-        set.bits[w] |= x;
+#pragma unroll 1
+    for (int base = 0; base < set.fours; base += CHOOSE) {
+        const int i = base + (int)threadIdx.x;
+        unsigned x[4] = { 0, 0, 0, 0 }, total;
+        if (i < set.fours) {
+            const uint4 b = set.load(set.bits, i), t = *((const uint4 *)set.taken + i);
+            const unsigned in[4] = { b.x, b.y, b.z, b.w }, now[4] = { t.x, t.y, t.z, t.w };
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                x[k] = what == IN_SET ? now[k] : what == NEWLY_TAKEN ? now[k] & ~in[k] : ~now[k];
+                x[k] &= set.valid(4 * i + k);
+            }
+            if (what != IN_SET)
+                *((uint4 *)set.bits + i)
+                    = make_uint4(in[0] | x[0], in[1] | x[1], in[2] | x[2], in[3] | x[3]);
+        }
+        const unsigned count = (unsigned)(__popc(x[0]) + __popc(x[1]) + __popc(x[2]) + __popc(x[3]));
+        int *to = list + cta_prefix(s, count, &total);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            for (unsigned y = x[k]; y; y &= y - 1) *to++ = lo + 128 * i + 32 * k + __ffs((int)y) - 1;
+        list += total;
     }
-    return (int)total;
 }
 
 /* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
@@ -5314,7 +6778,7 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
 
 __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *shared) {
     key_set set;
-    set.words = (r.mid + 31) / 32;
+    set.fours = (r.mid + 127) / 128;
     set.mid = r.mid;
     set.bits = p.va.bits + item * p.va.words;
     set.taken = p.va.shared_words >= p.va.words ? shared : p.va.taken + item * p.va.words;
@@ -5330,10 +6794,10 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     const key_set set = set_of(p, item, r, shared);
     int *list = p.va.list + item * p.va.list_pitch;
     unsigned heavy = 0, total = 0;
-    for (int w = tid; w < set.words; w += CHOOSE) {
-        const unsigned x = __ldcg(set.bits + w);
-        set.taken[w] = x;
-        heavy += (unsigned)__popc(x);
+    for (int i = tid; i < set.fours; i += CHOOSE) {
+        const uint4 x = set.load(set.bits, i);
+        *((uint4 *)set.taken + i) = x;
+        heavy += (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
     }
     cta_prefix(s, heavy, &total);
     const int sinks = r.lo - r.begin, local = r.end - r.lo - r.mid, fixed = sinks + (int)total + local,
@@ -5374,7 +6838,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
    is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
    head's result NaN. */
-__global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ params p) {
+__global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
     DYNAMIC_SHARED(room);
     SHARED(s, choose_memory);
     const int tid = threadIdx.x, b = blockIdx.z;
@@ -5383,7 +6847,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (!p.va.by_scores) {
         const int kv = blockIdx.y;
         const key_set set = set_of(p, (i64)b * p.kv_heads + kv, r, (unsigned *)room);
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
         for (int g = 0; p.va.index && g < p.group; g++) {
             const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
@@ -5410,7 +6874,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     int looked = 0;
     wait_for_previous();
     if (want) {
-        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid };
+        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid, {} };
         int copied_from = r.lo, copied_to = end;
         if (p.va.by_copy) {
             const proxy_range c = copied_range(p, b);
@@ -5423,73 +6887,109 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
                 __syncthreads();
             }
         } else looked = r.mid;
-        enum { LOADS = CHOOSE_KEYS / (4 * CHOOSE) };
-        float4 y[LOADS];
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const int j = first + 4 * (i * CHOOSE + tid);
-            y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
-            if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
-        }
-        /* a sample of keys that all CTAs can see: from the copy */
+        if (tid == 0) { s.kept_count = 0; s.kept_end = CHOOSE_KEPT; }
+        /* a sample of keys that all CTAs can see: from the copy. A warp finds the bound, 16 bits of it */
         const unsigned least = sortable(MASK_LIMIT);
         unsigned bound = least;
         if (r.mid > 4 * CHOOSE_SAMPLES) {
-            unsigned own[CHOOSE_SAMPLES / CHOOSE];
             const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
 #pragma unroll
             for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++) {
                 const unsigned t = (unsigned)(i * CHOOSE + tid);
                 const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
-                own[i] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
+                s.bins[t] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
             }
-            const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
-            const int rank = (int)(share + 5.0f * sqrtf(share)) + 8;
-            unsigned found = 0;
+            __syncthreads();
+            if (tid < 32) {
+                unsigned own[CHOOSE_SAMPLES / 32], found = 0;
+                const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+                const unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u;
+#pragma unroll
+                for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) own[i] = s.bins[32 * i + tid];
 #pragma unroll 1
-            for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
-                int above = 0;
+                for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
+                    unsigned above = 0;
 #pragma unroll
-                for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++)
-                    above += __syncthreads_count(own[i] >= (found | bit));
-                if (above >= rank) found |= bit;
+                    for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) above += own[i] >= (found | bit);
+                    if (__reduce_add_sync(FULL, above) >= rank) found |= bit;
+                }
+                if (tid == 0) s.bound = found;
             }
-            bound = max(bound, found);
+            __syncthreads();
+            bound = max(bound, s.bound);
         }
-        unsigned hits = 0, total, top = 0;
+        __syncthreads();
+        unsigned top = 0;
         bool bad = false;
+        u64 *const list = (u64 *)x.list;
+        const unsigned most = (unsigned)p.va.most_candidates;
+        enum { LOADS = 4 };
+        float4 y[LOADS];
+        const auto load = [&](int base) {
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
+            for (int i = 0; i < LOADS; i++) {
+                const int j = base + 4 * (i * CHOOSE + tid);
+                y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
+                if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
+            }
+        };
+        load(first);
+#pragma unroll 1
+        for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
+            unsigned hits = 0;
+            float z[4 * LOADS];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
+            for (int i = 0; i < LOADS; i++) {
+                z[4 * i] = y[i].x; z[4 * i + 1] = y[i].y; z[4 * i + 2] = y[i].z; z[4 * i + 3] = y[i].w;
+            }
+            load(base + 4 * LOADS * CHOOSE);        /* on their way meanwhile */
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                const int j = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
                 if (j < from || j >= to) continue;
-                bad |= !(z[k] < INFINITY);
-                if (sortable(z[k]) < bound) continue;
-                hits++;
-                top = max(top, sortable(z[k]));
+                bad |= !(z[i] < INFINITY);
+                if (sortable(z[i]) < bound) continue;
+                hits |= 1u << i;
+                top = max(top, sortable(z[i]));
+            }
+            /* the warp's to shared memory, or straight to the list if there is no room */
+            const unsigned lane = tid & 31;
+            unsigned place = (unsigned)__popc(hits), start = 0;
+            const unsigned own = place;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const unsigned before = __shfl_up_sync(FULL, place, o);
+                if (lane >= (unsigned)o) place += before;
+            }
+            const unsigned total = __shfl_sync(FULL, place, 31);
+            if (!total) continue;
+            if (lane == 0) start = atomicAdd(&s.kept_count, total);
+            start = __shfl_sync(FULL, start, 0);
+            const bool fits = start + total <= CHOOSE_KEPT;
+            if (!fits && lane == 0) {
+                atomicMin(&s.kept_end, start);
+                start = atomicAdd(&counts[row].entries, total);
+            }
+            if (!fits) start = __shfl_sync(FULL, start, 0);
+            place += start - own;
+#pragma unroll
+            for (int i = 0; i < 4 * LOADS; i++) {
+                if (!(hits >> i & 1u)) continue;
+                const u64 entry = ranked(z[i], base + 4 * (i / 4 * CHOOSE + tid) + i % 4);
+                if (fits) s.kept[place] = entry;
+                else if (place < most) list[place] = entry;
+                place++;
             }
         }
-        unsigned before = cta_prefix(s, hits, &total);
         top = __reduce_max_sync(FULL, top);
         if ((tid & 31) == 0 && top) atomicMax(&counts[row].top, top);
         if (__any_sync(FULL, bad) && (tid & 31) == 0) atomicOr(&counts[row].bad, 1u);
-        if (tid == 0) s.first = total ? atomicAdd(&counts[row].entries, total) : 0;
         __syncthreads();
-        before += s.first;
-#pragma unroll
-        for (int i = 0; i < LOADS; i++) {
-            const float z[4] = { y[i].x, y[i].y, y[i].z, y[i].w };
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int j = first + 4 * (i * CHOOSE + tid) + k;
-                if (j < from || j >= to || sortable(z[k]) < bound) continue;
-                if (before < (unsigned)p.va.most_candidates)
-                    ((u64 *)x.list)[before] = ranked(z[k], j);
-                before++;
-            }
-        }
+        const unsigned kept = min(s.kept_count, s.kept_end);
+        if (tid == 0) s.first = kept ? atomicAdd(&counts[row].entries, kept) : 0;
+        __syncthreads();
+        for (unsigned i = (unsigned)tid; i < kept; i += CHOOSE)
+            if (s.first + i < most) list[s.first + i] = s.kept[i];
         __threadfence();
         __syncthreads();
         if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == (unsigned)ctas - 1u;
@@ -5503,7 +7003,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             lo = (u64)bound << 32;
             hi = (u64)highest << 32 | 0xffffffffu;
         } else x.list = nullptr;
-        mark_from(r, set.bits, x, nth_largest(s, x, (unsigned)want, lo, hi));
+        choose_heavy(s, r, set.bits, x, (unsigned)want, lo, hi);
     }
     __threadfence();
     __syncthreads();
@@ -5517,7 +7017,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
     if (bad) {
         looked = r.mid;
         __syncthreads();
-        for (int w = tid; w < set.words; w += CHOOSE) set.bits[w] = 0;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
         for (int g = 0; g < p.group; g++) {
             const int h = kv * p.group + g;
             float *all = (float *)p.stash + stash_entry(p, b, h, 0);
@@ -5528,9 +7028,8 @@ __global__ void __launch_bounds__(CHOOSE) k_va_choose(const __grid_constant__ pa
             for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
             const int any = __syncthreads_or(worse);
             if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-            const candidates x = { nullptr, all, r.lo, r.mid };
-            mark_from(r, set.bits, x,
-                      nth_largest(s, x, (unsigned)want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0));
+            choose_heavy(s, r, set.bits, { nullptr, all, r.lo, r.mid, {} }, (unsigned)want,
+                         (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
         }
         __threadfence();
         __syncthreads();
@@ -5626,23 +7125,45 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
+    /* four portions a lane at a time, all on their way together */
+    enum { OWN = 4 };
     float m = MASKED;
-    for (int i = lane; i < last; i += 32) m = fmaxf(m, sums[i * pitch + p.dv]);
+    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
+#pragma unroll 1
+    for (int base = 0; base < last; base += 32 * OWN) {
+        float x[OWN][4], top = m;
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        for (int k = 0; k < OWN; k++) {
+            const int i = base + 32 * k + lane;
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                x[k][c] = i < last ? __ldcg(sums + i * pitch + p.dv + c) : c ? 0.0f : MASKED;
+        }
+#pragma unroll
+        for (int k = 0; k < OWN; k++) top = fmaxf(top, x[k][0]);
+#pragma unroll
+        for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+        const double keep = m < MASK_LIMIT ? 0.0 : (double)pow2(m - top);
+        d[0] = d[0] == d[0] ? d[0] * keep : d[0];
+        d[1] = d[1] == d[1] ? d[1] * keep : d[1];
+        squares *= keep * keep;
+        trace *= keep * keep;
+        m = top;
+#pragma unroll
+        for (int k = 0; k < OWN; k++) {
+            const bool sampled = base + 32 * k + lane >= fixed;
+            const double f = x[k][0] < MASK_LIMIT ? 0.0 : (double)pow2(x[k][0] - m);
+            const double mass = f * (double)x[k][1];  /* NaN stays, since 0 * NaN is one */
+            d[0] += sampled ? 0.0 : mass;
+            d[1] += sampled ? mass : 0.0;
+            squares += sampled ? f * f * (double)x[k][2] : 0.0;
+            trace += sampled ? f * f * (double)x[k][3] : 0.0;
+        }
+    }
     const auto lift_of = [&](int i) {
         const float top = sums[i * pitch + p.dv];
         return top < MASK_LIMIT ? 0.0f : pow2(top - m);
     };
-    double d[2] = { 0.0, 0.0 }, squares = 0.0, trace = 0.0, norm = 0.0, mean = 0.0;
-    for (int i = lane; i < last; i += 32) {
-        const float f = lift_of(i);
-        const float *x = sums + i * pitch + p.dv;
-        d[i >= fixed] += (double)f * (double)x[1];      /* NaN stays, since 0 * NaN is one */
-        if (i < fixed) continue;
-        squares += (double)(f * f) * (double)x[2];
-        trace += (double)(f * f) * (double)x[3];
-    }
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         d[0] += __shfl_xor_sync(FULL, d[0], o);
@@ -5715,7 +7236,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     if (row.budget == row.base) return;
     const key_set set = set_of(p, item, r, (unsigned *)room);
     int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
-    for (int w = tid; w < set.words; w += CHOOSE) set.taken[w] = set.bits[w];
+    for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     if (row.budget < row.residual)
         draw_keys(p, s, set, r, b, kv, row.budget - row.base, row.residual - row.base, &row.at, list);
@@ -6830,6 +8351,10 @@ struct geometry {
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
+    /* of SANTA_SAMPLE_ATTENTION */
+    i64 q_blocks, k_blocks, mask_words, units, sample_splits;
+    extent sample, select, mask;
+    bool is_sampled, is_audited;
 };
 
 /* Where the parts of a workspace begin, and its size. */
@@ -6839,6 +8364,7 @@ struct layout {
     size_t candidates, taken, list, va_rows, va_heads, sums;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, rest, ranges, total;
+    size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -6869,6 +8395,8 @@ struct call {
     const float *list_weights;
     bool listed_row;                                /* each query row has its own */
     const santa_attention *a;
+    bool tiles;                                     /* q, K and V suit those of >>prefill-kernel */
+    int rows_done;                                  /* query rows that a pipeline's launch has done */
 
     void place_row(i64 row);
     bool gather(const void *mine, size_t bytes, void *all) {
@@ -6888,7 +8416,7 @@ struct pipeline {
     santa_status (*measure)(const santa_problem *problem, geometry *g);
     /* its parts of a workspace */
     void (*arrange)(const geometry &g, santa_stash stash, layout *l);
-    /* query row c.p.q_index */
+    /* query row c.p.q_index, or c.rows_done of them */
     cudaError_t (*launch)(call &c);
     cudaError_t (*count)(const call &c);            /* its stats */
 };
@@ -6951,15 +8479,15 @@ cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool ov
 }
 
 /* More than 48 KB of shared memory has to be asked for. */
-template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes) {
+template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes,
+                                               int threads = SCORE_WARPS * 32) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    return e == cudaSuccess ? launch<kernel>(c, grid, SCORE_WARPS * 32, (size_t)bytes, false) : e;
+    return e == cudaSuccess ? launch<kernel>(c, grid, threads, (size_t)bytes, false) : e;
 }
 
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
    its type. */
 template <typename T> struct a_type { typedef T type; };
-template <int N> struct a_number { enum { value = N }; };
 
 template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
     switch (type) {
@@ -7014,8 +8542,61 @@ template <typename K> cudaError_t launch_dense_plain(const call &c) {
     return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, false);
 }
 
+/* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
+
+/* What their tiles take. */
+bool suits_tiles(const santa_attention *a) {
+    const santa_dtype type = a->k.dtype;
+    const i64 d = a->k.shape[3], dv = a->v.shape[3];
+    return (type == SANTA_F16 || type == SANTA_BF16) && a->q.dtype == type && a->v.dtype == type
+        && vectors(&a->q) && vectors(&a->k) && vectors(&a->v) && d % 8 == 0 && d <= 256 && dv % 8 == 0;
+}
+
+/* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`, if not 0. */
+bool fill_tiles(call &c, i64 heads, i64 rows) {
+    params &p = c.p;
+    const i64 slices = ceil_div(c.g.group, heads);
+    p.tile_slices = (int)slices;
+    p.tile_heads = (int)ceil_div(c.g.group, slices);
+    p.tile_rows = TILE_QUERIES / p.tile_heads;
+    p.by_position = rows > 0;
+    if (p.by_position) {
+        while (rows > p.tile_rows) rows /= 2;
+        p.tile_rows = (int)rows;
+    }
+    p.by_tile_heads = divide_by((unsigned)p.tile_heads);
+    p.tiles = (int)ceil_div(c.g.q_len + (p.by_position ? p.tile_rows - 1 : 0), p.tile_rows);
+    p.v_slices = (int)ceil_div(c.g.dv, TILE_COLUMNS);
+    p.pair_out = p.out_type != SANTA_F32 && p.out_stride[3] == 2 && (uintptr_t)p.out % 4 == 0
+              && p.out_stride[0] % 4 == 0 && p.out_stride[1] % 4 == 0 && p.out_stride[2] % 4 == 0;
+    return fits({ p.tiles, c.g.kv_heads * slices * p.v_slices, c.g.batch });
+}
+
+template <typename T> cudaError_t launch_tiles(call &c) {
+    params &p = c.p;
+    const dim3 grid = grid_of({ p.tiles, c.g.kv_heads * p.tile_slices * p.v_slices, c.g.batch });
+    cudaFuncAttributes compiled = {};
+    const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
+    if (c.card.major == 9 && p.d <= 128 && p.dv <= 128 && !extras) {
+        const cudaError_t e = cudaFuncGetAttributes(&compiled, (const void *)k_prefill_groups<T>);
+        if (e != cudaSuccess) return e;
+    }
+    if (compiled.numRegs > 64)                      /* else it is empty */
+        return launch_ring<k_prefill_groups<T>>(c, grid, GROUPS_BYTES, 3 * 128);
+    p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
+    return launch_ring<k_prefill<T>>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
+}
+
+cudaError_t launch_prefill(call &c) {
+    c.rows_done = c.p.q_len;
+    return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
+}
+
 cudaError_t launch_exact(call &c) {
     const params &p = c.p;
+    /* errors are found row by row */
+    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && fill_tiles(c, TILE_HEADS, 0))
+        return launch_prefill(c);
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
     const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
@@ -7108,6 +8689,108 @@ cudaError_t launch_listed(call &c) {
 
 cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
+}
+
+/* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense. */
+
+/* Blocks are looked at, however few rows there are. */
+bool asks(const santa_sample_attention_options &x) { return x.mask || x.mask_out || x.audit; }
+
+santa_status measure_sparse(const santa_problem *problem, geometry *g) {
+    const santa_sample_attention_options &x = problem->o.sample_attention;
+    const i64 size = x.block_size;
+    const santa_status s = measure_exact(problem, g);
+    if (s != SANTA_OK) return s;
+    if (g->q_len < PREFILL_ROWS && !asks(x)) return SANTA_OK;
+    g->k_blocks = ceil_div(g->keys, size);
+    g->mask_words = ceil_div(g->k_blocks, 32);
+    g->q_blocks = (g->q_len + 2 * size - 2) / size;
+    g->is_sampled = !x.mask;
+    g->is_audited = x.audit != nullptr;
+    g->units = x.num_chunks * (size / BLOCK);
+    g->sample_splits = ceil_div(g->blocks, SAMPLE_BLOCKS);
+    g->sample = { g->units * g->sample_splits, g->heads, g->batch };
+    g->select = { 2, g->heads, g->batch };
+    g->mask = { g->q_blocks, g->heads, g->batch };
+    const extent tiles = { g->q_len, g->heads * ceil_div(g->dv, TILE_COLUMNS), g->batch };
+    return fits(g->sample) && fits(g->mask) && fits(tiles) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), units = saturating(rows, (size_t)g.units),
+                 sums = saturating(units, (size_t)(g.sample_splits * BLOCK)),
+                 words = (size_t)(2 * g.mask_words);
+    arrange_exact(g, stash, l);
+    l->runs_dense = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(int));
+    if (!g.is_sampled) return;
+    l->row_sums = add_part(l, sums, sizeof(float2));
+    l->shares = add_part(l, g.is_audited ? sums : 0, sizeof(float));
+    l->masses = add_part(l, saturating(units, (size_t)g.blocks), sizeof(float4));
+    l->set_masses = add_part(l, saturating(rows, (size_t)(2 * g.k_blocks)), sizeof(float));
+    l->raw_sets = add_part(l, saturating(rows, words), sizeof(unsigned));
+    l->own = add_part(l, saturating(rows, words), sizeof(unsigned));
+    l->sets = add_part(l, saturating(rows, words), sizeof(unsigned));
+    l->picked = add_part(l, rows, 2 * sizeof(int));
+}
+
+template <typename T> cudaError_t launch_sample(call &c, int stage) {
+    c.p.stage = stage;
+    return launch_ring<k_sample<T>>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
+}
+
+cudaError_t launch_stage(call &c, int stage) {
+    return c.p.k_type == SANTA_F16 ? launch_sample<__half>(c, stage)
+                                   : launch_sample<__nv_bfloat16>(c, stage);
+}
+
+cudaError_t launch_sparse(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    if (!g.k_blocks) return launch_exact(c);
+    p.row_sums = (float2 *)(c.workspace + c.l.row_sums);
+    p.shares = (float *)(c.workspace + c.l.shares);
+    p.masses = (float4 *)(c.workspace + c.l.masses);
+    p.set_masses = (float *)(c.workspace + c.l.set_masses);
+    p.raw_sets = (unsigned *)(c.workspace + c.l.raw_sets);
+    p.own = (unsigned *)(c.workspace + c.l.own);
+    p.sets = (unsigned *)(c.workspace + c.l.sets);
+    p.picked = (int *)(c.workspace + c.l.picked);
+    p.runs_dense = (int *)(c.workspace + c.l.runs_dense);
+    p.is_sparse = 1;
+    cudaError_t e = cudaSuccess;
+    if (g.is_sampled) {
+        fill_tiles(c, 1, BLOCK);
+        e = launch_stage(c, AT_MAXIMA);
+        if (e == cudaSuccess) e = launch_stage(c, AT_MASSES);
+        if (e == cudaSuccess) e = launch<k_select>(c, grid_of(g.select), 256, 0, false);
+    }
+    if (e == cudaSuccess && (g.is_sampled || p.audit))
+        e = launch<k_join>(c, grid_of(g.stats), 256, 0, false);
+    if (e == cudaSuccess && g.is_sampled && p.audit) {
+        e = launch_stage(c, AT_SHARES);
+        if (e == cudaSuccess) e = launch<k_audit>(c, grid_of({ g.heads, g.batch, 1 }), 256, 0, false);
+    }
+    if (e == cudaSuccess && p.mask_out) e = launch<k_mask>(c, grid_of(g.mask), 128, 0, false);
+    if (e != cudaSuccess) return e;
+    fill_tiles(c, p.per_head || p.mask ? 1 : TILE_HEADS, 1 << p.block_shift);
+    return launch_prefill(c);
+}
+
+void fill_sparse(const santa_sample_attention_options &x, const geometry &g, params *p) {
+    p->block_shift = x.block_size == 128 ? 7 : 6;
+    p->mask_words = (int)g.mask_words;
+    p->per_head = x.per_head;
+    p->q_blocks = g.q_blocks;
+    p->k_blocks = g.k_blocks;
+    p->mask = x.mask;
+    p->mask_out = x.mask_out;
+    p->audit = x.audit;
+    p->chunks = (int)x.num_chunks;
+    p->units = (int)g.units;
+    p->sample_splits = (int)g.sample_splits;
+    p->alpha_columns = x.alpha_columns;
+    p->alpha_slashes = x.alpha_slashes;
+    p->dense_above = x.dense_above;
 }
 
 /* Draws from the blocks' sums and the stash: k_scores, or k_scores_plain, and k_gather. */
@@ -7358,7 +9041,7 @@ cudaError_t launch_proxy(call &c) {
 }
 
 /* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
-   k_scores, or k_scores_plain, or k_proxy_scores; k_select; k_list, or k_list_plain, and k_combine. */
+   k_scores, or k_scores_plain, or k_proxy_scores; k_top; k_list, or k_list_plain, and k_combine. */
 
 santa_status measure_selected(const santa_problem *problem, geometry *g) {
     const bool copied = problem->o.scores == SANTA_SCORES_PROXY;
@@ -7423,7 +9106,7 @@ cudaError_t launch_selected(call &c) {
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     cudaError_t e = !copied ? launch_pass(c)
                   : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
-    if (e == cudaSuccess) e = launch<k_select>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
+    if (e == cudaSuccess) e = launch<k_top>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
 
@@ -7565,7 +9248,11 @@ cudaError_t launch_routed(call &c) {
 
 cudaError_t count_routed(const call &c) { return launch<k_route_stats>(c, dim3(1), 256, 0, false); }
 
-cudaError_t count_rows(const call &c) { return launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false); }
+cudaError_t count_rows(const call &c) {
+    const bool all = c.rows_done > 1 || c.p.is_sparse;
+    return all ? launch<k_prefill_stats>(c, grid_of(c.g.stats), 256, 0, false)
+               : launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
+}
 cudaError_t count_proxy_rows(const call &c) {
     return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
@@ -7588,8 +9275,8 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
     g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
-    g->words = ceil_div(g->keys, 32);
-    g->shared_words = g->words <= 16384 ? g->words : 0;
+    g->words = 4 * ceil_div(g->keys, 128);
+    g->shared_words = g->words <= CHOOSE_WORDS ? g->words : 0;
     g->list_keys = list_keys_of(problem->a.k.dtype, *g);
     g->list_portions = ceil_div(g->keys, g->list_keys) + 2;           /* three kinds of keys */
     g->list_heads = g->group;
@@ -7600,6 +9287,9 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+/* Counters before the sets' bits, which are read in fours. */
+size_t whole_fours(size_t n) { return (n + 3) / 4 * 4; }
+
 void arrange_va(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), items = (size_t)(g.batch * g.kv_heads);
     const size_t scored = g.by_scores ? rows : 0, blocks = saturating(scored, (size_t)g.blocks);
@@ -7608,7 +9298,8 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     l->spreads = add_part(l, g.by_copy ? blocks : 0, sizeof(float));
     /* va_counts, heads_done and bits, which scores sets to 0 */
-    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + items + bits, sizeof(int));
+    l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits,
+                          sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
     l->list = add_part(l, saturating(items, (size_t)(g.list_portions * g.list_keys)), sizeof(int));
@@ -7631,7 +9322,8 @@ cudaError_t launch_va_sums(call &c) {
     const geometry &g = c.g;
     const bool fast = suits_lists(c) && !p.va.full;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
-              lists = g.batch * g.kv_heads * slices, least = 10 * (i64)c.card.multiprocessors / lists,
+              lists = g.batch * g.kv_heads * slices,
+              least = (p.va.pass ? 3 : 10) * (i64)c.card.multiprocessors / lists,
               most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
               shares = enough < most ? enough : most;
     p.slices = (int)slices;
@@ -7661,7 +9353,7 @@ cudaError_t launch_va(call &c) {
     p.spreads = (float *)(c.workspace + c.l.spreads);
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
-    v.bits = v.heads_done + items;
+    v.bits = v.heads_done + whole_fours((size_t)items);
     v.taken = (unsigned *)(c.workspace + c.l.taken);
     v.list = (int *)(c.workspace + c.l.list);
     v.rows = (va_row *)(c.workspace + c.l.va_rows);
@@ -7673,7 +9365,7 @@ cudaError_t launch_va(call &c) {
     p.list_heads = (int)g.group;
     p.list_most = (int)v.list_pitch;
     p.splits = v.portions;
-    p.arrivals = 4 * rows + items + items * g.words;
+    p.arrivals = 4 * rows + (i64)whole_fours((size_t)items) + items * g.words;
     cudaError_t e = cudaSuccess;
     if (g.by_copy)
         e = p.copy.bits == 4 && p.copy.chunks == 4 ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
@@ -7704,6 +9396,8 @@ const pipeline pipelines[] = {
       measure_sampled<measure_comb>, arrange_sampled, launch_sampled<comb>, count_rows },
     { bit(SANTA_FLASH), SANTA_SCORES_EXACT, false, measure_sampled<measure_flash>, arrange_sampled,
       launch_sampled<flash>, count_rows },
+    { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, false, measure_sparse, arrange_sparse, launch_sparse,
+      count_rows },
     { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, false, measure_proxy, arrange_proxy,
       launch_proxy, count_proxy_rows },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
@@ -7795,6 +9489,10 @@ santa_status check(const santa_problem *problem) {
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
+    if (o->method == SANTA_SAMPLE_ATTENTION) {
+        if (o->sample_attention.row_mass) return SANTA_ERR_BACKEND_ROW_MASS;
+        if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
+    }
     return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
@@ -7912,6 +9610,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->pages = a->k.shape[0] > INT32_MAX ? INT32_MAX : (int)a->k.shape[0];
     if (p->table) p->by_page = divide_by((unsigned)a->k.shape[1]);
     p->eights = !p->table || a->k.shape[1] % 8 == 0;
+    p->sixteens = !p->table || a->k.shape[1] % 16 == 0;
 
     p->scale = problem->scale; p->v_scale = problem->v_scale;
     p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
@@ -7931,6 +9630,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->portions = (int)g.portions;
     p->rows = 1;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
+    if (o->method == SANTA_SAMPLE_ATTENTION) fill_sparse(o->sample_attention, g, p);
     if (o->method == SANTA_VATTENTION) fill_va(&o->vattention, g, &p->va);
     if (o->method == SANTA_SAAP) fill_routed(problem, g, p);
     if (!a->key_list) return;
@@ -7956,11 +9656,15 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     c.l = layout_of(*row, c.g, o->stash);
     if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
     const bool proxied = o->scores == SANTA_SCORES_PROXY, adapts = o->method == SANTA_VATTENTION;
+    const santa_sample_attention_options *sparse
+        = o->method == SANTA_SAMPLE_ATTENTION ? &o->sample_attention : nullptr;
     const void *const needed[] = { a->q.data, a->k.data, a->v.data, a->out.data, workspace };
     const void *const others[] = { a->lse, a->std_error, stats, a->seq_lens, a->block_table, a->sinks,
                                    a->alibi_slopes,
                                    a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
+                                   sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
+                                   sparse ? sparse->audit : nullptr,
                                    a->key_list, a->key_list_lens, a->key_weights,
                                    adapts ? o->vattention.heavy_index : nullptr,
                                    adapts ? o->vattention.audit : nullptr };
@@ -7998,6 +9702,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
     c.streams = c.cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
 
+    c.tiles = suits_tiles(a);
+
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
         return s;
     const params whole = p;
@@ -8016,7 +9722,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         p.lse = part + c.g.results * p.dv;
         if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
     }
-    for (p.q_index = 0; p.q_index < p.q_len; p.q_index++) {
+    for (p.q_index = 0; p.q_index < p.q_len; p.q_index += c.rows_done) {
+        c.rows_done = 1;
         cudaError_t e = row->launch(c);
         if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
         if (e == cudaSuccess && a->std_error) e = launch_errors(c);

@@ -19,11 +19,11 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, top-k, top-p, vattention, saap. Exact scores; for sys,
-                       prop, top-k and vattention also those from a copy of K. The others, q8_0,
-                       dense_below, item ranges, and std_error of vattention, saap or from a copy
-                       have a status of their own. std_error is a kernel more, which reads the drawn
-                       rows of v again.
+                       multiple of 64 keys, top-k, top-p, vattention, saap, sample-attention
+                       without row_mass. Exact scores; for sys, prop, top-k and vattention also
+                       those from a copy of K. The others, q8_0, dense_below, item ranges, and
+                       std_error of vattention, saap or from a copy have a status of their own.
+                       std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
@@ -39,6 +39,19 @@
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
+   PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for 128
+                       queries, where q, k and v are f16 or bf16 of one type in 16-byte aligned
+                       rows with adjacent features, head_dim and head_dim_v multiples of 8,
+                       head_dim up to 256; weights are rounded to that type before they meet V.
+                       Other calls, and those that want std_error, take the rows one after the
+                       other, as decode does.
+                       Sample-attention wants such q, k and v (from 32 rows on, or with a mask,
+                       mask_out or audit, all three of them device memory); masks are the CPU's
+                       but for blocks whose mass is within rounding of the last one kept. On an
+                       H100 or H200 compile with -gencode=arch=compute_90a,code=sm_90a: head_dim
+                       up to 128 without soft cap and ALiBi then runs twice as fast. A row's bits
+                       depend on neither the other rows, the batch, pages nor chunks, but on
+                       which of the two kernels it is.
    STASH               Between its two kernels prop keeps exp(score - max of 64 keys) per key
                        and query head in the workspace: 32 bits, or 16 or 8 with options.stash,
                        for a smaller workspace at about the same speed. See the stash section of
@@ -55,9 +68,10 @@
                        taken by scores 5 more. head_dim and head_dim_v up to 256. Fast: k and v
                        of the same type of 16 or 8 bits, as lists of keys have it, with the
                        denominator's guarantee; everything else by plain loads. Choosing heavy
-                       tokens and drawing take one CTA for a KV head: many sequences are better
-                       for it than one. A copy of K with a NaN costs much: all keys of the KV
-                       head are scored by that CTA.
+                       tokens and drawing take one CTA for a KV head, which is most of the
+                       time: with a copy of K 1.1 times as fast as dense at 1 x 128k keys, 1.4
+                       to 1.6 at 8 x 32k (bench/ladder.md). A copy of K with a NaN costs much:
+                       all keys of the KV head are scored by that CTA.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
                        their .device SANTA_CUDA all the same: kernels read what they need across
                        the bus. Methods that read few rows can live with that: V under prop, K and

@@ -1,6 +1,6 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--saap] [--csv FILE]
+     build/bench_cuda [--quick] [--saap | --vattention | --prefill] [--csv FILE]          with a method: its rows alone
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
    buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median. */
 #define SANTA_IMPLEMENTATION
@@ -85,6 +85,12 @@ struct timer {
         f();
         CUDA(cudaStreamEndCapture(stream, &graph));
         CUDA(cudaGraphInstantiate(&exec, graph, 0));
+        const double us = median_of(exec, runs);
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        return us;
+    }
+    double median_of(cudaGraphExec_t exec, int runs) {
         std::vector<double> t;
         for (int i = -runs / 4; i < runs; i++) {
             thrash<<<1024, 256, 0, stream>>>(buffer, n);
@@ -97,8 +103,6 @@ struct timer {
             if (i >= 0) t.push_back(1e3 * ms);
         }
         CUDA(cudaGetLastError());
-        CUDA(cudaGraphExecDestroy(exec));
-        CUDA(cudaGraphDestroy(graph));
         std::sort(t.begin(), t.end());
         return t[t.size() / 2];
     }
@@ -321,6 +325,7 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
     CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
     CUDA(cudaFree(stats)); CUDA(cudaFree(audit)); CUDA(cudaFree(a.proxy));
 }
+#include "prefill_cuda.h"
 
 /* Keys in buckets. Far keys lie in buckets of given sizes at random places, and a bias makes the router
    take `probes` of them: together 4.4 % of the keys, as in the paper. All alike, or one of these
@@ -488,13 +493,15 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
 }
 
 int main(int argc, char **argv) {
-    bool quick = false, only_routed = false;
+    bool quick = false, only_routed = false, only_adaptive = false, prefill = false;
     FILE *csv = nullptr;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
         else if (!strcmp(argv[i], "--saap")) only_routed = true;
+        else if (!strcmp(argv[i], "--prefill")) prefill = true;
+        else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
         else if (!strcmp(argv[i], "--csv") && i + 1 < argc) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
-        else { fprintf(stderr, "usage: %s [--quick] [--saap] [--csv FILE]\n", argv[0]); return 1; }
+        else { fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill] [--csv FILE]\n", argv[0]); return 1; }
     }
     int count = 0, driver = 0, runtime = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }
@@ -504,9 +511,14 @@ int main(int argc, char **argv) {
     cudaRuntimeGetVersion(&runtime);
     printf("# %s, %d multiprocessors, %d MB L2, driver %d, runtime %d; %d query heads, %d KV heads, head_dim %d\n", prop.name,
            prop.multiProcessorCount, prop.l2CacheSize >> 20, driver, runtime, HEADS, KV_HEADS, DIM);
+    timer t;
+    if (prefill) {
+        bench_prefill(t, quick, csv);
+        if (csv) fclose(csv);
+        return 0;
+    }
     if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
                           "dense_over_method\n");
-    timer t;
     const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_U8, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_F32, 0 },
@@ -522,8 +534,11 @@ int main(int argc, char **argv) {
     full.push_back({ "strat", SANTA_STRAT, 128, SANTA_STASH_U8, 0 });
     full.push_back({ "prop", SANTA_PROP, 1024, SANTA_STASH_U8, 0 });
     const int runs = quick ? 20 : 40;
-    for (const float agree : { 0.85f, 0.5f })
+    for (const float agree : { 0.85f, 0.5f }) {
+        if (only_routed) break;
         for (const int batch : { 1, 8 }) bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
+    }
+    if (only_adaptive) return csv ? fclose(csv) : 0;
     printf("\nkeys in buckets: 1024 of them, 32 read whole, 2048 keys of the window\n");
     for (const routed_case &x : { routed_case{ 1, 1, 171008, 1024, SANTA_NONE, false }, { 1, 1, 171008, 128, SANTA_NONE, false },
                                   { 1, 1, 171008, 128, 128, false }, { 8, 1, 131072, 1024, SANTA_NONE, false },

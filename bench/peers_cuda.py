@@ -3,6 +3,7 @@
 
     python3 bench/peers_cuda.py [--csv FILE] [--quick] [--arch sm_90] [--lib FILE]     needs torch and nvcc
     python3 bench/peers_cuda.py --check                               needs nvcc (or --lib), no torch, no GPU
+    python3 bench/peers_cuda.py --prefill build/bench_cuda [--csv FILE] [--quick]      needs torch
 
 The shared library is built on the first run and when a source is newer (or give a built one with --lib):
     nvcc -std=c++17 -O3 -arch=native -shared -Xcompiler -fPIC -o build/libsanta_cuda.so santa_cuda.cu bench/floor.cu
@@ -31,6 +32,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
@@ -387,6 +389,67 @@ def run_shape(torch, lib, batch, n, runs, thrash, peers):
     return floor, [m for _, m in best.values()], effective
 
 
+# ---------------------------------------------------------------------------------------------- prefill
+
+def prefill(torch, program, quick, path):
+    """Prefill of torch's backends and, in turns with them, of the program, bench_cuda: causal, batch 1, bf16. Each
+    round has both; the medians of the rounds' medians."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    attend, times = torch.nn.functional.scaled_dot_product_attention, {}
+    thrash = torch.zeros(512 << 18, device="cuda")
+    table = os.path.join(tempfile.mkdtemp(), "prefill.csv")
+    for _ in range(1 if quick else 3):
+        for n in (8192, 32768, 131072):
+            q = torch.randn(1, n, HEADS, DIM, device="cuda", dtype=torch.bfloat16).transpose(1, 2)
+            k, v = (torch.randn(1, n, KV_HEADS, DIM, device="cuda", dtype=torch.bfloat16).transpose(1, 2) for _ in "kv")
+            for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention-2", SDPBackend.FLASH_ATTENTION)):
+                ms, runs = [], max(2, 2 ** 18 // n)
+                try:
+                    for i in range(-1, runs):
+                        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                        thrash.add_(1.0)
+                        start.record()
+                        with sdpa_kernel(backend):
+                            attend(q, k, v, is_causal=True, enable_gqa=True)
+                        stop.record()
+                        stop.synchronize()
+                        if i >= 0:
+                            ms.append(start.elapsed_time(stop))
+                except Exception as e:                   # said, not fatal
+                    print(f"# {name} at {n} does not run: {cause(e)}", flush=True)
+                    continue
+                times.setdefault((n, name), []).append((statistics.median(ms), 1.0, 0.0))
+            del q, k, v
+        torch.cuda.empty_cache()
+        subprocess.run([program, "--prefill", "--csv", table] + ["--quick"] * quick, check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(table, newline="") as f:
+            seen = 0
+            for row in csv.DictReader(f):
+                seen = 0 if row["method"] == "dense" else seen + 1
+                name = "santa dense" if not seen else f"santa sample-attention, {(10, 5)[seen - 1]} % wanted"
+                times.setdefault((int(row["n"]), name), []).append(
+                    (float(row["ms"]), float(row["kept_share"]), float(row["stages_1_2_ms"])))
+    rows = []
+    print(f"{'n':>7} {'method':<40} {'ms':>9} {'TFLOP/s':>8} {'x cuDNN':>8} {'best/this':>9} {'kept %':>7} {'stages 1+2':>10}")
+    for (n, name), rounds in sorted(times.items(), key=lambda x: x[0][0]):
+        ms, kept, before = (statistics.median(x) for x in zip(*rounds))
+        best = min(statistics.median(r[0] for r in times[key]) for key in times
+                   if key[0] == n and "sample" not in key[1])
+        flops, cudnn = 2.0 * DIM * HEADS * n * (n + 1), times.get((n, "cuDNN"))
+        rate = flops / ms * 1e-9 if "sample" not in name else math.nan
+        over = statistics.median(r[0] for r in cudnn) / ms if cudnn else math.nan
+        print(f"{n:>7} {name:<40} {ms:9.3f} {rate:8.0f} {over:8.2f} {best / ms:9.2f} {100 * kept:7.2f} {before:10.3f}")
+        rows.append({"n": n, "method": name, "ms": f"{ms:.4f}", "tflops": f"{rate:.1f}", "cudnn_over_method": f"{over:.3f}",
+                     "best_exact_over_method": f"{best / ms:.3f}", "kept_share": f"{kept:.4f}",
+                     "stages_1_2_ms": f"{before:.4f}"})
+    if path:
+        with open(path, "w", newline="") as f:
+            writer = csv.DictWriter(f, rows[0].keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", metavar="FILE")
@@ -394,7 +457,21 @@ def main():
     parser.add_argument("--arch", default="native", help="nvcc's -arch (default: native)")
     parser.add_argument("--lib", metavar="FILE", help="a library built before; nothing is compiled")
     parser.add_argument("--check", action="store_true", help="compare structs and decode on the CPU, then stop")
+    parser.add_argument("--prefill", metavar="PROGRAM", help="prefill instead: torch's in turns with bench_cuda's")
     args = parser.parse_args()
+    if args.prefill:
+        try:
+            import torch
+        except ImportError:
+            print("skipped: torch is not installed")
+            return 0
+        if not torch.cuda.is_available():
+            print("skipped: no CUDA device")
+            return 0
+        print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
+              f"{datetime.date.today()}\n# python3 {' '.join(sys.argv)}")
+        prefill(torch, args.prefill, args.quick, args.csv)
+        return 0
     lib = load(args.lib or build(args.arch))
     worst = check(lib)
     if args.check:

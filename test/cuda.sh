@@ -8,9 +8,10 @@
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
 FEW="--quick methods_and_stashes cpu/types paged gpu/graphs gpu/errors cuda_errors proxy_redo lists_match
-     saap_limits saap_graphs"
+     saap_limits saap_graphs va_short_rows prefill_dense sparse_like_cpu"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo gpu_lists gpu_saap"
+          cuda_errors proxy_redo gpu_lists left_padding std_errors gpu_saap va_short_rows va_exact va_poison va_nan va_errors
+          gpu_prefill"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.
@@ -85,7 +86,7 @@ launches() {
 # -G, without optimisation: this is about errors and warnings, and an optimised build takes minutes for each.
 compile_for() {
     need nvcc
-    nvcc --list-gpu-arch | grep -q "^compute_$1\$" || skip "this nvcc has no compute_$1"
+    nvcc --list-gpu-arch | grep -q "^compute_${1%a}\$" || skip "this nvcc has no compute_$1"
     nvcc -std=c++17 -G -gencode "arch=compute_$1,code=[sm_$1,compute_$1]" -Werror all-warnings \
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
@@ -102,7 +103,7 @@ example() {
 }
 
 architectures() {
-    for arch in 80 86 89 90 100 120; do
+    for arch in 80 86 89 90 90a 100 120; do
         cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
     done
     for file in examples/*.cu; do cell "$file, compiled" example "$file"; done
@@ -115,7 +116,10 @@ gpu_tests() {
         return
     fi
     if nvidia-smi -L >/dev/null 2>&1; then
-        kernels="-O3 -arch=native -include test/cuda/launched.h santa_cuda.cu"
+        arch=-arch=native
+        nvidia-smi --query-gpu=compute_cap --format=csv,noheader | grep -q '^9\.0$' &&
+            arch=-gencode=arch=compute_90a,code=sm_90a
+        kernels="-O3 $arch -include test/cuda/launched.h santa_cuda.cu"
     else
         kernels=$BUILD/cuda/sm_90.o
     fi

@@ -1024,7 +1024,14 @@ class _Call:
                                                                           ("row_mass", "float32"))]
         _fill(s, values, "sample_attention", ("mask", "mask_out", "audit", "row_mass"))
         self.wants = (mask, [x for x in outs if x[2] is not None])
-        if audit:
+        if audit and self.device == _CUDA:
+            if not _is_torch(self.like):
+                raise TypeError("on a GPU an audit wants torch's arrays")
+            torch = sys.modules["torch"]
+            self.audit = torch.zeros(self.a.q.shape[0] * self.a.q.shape[2] * C.sizeof(SampleAudit),
+                                     dtype=torch.uint8, device=self.like.device)
+            s.audit = self.audit.data_ptr()
+        elif audit:
             self.audit = (SampleAudit * (self.a.q.shape[0] * self.a.q.shape[2]))()
             s.audit = C.addressof(self.audit)
 

@@ -168,6 +168,8 @@ int main() {
             for (int t = 0; t < TYPES; t++) printf(" %s |", layouts_of(m, device, t).c_str());
         printf("\n");
     }
+    printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants q, K and V of\n"
+           "one 16-bit type in 16-byte rows.\n");
     print_features("Where the scores come from; f16, token-major:", scores);
     print_features("What may be asked for beside that; f16, token-major:", extras);
     return 0;

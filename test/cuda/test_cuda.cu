@@ -819,7 +819,22 @@ static void every_kernel(void) {
         CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
     saap_kernels();
+    /* prefill: those for sm_90a are there only where they were compiled for it, and others take their place */
+    for (santa_dtype type : {SANTA_F16, SANTA_BF16})
+        for (int64_t d : {128, 192}) {
+            ref_spec s = spec16(4, 1, 100, d, type);
+            s.q_len = 40;
+            s.causal = 1;
+            problem p(s);
+            block audit(4 * sizeof(santa_sample_audit)), mask(4096);
+            santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
+            o.sample_attention.audit = (santa_sample_audit *)audit.data();
+            o.sample_attention.mask_out = (uint8_t *)mask.data();
+            on_gpu g(p.a, o);
+            CHECK(g.run());
+        }
     for (const launched *k = all_launched; k; k = k->next, count++) {
+        if (k->name.compare(0, 16, "k_prefill_groups") == 0) continue;
         /* dense's tuned kernels ask for more shared memory than some cards have */
         const bool too_large = shared < 113 * 1024 && k->name.compare(0, 8, "k_dense<") == 0;
         CHECK_MSG(k->count > 0 || too_large, "%s was not launched", k->name.c_str());
@@ -2531,6 +2546,7 @@ static void lists_same_bits(void) {
     }
 }
 #include "test_saap.h"
+#include "test_prefill.h"
 
 /* ------------------------------------------------------------------------------------------------- list */
 
@@ -2571,5 +2587,6 @@ static const test_case lists[] = {
 };
 
 #define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
-    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases},
+    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases}, \
+                    {"gpu_prefill", prefill_cases},
 #include "../main.c"

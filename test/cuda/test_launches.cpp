@@ -21,7 +21,8 @@ static santa_status note(santa_status s) {
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
-    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR, REGIONS,
+    R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR,
+    R_MASK, R_MASK_OUT, R_BLOCK_AUDIT, REGIONS,
     R_ROUTER = R_LIST                                /* there are no lists beside it */
 };
 
@@ -516,12 +517,127 @@ static void check_gather(const problem &x, const standin_launch &l, const params
     check_grid(l, p.heads, x.a.q.shape[0], p.portions * over(p.dv, 128 * CH), name);
 }
 
+static const std::string &name_of(const standin_launch &l) {
+    static const std::string unknown = "an unknown kernel";
+    for (const launched *k = all_launched; k; k = k->next) if (k->kernel == l.kernel) return k->name;
+    return unknown;
+}
+
+/* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte rows. */
+static bool asks_for_blocks(const problem &x) {
+    const santa_sample_attention_options &o = x.o.sample_attention;
+    return x.o.method == SANTA_SAMPLE_ATTENTION && (o.mask || o.mask_out || o.audit);
+}
+static bool is_tiled(const problem &x) {
+    const santa_attention &a = x.a;
+    const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION;
+    if ((x.o.method != SANTA_DENSE && !sparse) || a.key_list || a.std_error) return false;
+    if (a.q.shape[1] < 32 && !asks_for_blocks(x)) return false;
+    const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16) * over(a.v.shape[3], 128);
+    if (!sparse && a.k.shape[2] * slices > 65535) return false;
+    return (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.q.dtype == a.k.dtype
+        && a.v.dtype == a.k.dtype && aligned(a.q) && aligned(a.k) && aligned(a.v) && a.k.shape[3] % 8 == 0
+        && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0;
+}
+
+static std::vector<part> tiled_parts(const problem &x, const params &p) {
+    const santa_sample_attention_options &o = x.o.sample_attention;
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads;
+    if (x.o.method == SANTA_DENSE || o.mask) return {};
+    const uint64_t chunks = (uint64_t)(o.num_chunks ? o.num_chunks : 2), size = o.block_size == 128 ? 128 : 64,
+                   blocks = (uint64_t)over(p.capacity, 64), k_blocks = (uint64_t)over(p.capacity, (int64_t)size),
+                   units = rows * chunks * (size / 64), sums = units * (uint64_t)over((int64_t)blocks, 32) * 64,
+                   words = rows * 2 * (uint64_t)over((int64_t)k_blocks, 32);
+    std::vector<part> parts = {{"row sums", p.row_sums, sums * 8, 8}, {"masses", p.masses, units * blocks * 16, 16},
+                               {"set masses", p.set_masses, rows * 2 * k_blocks * 4, 4},
+                               {"raw sets", p.raw_sets, words * 4, 4}, {"own sets", p.own, words * 4, 4},
+                               {"sets", p.sets, words * 4, 4}, {"picked", p.picked, rows * 8, 4},
+                               {"runs dense", p.runs_dense, (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]) * 4, 4}};
+    if (o.audit) parts.push_back({"shares", p.shares, sums * 4, 4});
+    return parts;
+}
+
+/* A tile has all heads of a group, or up to 16, but for masks of each head; its rows are as many as fit in
+   128 queries, and where blocks are looked at a power of two that divides them. */
+static void check_tiles(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+    const santa_attention &a = x.a;
+    const santa_sample_attention_options &o = x.o.sample_attention;
+    const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION;
+    const int64_t group = p.group, most = sparse && (o.per_head || o.mask) ? 1 : 16, slices = over(group, most),
+                  heads = over(group, slices), q_len = a.q.shape[1];
+    int64_t rows = 128 / heads, block = o.block_size == 128 ? 128 : 64;
+    if (sparse) {
+        int64_t power = 1;
+        while (2 * power <= rows && 2 * power <= block) power *= 2;
+        rows = power;
+    }
+    const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
+                     && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
+    const std::string want = std::string(groups ? "k_prefill_groups<" : "k_prefill<") + kernel_type(a.k.dtype) + ">";
+    CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
+    CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows && p.by_position == sparse
+                  && divides_by(p.by_tile_heads, heads) && p.v_slices == over(p.dv, 128),
+              "%s: tiles of %d rows, %d heads", name.c_str(), p.tile_rows, p.tile_heads);
+    check_grid(l, over(q_len + (sparse ? rows - 1 : 0), rows), a.k.shape[2] * slices * over(p.dv, 128),
+               a.q.shape[0], name);
+    CHECK_MSG(p.sixteens == (!a.block_table || a.k.shape[1] % 16 == 0), "%s: pages", name.c_str());
+    CHECK_MSG(p.is_sparse == sparse && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
+              "%s: mask", name.c_str());
+    bool pairs = a.out.dtype != SANTA_F32 && a.out.stride[3] == 1 && (uintptr_t)a.out.data % 4 == 0;
+    for (int i = 0; i < 3; i++) pairs &= a.out.stride[i] % 2 == 0;
+    CHECK_MSG(p.pair_out == pairs, "%s: pairs of out", name.c_str());
+}
+
+/* All launches of a call of prefill. */
+static void check_prefill(const problem &x, const char *workspace, uint64_t bytes) {
+    const santa_sample_attention_options &o = x.o.sample_attention;
+    const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION, sampled = sparse && !o.mask;
+    const int64_t batch = x.a.q.shape[0], heads = x.a.q.shape[2], kv_heads = x.a.k.shape[2];
+    const int64_t size = o.block_size == 128 ? 128 : 64, chunks = o.num_chunks ? o.num_chunks : 2;
+    const std::string sample = std::string("k_sample<") + kernel_type(x.a.k.dtype) + ">";
+    std::vector<std::string> want;
+    if (sampled) want.insert(want.end(), {sample, sample, "k_select"});
+    if (sparse && (sampled || o.audit)) want.push_back("k_join");
+    if (sampled && o.audit) want.insert(want.end(), {sample, "k_audit"});
+    if (sparse && o.mask_out) want.push_back("k_mask");
+    want.push_back("k_prefill");
+    if (x.stats) want.push_back("k_prefill_stats");
+    if (!CHECK_INT(standin.launches.size(), want.size())) return;
+    CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
+    int stage = 0;
+    for (size_t i = 0; i < want.size(); i++) {
+        const standin_launch &l = standin.launches[i];
+        const std::string &name = name_of(l);
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream && !l.overlap, "%s: stream", name.c_str());
+        check_parameters(x, p, 0, name);
+        check_parts(tiled_parts(x, p), workspace, bytes, name);
+        if (want[i] == "k_prefill") { check_tiles(x, l, p, name); continue; }
+        CHECK_MSG(name == want[i], "%s, want %s", name.c_str(), want[i].c_str());
+        if (name == sample) {
+            const int64_t splits = over(over(p.capacity, 64), 32), units = chunks * size / 64;
+            check_grid(l, units * splits, heads, batch, name);
+            CHECK_MSG(p.stage == stage++ && p.chunks == chunks && p.units == units && p.sample_splits == splits
+                          && p.tile_heads == 1,
+                      "%s: slices", name.c_str());
+        } else if (name == "k_select") check_grid(l, 2, heads, batch, name);
+        else if (name == "k_audit") check_grid(l, heads, batch, 1, name);
+        else if (name == "k_mask") {
+            CHECK(p.mask_out == o.mask_out && p.q_blocks == (x.a.q.shape[1] + 2 * size - 2) / size
+                  && p.k_blocks == over(p.capacity, size));
+            check_grid(l, p.q_blocks, heads, batch, name);
+        } else check_grid(l, kv_heads, batch, 1, name);
+    }
+}
+
 /* The parts of the workspace that a call's kernels share, by what they index. */
 static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
     const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
     if (is_copied(x)) return copied_parts(x, p);
-    if (x.o.method == SANTA_DENSE)
+    if (x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION)
         return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
     const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 ? 2 : 1;
@@ -543,12 +659,6 @@ static std::vector<part> parts_of(const problem &x, const params &p) {
         parts.push_back({"arrivals", p.arrived, (uint64_t)p.rows * rows * columns * 4, 4});
     }
     return parts;
-}
-
-static const std::string &name_of(const standin_launch &l) {
-    static const std::string unknown = "an unknown kernel";
-    for (const launched *k = all_launched; k; k = k->next) if (k->kernel == l.kernel) return k->name;
-    return unknown;
 }
 
 /* How many query rows the first kernel of a call is launched for: only the stream takes more than one, and
@@ -583,17 +693,18 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
                   name.c_str(), l.overlap ? "early" : "late");
         const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
                        blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, list_keys(x.a)) + 2),
-                       words = (uint64_t)over(p.capacity, 32), dv = (uint64_t)p.dv;
+                       words = 4 * (uint64_t)over(p.capacity, 128), dv = (uint64_t)p.dv,
+                       counters = 4 * heads + (items + 3) / 4 * 4;
         const bool shared = p.va.shared_words > 0;
         CHECK_INT(p.va.portions, portions);
         CHECK_INT(p.va.list_pitch, portions * (uint64_t)list_keys(x.a));
         CHECK_INT(p.va.words, words);
-        CHECK(shared == (words <= 16384) && (!shared || p.va.shared_words == (int64_t)words));
+        CHECK(shared == (words <= 12288) && (!shared || p.va.shared_words == (int64_t)words));
         CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
               && p.va.index == v.heavy_index);
         CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
         std::vector<part> parts = {
-            {"counters", p.arrived, 4 * (4 * heads + items + items * words), 4},
+            {"counters", p.arrived, 4 * (counters + items * words), 16},
             {"lists", p.va.list, 4 * items * portions * (uint64_t)p.list_keys, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
             {"heads", p.va.heads, heads * sizeof(va_head), 8},
             {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
@@ -603,17 +714,17 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             parts.push_back({"scores", p.stash, blocks * 256, 16});
             parts.push_back({"candidates", p.va.candidates, heads * most * 8, 8});
             if (by_copy) parts.push_back({"spreads", p.spreads, blocks * 4, 4});
-            CHECK_INT(p.arrivals, 4 * heads + items + items * words);
+            CHECK_INT(p.arrivals, counters + items * words);
         }
-        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 4});
+        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
         check_parts(parts, workspace, bytes, name);
-        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && p.va.bits == p.va.heads_done + items);
+        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && (const int *)p.va.bits == p.arrived + counters);
         if (which == 0) {
             if (by_copy) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
             else CHECK(name.compare(0, 8, "k_scores") == 0);
         } else if (which == 1) {
             CHECK(name == "k_va_choose");
-            if (by_scores) check_grid(l, over(p.capacity, 8192), p.heads, batch, name);
+            if (by_scores) check_grid(l, over(p.capacity, 32768), p.heads, batch, name);
             else check_grid(l, 1, kv_heads, batch, name);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 3) {
@@ -678,7 +789,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             if (copied) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
             else check_scores(x, l, p, name);
         } else if (which == 1) {
-            CHECK(name == "k_select");
+            CHECK(name == "k_top");
             check_grid(l, heads, batch, 1, name);
         } else if (which == 2) {
             const bool fast = name.compare(0, 7, "k_list<") == 0;
@@ -701,7 +812,8 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
                   each = 1 + (x.a.std_error != NULL) + (x.stats != NULL);
-    const bool dense = x.o.method == SANTA_DENSE;
+    const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
+    if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) { check_selected(x, workspace, bytes); return; }
     if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
@@ -782,7 +894,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
     note(CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes - 1, x.stats), SANTA_ERR_WORKSPACE_SIZE)
          ? SANTA_ERR_WORKSPACE_SIZE : s);
     CHECK_INT(standin.calls, 0);
-    const bool endless = x.a.q.shape[1] > PATIENCE;
+    const bool endless = x.a.q.shape[1] > PATIENCE && !is_tiled(x);
     standin.fail_at = endless ? PATIENCE : 0;
     const santa_status got = santa_decode(&x.a, &x.o, workspace, bytes, x.stats);
     standin.fail_at = 0;
@@ -809,7 +921,7 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
                                        SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
-                                       SANTA_VATTENTION};
+                                       SANTA_VATTENTION, SANTA_SAMPLE_ATTENTION};
 
 static void add_lists(problem *x, int64_t most, int rows) {
     x->a.key_list      = (const int32_t *)address(R_LIST);
@@ -1041,11 +1153,65 @@ static void failures_of_calls(void) {
     CHECK_INT(santa_cuda_error(SANTA_ERR_BACKEND_SIZE), 0);
 }
 
+/* The same of a prefill, with all that it may launch. */
+static void failures_of_prefill(void) {
+    for (const standin_card &card : standin_cards)
+        for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
+            sizes s = SMALL;
+            s.q_len = 64;
+            problem x = make(s, m);
+            x.a.causal = 1;
+            x.stats = (santa_stats *)address(R_STATS);
+            x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
+            x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+            standin.card = &card;
+            if (!CHECK_STATUS(run(x), SANTA_OK)) return;
+            const size_t bytes = santa_workspace_size(&x.a, &x.o);
+            standin.start();
+            CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats), SANTA_OK);
+            const int64_t calls = standin.calls;
+            for (int64_t k = 1; k <= calls; k++) {
+                standin.start();
+                standin.fail_at = k;
+                CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, x.stats),
+                             (santa_status)(SANTA_ERR_CUDA + 1));
+                CHECK_INT(standin.calls, k);
+            }
+            standin.fail_at = 0;
+        }
+}
+
+/* What sample-attention on this device does not take. */
+static void sparse_errors(void) {
+    sizes s = SMALL;
+    s.q_len = 64;
+    for (int i = 0; i < 7; i++) {
+        problem x = make(s, SANTA_SAMPLE_ATTENTION);
+        x.a.causal = 1;
+        if (i == 1) x.a.q.dtype = SANTA_F16;
+        if (i == 2) x.a.k.data = (char *)x.a.k.data + 2;
+        if (i == 3) x.a.v.dtype = SANTA_F32;
+        if (i == 4) x = make({2, 64, 8, 2, 1000, 264, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
+        if (i == 5) x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
+        if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_LSE);
+        run_on_cards(x, i == 0 ? SANTA_OK : i < 6 ? SANTA_ERR_BACKEND_SPARSE : SANTA_ERR_BACKEND_ROW_MASS, "sparse");
+        x.a.q.shape[1] = x.a.out.shape[1] = 31;      /* runs dense */
+        if (i < 6) run_on_cards(x, SANTA_OK, "sparse, few rows");
+    }
+}
+
 /* Each pointer in turn is to host memory: refused before anything is launched. */
 static void host_pointers(void) {
     static double host[8];
     for (int i = 0; i < REGIONS; i++) {
-        problem x = make(SMALL, i < R_HEAVY ? SANTA_PROP : SANTA_VATTENTION);
+        sizes s = SMALL;
+        const bool blocks = i == R_MASK || i == R_MASK_OUT || i == R_BLOCK_AUDIT;
+        if (blocks) s.q_len = 64;
+        problem x = make(s, blocks ? SANTA_SAMPLE_ATTENTION : i < R_HEAVY ? SANTA_PROP : SANTA_VATTENTION);
+        x.a.causal = 1;
+        x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
+        x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
+        x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
         x.a.seq_lens     = (const int32_t *)address(R_LENS);
         x.a.sinks        = (const float *)address(R_SINKS);
         x.a.alibi_slopes = (const float *)address(R_SLOPES);
@@ -1074,6 +1240,9 @@ static void host_pointers(void) {
                 x.o.vattention.heavy_index  = (const int32_t *)host;
                 break;
             case R_AUDIT: x.o.vattention.audit = (santa_audit *)host; break;
+            case R_MASK: x.o.sample_attention.mask = (const uint8_t *)host; break;
+            case R_MASK_OUT: x.o.sample_attention.mask_out = (uint8_t *)host; break;
+            case R_BLOCK_AUDIT: x.o.sample_attention.audit = (santa_sample_audit *)host; break;
             default: x.o.request_ids = (const uint64_t *)host; break;
         }
         standin.start();
@@ -1162,6 +1331,26 @@ static void every_kernel(void) {
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
+    for (const standin_card &card : standin_cards)
+        for (int warpgroups = 0; warpgroups < 2; warpgroups++)
+            for (santa_dtype type : {SANTA_F16, SANTA_BF16})
+                for (int64_t d : {8, 64, 128, 256})
+                    for (int64_t group : {1, 4, 5, 71})
+                        for (int how = 0; how < 8; how++) {
+                            problem x = make({2, 50 + 40 * how, 2 * group, 2, 3000, d, d == 8 ? 264 : d, how % 3 ? 0 : 16, type, NHD},
+                                             how < 2 ? SANTA_DENSE : SANTA_SAMPLE_ATTENTION);
+                            x.a.causal = 1;
+                            if (how % 2) x.stats = (santa_stats *)address(R_STATS);
+                            if (how % 2) x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+                            if (how > 3) x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
+                            if (how > 5) x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
+                            if (how % 4 > 1) x.o.sample_attention.block_size = 128;
+                            x.o.sample_attention.per_head = how == 5;
+                            x.o.sample_attention.num_chunks = how;
+                            standin.card = &card;
+                            standin.warpgroups = warpgroups;
+                            CHECK_STATUS(run(x), SANTA_OK);
+                        }
     for (const standin_card &card : standin_cards)
         for (int64_t d : {64, 128, 256, 1024})
             for (int64_t page : {0, 16, 96})
@@ -1288,7 +1477,7 @@ static void set_adaptive(problem *x, test_rng *r) {
 static problem random_problem(test_rng *r) {
     sizes s;
     s.batch    = pick(r, {1, 1, 2, 3, 7, 64, 300});
-    s.q_len    = pick(r, {1, 1, 1, 2, 5});
+    s.q_len    = pick(r, {1, 1, 1, 2, 5, 31, 32, 100, 3000});
     s.kv_heads = pick(r, {1, 1, 2, 3, 8, 32});
     s.heads    = s.kv_heads * pick(r, {1, 2, 4, 5, 7, 8, 9, 16, 20});
     s.keys     = 1 + test_below(r, (int64_t)1 << test_below(r, 22));
@@ -1308,7 +1497,17 @@ static problem random_problem(test_rng *r) {
         s.order = ONE_BATCH;
     }
     problem x = make(s, (santa_method)test_below(r, 8 * SANTA_METHOD_COUNT));
-    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, 7)];
+    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, sizeof METHODS / sizeof *METHODS)];
+    if (x.o.method == SANTA_SAMPLE_ATTENTION) {
+        santa_sample_attention_options &b = x.o.sample_attention;
+        if (one_in(r, 3)) b.block_size = 128;
+        if (one_in(r, 3)) b.per_head = 1;
+        if (one_in(r, 3)) b.num_chunks = 1 + test_below(r, 64);
+        if (one_in(r, 4)) b.mask = (const uint8_t *)address(R_MASK);
+        if (one_in(r, 3)) b.mask_out = (uint8_t *)address(R_MASK_OUT);
+        if (one_in(r, 3)) b.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+        if (one_in(r, 30)) b.row_mass = (float *)address(R_LSE);
+    }
     const santa_dtype q_types[] = {SANTA_F32, SANTA_F16, SANTA_BF16};
     if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 3)) x.a.out.dtype = q_types[test_below(r, 3)];
@@ -1325,7 +1524,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 4)) x.a.lse = NULL;
     if (one_in(r, 3)) x.stats = (santa_stats *)address(R_STATS);
     if (one_in(r, 6)) x.a.soft_cap = 30.0f;
-    if (one_in(r, 4)) x.a.causal = 1;
+    if (one_in(r, 4) || (x.o.method == SANTA_SAMPLE_ATTENTION && !one_in(r, 8))) x.a.causal = 1;
     if (one_in(r, 4)) x.a.window = 1 + test_below(r, 1000);
     if (one_in(r, 8)) x.a.sm_scale = 0.5f;
     if (one_in(r, 2)) x.o.num_samples = 1 + test_below(r, (int64_t)1 << test_below(r, 21));
@@ -1431,6 +1630,13 @@ static void every_status(void) {
     if (!produced[SANTA_ERR_WORKSPACE_NULL]) random_calls();     /* this case alone */
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
     if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
+    if (!produced[SANTA_ERR_BACKEND_ROW_MASS]) sparse_errors();
+    problem part = make(SMALL, SANTA_DENSE);
+    part.o.item_end = 1;
+    run_on_cards(part, SANTA_ERR_BACKEND_ITEMS, "a range of items");
+    problem blocks = make(SMALL, SANTA_DENSE);
+    blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
+    run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
     for (int s = SANTA_ERR_BACKEND_METHOD; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }
@@ -1438,7 +1644,7 @@ static void every_status(void) {
 static const test_case launches[] = {
     {"wide_groups", wide_groups}, {"limits", limits}, {"long_tiles", long_tiles},
     {"many_arrivals", many_arrivals}, {"divisors", divisors}, {"failures_of_calls", failures_of_calls},
-    {"host_pointers", host_pointers}, {"every_kernel", every_kernel}, {"random_calls", random_calls},
+    {"failures_of_prefill", failures_of_prefill}, {"sparse_errors", sparse_errors}, {"host_pointers", host_pointers}, {"every_kernel", every_kernel}, {"random_calls", random_calls},
     {"every_status", every_status},
     {0, 0}
 };

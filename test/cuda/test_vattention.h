@@ -112,7 +112,7 @@ static void va_check_totals(const va_totals &t) {
 /* All that a call may be. */
 static void va_random(void) {
     NEED_DEVICE();
-    const int problems = test_quick ? 40 : 600;
+    const int problems = test_quick ? 24 : 600;
     test_rng r = test_rng_make(41);
     va_totals totals[VA_HEAVIES] = {};
     for (int number = 0; number < problems; number++) {
@@ -246,6 +246,36 @@ static void va_hard_choices(void) {
                           "kind %d, copy %d, %lld tokens: %lld other keys, %lld budgets, %lld values", kind, copy,
                           (long long)tokens, (long long)t.keys, (long long)t.budgets, (long long)t.values);
             }
+}
+
+/* Rows so long that several CTAs look for a head's heavy tokens, and one whose tokens lie all in one place. */
+static void va_long_rows(void) {
+    NEED_DEVICE();
+    test_rng r = test_rng_make(50);
+    const int32_t lens[] = {70001, 33000};
+    for (int heavy : {VA_ORACLE, VA_COPY})
+        for (int together = 0; together < 2; together++) {
+            ref_spec s = spec16(2, 1, 70016, 8);
+            s.batch = 2;
+            va_problem p(s, &r, false);
+            for (int64_t i = 0; i < s.batch * s.q_len * s.heads * 8; i++) p.q[i] = ref_round(s.q_type, 1.0 + 0.137 * (double)(i % 5));
+            for (int64_t j = 0; together && j < 5000; j++)             /* more than a CTA has room for */
+                for (int64_t b = 0; b < 2; b++)
+                    for (int c = 0; c < 8; c++) p.k[(b * s.len + 2000 + j) * 8 + c] = 0.5 + 0.001 * (double)(j * 7 % 500);
+            for (int64_t i = 0; i < s.batch * s.len * 8; i++) p.k[i] = ref_round(s.k_type, p.k[i]);
+            ref_write(&p);
+            int32_t *const own = p.seq_lens;
+            p.a.seq_lens = lens;
+            p.seq_lens = (int32_t *)lens;
+            p.encode();
+            santa_options o = p.options((va_heavy)heavy, 0);
+            o.vattention.epsilon = 0.2;
+            va_totals t = {};
+            va_compare(p, o, &t);
+            CHECK_MSG(t.keys + t.budgets + t.values <= 1, "heavy %d, together %d: %lld other keys, %lld budgets, %lld values",
+                      heavy, together, (long long)t.keys, (long long)t.budgets, (long long)t.values);
+            p.seq_lens = own;
+        }
 }
 
 /* NaN and infinity among K: as on the CPU, head by head; a copy that has a NaN is not believed. */
@@ -427,7 +457,7 @@ static void va_same_bits(void) {
    guarantee the output. Negative control: the base sample alone breaks it. */
 static void va_guarantee(void) {
     NEED_DEVICE();
-    const int64_t requests = test_quick ? 300 : 6000;
+    const int64_t requests = test_quick ? 120 : 6000;
     for (int full = 0; full < 2; full++)
         for (int control = 0; control < 2; control++) {
             test_rng r = test_rng_make(48);
@@ -510,6 +540,7 @@ static void va_errors(void) {
 
 static const test_case va_cases[] = {
     {"va_random", va_random}, {"va_short_rows", va_short_rows}, {"va_hard_choices", va_hard_choices},
+    {"va_long_rows", va_long_rows},
     {"va_nan", va_nan}, {"va_exact", va_exact}, {"va_poison", va_poison}, {"va_same_bits", va_same_bits},
     {"va_guarantee", va_guarantee}, {"va_errors", va_errors},
     {0, 0}

@@ -417,6 +417,13 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribu
     return cudaSuccess;
 }
 
+/* Only whether a kernel is more than an empty one is of use here. */
+struct cudaFuncAttributes { int numRegs; };
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
+    attributes->numRegs = __CUDA_ARCH__ == 900 ? 168 : 0;
+    return cudaSuccess;
+}
+
 template <typename... P, typename... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&... arguments) {
     const dim3 g = config->gridDim, b = config->blockDim;

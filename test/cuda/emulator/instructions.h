@@ -60,6 +60,9 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) {
 inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) {
     return (unsigned)(((uint64_t)high << 32 | low) << (n & 31) >> 32);
 }
+inline unsigned __vcmpeq2(unsigned a, unsigned b) {
+    return ((a ^ b) & 0xffffu ? 0u : 0xffffu) | ((a ^ b) >> 16 ? 0u : 0xffff0000u);
+}
 inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) c += (int)(signed char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);
     return c;
@@ -320,9 +323,11 @@ inline void copy16_once(uint4 *to, const char *from, CALLER) { copy16(to, from, 
 inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16, HERE("cp.async"));
 }
-inline void copy16_or_zero(unsigned to, const char *from, bool have, CALLER) {
-    emulated::begin_copy(emulated::state.now->copies, (char *)emulated::shared_pointer(to), from, have ? 16 : 0,
-                         have ? 0 : 16, HERE("cp.async"));
+inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
+    copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
+}
+inline void store16_at(unsigned to, unsigned x) {
+    for (int i = 0; i < 4; i++) memcpy(emulated::shared_pointer(to) + 4 * i, &x, 4);
 }
 inline void copy_commit() { emulated::close_group(); }
 template <int N> void copy_wait() { emulated::wait_groups(N); }
@@ -497,6 +502,86 @@ inline void barrier_after_copies(unsigned at, CALLER) {
     emulated::state.deferred.push_back({(emulated::u64 *)emulated::barrier_at(at, HERE("cp.async.mbarrier")), {}, 0, 1});
     emulated::state.deferred.back().copies.swap(me.copies);
     me.groups.clear();
+}
+
+/* ------------------------------------------------------------------------------------- warpgroups */
+
+/* A product is done when it is asked for: what reads a sum too early is not found. */
+#define HAS_WARPGROUPS (__CUDA_ARCH__ == 900)
+
+inline void barrier_make_for(unsigned at, int arrivals, CALLER) {
+    emulated::make_barrier(at, arrivals, HERE("mbarrier.init"));
+}
+inline void barrier_arrive(unsigned at, CALLER) {
+    emulated::barrier_step(emulated::barrier_at(at, HERE("mbarrier.arrive")), 1, 0);
+}
+inline void fence_tensor_cores() { }
+template <int N> void fewer_registers() { }
+template <int N> void more_registers() { }
+inline void products_begin() { }
+inline void products_commit() { }
+template <int N> void products_wait() { }
+template <int N> void products_are(float (&)[N][4]) { }
+
+namespace emulated {
+/* A number in shared memory by a descriptor: lines of 128 bytes whose pieces of 16 are exchanged by the
+   line's place in 1 KB; 8 lines are `groups` bytes apart, chunks of 64 numbers across `chunks`. */
+struct operand {
+    unsigned at, chunks, groups;
+    operand(u64 x, place where)
+        : at((unsigned)(x & 0x3fffu) << 4), chunks((unsigned)(x >> 16 & 0x3fffu) << 4),
+          groups((unsigned)(x >> 32 & 0x3fffu) << 4) {
+        if (x >> 62 != 1) fail(where, "a layout that is not emulated");
+        const unsigned dynamic = (unsigned)(state.dynamic_at - state.window);      /* 18 bits are known */
+        at |= dynamic & ~0x3ffffu;
+        if (at < dynamic) at += 0x40000u;
+    }
+    unsigned short number(int line, int across) const {
+        unsigned a = at + (unsigned)(line / 8) * groups + (unsigned)(line % 8) * 128
+                   + (unsigned)(across / 64) * chunks + (unsigned)(across % 64) * 2;
+        unsigned short x;
+        a ^= (a >> 7 & 7u) << 4;
+        memcpy(&x, shared_pointer(a), 2);
+        return x;
+    }
+};
+struct group_product { float (*sum)[4]; unsigned a[4]; u64 left, right; bool in_registers, more; place where; };
+template <typename T> void finish_group_product(void **arguments, unsigned) {
+    const group_product &x = *(const group_product *)arguments[0];
+    const operand right(x.right, x.where);
+    const int row = (int)(state.now->warp % 4) * 16;
+    static float a[16][16], b[16][128], sum[16][128];
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 16; k++) {
+            const group_product &y = *(const group_product *)arguments[r % 8 * 4 + k % 8 / 2];
+            a[r][k] = x.in_registers ? element(y.a[r / 8 + 2 * (k / 8)], k % 2, T())
+                                     : element(operand(x.left, x.where).number(row + r, k), 0, T());
+        }
+    for (int k = 0; k < 16; k++)
+        for (int j = 0; j < 128; j++)
+            b[k][j] = element(x.in_registers ? right.number(k, j) : right.number(j, k), 0, T());
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 64; i++)
+            sum[l / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (l % 4) + i % 2] =
+                x.more ? ((const group_product *)arguments[l])->sum[i / 4][i % 4] : 0.0f;
+    for (int r = 0; r < 16; r++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 128; j++) sum[r][j] += a[r][k] * b[k][j];
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 64; i++)
+            ((const group_product *)arguments[l])->sum[i / 4][i % 4] =
+                sum[l / 4 + 8 * (i / 2 % 2)][8 * (i / 4) + 2 * (l % 4) + i % 2];
+}
+}  /* namespace emulated */
+
+template <typename T> void products(float (&sum)[16][4], unsigned long long a, unsigned long long b, int more, T,
+                                    CALLER) {
+    emulated::group_product x = {sum, {}, a, b, false, more != 0, HERE("wgmma")};
+    emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
+}
+template <typename T> void products(float (&sum)[16][4], const unsigned (&a)[4], unsigned long long b, T, CALLER) {
+    emulated::group_product x = {sum, {a[0], a[1], a[2], a[3]}, 0, b, true, true, HERE("wgmma")};
+    emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
 }
 
 #undef HERE

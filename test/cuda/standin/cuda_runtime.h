@@ -79,6 +79,7 @@ struct standin_state {
     std::vector<standin_launch> launches;
     std::vector<standin_memory> cleared;            /* by cudaMemsetAsync */
     std::map<const void *, int> most_dynamic;       /* set by cudaFuncSetAttribute */
+    bool warpgroups = true;                         /* compiled for sm_90a */
     int64_t calls = 0, fail_at = 0;                 /* the call of that number fails */
     cudaError_t fail_with = cudaErrorInvalidValue;
     std::string broken;                             /* the first rule that was broken */
@@ -163,6 +164,14 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(A...), cudaFuncAttribute, int va
     if (value < 0 || value > standin.card->shared)
         return standin.breaks("shared memory to ask for", value, standin.card->shared);
     standin.most_dynamic[(const void *)kernel] = value;
+    return cudaSuccess;
+}
+
+/* Registers of a kernel: more than a few where its code is for the card. */
+struct cudaFuncAttributes { int numRegs; };
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *) {
+    if (standin.fails()) return standin.fail_with;
+    attributes->numRegs = standin.card->major == 9 && standin.warpgroups ? 168 : 0;
     return cudaSuccess;
 }
 

@@ -1,0 +1,440 @@
+/* Prefill on the GPU, dense and sparse: against float64 and the CPU; what must not change a row's bits; what
+   must not be read. A part of test_cuda.cu. */
+
+/* ------------------------------------------------------------------------------------------------- dense */
+
+/* Weights are rounded to V's type before they meet V. */
+static double weight_bound(const problem &p) { return ref_epsilon(p.spec.v_type) * largest_row_of_v(p); }
+
+/* Rows of the GPU that are further from float64 than rounding takes them. */
+static int64_t rows_off(const problem &p, const result &r) {
+    const ref_spec &s = p.spec;
+    const double bound = weight_bound(p) + 1e-6;
+    std::vector<double> want((size_t)s.head_dim_v);
+    int64_t off = 0;
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t h = 0; h < s.heads; h++) {
+                const double lse = ref_dense(&p, b, i, h, want.data(), NULL),
+                             got = (double)r.lse[(size_t)((b * s.q_len + i) * s.heads + h)];
+                double d2 = 0.0;
+                for (int64_t c = 0; c < s.head_dim_v; c++) {
+                    const double d = ref_get(&r.out, b, i, h, c) - want[(size_t)c];
+                    d2 += d * d;
+                }
+                off += !(sqrt(d2) <= bound) || !(got == lse || fabs(got - lse) <= 2e-4);
+            }
+    return off;
+}
+
+static ref_spec prefill_spec(int64_t heads, int64_t kv_heads, int64_t q_len, int64_t len, int64_t d,
+                             santa_dtype type = SANTA_BF16) {
+    ref_spec s = spec16(heads, kv_heads, len, d, type);
+    s.q_len = q_len;
+    s.causal = 1;
+    s.gain = 2.0;
+    return s;
+}
+
+static void check_dense_rows(const problem &p, const char *what) {
+    const ref_spec &s = p.spec;
+    result r;
+    santa_stats cpu;
+    const santa_options o = options(SANTA_DENSE, 0);
+    if (!run_on_gpu(p, o, &r)) return;
+    const int64_t off = rows_off(p, r);
+    CHECK_MSG(off == 0, "%s: %lld rows are off: %lld x %lld rows of %lld, heads %lld/%lld, dim %lld/%lld, type %d, page %lld, "
+              "window %lld", what, (long long)off, (long long)s.batch, (long long)s.q_len, (long long)s.len,
+              (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v, (int)s.k_type,
+              (long long)s.page_size, (long long)s.window);
+    problem q(s);
+    q.a.kv_start = p.a.kv_start;
+    if (!ref_run(&q, &o, &cpu)) return;
+    CHECK_MSG(cpu.rows == r.stats.rows && cpu.keys == r.stats.keys && cpu.v_rows_read == r.stats.v_rows_read
+              && cpu.v_rows_head == r.stats.v_rows_head && cpu.k_features_head == r.stats.k_features_head,
+              "%s: stats", what);
+}
+
+/* Padding before a sequence's keys: a part of those it has. */
+static std::vector<int32_t> starts_of(const problem &p) {
+    std::vector<int32_t> starts;
+    for (int64_t b = 0; b < p.spec.batch; b++) starts.push_back((int32_t)(ref_len(&p, b) * (2 + b) / 7));
+    return starts;
+}
+
+static void prefill_dense(void) {
+    NEED_DEVICE();
+    for (int i = 0; i < 8; i++) {
+        const santa_dtype type = i % 2 ? SANTA_F16 : SANTA_BF16;
+        ref_spec s = prefill_spec(4, 1, 70, 200, 128, type);
+        if (i == 1) { s = prefill_spec(6, 2, 33, 150, 64, type); s.batch = 3; s.ragged = 1; }
+        if (i == 2) { s = prefill_spec(5, 1, 40, 30, 192, type); s.head_dim_v = 128; }     /* rows before all keys */
+        if (i == 3) { s = prefill_spec(8, 2, 64, 190, 96, type); s.page_size = 16; s.batch = 2; s.ragged = 1; }
+        if (i == 4) { s = prefill_spec(2, 2, 140, 300, 80, type); s.window = 70; s.sinks = 1; s.head_dim_v = 40; }
+        if (i == 5) { s = prefill_spec(4, 2, 36, 100, 256, type); s.soft_cap = 5.0f; s.alibi = 1; s.layout = REF_HND; }
+        if (i == 6) { s = prefill_spec(20, 1, 32, 70, 128, type); s.causal = 0; s.page_size = 7; }
+        if (i == 7) { s = prefill_spec(4, 1, 40, 131, 128, type); s.soft_cap = 5.0f; s.sm_scale = -0.1f; s.page_size = 48; }
+        problem p(s);
+        check_dense_rows(p, "prefill");
+        if (i > 3) continue;
+        const std::vector<int32_t> starts = starts_of(p);
+        p.a.kv_start = starts.data();
+        check_dense_rows(p, "prefill behind padding");
+    }
+    for (int i = 0; i < (test_quick ? 2 : 60); i++) {
+        test_rng r = test_rng_make(7000 + (uint64_t)i);
+        const int64_t kv_heads = pick(&r, {1, 2, 3}), d = pick(&r, {8, 64, 72, 96, 128, 128, 160, 192, 256});
+        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5, 8, 17}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
+                                  1 + test_below(&r, test_quick ? 150 : 400), d, test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
+        s.head_dim_v = test_below(&r, 2) ? d : pick(&r, {8, 40, 64, 128, 136, 256});
+        s.batch = pick(&r, {1, 1, 2, 4});
+        s.ragged = (int)test_below(&r, 2);
+        s.page_size = test_below(&r, 2) ? 0 : pick(&r, {1, 7, 16, 48, 64, 128});
+        s.causal = test_below(&r, 4) != 0;
+        s.window = test_below(&r, 4) ? 0 : 1 + test_below(&r, 300);
+        s.sinks = (int)test_below(&r, 2);
+        s.alibi = test_below(&r, 4) == 0;
+        s.soft_cap = test_below(&r, 4) ? 0.0f : 10.0f;
+        s.layout = s.page_size || test_below(&r, 2) ? REF_NHD : REF_HND;
+        s.out_type = test_below(&r, 2) ? SANTA_F32 : s.v_type;
+        problem p(s);
+        char what[60];
+        snprintf(what, sizeof what, "random prefill %d", i);
+        check_dense_rows(p, what);
+    }
+}
+
+/* Rows [from, from + rows) of p, at the end of so many keys fewer. */
+struct part_of_prompt {
+    santa_attention a;
+    std::vector<int32_t> lens;
+    part_of_prompt(const problem &p, int64_t from, int64_t rows) : a(p.a) {
+        const int64_t size = size_of(a.q.dtype);
+        a.q.data = (char *)a.q.data + size * from * a.q.stride[1];
+        a.out.data = (char *)a.out.data + size_of(a.out.dtype) * from * a.out.stride[1];
+        for (int64_t b = 0; b < p.spec.batch; b++)
+            lens.push_back((int32_t)(ref_len(&p, b) - (p.spec.q_len - from - rows)));
+        a.q.shape[1] = a.out.shape[1] = rows;
+        a.seq_lens = lens.data();
+    }
+};
+
+/* A row's bits depend on neither the batch, pages, the layout, nor on the rows that it comes with. */
+static void prefill_bits(void) {
+    NEED_DEVICE();
+    for (int64_t d : {64, 128, 192}) {
+        ref_spec s = prefill_spec(4, 1, 150, 300, d);
+        s.batch = 2;
+        result whole, other;
+        problem p(s);
+        if (!run_on_gpu(p, options(SANTA_DENSE, 0), &whole)) return;
+        for (int64_t page : {7, 16, 64}) {
+            s.page_size = page;
+            problem x(s);
+            if (!run_on_gpu(x, options(SANTA_DENSE, 0), &other)) return;
+            CHECK_MSG(whole.same(other), "head_dim %lld, pages of %lld", (long long)d, (long long)page);
+        }
+        s.page_size = 0;
+        s.batch = 1;
+        s.first_sequence = 1;
+        problem alone(s);
+        if (!run_on_gpu(alone, options(SANTA_DENSE, 0), &other)) return;
+        CHECK_MSG(other.same_request(0, whole, 1), "head_dim %lld, alone", (long long)d);
+        const int64_t cuts[] = {0, 40, 77, 150};
+        for (int i = 0; i < 3; i++) {
+            const part_of_prompt part(p, cuts[i], cuts[i + 1] - cuts[i]);
+            on_gpu g(part.a, options(SANTA_DENSE, 0));
+            if (!g.run()) return;
+            const result r = g.get();
+            int64_t wrong = 0;
+            for (int64_t b = 0; b < 2; b++)
+                for (int64_t k = 0; k < cuts[i + 1] - cuts[i]; k++)
+                    for (int64_t h = 0; h < 4; h++)
+                        for (int64_t c = 0; c < d; c++)
+                            wrong += ref_get(&r.out, b, k, h, c) != ref_get(&whole.out, b, cuts[i] + k, h, c);
+            CHECK_MSG(wrong == 0, "head_dim %lld, rows from %lld on: %lld numbers differ", (long long)d,
+                      (long long)cuts[i], (long long)wrong);
+        }
+    }
+}
+
+/* What is not finite in a row of K or V shows in the rows that see it, and in no others; nor do pages that
+   do not exist. */
+static void prefill_nan(void) {
+    NEED_DEVICE();
+    for (int64_t d : {64, 128})
+        for (int what = 0; what < 4; what++) {
+            ref_spec s = prefill_spec(4, 1, 100, 200, d, what % 2 ? SANTA_F16 : SANTA_BF16);
+            s.page_size = what == 3 ? 16 : 0;
+            problem clean(s), bad(s);
+            const int64_t key = 160;
+            if (what == 0) ref_set(&bad.a.k, 0, key, 0, 5, (double)test_nan());
+            if (what == 1) ref_set(&bad.a.v, 0, key, 0, 5, (double)test_nan());
+            if (what == 2) ref_set(&bad.a.v, 0, key, 0, 5, INFINITY);
+            if (what == 3) bad.block_table[10] = INT32_MAX;
+            result x, y;
+            if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y)) return;
+            int64_t wrong = 0;
+            for (int64_t i = 0; i < s.q_len; i++)
+                for (int64_t h = 0; h < s.heads; h++) {
+                    if (s.len - s.q_len + i < key) { wrong += !y.same_row(0, i, h, x, 0); continue; }
+                    const double at = ref_get(&y.out, 0, i, h, 5);
+                    wrong += what == 2 ? at - at == 0.0 : !test_is_nan((float)at);
+                    if (what == 0 || what == 3) wrong += y.nans(0, i, h) != d + 1;
+                }
+            CHECK_MSG(wrong == 0, "case %d, head_dim %lld: %lld rows are wrong", what, (long long)d, (long long)wrong);
+        }
+    ref_spec s = prefill_spec(4, 2, 50, 300, 128);              /* behind seq_lens and before the window */
+    s.batch = 3;
+    s.ragged = 1;
+    s.window = 100;
+    problem clean(s), bad(s);
+    for (int64_t b = 0; b < s.batch; b++)
+        for (int64_t j = 0; j < s.len; j++)
+            for (int64_t h = 0; h < 2; h++)
+                for (int64_t c = 0; c < 128; c++) {
+                    const int64_t n = ref_len(&bad, b);
+                    if (j >= n) { ref_set(&clean.a.k, b, j, h, c, 1.0); ref_set(&clean.a.v, b, j, h, c, 1.0); }
+                    if (j < n - s.q_len - s.window) {
+                        ref_set(&bad.a.k, b, j, h, c, (double)test_nan());
+                        ref_set(&bad.a.v, b, j, h, c, (double)test_nan());
+                    }
+                }
+    result x, y;
+    if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y)) return;
+    CHECK_MSG(x.same(y), "keys that no row sees were read");
+}
+
+/* ------------------------------------------------------------------------------------------------- sparse */
+
+/* A call of SANTA_SAMPLE_ATTENTION on both sides, with mask_out and audit. */
+struct sparse_call {
+    problem p;
+    santa_options o;
+    int64_t q_blocks = 0, k_blocks = 0;
+    std::vector<uint8_t> given, cpu_mask, gpu_mask;
+    std::vector<santa_sample_audit> cpu_audit, gpu_audit;
+    santa_stats cpu;
+    result gpu;
+
+    sparse_call(const ref_spec &s, double alpha, int64_t block, int64_t chunks, int per_head)
+        : p(s), o(options(SANTA_SAMPLE_ATTENTION, 0)) {
+        santa_sample_attention_options &x = o.sample_attention;
+        x.alpha_columns = x.alpha_slashes = alpha;
+        x.block_size = block;
+        x.num_chunks = chunks;
+        x.per_head = per_head;
+        x.dense_above = SANTA_NONE;
+        CHECK_STATUS(santa_mask_shape(&p.a, &o, &q_blocks, &k_blocks), SANTA_OK);
+        cpu_mask.assign((size_t)(s.batch * s.heads * q_blocks * k_blocks), 0xee);
+        gpu_mask = cpu_mask;
+        cpu_audit.resize((size_t)(s.batch * s.heads));
+        gpu_audit = cpu_audit;
+    }
+    bool run_gpu() {
+        block mask(gpu_mask.size()), audit(gpu_audit.size() * sizeof gpu_audit[0]), mine(gpu_mask.size());
+        mask.put(gpu_mask.data(), gpu_mask.size());
+        santa_options x = o;
+        if (!given.empty()) {
+            mine.put(given.data(), given.size());
+            x.sample_attention.mask = (const uint8_t *)mine.data();
+        }
+        x.sample_attention.mask_out = (uint8_t *)mask.data();
+        x.sample_attention.audit = (santa_sample_audit *)audit.data();
+        on_gpu g(p.a, x);
+        if (!g.run() || !CHECK(mask.intact() && audit.intact())) return false;
+        gpu = g.get();
+        mask.get(gpu_mask.data(), gpu_mask.size());
+        audit.get(gpu_audit.data(), gpu_audit.size() * sizeof gpu_audit[0]);
+        return true;
+    }
+    bool run_cpu() {
+        santa_options x = o;
+        x.sample_attention.mask = given.empty() ? NULL : given.data();
+        x.sample_attention.mask_out = cpu_mask.data();
+        x.sample_attention.audit = cpu_audit.data();
+        return ref_run(&p, &x, &cpu) != 0;
+    }
+    /* The GPU's rows are those of the blocks that it says it read. */
+    bool matches_mask(const char *what) {
+        std::vector<uint8_t> mask = gpu_mask;
+        for (uint8_t &x : mask) if (x == 0xee) x = 0;
+        santa_options x = options(SANTA_SAMPLE_ATTENTION, 0);
+        x.sample_attention.block_size = o.sample_attention.block_size;
+        x.sample_attention.mask = mask.data();
+        if (!ref_run(&p, &x, NULL)) return false;
+        const ref_spec &s = p.spec;
+        const double bound = weight_bound(p) + 1e-6;
+        int64_t off = 0;
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t i = 0; i < s.q_len; i++)
+                for (int64_t h = 0; h < s.heads; h++) {
+                    double d2 = 0.0;
+                    for (int64_t c = 0; c < s.head_dim_v; c++) {
+                        const double d = ref_get(&gpu.out, b, i, h, c) - ref_get(&p.a.out, b, i, h, c);
+                        d2 += d * d;
+                    }
+                    const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
+                    const float l = gpu.lse[row], m = p.lse[row];
+                    off += !(sqrt(d2) <= bound) || !(l == m || fabsf(l - m) <= 2e-4f);
+                }
+        return CHECK_MSG(off == 0, "%s: %lld rows are not those of the mask", what, (long long)off) != 0;
+    }
+};
+
+/* Masks, audits and stats against the CPU; sums that round differently may turn a block, which is counted. */
+static void sparse_like_cpu(void) {
+    NEED_DEVICE();
+    int64_t blocks = 0, turned = 0;
+    for (int i = 0; i < (test_quick ? 5 : 30); i++) {
+        test_rng r = test_rng_make(9000 + (uint64_t)i);
+        const int64_t n = 200 + test_below(&r, test_quick ? 300 : 1500), d = pick(&r, {64, 128, 128, 192});
+        ref_spec s = prefill_spec(pick(&r, {2, 4, 5}), 1, 40 + test_below(&r, n), n, d, i % 2 ? SANTA_F16 : SANTA_BF16);
+        s.gain = 3.0;
+        if (i % 3 == 1) { s.batch = 2; s.ragged = 1; }
+        if (i % 4 == 2) s.page_size = 16;
+        if (i % 5 == 3) s.window = 1 + test_below(&r, n);
+        if (i % 7 == 4) { s.alibi = 1; s.soft_cap = 20.0f; s.sinks = 1; }
+        if (test_quick) s.q_len = test_below(&r, 120) + 40;
+        sparse_call c(s, 0.2 + 0.7 * test_uniform(&r), test_below(&r, 2) ? 64 : 128, 1 + test_below(&r, 4),
+                      (int)test_below(&r, 2));
+        const bool masked = i % 6 == 5;
+        const std::vector<int32_t> starts = starts_of(c.p);
+        if (i % 3 == 0) c.p.a.kv_start = starts.data();
+        if (masked) for (size_t k = 0; k < c.gpu_mask.size(); k++) c.given.push_back((uint8_t)(test_below(&r, 3) == 0));
+        if (!c.run_gpu() || !c.run_cpu()) return;
+        char what[60];
+        snprintf(what, sizeof what, "sparse %d", i);
+        int64_t differ = 0;
+        for (size_t k = 0; k < c.gpu_mask.size(); k++) differ += c.gpu_mask[k] != c.cpu_mask[k];
+        blocks += (int64_t)c.gpu_mask.size();
+        turned += differ;
+        for (size_t h = 0; h < c.gpu_audit.size() && !differ; h++) {
+            const santa_sample_audit &x = c.gpu_audit[h], &y = c.cpu_audit[h];
+            CHECK_MSG(x.kept_share == y.kept_share && x.cost == y.cost && x.is_dense == y.is_dense
+                      && x.columns == y.columns && x.slashes == y.slashes && x.cra == y.cra && x.low_mass == y.low_mass
+                      && fabs(x.sampled_mass - y.sampled_mass) < 1e-4 && fabs(x.sampled_low - y.sampled_low) < 1e-3,
+                      "%s: audit of head %d", what, (int)h);
+        }
+        if (!differ)
+            CHECK_MSG(c.gpu.stats.rows == c.cpu.rows && c.gpu.stats.k_rows_read == c.cpu.k_rows_read
+                      && c.gpu.stats.v_rows_read == c.cpu.v_rows_read && c.gpu.stats.v_rows_head == c.cpu.v_rows_head
+                      && c.gpu.stats.k_features_head == c.cpu.k_features_head, "%s: stats", what);
+        if (!c.matches_mask(what)) return;
+    }
+    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned, (long long)blocks);
+    CHECK(turned * 500 <= blocks);
+}
+
+/* alpha = 1 is dense, bit for bit; so is what runs dense because it keeps too much. */
+static void sparse_is_dense(void) {
+    NEED_DEVICE();
+    ref_spec s = prefill_spec(4, 2, 200, 333, 128);
+    s.batch = 2;
+    s.ragged = 1;
+    result dense;
+    problem p(s);
+    if (!run_on_gpu(p, options(SANTA_DENSE, 0), &dense)) return;
+    for (int way = 0; way < 3; way++) {
+        sparse_call c(s, way ? 0.3 : 1.0, 64, 2, way == 2);
+        if (way) c.o.sample_attention.dense_above = 1e-9;
+        if (!c.run_gpu()) return;
+        CHECK_MSG(c.gpu.same(dense), "way %d is not dense", way);
+        CHECK(c.gpu_audit[0].is_dense == (way > 0));
+        CHECK_INT(c.gpu.stats.dense_rows > 0, way > 0);
+    }
+    problem bad(s);
+    ref_set(&bad.a.k, 0, 3, 0, 5, (double)test_nan());           /* sampled rows see it: all do that can */
+    result x, y;
+    santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
+    if (!run_on_gpu(bad, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, o, &y)) return;
+    for (int64_t h = 0; h < 4; h++) CHECK(y.same_row(0, 199, h, x, 0));
+}
+
+/* NaN in the blocks that a mask leaves out; the mask that came out, given back, gives the same bits; a captured
+   call replayed; chunks of ragged prompts are in sparse_like_cpu. */
+static void sparse_poison(void) {
+    NEED_DEVICE();
+    for (int64_t block_size : {64, 128}) {
+        ref_spec s = prefill_spec(4, 1, 256, 400, 128);
+        sparse_call c(s, 0.3, block_size, 2, 1), again(s, 0.3, block_size, 2, 0);
+        if (!c.run_gpu()) return;
+        again.given = c.gpu_mask;
+        for (uint8_t &x : again.given) if (x == 0xee) x = 0;
+        if (!again.run_gpu()) return;
+        CHECK_MSG(again.gpu.same(c.gpu), "the mask that came out, block %lld", (long long)block_size);
+        for (int64_t k = 1; k < c.k_blocks; k += 2)             /* every other block is nobody's */
+            for (size_t at = (size_t)k; at < again.given.size(); at += (size_t)c.k_blocks) again.given[at] = 0;
+        if (!again.run_gpu()) return;
+        sparse_call bad(s, 0.3, block_size, 2, 0);
+        bad.given = again.given;
+        for (int64_t j = 0; j < s.len; j++)
+            for (int64_t f = 0; f < 128 && j / block_size % 2; f++) {
+                ref_set(&bad.p.a.k, 0, j, 0, f, (double)test_nan());
+                ref_set(&bad.p.a.v, 0, j, 0, f, (double)test_nan());
+            }
+        if (!bad.run_gpu()) return;
+        CHECK_MSG(bad.gpu.same(again.gpu), "blocks outside the mask were read, block %lld", (long long)block_size);
+    }
+}
+
+static void prefill_graphs(void) {
+    NEED_DEVICE();
+    cudaStream_t stream;
+    if (!CUDA(cudaStreamCreate(&stream))) return;
+    for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
+        ref_spec s = prefill_spec(4, 1, 100, 300, 128);
+        problem p(s);
+        santa_options o = options(m, 0);
+        o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.3;
+        on_gpu g(p.a, o);
+        if (!g.run()) break;
+        const result direct = g.get();
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
+        const santa_status status = g.start(stream);
+        const cudaError_t end = cudaStreamEndCapture(stream, &graph);
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) break;
+        for (int i = 0; i < 2; i++) {
+            CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+            CUDA(cudaDeviceSynchronize());
+            CUDA(cudaGraphLaunch(exec, stream));
+            CUDA(cudaStreamSynchronize(stream));
+            const result r = g.get();
+            CHECK_MSG(r.same(direct) && !memcmp(&r.stats, &direct.stats, sizeof r.stats), "%s: a replay differs",
+                      santa_method_name(m));
+        }
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+    }
+    CUDA(cudaStreamDestroy(stream));
+}
+
+static void prefill_errors(void) {
+    NEED_DEVICE();
+    problem p(prefill_spec(4, 1, 64, 100, 128)), floats(prefill_spec(4, 1, 64, 100, 128, SANTA_F32));
+    santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
+    on_gpu g(p.a, o), f(floats.a, o);
+    CHECK_STATUS(g.start(), SANTA_OK);
+    CHECK_STATUS(f.start(), SANTA_ERR_BACKEND_SPARSE);
+    santa_attention a = g.a;
+    a.k.data = (char *)a.k.data + 2;
+    CHECK_STATUS(santa_check(&a, &g.o), SANTA_ERR_BACKEND_SPARSE);
+    o = g.o;
+    o.sample_attention.row_mass = (float *)g.a.lse;
+    CHECK_STATUS(santa_check(&g.a, &o), SANTA_ERR_BACKEND_ROW_MASS);
+    o = g.o;
+    santa_sample_audit on_host[4];
+    o.sample_attention.audit = on_host;
+    block workspace(santa_workspace_size(&g.a, &o));
+    CHECK_STATUS(santa_decode(&g.a, &o, workspace.data(), santa_workspace_size(&g.a, &o), NULL), SANTA_ERR_HOST_POINTER);
+    CUDA(cudaDeviceSynchronize());
+}
+
+static const test_case prefill_cases[] = {
+    {"prefill_dense", prefill_dense}, {"prefill_bits", prefill_bits}, {"prefill_nan", prefill_nan},
+    {"sparse_like_cpu", sparse_like_cpu}, {"sparse_is_dense", sparse_is_dense}, {"sparse_poison", sparse_poison},
+    {"prefill_graphs", prefill_graphs}, {"prefill_errors", prefill_errors},
+    {0, 0}
+};
