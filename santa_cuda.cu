@@ -5951,7 +5951,8 @@ __global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ 
             if (shift == 0) {
                 const u64 mass = s.mass[s.digit];
                 if (by_mass)
-                    ties = mass ? (unsigned)fmin(ceil((double)want * ties / (double)mass), ties) : 1u;
+                    ties = !mass ? 1u : (unsigned)fmin(ceil((double)want * (double)ties / (double)mass),
+                                                       (double)ties);
                 else ties = (unsigned)want;
             }
             __syncthreads();                        /* all have read */
