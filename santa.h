@@ -154,7 +154,7 @@
                      surely. A head's weights add up to 1 on average; where the sure keys hold a
                      quarter of its mass, they take up what is missing, without bias. A result
                      may leave the range of V. As with sys, no theorem bounds the variance for
-                     every order of V. CPU only.
+                     every order of V.
    SANTA_SAAP        keys in buckets, queries sent to buckets by a classifier, see >>saap. Reads
                      the sinks, the local tokens and some of the other keys, K and V alike: a few
                      whole buckets, and num_samples of their other keys, weighed by the chance
@@ -599,7 +599,6 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list or step")      \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,      "this device has no pps")                                                   \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \

@@ -3,8 +3,8 @@
 
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
-              copy-kernel, proxy-scores-kernel, proxy-gather-kernel, select-kernel, list-kernel,
-              vattention-kernels, buckets-kernel, route-kernel, launch
+              copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel, draw-kernel,
+              select-kernel, list-kernel, vattention-kernels, buckets-kernel, route-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -212,20 +212,28 @@ struct params {
     int ring_slots, slot_bytes;                     /* of a warp; each holds 64 keys */
     int chunk_blocks, proxy_chunks;                 /* blocks of a CTA; such CTAs of an item */
     divisor by_chunks, by_kv;
-    /* of k_proxy_scores, for p.fixed: each so many'th, first */
-    unsigned fixed_ctas, fixed_every;
-    int stage_bytes;                                /* beside their attend_memory */
     float *spreads;                                 /* [batch, heads, blocks]: sum of u * gain^2 */
-    /* [FIXED_PARTS, batch, heads, dv + 2]: sums, maximum, denominator */
-    float *fixed;
     /* [batch, heads] of row q_index, behind those of earlier ones: expected and found variance,
        redone, has keys */
     float4 *found;
 
+    /* k_draw; a team: the heads that draw together */
+    int copied;                                     /* scores are those of a copy */
+    int together, cluster_shift;                    /* heads of a team; 1 << shift CTAs have one */
+    int rescue_keys;
+    unsigned fixed_ctas, fixed_every;               /* of k_proxy_scores: each so many'th, first */
+    float *fixed;                                   /* [FIXED_PARTS, batch, heads, dv + 2], see fixed_of */
+    float2 *mended;                                 /* [batch, heads, blocks]: block_sums behind a rescue */
+    int staged, stage_at, stage_bytes;              /* whether rows come to shared memory; where it is */
+    float *share_units;                             /* [batch, heads, blocks]: a mass times it is a share */
+    i64 *ticks;                                     /* [batch, teams, blocks], see walk */
+    float *sums;                                    /* [batch, heads, 8 parts, dv], or in shared memory */
+    int *rescued;                                   /* [batch, heads]: keys; for stats */
+
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
     double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
-    const float *parts;                             /* [ranks, rows * dv + rows], rows = batch * q_len * heads */
+    const float *parts;                             /* [ranks, rows * (dv + 1)], rows: batch, q_len, heads */
     i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
@@ -487,10 +495,7 @@ struct error_memory {
 /* Kernels that read a copy: their head_dim and head_dim_v at most. */
 enum { PROXY_DIM = 256 };
 enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
-
-/* The keys that are read exactly are dealt to FIXED_PARTS CTAs, for up to FIXED_HEADS heads. */
-enum { FIXED_PARTS = 1, FIXED_HEADS = 4 };
-
+enum { FIXED_HEADS = 4 };                           /* that an attend takes together */
 /* attend: q, scores or weights of some keys, and what the warps have summed up. */
 template <int HEADS> struct alignas(16) attend_memory {
     enum { KEYS = 256 };
@@ -518,7 +523,7 @@ static_assert(sizeof(choose_memory) + 4 * CHOOSE_WORDS + 1024 <= LEAST_SHARED, "
 static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
-   beside it, or attend's memory. */
+   beside it. */
 /* blocks of a warp in a long stream's CTA */
 enum { RING_SLOTS = 4, PROXY_CTAS = 2, PROXY_STEPS = 8 };
 struct proxy_scores_memory {
@@ -527,19 +532,46 @@ struct proxy_scores_memory {
     float unit[PASS_HEADS], middle[PASS_HEADS];
 };
 
-struct proxy_gather_memory {
-    scan_memory<comb> scan;
-    alignas(16) float q[PROXY_DIM];
-    union {
-        struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
-        alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
-    } warps[GATHER_WARPS];
-    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
-    int last_one;
-    attend_memory<1> redo;
-    float state[PROXY_DIM + 2];
+/* k_draw. Its rows and keys are dealt to DRAW_PARTS; SLICE heads take rows together, DRAW_ROWS at a
+   time; a list has up to DRAW_LIST of them. */
+enum { DRAW_PARTS = 8, DRAW_HEADS = 64, SLICE = 4, DRAW_ROWS = 64, DRAW_LIST = 1024, DRAW_RUNS = 1024 };
+#ifdef SANTA_CUDA_EMULATED
+enum { MOST_CLUSTER = 1 };                          /* CTAs run one after the other */
+#else
+enum { MOST_CLUSTER = DRAW_PARTS };
+#endif
+enum { FIXED_PARTS = 2 };                           /* of the keys that are read exactly: a CTA each */
+enum { DRAW_SUMS = 16 * 1024 };                     /* bytes of the parts' sums, beside it, at most */
+struct alignas(16) rows_memory {
+    float q[SLICE][PROXY_DIM];
+    float weight[DRAW_ROWS][SLICE];
+    i64 at[DRAW_ROWS];                              /* of rows that are not staged: bytes from p.v */
+    float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
 };
-static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+struct alignas(16) rescue_memory : rows_memory {
+    int count[PORTION], warp_count[GATHER_WARPS], chosen, before;
+};
+struct alignas(16) draw_memory : rescue_memory {
+    i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
+    int key[DRAW_LIST];
+    float chance[DRAW_LIST];
+    /* of each head of the team */
+    double all[DRAW_HEADS];
+    float result[DRAW_HEADS], top[DRAW_HEADS], inverse[DRAW_HEADS], log_inverse[DRAW_HEADS],
+          factor[DRAW_HEADS], fixed_share[DRAW_HEADS], expected[DRAW_HEADS], squares[DRAW_HEADS];
+    unsigned char draws[DRAW_HEADS], bad[DRAW_HEADS], again[DRAW_HEADS];
+    /* of each part, in every CTA of the cluster */
+    double part_sum[DRAW_PARTS][DRAW_HEADS];
+    float part_top[DRAW_PARTS][DRAW_HEADS], part_spread[DRAW_PARTS][DRAW_HEADS];
+    float2 part_again[DRAW_PARTS][DRAW_HEADS];      /* of heads that take all of their keys */
+    i64 ticks[DRAW_PARTS];
+    /* of this CTA's parts */
+    float extra[DRAW_PARTS][DRAW_HEADS][3];
+    i64 scan[GATHER_WARPS];
+    int run_shift;
+    unsigned word;
+};
+static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
 
 /* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their weights,
    ready for the tensor cores; maxima and sums of the warps. */
@@ -570,6 +602,19 @@ static_assert(sizeof(top_memory) <= 48 * 1024, "declared shared memory ends at 4
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
+struct proxy_gather_memory {
+    scan_memory<comb> scan;
+    alignas(16) float q[PROXY_DIM];
+    union {
+        struct { i64 at[32]; float weight[32]; };   /* a warp's drawn rows: bytes from p.k or p.v, weight */
+        alignas(16) float sum[PROXY_DIM];           /* then the sums of its rows */
+    } warps[GATHER_WARPS];
+    float spreads[GATHER_WARPS], weights[GATHER_WARPS][3];
+    int last_one;
+    union { attend_memory<1> redo; rescue_memory rescue; };
+    float state[PROXY_DIM + 2];
+};
+static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 /* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
    pitch keeps 8 lanes apart in the banks. */
 enum { ROWS_VECTORS = 32 };                         /* of a CTA */
@@ -665,11 +710,12 @@ void k_encode(const params p) {
 }
 template <int G> void k_proxy_scores(const params p) {
     const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
-          other = sizeof(attend_memory<FIXED_HEADS>);
+          other = sizeof(rows_memory) + (size_t)p.stage_bytes;
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
 void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
-void k_proxy_stats(const params) { standin_kernel(256, 0, 0); }
+void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
+void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
     standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, sizeof(list_memory<K, ROW>));
 }
@@ -743,6 +789,27 @@ __device__ __forceinline__ void launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
+
+/* CTAs of a cluster: a barrier of all their threads, and the same variable of another one. */
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+__device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+template <typename T> __device__ __forceinline__ T *of_rank(T *at, int rank) {
+    u64 other;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"((u64)at), "r"(rank));
+    return (T *)other;
+}
+#else
+__device__ __forceinline__ int cluster_rank() { return 0; }
+__device__ __forceinline__ void cluster_sync() { __syncthreads(); }
+template <typename T> __device__ __forceinline__ T *of_rank(T *at, int) { return at; }
+#endif
 
 /* Copies to shared memory that go on by themselves, in groups of a thread. */
 __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
@@ -4005,14 +4072,8 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
 
 /* --------------------------------------------------------------------------- >>stats-kernel */
 
-/* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
-   order. Only when stats are asked for.
-   Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
-   group. Distinct rows by comparing every draw with the ones before it: up to 4 * (group *
-   draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
-/* Whether a head has drawn key j; those that were selected are in order. */
-__device__ __forceinline__ bool is_drawn(const params &p, i64 row, int j) {
-    const int *const keys = p.keys + row * p.max_draws, n = p.draws[row];
+/* Whether key j is among n drawn ones; those that were selected are in order. */
+__device__ __forceinline__ bool is_drawn(const params &p, const int *keys, int n, int j) {
     if (p.list_rest) {
         int at = 0, have = n;
         while (have > 0) {
@@ -4025,6 +4086,11 @@ __device__ __forceinline__ bool is_drawn(const params &p, i64 row, int j) {
     return false;
 }
 
+/* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
+   order. Only when stats are asked for.
+   Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
+   group. Distinct rows by comparing every draw with the ones before it: up to 4 * (group *
+   draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
 __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y;
     int begin, end, position;
@@ -4043,7 +4109,8 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
-            for (int h = 0; h < g && !before; h++) before = is_drawn(p, row - g + h, j);
+            for (i64 h = row - g; h < row && !before; h++)
+                before = is_drawn(p, p.keys + h * p.max_draws, p.draws[h], j);
             by_group += !before;
         }
     }
@@ -4612,7 +4679,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     }
 }
 
-/* ------------------------------------------------------------------- >>proxy-scores-kernel */
+/* ------------------------------------------------------------------------------- >>take-rows */
 
 /* The keys of a row that the copy of K stands for: from .. to - 1, beside them [begin, from) and
    [to, end) are read exactly. All of them are if none can be taken from the copy. */
@@ -4642,229 +4709,339 @@ __device__ __forceinline__ void send_for(const char *at, int bytes) {
     for (int i = 0; i < bytes; i += 128) prefetch(at + i);
 }
 
-/* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
-   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
-   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
-   it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
-   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
-   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
-   one, of `room` bytes. Called for few keys, or rarely. */
-template <int HEADS>
-__device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
-                                    int position, int begin, int middle, int from, int end, int part,
-                                    int parts,
-                                    char *stage, int room, float *out, i64 pitch,
-                                    const int *list = nullptr, int moments = 0) {
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
-    const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
-              skip = min(part * each, all), count = min(each, all - skip),
-              vector_v = p.vector_v && p.dv % 4 == 0;
-    float acc[2][HEADS][4], trace[HEADS];
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        trace[h] = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
+/* Byte i of w as a float. */
+__device__ __forceinline__ float byte_of(unsigned w, int i) {
+    return __uint_as_float(__byte_perm(w, 0x4b000000u, 0x7440u + (unsigned)i)) - 8388608.0f;
+}
+
+/* What lies in the stash, as a mass: in the copy's bytes 2^(-code / 16), 255 stands for 0. */
+template <typename U> __device__ __forceinline__ float stash_mass(const params &p, U x) {
+    if constexpr (sizeof(U) == 1) {
+        const float code = (float)x;
+        return !p.copied ? code : code == 255.0f ? 0.0f : pow2(code * -0.0625f);
+    } else return (float)x;
+}
+
+/* The team of a CTA: the heads that draw together, their keys. */
+struct team {
+    int b, head, heads, kv;                         /* head: the first one */
+    i64 row;                                        /* its number */
+    proxy_range range;                              /* from .. to - 1 are drawn from */
+    int first, blocks, part_blocks;                 /* of these; of a part of them */
+    int rank, parts, lo, hi;                        /* this CTA's: parts, blocks */
+};
+
+__device__ __forceinline__ team team_of(const params &p) {
+    team t;
+    t.rank = cluster_rank();
+    t.parts = DRAW_PARTS >> p.cluster_shift;
+    t.b = (int)blockIdx.y;
+    t.heads = p.together;
+    t.head = (int)(blockIdx.x >> p.cluster_shift) * t.heads;
+    t.kv = t.head / p.group;
+    t.row = (i64)t.b * p.heads + t.head;
+    if (p.copied) t.range = copied_range(p, t.b);
+    else {
+        key_range(p, t.b, t.range.begin, t.range.end, t.range.position);
+        t.range.from = t.range.begin;
+        t.range.to = t.range.end;
     }
-    /* all heads' on their way at once, each time for one type */
-    const auto load_query = [&](auto convert) {
-        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
-                      + min(tid, p.d - 1) * p.q_stride[3];
-        float x[HEADS];
+    const bool some = t.range.from < t.range.to;
+    t.first = t.range.from / BLOCK;
+    t.blocks = some ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
+    t.part_blocks = (t.blocks + DRAW_PARTS - 1) / DRAW_PARTS;
+    t.lo = min(t.rank * t.parts * t.part_blocks, t.blocks);
+    t.hi = min((t.rank + 1) * t.parts * t.part_blocks, t.blocks);
+    return t;
+}
+
+/* The CTA of the cluster that has a part. */
+__device__ __forceinline__ int rank_of(const params &p, int part) {
+    return part * (1 << p.cluster_shift) / DRAW_PARTS;
+}
+
+/* q of heads h0 .. h0 + SLICE - 1 of the team, as f32. */
+__device__ __forceinline__ void load_slice(const params &p, rows_memory &s, const team &t, int h0) {
+    const int tid = threadIdx.x;
+    const char *q = p.q + t.b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                  + min(tid, p.d - 1) * p.q_stride[3];
+    __syncthreads();
+    const auto load = [&](auto convert) {
+        float x[SLICE];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) x[h] = convert(q + min(h, heads - 1) * p.q_stride[2]);
+        for (int h = 0; h < SLICE; h++)
+            x[h] = convert(q + (t.head + min(h0 + h, t.heads - 1)) * p.q_stride[2]);
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
+        for (int h = 0; h < SLICE; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
     };
     static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
-    if (p.q_type == SANTA_F32) load_query([](const char *at) { return *(const float *)at; });
-    else if (p.q_type == SANTA_F16)
-        load_query([](const char *at) { return __half2float(*(const __half *)at); });
-    else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
-    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = s.squares[tid] = 0.0f; }
-    /* no bank conflicts */
-    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;
-    enum { LISTED = 64 };                           /* of a list, so that bits are those of any card */
-    const bool staged = p.any_vector_k && vector_v && room >= (list ? LISTED : 1) * row_bytes
-          && k_bytes % 16 == 0 && v_bytes % 16 == 0;
-    const int at_once = list   ? (int)LISTED
-                      : staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
-                               : (int)attend_memory<HEADS>::KEYS;
-    for (int base = 0; base < count; base += at_once) {
-        const int n = min(count - base, at_once);
-        const auto place_of = [&](int i) {
-            i += base + skip;
-            return i < front ? begin + i : from + i - front;
-        };
-        const auto key_at = [&](int i) { return list ? s.key[i] : place_of(i); };
-        __syncthreads();                            /* q is there; the last scores are used up */
-        if (list) {
-            if (tid < n) s.key[tid] = list[place_of(tid)];
-            __syncthreads();
-        }
-        if (staged) {
-            const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
-            for (int i = warp; i < n; i += 8) {
-                const int j = key_at(i);
-                const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
-                for (int c = lane; c < pieces; c += 32) {
-                    const char *row = c < k_pieces ? p.k + kv * p.k_stride[2] + at_k + 16 * c
-                                                   : p.v + kv * p.v_stride[2] + at_v + 16 * (c - k_pieces);
-                    copy16_or_zero((uint4 *)(stage + i * row_bytes + 16 * c), at_k == NO_ROW ? p.k : row,
-                                   at_k != NO_ROW);
-                }
-            }
-            copy_commit();
-            copy_wait<0>();
-            __syncthreads();
-        }
-        for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
-            const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
-            const i64 at = row_offset(p, p.k_stride, b, j);
-            const char *row = staged ? stage + i * row_bytes
-                  : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
-            const i64 step = staged ? p.k_size : p.k_stride[3];
-            float dot[HEADS];
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
-#pragma unroll 2
-            for (int f = 8 * half; f < p.d; f += 16) {
-                const char *piece = row + f * step;
-                float x[1][8];
-                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, 8, x);
-#pragma unroll
-                for (int h = 0; h < HEADS; h++) {
-                    const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
-                    dot[h] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
-                            + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                dot[h] += __shfl_xor_sync(FULL, dot[h], 1);
-                if ((h & 1) == half && h < heads && i0 + tid / 2 < n)
-                    s.score[i][h] = at == NO_ROW ? __int_as_float(0x7fc00000)
-                                                 : finished_score(p, head + h, dot[h], j - position);
-            }
-        }
-        __syncthreads();
-        if (warp < heads) {
-            float m = s.top[warp], sum = 0.0f, squares = 0.0f;
-            for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
-#pragma unroll
-            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-            const float zero = m < MASK_LIMIT ? 0.0f : m;
-            for (int i = lane; i < n; i += 32) {
-                const float u = pow2(s.score[i][warp] - zero);
-                s.score[i][warp] = u;
-                sum += u;
-                squares += u * u;
-            }
-#pragma unroll
-            for (int o = 16; o; o >>= 1) {
-                sum += __shfl_xor_sync(FULL, sum, o);
-                squares += __shfl_xor_sync(FULL, squares, o);
-            }
-            const float keep = s.top[warp] < MASK_LIMIT ? 0.0f : pow2(s.top[warp] - m);
-            __syncwarp();
-            if (lane == 0) {
-                s.keep[warp] = keep;
-                s.sum[warp] = (s.sum[warp] == s.sum[warp] ? keep * s.sum[warp] : s.sum[warp]) + sum;
-                s.squares[warp] = keep * keep * s.squares[warp] + squares;
-                s.top[warp] = m;
-            }
-        }
-        __syncthreads();
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            const float keep = h < heads ? s.keep[h] : 0.0f;
-            trace[h] *= keep * keep;
-#pragma unroll
-            for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
-        }
+    if (p.q_type == SANTA_F32) load([](const char *at) { return *(const float *)at; });
+    else if (p.q_type == SANTA_F16) load([](const char *at) { return __half2float(*(const __half *)at); });
+    else load([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+    __syncthreads();
+}
+
+/* The share that the draw gives a key in a head: its mass times its block's unit. */
+__device__ __forceinline__ float share_of(const params &p, i64 row, int j) {
+    const i64 block = row * p.blocks + j / BLOCK, at = block * BLOCK + j % BLOCK;
+    const float unit = __ldcg(p.share_units + block);
+    float mass;
+    if (p.copied && p.stash_type != SANTA_STASH_F32) {                /* the unit's logarithm */
+        const float code = (float)__ldcg((const unsigned char *)p.stash + at);
+        return unit == unit ? pow2(fmaf(code, -0.0625f, unit)) : unit;
+    }
+    if (p.stash_type == SANTA_STASH_F32) mass = __ldcg((const float *)p.stash + at);
+    else if (p.stash_type == SANTA_STASH_F16)
+        mass = __half2float(__ushort_as_half(__ldcg((const unsigned short *)p.stash + at)));
+    else mass = (float)__ldcg((const unsigned char *)p.stash + at);
+    return unit > 0.0f ? mass * unit : unit;        /* a unit of NaN stays one */
+}
+
+/* K or V of any type and stride: a number at a time. */
+__device__ __noinline__ float dot_plain(const params &p, const float *q, const char *row, int lane) {
+    float sum = 0.0f;
 #pragma unroll 1
-        for (int i0 = warp; i0 < n; i0 += 32) {
+    for (int f = lane; f < p.d; f += 4) sum += q[f] * load_any(p.k_type, row + f * p.k_stride[3]);
+    return sum;
+}
+
+/* What a part of the keys that are read exactly gave a head: dv sums, the highest score, the sum of exp. */
+__device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
+    return p.fixed + ((i64)part * p.batch * p.heads + row) * (p.dv + 2);
+}
+
+/* Rows of K and V join the sums of SLICE heads from h0 on. `mode`:
+     ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's own
+     DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
+     WEIGH    the list, without V: only the sums of weights
+   They are dealt to `parts`: row i is number i / parts of part i % parts, so that no bit depends on
+   how many CTAs there are; this one has some from part `first` on. 64 rows at a time, four lanes to
+   a row of K, each of them with the weight of one head; then V, two columns and a head a thread.
+   Rows that are 16-byte pieces lie in `stage` meanwhile. */
+enum { ALWAYS, DRAWN, WEIGH };
+__device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode,
+                                          int count, int h0, int middle, int from, bool again,
+                                          float *sums, char *stage, int parts, int first, int some) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, e0 = tid >> 2, c = tid & 3;
+    const int hv = tid >> 6, column = 2 * (tid & 63);                 /* of V's sums */
+    const int h = min(h0 + c, t.heads - 1), front = middle - t.range.begin;
+    const bool has_k = p.copied, has_v = mode != WEIGH;
+    const int k_bytes = has_k ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size,
+              row_bytes = k_bytes + v_bytes + 64;   /* no bank conflicts */
+    const float top = mode == ALWAYS ? 0.0f : s.top[h], inverse = mode == ALWAYS ? 0.0f : s.inverse[h],
+                factor = mode == ALWAYS ? 0.0f : s.factor[h];
+    char *const mine = stage + e0 * row_bytes;
+#pragma unroll 1
+    for (int k = 0; k < some; k++) {
+        const int part = first + k,
+                  rows = count > part ? (int)((unsigned)(count - part + parts - 1) / parts) : 0;
+        float *const out = parts == FIXED_PARTS ? fixed_of(p, part, t.row + h0 + hv)
+                                     : sums + ((i64)k * t.heads + h0 + hv) * p.dv;
+        const bool own = has_v && h0 + hv < t.heads;
+        float acc[2][2], scale = 0.0f;
+        if (mode == DRAWN && again) scale = 1.0f;
+        const float *before = out;                  /* the first parts have the keys read exactly */
+        if (mode == DRAWN && has_k && own && !again && part < FIXED_PARTS) {
+            before = fixed_of(p, part, t.row + h0 + hv);
+            scale = __ldcg(before + p.dv + 1) != 0.0f
+                  ? pow2(__ldcg(before + p.dv) - s.top[h0 + hv]) * s.inverse[h0 + hv] : 0.0f;
+        }
 #pragma unroll
-            for (int ch = 0; ch < 2; ch++) {
-                const int col = 128 * ch + 4 * lane;
-                if (128 * ch >= p.dv) break;
-                float y[4][4];
-                const char *rows[4];
-                bool none[4];
+        for (int i = 0; i < 4; i++) {
+            const int f = 128 * (i / 2) + column + (i & 1);
+            acc[i / 2][i & 1] = own && scale != 0.0f && f < p.dv ? scale * before[f] : 0.0f;
+        }
+        if (mode == ALWAYS && tid < SLICE) { s.high[tid] = MASKED; s.keep[tid] = 0.0f; }
+        if (mode != ALWAYS && !again && tid < 3 * SLICE && h0 + tid % SLICE < t.heads)
+            s.extra[k][h0 + tid % SLICE][tid / SLICE] = 0.0f;
+        float fixed_sum = 0.0f;                     /* of head tid, tid < SLICE */
+#pragma unroll 1
+        for (int base = 0; base < rows; base += DRAW_ROWS) {
+            const int e = base + e0;
+            int j = -1;
+            float chance = 1.0f;
+            if (e < rows) {
+                const int i = parts * e + part;
+                if (mode == ALWAYS) j = i < front ? t.range.begin + i : from + i - front;
+                else if ((j = s.key[e * t.parts + k]) >= 0) chance = s.chance[e * t.parts + k];
+            }
+            i64 at_k = 0, at_v = 0;
+            bool broken = false;
+            if (j >= 0) {
+                at_k = row_offset(p, p.k_stride, t.b, j);
+                at_v = row_offset(p, p.v_stride, t.b, j);
+                broken = at_k == NO_ROW;
+                at_k = broken ? 0 : at_k + t.kv * p.k_stride[2];
+                at_v = broken ? 0 : at_v + t.kv * p.v_stride[2];
+            }
+            if (p.staged && has_v) {
+                const bool have = j >= 0 && !broken;
+#pragma unroll 4
+                for (int i = 16 * c; i < k_bytes; i += 64)
+                    copy16_or_zero((uint4 *)(mine + i), p.k + at_k + (have ? i : 0), have);
+#pragma unroll 4
+                for (int i = 16 * c; i < v_bytes; i += 64)
+                    copy16_or_zero((uint4 *)(mine + k_bytes + i), p.v + at_v + (have ? i : 0), have);
+                copy_commit();
+            } else if (j >= 0 && has_v) s.at[e0] = at_v;
+            const float guess = mode != ALWAYS && j >= 0 ? share_of(p, t.row + h, j) : 0.0f;
+            float dot = 0.0f;
+            copy_wait<0>();
+            __syncwarp();
+            if (has_k && p.staged) {
+                float d4[SLICE] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+                for (int f = 8 * c; f < p.d; f += 32) {
+                    const char *piece = mine + f * p.k_size;
+                    float x[1][8];
+                    load_rows<8, 1>(p.k_type, true, &piece, 0, 8, x);
 #pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    const i64 at = row_offset(p, p.v_stride, b, key_at(min(i0 + 8 * u, n - 1)));
-                    none[u] = at == NO_ROW || i0 + 8 * u >= n || col >= p.dv;
-                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes
-                        + (col < p.dv ? col : 0) * p.v_size
-                                     : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
-                                           + (col < p.dv ? col : 0) * p.v_stride[3];
+                    for (int i = 0; i < SLICE; i++) {
+                        const float4 y = *(const float4 *)&s.q[i][f], z = *(const float4 *)&s.q[i][f + 4];
+                        d4[i] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
+                               + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
+                    }
                 }
-                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], col < p.dv ? p.dv - col : 1, y);
 #pragma unroll
-                for (int u = 0; u < 4; u++)
+                for (int i = 0; i < SLICE; i++) {
+                    d4[i] += __shfl_xor_sync(FULL, d4[i], 1);
+                    d4[i] += __shfl_xor_sync(FULL, d4[i], 2);
+                }
+                dot = c & 2 ? c & 1 ? d4[3] : d4[2] : c & 1 ? d4[1] : d4[0];
+            } else if (has_k)
+#pragma unroll 1
+                for (int i = 0; i < SLICE; i++) {
+                    float y = j >= 0 ? dot_plain(p, s.q[i], p.k + at_k, c) : 0.0f;
+                    y += __shfl_xor_sync(FULL, y, 1);
+                    y += __shfl_xor_sync(FULL, y, 2);
+                    if (i == c) dot = y;
+                }
+            const float score = !has_k || j < 0 ? MASKED : broken ? __int_as_float(0x7fc00000)
+                              : finished_score(p, t.head + h, dot, j - t.range.position);
+            float w = 0.0f, x1 = 0.0f, x2 = 0.0f;
+            if (mode == ALWAYS) {
+                float m = score;
 #pragma unroll
-                    for (int k = 0; k < 4; k++) if (none[u]) y[u][k] = 0.0f;
+                for (int o = 4; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+                if (lane < SLICE) s.warp_extra[warp][lane] = m;
+                __syncthreads();
+                if (tid < SLICE) {
+                    float high = s.high[tid];
+                    for (int i = 0; i < GATHER_WARPS; i++) high = fmaxf(high, s.warp_extra[i][tid]);
+                    s.keep[tid] = s.high[tid] < MASK_LIMIT ? 0.0f : pow2(s.high[tid] - high);
+                    s.high[tid] = high;
+                }
+                __syncthreads();
+                w = pow2(score - (s.high[c] < MASK_LIMIT ? 0.0f : s.high[c]));
+            } else if (has_k) {
+                const float times = __fdividef(1.0f, chance);
+                x1 = guess * times;
+                w = j < 0 ? 0.0f : pow2(score - top) * inverse * times;
+                x2 = x1 > 0.0f ? w * __fdividef(w, x1) : 0.0f;
+            } else {
+                w = __fdividef(guess, chance) * (chance < 1.0f ? 1.0f : factor);
+                x1 = chance < 1.0f ? 0.0f : w;
+            }
+            s.weight[e0][c] = w;
+            float x0 = w;
 #pragma unroll
-                for (int u = 0; u < 4; u++)
+            for (int o = 4; o < 32; o <<= 1) {
+                x0 += __shfl_xor_sync(FULL, x0, o);
+                x1 += __shfl_xor_sync(FULL, x1, o);
+                x2 += __shfl_xor_sync(FULL, x2, o);
+            }
+            if (lane < SLICE) {
+                s.warp_extra[warp][lane] = x0;
+                s.warp_extra[warp][SLICE + lane] = x1;
+                s.warp_extra[warp][2 * SLICE + lane] = x2;
+            }
+            __syncthreads();                        /* weights, rows and sums are there */
+            if (tid < 3 * SLICE && h0 + tid % SLICE < t.heads) {
+                float sum = 0.0f;
 #pragma unroll
-                    for (int h = 0; h < HEADS; h++) {
-                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
-                        /* heads that are not there: whatever was in memory, and never used */
+                for (int i = 0; i < GATHER_WARPS; i++) sum += s.warp_extra[i][tid];
+                if (mode != ALWAYS) s.extra[k][h0 + tid % SLICE][tid / SLICE] += sum;
+                else if (tid < SLICE)
+                    fixed_sum = (fixed_sum == fixed_sum ? s.keep[tid] * fixed_sum : fixed_sum) + sum;
+            }
+            if (own) {
+                const float keep = mode == ALWAYS ? s.keep[hv] : 1.0f;
 #pragma unroll
-                        for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
+                for (int i = 0; i < 4; i++) acc[i / 2][i & 1] *= keep;
+                const int n = min(rows - base, (int)DRAW_ROWS);
+#pragma unroll
+                for (int ch = 0; ch < 2; ch++) {
+                    const int f = 128 * ch + column;
+                    if (f >= p.dv) break;
+                    if (!p.staged) {
+#pragma unroll 1
+                        for (int i = 0; i < n; i++) {
+                            const float y = s.weight[i][hv];
+                            if (y == 0.0f) continue;
+                            const char *row = p.v + s.at[i] + f * p.v_stride[3];
+                            acc[ch][0] += y * load_one(p.v_type, row);
+                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row + p.v_stride[3]);
+                        }
+                        continue;
                     }
-                if (moments < 2) continue;
-#pragma unroll
-                for (int u = 0; u < 4; u++) {
-                    float norm = 0.0f;
-#pragma unroll
-                    for (int k = 0; k < 4; k++) norm += col + k < p.dv ? y[u][k] * y[u][k] : 0.0f;
-#pragma unroll
-                    for (int h = 0; h < HEADS; h++) {
-                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
-                        trace[h] += w * w * norm;
-                    }
+                    const char *row = stage + k_bytes + f * p.v_size;
+                    const auto add = [&](auto two) {
+#pragma unroll 4
+                        for (int i = 0; i < n; i++) {
+                            const float2 y = two(row + i * row_bytes);
+                            const float weight = s.weight[i][hv];
+                            acc[ch][0] += weight * y.x;
+                            acc[ch][1] += weight * y.y;
+                        }
+                    };
+                    if (p.v_type == SANTA_BF16)
+                        add([](const char *at) { return unpack_pair(*(const __nv_bfloat162 *)at); });
+                    else if (p.v_type == SANTA_F16)
+                        add([](const char *at) { return unpack_pair(*(const __half2 *)at); });
+                    else if (p.v_type == SANTA_F32) add([](const char *at) { return *(const float2 *)at; });
+                    else add([](const char *at) {
+                        return __half22float2(e4m3_pair(*(const unsigned short *)at));
+                    });
                 }
             }
+            __syncthreads();                        /* before the next rows come */
         }
-    }
+        if (own)
 #pragma unroll
-    for (int ch = 0; ch < 2; ch++) {
-        if (128 * ch >= p.dv) break;
+            for (int i = 0; i < 4; i++) {
+                const int f = 128 * (i / 2) + column + (i & 1);
+                if (f < p.dv) out[f] = acc[i / 2][i & 1];
+            }
+        if (mode == ALWAYS && tid < SLICE && h0 + tid < t.heads) {
+            if (parts == FIXED_PARTS) {
+                float *const to = fixed_of(p, part, t.row + h0 + tid) + p.dv;
+                to[0] = s.high[tid];
+                to[1] = fixed_sum;
+            } else for (int r = 0; r < 1 << p.cluster_shift; r++)
+                *of_rank(&s.part_again[part][h0 + tid], r) = make_float2(s.high[tid], fixed_sum);
+        }
         __syncthreads();
-#pragma unroll
-        for (int h = 0; h < HEADS; h++)
-            *(float4 *)&s.merge[warp][h][4 * lane]
-                = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
-        __syncthreads();
-        for (int i = tid; i < heads * 128; i += 256) {
-            const int h = i / 128, c = i % 128;
-            float sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < GATHER_WARPS; w++) sum += s.merge[w][h][c];
-            if (128 * ch + c < p.dv) out[h * pitch + 128 * ch + c] = sum;
-        }
-    }
-    __syncthreads();
-    if (moments == 2)
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-#pragma unroll
-            for (int o = 16; o; o >>= 1) trace[h] += __shfl_xor_sync(FULL, trace[h], o);
-            if (lane == 0) s.trace[warp][h] = trace[h];
-        }
-    __syncthreads();
-    if (tid < heads) {
-        out[tid * pitch + p.dv] = s.top[tid];
-        out[tid * pitch + p.dv + 1] = s.sum[tid];
-        if (!moments) return;
-        float all = 0.0f;
-        for (int w = 0; moments == 2 && w < GATHER_WARPS; w++) all += s.trace[w][tid];
-        out[tid * pitch + p.dv + 2] = s.squares[tid];
-        out[tid * pitch + p.dv + 3] = all;
     }
 }
+
+/* A KV head's keys that are read exactly: CTA `id` has a part of them, for SLICE heads. */
+__device__ __forceinline__ void take_always(const params &p, unsigned id, char *memory) {
+    const unsigned slices = (unsigned)(p.group + SLICE - 1) / SLICE, part = id % FIXED_PARTS,
+                   of = id / FIXED_PARTS / slices, slice = id / FIXED_PARTS - of * slices;
+    team t;
+    t.b = (int)p.by_kv.quotient(of);
+    t.kv = (int)of - t.b * (int)p.kv_heads;
+    t.head = t.kv * p.group + (int)slice * SLICE;
+    t.heads = min(p.group - (int)slice * SLICE, (int)SLICE);
+    t.row = (i64)t.b * p.heads + t.head;
+    t.range = copied_range(p, t.b);
+    draw_memory &s = *(draw_memory *)memory;        /* of which only its rows_memory is there */
+    load_slice(p, s, t, 0);
+    take_rows(p, s, t, ALWAYS, t.range.end - t.range.begin - (t.range.to - t.range.from), 0, t.range.from,
+              t.range.to, false, nullptr, memory + sizeof(rows_memory), FIXED_PARTS, (int)part, 1);
+}
+
+/* ------------------------------------------------------------------- >>proxy-scores-kernel */
 
 /* The order of a lane's 8 numbers, of keys 8 r + (i ^ r): its words so that i counts the keys. */
 __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
@@ -4880,8 +5057,8 @@ __device__ __forceinline__ void exchange(unsigned &a, unsigned &b, bool now) {
    product takes q in two parts of 8 bits.
    Groups of up to four heads would leave half of the lanes without a head, so the lanes c and
    c + 2 share: each has one head.
-   Grid: first p.fixed_ctas for the keys that are read exactly; then p.proxy_chunks CTAs for each
-   KV head and slice, of p.chunk_blocks each.
+   Grid: p.proxy_chunks CTAs for each KV head and slice, of p.chunk_blocks each; among them, early,
+   p.fixed_ctas for the keys that are read exactly.
    Reads the copy once for each slice; writes 64 stash entries, 8 + 4 bytes a block and head. It
    should run at the speed of reading the copy.
    Barrier: for q, which warp h rotates for head h. G: 32-feature groups of 4 bits, or 0: as many
@@ -4894,19 +5071,8 @@ k_proxy_scores(const __grid_constant__ params p) {
     unsigned id = blockIdx.x, chunk = 0;
     zero_arrivals(p);
     if (id % p.fixed_every == 0 && id / p.fixed_every < p.fixed_ctas) {
-        id /= p.fixed_every;
-        const int part = (int)(id % FIXED_PARTS), slices = (p.group + FIXED_HEADS - 1) / FIXED_HEADS;
-        id /= FIXED_PARTS;
-        const int of = (int)(id / (unsigned)slices), slice = (int)id - of * slices,
-                  b = (int)p.by_kv.quotient((unsigned)of),
-                  head = (of - b * (int)p.kv_heads) * p.group + slice * FIXED_HEADS;
-        const proxy_range range = copied_range(p, b);
         launch_dependents();
-        attend(p, *(attend_memory<FIXED_HEADS> *)slots, b, head,
-               min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS),
-               range.position, range.begin, range.from, range.to, range.end, part, FIXED_PARTS,
-               (char *)slots + sizeof(attend_memory<FIXED_HEADS>), p.stage_bytes,
-               p.fixed + (((i64)part * p.batch + b) * p.heads + head) * (p.dv + 2), p.dv + 2);
+        take_always(p, id / p.fixed_every, (char *)slots);
         return;
     }
     id -= min((id + p.fixed_every - 1) / p.fixed_every, p.fixed_ctas);
@@ -5297,9 +5463,379 @@ k_proxy_scores(const __grid_constant__ params p) {
 
 /* ------------------------------------------------------------------- >>proxy-gather-kernel */
 
+/* Exact attention of up to HEADS query heads of a KV head over the keys [begin, middle) and
+   [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
+   exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
+   it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
+   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
+   one, of `room` bytes.
+   Called for few keys, or rarely. */
+template <int HEADS>
+__device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
+                                    int position, int begin, int middle, int from, int end, int part,
+                                    int parts,
+                                    char *stage, int room, float *out, i64 pitch,
+                                    const int *list = nullptr, int moments = 0) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
+    const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
+              skip = min(part * each, all), count = min(each, all - skip),
+              vector_v = p.vector_v && p.dv % 4 == 0;
+    float acc[2][HEADS][4], trace[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        trace[h] = 0.0f;
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[0][h][k] = acc[1][h][k] = 0.0f;
+    }
+    /* all heads' on their way at once, each time for one type */
+    const auto load_query = [&](auto convert) {
+        const char *q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2]
+                      + min(tid, p.d - 1) * p.q_stride[3];
+        float x[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = convert(q + min(h, heads - 1) * p.q_stride[2]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) s.q[h][tid] = tid < p.d ? x[h] : 0.0f;
+    };
+    static_assert((int)PROXY_DIM == (int)PORTION, "a thread for each feature");
+    if (p.q_type == SANTA_F32) load_query([](const char *at) { return *(const float *)at; });
+    else if (p.q_type == SANTA_F16)
+        load_query([](const char *at) { return __half2float(*(const __half *)at); });
+    else load_query([](const char *at) { return __bfloat162float(*(const __nv_bfloat16 *)at); });
+    if (tid < HEADS) { s.top[tid] = MASKED; s.sum[tid] = s.squares[tid] = 0.0f; }
+    /* no bank conflicts */
+    const int k_bytes = p.d * p.k_size, v_bytes = p.dv * p.v_size, row_bytes = k_bytes + v_bytes + 32;
+    enum { LISTED = 64 };                           /* of a list, so that bits are those of any card */
+    const bool staged = p.any_vector_k && vector_v && room >= (list ? LISTED : 1) * row_bytes
+          && k_bytes % 16 == 0 && v_bytes % 16 == 0;
+    const int at_once = list   ? (int)LISTED
+                      : staged ? min(room / row_bytes, (int)attend_memory<HEADS>::KEYS)
+                               : (int)attend_memory<HEADS>::KEYS;
+    for (int base = 0; base < count; base += at_once) {
+        const int n = min(count - base, at_once);
+        const auto place_of = [&](int i) {
+            i += base + skip;
+            return i < front ? begin + i : from + i - front;
+        };
+        const auto key_at = [&](int i) { return list ? s.key[i] : place_of(i); };
+        __syncthreads();                            /* q is there; the last scores are used up */
+        if (list) {
+            if (tid < n) s.key[tid] = list[place_of(tid)];
+            __syncthreads();
+        }
+        if (staged) {
+            const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
+            for (int i = warp; i < n; i += 8) {
+                const int j = key_at(i);
+                const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
+                for (int c = lane; c < pieces; c += 32) {
+                    const char *row = c < k_pieces ? p.k + kv * p.k_stride[2] + at_k + 16 * c
+                                                   : p.v + kv * p.v_stride[2] + at_v + 16 * (c - k_pieces);
+                    copy16_or_zero((uint4 *)(stage + i * row_bytes + 16 * c), at_k == NO_ROW ? p.k : row,
+                                   at_k != NO_ROW);
+                }
+            }
+            copy_commit();
+            copy_wait<0>();
+            __syncthreads();
+        }
+        for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
+            const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
+            const i64 at = row_offset(p, p.k_stride, b, j);
+            const char *row = staged ? stage + i * row_bytes
+                  : p.k + (at == NO_ROW ? 0 : at + kv * p.k_stride[2]);
+            const i64 step = staged ? p.k_size : p.k_stride[3];
+            float dot[HEADS];
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) dot[h] = 0.0f;
+#pragma unroll 2
+            for (int f = 8 * half; f < p.d; f += 16) {
+                const char *piece = row + f * step;
+                float x[1][8];
+                load_rows<8, 1>(p.k_type, p.any_vector_k, &piece, step, 8, x);
+#pragma unroll
+                for (int h = 0; h < HEADS; h++) {
+                    const float4 y = *(const float4 *)&s.q[h][f], z = *(const float4 *)&s.q[h][f + 4];
+                    dot[h] += ((y.x * x[0][0] + y.y * x[0][1]) + (y.z * x[0][2] + y.w * x[0][3]))
+                            + ((z.x * x[0][4] + z.y * x[0][5]) + (z.z * x[0][6] + z.w * x[0][7]));
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                dot[h] += __shfl_xor_sync(FULL, dot[h], 1);
+                if ((h & 1) == half && h < heads && i0 + tid / 2 < n)
+                    s.score[i][h] = at == NO_ROW ? __int_as_float(0x7fc00000)
+                                                 : finished_score(p, head + h, dot[h], j - position);
+            }
+        }
+        __syncthreads();
+        if (warp < heads) {
+            float m = s.top[warp], sum = 0.0f, squares = 0.0f;
+            for (int i = lane; i < n; i += 32) m = fmaxf(m, s.score[i][warp]);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            const float zero = m < MASK_LIMIT ? 0.0f : m;
+            for (int i = lane; i < n; i += 32) {
+                const float u = pow2(s.score[i][warp] - zero);
+                s.score[i][warp] = u;
+                sum += u;
+                squares += u * u;
+            }
+#pragma unroll
+            for (int o = 16; o; o >>= 1) {
+                sum += __shfl_xor_sync(FULL, sum, o);
+                squares += __shfl_xor_sync(FULL, squares, o);
+            }
+            const float keep = s.top[warp] < MASK_LIMIT ? 0.0f : pow2(s.top[warp] - m);
+            __syncwarp();
+            if (lane == 0) {
+                s.keep[warp] = keep;
+                s.sum[warp] = (s.sum[warp] == s.sum[warp] ? keep * s.sum[warp] : s.sum[warp]) + sum;
+                s.squares[warp] = keep * keep * s.squares[warp] + squares;
+                s.top[warp] = m;
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            const float keep = h < heads ? s.keep[h] : 0.0f;
+            trace[h] *= keep * keep;
+#pragma unroll
+            for (int k = 0; k < 4; k++) { acc[0][h][k] *= keep; acc[1][h][k] *= keep; }
+        }
+#pragma unroll 1
+        for (int i0 = warp; i0 < n; i0 += 32) {
+#pragma unroll
+            for (int ch = 0; ch < 2; ch++) {
+                const int col = 128 * ch + 4 * lane;
+                if (128 * ch >= p.dv) break;
+                float y[4][4];
+                const char *rows[4];
+                bool none[4];
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    const i64 at = row_offset(p, p.v_stride, b, key_at(min(i0 + 8 * u, n - 1)));
+                    none[u] = at == NO_ROW || i0 + 8 * u >= n || col >= p.dv;
+                    rows[u] = staged ? stage + min(i0 + 8 * u, n - 1) * row_bytes + k_bytes
+                        + (col < p.dv ? col : 0) * p.v_size
+                                     : p.v + (at == NO_ROW ? 0 : at + kv * p.v_stride[2])
+                                           + (col < p.dv ? col : 0) * p.v_stride[3];
+                }
+                load_rows<4>(p.v_type, vector_v, rows, p.v_stride[3], col < p.dv ? p.dv - col : 1, y);
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) if (none[u]) y[u][k] = 0.0f;
+#pragma unroll
+                for (int u = 0; u < 4; u++)
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
+                        /* heads that are not there: whatever was in memory, and never used */
+#pragma unroll
+                        for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
+                    }
+                if (moments < 2) continue;
+#pragma unroll
+                for (int u = 0; u < 4; u++) {
+                    float norm = 0.0f;
+#pragma unroll
+                    for (int k = 0; k < 4; k++) norm += col + k < p.dv ? y[u][k] * y[u][k] : 0.0f;
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++) {
+                        const float w = s.score[min(i0 + 8 * u, n - 1)][h];
+                        trace[h] += w * w * norm;
+                    }
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int ch = 0; ch < 2; ch++) {
+        if (128 * ch >= p.dv) break;
+        __syncthreads();
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            *(float4 *)&s.merge[warp][h][4 * lane]
+                = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
+        __syncthreads();
+        for (int i = tid; i < heads * 128; i += 256) {
+            const int h = i / 128, c = i % 128;
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < GATHER_WARPS; w++) sum += s.merge[w][h][c];
+            if (128 * ch + c < p.dv) out[h * pitch + 128 * ch + c] = sum;
+        }
+    }
+    __syncthreads();
+    if (moments == 2)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+            for (int o = 16; o; o >>= 1) trace[h] += __shfl_xor_sync(FULL, trace[h], o);
+            if (lane == 0) s.trace[warp][h] = trace[h];
+        }
+    __syncthreads();
+    if (tid < heads) {
+        out[tid * pitch + p.dv] = s.top[tid];
+        out[tid * pitch + p.dv + 1] = s.sum[tid];
+        if (!moments) return;
+        float all = 0.0f;
+        for (int w = 0; moments == 2 && w < GATHER_WARPS; w++) all += s.trace[w][tid];
+        out[tid * pitch + p.dv + 2] = s.squares[tid];
+        out[tid * pitch + p.dv + 3] = all;
+    }
+}
+
+/* The exact scores of a head's likeliest keys take the place of the copy's, as santa__rescue has it;
+   returns how many. block_sums: from t.first on. A key's rank is its mass, then its number: 8 bits
+   at a time, the cluster counts how many keys have which. Then a warp goes through a block. */
+__device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
+                                   float inverse, float2 *block_sums) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const i64 at = (t.row + h) * p.blocks + t.first;
+    const bool bytes = p.stash_type != SANTA_STASH_F32;
+    const auto masses = [&](int b, float *u) {      /* of this lane's two keys; returns the block's unit */
+        const i64 i = (at + b) * BLOCK + 2 * lane;
+        const float top = __ldcg(block_sums + b).x;
+        if (bytes) {
+            const unsigned short x = __ldcg((const unsigned short *)(p.stash + i));
+            u[0] = stash_mass(p, (unsigned char)(x & 255));
+            u[1] = stash_mass(p, (unsigned char)(x >> 8));
+        } else {
+            const float2 x = __ldcg((const float2 *)((const float *)p.stash + i));
+            u[0] = x.x;
+            u[1] = x.y;
+        }
+        return top < MASK_LIMIT ? 0.0f : pow2(top - head_top) * inverse;
+    };
+    const auto rank_of = [&](float mass, int b, int i) {
+        return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
+    };
+    u64 least = 0;
+    int want = p.rescue_keys, have = 0;
+    load_slice(p, s, t, h / SLICE * SLICE);
+#pragma unroll 1
+    for (int digit = 56; digit >= 0; digit -= 8) {
+        s.count[tid] = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+            float u[2];
+            const float unit = masses(b, u);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const u64 x = rank_of(u[i] * unit, b, i);
+                const bool in = digit == 56 || x >> (digit + 8) == least >> (digit + 8);
+                if (u[i] * unit > 0.0f && in) atomicAdd(&s.count[x >> digit & 255], 1);
+            }
+        }
+        cluster_sync();
+        /* how many keys have more than thread tid's number, or so many */
+        int n = 0, more;
+        for (int r = 0; r < 1 << p.cluster_shift; r++) n += *of_rank(&s.count[255 - tid], r);
+        more = n;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const int y = __shfl_up_sync(FULL, more, o);
+            if (lane >= o) more += y;
+        }
+        if (lane == 31) s.warp_count[warp] = more;
+        __syncthreads();
+        int all = 0;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) {
+            if (i < warp) more += s.warp_count[i];
+            all += s.warp_count[i];
+        }
+        if (digit == 56) { have = min(want, all); s.chosen = 0; }
+        cluster_sync();                             /* the counts may be used up; chosen is set */
+        if (all <= want) break;                     /* all that are left: from `least` on */
+        if (more >= want && more - n < want) { s.chosen = 255 - tid; s.before = more - n; }
+        __syncthreads();
+        least |= (u64)s.chosen << digit;
+        want -= s.before;
+        __syncthreads();
+    }
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
+#pragma unroll 1
+        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+            float u[2], x[2];
+            bool take[2];
+            const float unit = masses(b, u), max = __ldcg(block_sums + b).x;
+            unsigned chosen[2];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                take[i] = u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least;
+                chosen[i] = __ballot_sync(FULL, take[i]);
+                x[i] = u[i] > 0.0f ? max + log2f(u[i]) : MASKED;
+            }
+            if (!(chosen[0] | chosen[1])) continue;
+            const int first = (t.first + b) * BLOCK;
+            if (pass == 0) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const i64 k = take[i] && p.any_vector_k
+                                ? row_offset(p, p.k_stride, t.b, first + 2 * lane + i) : NO_ROW;
+                    if (k != NO_ROW) send_for(p.k + k + t.kv * p.k_stride[2], p.d * p.k_size);
+                }
+                continue;
+            }
+            bool bad = false;
+#pragma unroll 1
+            for (u64 left = (u64)chosen[1] << 32 | chosen[0]; left; left &= left - 1) {
+                const int bit = __ffsll((i64)left) - 1, of = bit & 31, i = bit >> 5,
+                          j = first + 2 * of + i;
+                const i64 k = row_offset(p, p.k_stride, t.b, j);
+                float dot = 0.0f;
+#pragma unroll 4
+                for (int f = lane; f < p.d && k != NO_ROW; f += 32)
+                    dot += s.q[h % SLICE][f]
+                         * load_any(p.k_type, p.k + k + t.kv * p.k_stride[2] + f * p.k_stride[3]);
+#pragma unroll
+                for (int o = 16; o; o >>= 1) dot += __shfl_xor_sync(FULL, dot, o);
+                const float score = k == NO_ROW ? __int_as_float(0x7fc00000)
+                                  : finished_score(p, t.head + h, dot, j - t.range.position);
+                bad |= !(score <= FLT_MAX);
+                if (lane == of) { if (i) x[1] = score; else x[0] = score; }
+            }
+            /* u, maximum and sum of the block follow */
+            float m = fmaxf(x[0], x[1]), sum = 0.0f;
+#pragma unroll
+            for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+            const bool none = m < MASK_LIMIT;
+            if (bytes) {
+                const float top = rintf(16.0f * m);
+                unsigned code[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float y = fminf(fmaxf(rintf(top - 16.0f * x[i]), 0.0f), 254.0f);
+                    code[i] = none || x[i] < MASK_LIMIT ? 255u : (unsigned)y;
+                    sum += stash_mass(p, (unsigned char)code[i]);
+                }
+                *(unsigned short *)(p.stash + (at + b) * BLOCK + 2 * lane)
+                    = (unsigned short)(code[1] << 8 | code[0]);
+                m = top * 0.0625f;
+            } else {
+#pragma unroll
+                for (int i = 0; i < 2; i++) sum += u[i] = none ? 0.0f : pow2(x[i] - m);
+                *(float2 *)((float *)p.stash + (at + b) * BLOCK + 2 * lane) = make_float2(u[0], u[1]);
+            }
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            if (lane == 0)
+                block_sums[b] = make_float2(none ? MASKED : m,
+                                                   bad ? __int_as_float(0x7fc00000) : sum);
+        }
+    return have;
+}
+
 /* What lies in the copy's stash, as a mass. */
 __device__ __forceinline__ float stash_mass(const entries<unsigned char> &x, int i) {
-    const float code = x[i];
+    const uint4 w = x.w[0];
+    const float code = byte_of(i < 4 ? w.x : i < 8 ? w.y : i < 12 ? w.z : w.w, i & 3);
     return code == 255.0f ? 0.0f : pow2(code * -0.0625f);
 }
 __device__ __forceinline__ float stash_mass(const entries<float> &x, int i) { return x[i]; }
@@ -5438,8 +5974,8 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
      weigh    the drawn rows of K against q: e^s against e^s^
      gather   their rows of V, 16 at a time; then the 8 warps' sums in order
      merge    with more than one portion: the CTA that finishes last
-   and there, where the log weights vary too much by what is expected (nothing is drawn then) or
-   found, or with a NaN among the scores, exact attention of the head: attend.
+   and there, where the log weights vary too much by what is found, or with a NaN among the scores,
+   exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
    Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
    all that does not depend on the scores stands before the wait, and rows are sent for as soon as
    they are known.
@@ -5456,7 +5992,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
     const head_sums sum = { p.block_sums + row * p.blocks + first, nullptr, blocks, shift };
-    const float2 *own = sum.all + tid * per;
+    const float2 *own = sum.all + tid * per;        /* behind a rescue those of p.mended */
     const float *own_spreads = p.spreads + row * p.blocks + first + tid * per;
     const int have = min(per, blocks - tid * per);
     gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
@@ -5489,78 +6025,110 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         fixed_f += keep * z;
     }
     float2 sums[KEPT];
-    float spreads[KEPT], m = MASKED;
+    float spreads[KEPT], m, expected = 0.0f, lift_fixed, per_step;
+    double total, all, step;
+    bool light, alone = false, finite;              /* alone: of this head's portions the first does all */
+    int rescued = 0;
     auto load_sums = [&](int k) {
 #pragma unroll
         for (int i = 0; i < KEPT; i++) {
             sums[i] = k + i < have ? own[k + i] : make_float2(MASKED, 0.0f);
-            spreads[i] = k + i < have ? own_spreads[k + i] : 0.0f;
+            spreads[i] = k + i < have && !alone ? own_spreads[k + i] : 0.0f;
         }
     };
-    load_sums(0);
 #pragma unroll 1
-    for (int k = 0;;) {
-#pragma unroll
-        for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
-        if ((k += KEPT) >= per) break;
-        load_sums(k);
-    }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (lane == 0) s.tops[warp] = m;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
-    double mass = 0.0;
-    float spread = 0.0f;
+    for (;;) {                                      /* once more behind a rescue */
+        m = MASKED;
+        load_sums(0);
 #pragma unroll 1
-    for (int k = 0; k < per; k += KEPT) {
-        if (!fits) load_sums(k);
+        for (int k = 0;;) {
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-            if (k + i >= per) break;
-            mass += block_mass(sums[i], m);
-            if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
-            if (fits) s.pick.prefix[(k + i) * PORTION + tid] = mass;
+            for (int i = 0; i < KEPT; i++) m = fmaxf(m, sums[i].x);
+            if ((k += KEPT) >= per) break;
+            load_sums(k);
         }
-    }
 #pragma unroll
-    for (int o = 1; o < 32; o <<= 1) {
-        const double y = __shfl_up_sync(FULL, mass, o);
-        if (lane >= o) mass += y;
-        spread += __shfl_xor_sync(FULL, spread, o);
-    }
-    s.ends[tid] = mass;
-    if (lane == 31) {
-        s.totals[warp] = mass;
-        memory.spreads[warp] = spread;
-    }
-    __syncthreads();
-    double total = 0.0;
-    spread = 0.0f;
+        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        if (lane == 0) s.tops[warp] = m;
+        __syncthreads();
 #pragma unroll
-    for (int i = 0; i < GATHER_WARPS; i++) {
-        total += s.totals[i];
-        spread += memory.spreads[i];
+        for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+        double mass = 0.0;
+        float spread = 0.0f;
+#pragma unroll 1
+        for (int k = 0; k < per; k += KEPT) {
+            if (!fits) load_sums(k);
+#pragma unroll
+            for (int i = 0; i < KEPT; i++) {
+                if (k + i >= per) break;
+                mass += block_mass(sums[i], m);
+                if (!(sums[i].x < MASK_LIMIT)) spread += pow2(sums[i].x - m) * spreads[i];
+                if (fits) s.pick.prefix[(k + i) * PORTION + tid] = mass;
+            }
+        }
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const double y = __shfl_up_sync(FULL, mass, o);
+            if (lane >= o) mass += y;
+            spread += __shfl_xor_sync(FULL, spread, o);
+        }
+        s.ends[tid] = mass;
+        if (lane == 31) {
+            s.totals[warp] = mass;
+            memory.spreads[warp] = spread;
+        }
+        __syncthreads();
+        total = 0.0;
+        spread = 0.0f;
+#pragma unroll
+        for (int i = 0; i < GATHER_WARPS; i++) {
+            total += s.totals[i];
+            spread += memory.spreads[i];
+        }
+        x.m = m;
+        x.total = total;
+        /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
+        const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
+        /* the copy's keys are nothing beside the others */
+        light = !no_fixed && fixed_top - m > 100.0f;
+        finite = total <= DBL_MAX;
+        lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
+        all = total + (double)fixed_sum * (double)lift_fixed;
+        step = all * p.per_sample;                  /* from tooth to tooth */
+        per_step = 1.0f / (float)step;
+        if (alone) break;
+        /* as santa__expected_variance: where the others hide the copy's, these may have grown; relative
+           to the copy's mass */
+        const float own_variance = p.noise * (p.scale * p.scale * squares)
+                                 * __fdividef(spread, (float)total),
+                    beside = fixed_sum * lift_fixed / (float)total;
+        expected = blocks && finite && total > 0.0
+                 ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
+        if (!(expected > p.rescue_above) || light || p.rescue_keys == 0) break;
+        /* the exact scores of its likeliest keys, in sums of its own, since the other portions look at
+           these; they leave it to the first one */
+        alone = true;
+        if (index) return;
+        team t = {};
+        t.b = b;
+        t.head = head;
+        t.heads = 1;
+        t.kv = kv;
+        t.row = row;
+        t.range = range;
+        t.first = first;
+        t.blocks = t.hi = blocks;
+        float2 *const mended = p.mended + row * p.blocks + first;
+        for (int i = tid; i < blocks; i += PORTION) mended[i] = sum.all[i];
+        __syncthreads();
+        rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended);
+        __syncthreads();
+        x.sum.all = mended;
+        own = mended + tid * per;
     }
-    x.m = m;
-    x.total = total;
-    /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
-    const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
-    /* the copy's keys are nothing beside the others */
-    const bool light = !no_fixed && fixed_top - m > 100.0f;
-    const float lift_fixed = no_fixed ? 0.0f : pow2(fixed_top - m);
-    const double all = total + (double)fixed_sum * (double)lift_fixed;
-    const double step = all * p.per_sample;         /* from tooth to tooth */
-    const float per_step = 1.0f / (float)step;
-    const float scaled = p.scale * p.scale * squares;
-    /* as santa__expected_variance: where the others hide the copy's keys, these may have grown */
-    const float own_variance = p.noise * scaled * (spread / (float)total);
-    const double grown = total * (double)expf(fminf(0.5f * own_variance, 80.0f));
-    const float expected = blocks ? own_variance * (float)(grown / (grown + (all - total))) : 0.0f;
-    const bool redo = blocks && (!(total <= DBL_MAX) || (!light && !(expected <= p.rescue_above)));
+    const bool redo = blocks && !finite;
     const bool draws = blocks && !redo && !light && total > 0.0;
-    const int each_portion = (p.samples + p.portions - 1) / p.portions;
+    const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
     const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
 
     float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
@@ -5676,7 +6244,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
         for (int i = 0; i < GATHER_WARPS; i++) weights[k] += memory.weights[i][k];
     }
-    if (p.portions > 1) {
+    if (portions > 1) {
         float *const part = p.partial + (row * p.portions + index) * (p.dv + 4);
         if (tid < p.dv) part[tid] = f;
         if (tid < 3) part[p.dv + tid] = tid == 0 ? weights[0] : tid == 1 ? weights[1] : weights[2];
@@ -5699,9 +6267,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
        far less than the copy says let expect */
     float found = 0.0f;
     if (weights[1] > 0.0f) {
-        const float ratio = weights[0] > 0.0f ? weights[2] / weights[0] * (weights[1] / weights[0]) : 1.0f,
-                    over = logf(weights[1]) - logf(fmaxf(weights[0], 1e-37f));
-        found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
+        const float per = 1.0f / weights[0],
+                    ratio = weights[0] > 0.0f ? weights[2] * per * (weights[1] * per) : 1.0f,
+                    over = __logf(weights[1]) - __logf(fmaxf(weights[0], 1e-37f));
+        found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
         if (over > 2.0f && weights[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
         if (!(weights[0] <= FLT_MAX)) found = INFINITY;
     }
@@ -5730,6 +6299,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (draws && !again && !(estimate > 0.0)) estimate = all * (double)denominator;
     if (tid == 0) {
         if (p.draws) p.draws[row] = draws && !again ? p.samples : 0;
+        if (p.rescued) p.rescued[row] = rescued;
         if (p.found)
             p.found[row] = make_float4(expected, found, again ? 1.0f : 0.0f,
                                        range.begin < range.end ? 1.0f : 0.0f);
@@ -5741,8 +6311,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     if (tid < p.dv) {
         const double share = sink_share(p, head, top, estimate);
         f = bad ? __int_as_float(0x7fc00000)
-          : denominator > 0.0f ? (float)((double)(lift * fixed_f + part_f) / (double)denominator * share)
-              * p.v_scale
+          : denominator > 0.0f ? (lift * fixed_f + part_f) / denominator * (float)share * p.v_scale
                                : 0.0f;
         store_any(p.out_type,
                   p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
@@ -5751,47 +6320,621 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
     }
 }
 
-/* The same for a row with a copy of K. Keys that are read exactly count once for a group; a head
+/* ----------------------------------------------------------------------------- >>draw-kernel */
+
+/* The masses of the team's heads h .. last - 1 in this CTA's parts of the blocks: a warp to a part
+   and head. All CTAs of the cluster get them. */
+__device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const team &t, int from,
+                                          int last) {
+    const int lane = threadIdx.x & 31, n = last - from;
+#pragma unroll 1
+    for (int i = threadIdx.x >> 5; i < t.parts * n; i += GATHER_WARPS) {
+        const int k = i / n, h = from + i % n, part = t.rank * t.parts + k;
+        const int begin = min(part * t.part_blocks, t.blocks),
+                  have = min(t.part_blocks, t.blocks - begin);
+        const i64 at = (t.row + h) * p.blocks + t.first + begin;
+        float m = MASKED, spread = 0.0f;
+        double mass = 0.0;
+        float2 x[8];
+        float y[8];
+        const auto load = [&](int b) {
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                const bool here = b + 32 * u + lane < have;
+                x[u] = here ? __ldcg(p.block_sums + at + b + 32 * u + lane) : make_float2(MASKED, 0.0f);
+                y[u] = here && p.copied ? __ldcg(p.spreads + at + b + 32 * u + lane) : 0.0f;
+            }
+        };
+        load(0);
+#pragma unroll 1
+        for (int b = 0;;) {
+#pragma unroll
+            for (int u = 0; u < 8; u++) m = fmaxf(m, x[u].x);
+            if ((b += 256) >= have) break;
+            load(b);
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+#pragma unroll 1
+        for (int b = 0; b < have; b += 256) {
+            if (have > 256) load(b);
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                mass += block_mass(x[u], m);
+                if (!(x[u].x < MASK_LIMIT)) spread += pow2(x[u].x - m) * y[u];
+            }
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            mass += __shfl_xor_sync(FULL, mass, o);
+            spread += __shfl_xor_sync(FULL, spread, o);
+        }
+        if (lane < 1 << p.cluster_shift) {
+            *of_rank(&s.part_top[part][h], lane) = m;
+            *of_rank(&s.part_sum[part][h], lane) = mass;
+            *of_rank(&s.part_spread[part][h], lane) = spread;
+        }
+    }
+}
+
+/* What a head's parts add up to: what its scores are relative to, all of its mass, and the variance
+   to expect, as santa__expected_variance. A warp for each head. */
+__device__ __forceinline__ void settle_head(const params &p, draw_memory &s, const team &t, int h,
+                                            bool first) {
+    const int lane = threadIdx.x & 31, part = lane & (DRAW_PARTS - 1);
+    float fixed_top = MASKED, fixed_sum = 0.0f;
+    if (p.copied) {
+        float tops[FIXED_PARTS], sums[FIXED_PARTS];
+#pragma unroll
+        for (int i = 0; i < FIXED_PARTS; i++) {
+            const float *at = fixed_of(p, i, t.row + h) + p.dv;
+            fixed_top = fmaxf(fixed_top, tops[i] = __ldcg(at));
+            sums[i] = __ldcg(at + 1);
+        }
+#pragma unroll
+        for (int i = 0; i < FIXED_PARTS; i++)
+            fixed_sum += sums[i] != sums[i] ? sums[i]
+                       : tops[i] < MASK_LIMIT ? 0.0f : pow2(tops[i] - fixed_top) * sums[i];
+    }
+    const float y = s.part_top[part][h];
+    float m = y;
+#pragma unroll
+    for (int o = 1; o < DRAW_PARTS; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    const float add = y < MASK_LIMIT ? 0.0f : pow2(y - m);
+    double total = s.part_sum[part][h];
+    if (!(y < MASK_LIMIT)) total *= (double)add;
+    float spread = add > 0.0f ? add * s.part_spread[part][h] : 0.0f;
+#pragma unroll
+    for (int o = 1; o < DRAW_PARTS; o <<= 1) {
+        total += __shfl_xor_sync(FULL, total, o);
+        spread += __shfl_xor_sync(FULL, spread, o);
+    }
+    const float top = fmaxf(m, fixed_top);
+    const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
+                       * (double)fixed_sum;
+    const bool good = total <= DBL_MAX && total > 0.0;
+    const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
+    const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
+    if (lane) return;
+    if (first && p.copied) {
+        const float own = p.noise * (p.scale * p.scale * s.squares[h]) * (spread / (float)total);
+        const double grown = copied * (double)expf(fminf(0.5f * own, 80.0f));
+        s.expected[h] = good ? own * (float)(grown / (grown + fixed)) : 0.0f;
+    }
+    s.top[h] = top < MASK_LIMIT ? 0.0f : top;
+    s.all[h] = all;
+    s.fixed_share[h] = all > 0.0 ? (float)fixed * inverse : (float)fixed;
+    s.inverse[h] = inverse;
+    s.log_inverse[h] = log2f(inverse);
+    s.draws[h] = good;
+    s.bad[h] = t.blocks && !(total <= DBL_MAX);
+    s.factor[h] = 1.0f;
+}
+
+/* Sizes of the keys of a block, N at a lane: the largest of their shares. LANES lanes side by side
+   have a block; returns their sum. fresh: units are made of the sums, and kept; for the copy's bytes
+   logarithms of them, so that a key costs one exponential. */
+template <typename U>
+__device__ __forceinline__ float lane_sizes(const params &p, draw_memory &s, const team &t, int block,
+                                            bool fresh, float *size) {
+    enum { N = 16 / sizeof(U), LANES = BLOCK / N };
+    const int l = threadIdx.x % LANES;
+    const i64 pitch = p.blocks, at = t.row * pitch + t.first + block;
+    const bool logs = sizeof(U) == 1 && p.copied, edge = block == 0 || block == t.blocks - 1;
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) size[i] = logs ? MASKED : 0.0f;
+#pragma unroll 1
+    for (int h0 = 0; h0 < t.heads; h0 += 4) {
+        uint4 raw[4];
+        float2 x[4];
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const i64 of = at + min(h0 + u, t.heads - 1) * pitch;
+            raw[u] = __ldcg((const uint4 *)((const U *)p.stash + of * BLOCK + N * l));
+            if (fresh) x[u] = __ldcg(p.block_sums + of); else x[u].x = __ldcg(p.share_units + of);
+        }
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            if (h0 + u >= t.heads) break;
+            float unit = x[u].x;
+            const unsigned w[4] = { raw[u].x, raw[u].y, raw[u].z, raw[u].w };
+            if (fresh) {
+                const bool none = unit < MASK_LIMIT || !s.draws[h0 + u];
+                if (logs) unit = none ? MASKED : unit - s.top[h0 + u] + s.log_inverse[h0 + u];
+                else unit = none ? 0.0f : pow2(unit - s.top[h0 + u]) * s.inverse[h0 + u];
+                if (sizeof(U) < 4 && !logs) {       /* rounded ones add up to something else */
+                    float of = 0.0f;
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+                        of += sizeof(U) == 1 ? byte_of(w[i / 4], i & 3)
+                            : __half2float(__ushort_as_half((unsigned short)(w[i / 2] >> 16 * (i & 1))));
+#pragma unroll
+                    for (int o = 1; o < LANES; o <<= 1) of += __shfl_xor_sync(FULL, of, o);
+                    unit = of > 0.0f ? unit * (x[u].y / of) : 0.0f;
+                }
+                if (l == 0 && block < t.hi) p.share_units[at + (h0 + u) * pitch] = unit;
+            }
+            if (logs) {
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    size[i] = fmaxf(size[i], fmaf(byte_of(w[i / 4], i & 3), -0.0625f, unit));
+                if (edge)                           /* 255 stands for 0, and is all heads' */
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+                        if ((w[i / 4] >> 8 * (i & 3) & 255u) == 255u) size[i] = MASKED;
+            } else
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    const float mass = sizeof(U) == 4 ? __uint_as_float(w[i / (4 / (int)sizeof(U)) & 3])
+                                     : sizeof(U) == 1 ? byte_of(w[i / 4 & 3], i & 3)
+                        : __half2float(__ushort_as_half((unsigned short)(w[i / 2 & 3] >> 16 * (i & 1))));
+                    size[i] = fmaxf(size[i], mass * unit);
+                }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if (logs) size[i] = pow2(size[i]);
+        sum += size[i];
+    }
+    return sum;
+}
+
+/* Teeth of the comb below a position; both in ticks, 2^32 from tooth to tooth. */
+__device__ __forceinline__ i64 teeth_below(i64 end, unsigned word) {
+    return end > (i64)word ? (end - 1 - (i64)word >> 32) + 1 : 0;
+}
+
+/* Lane groups go through this CTA's blocks (find false: their ticks) or its teeth `tooth` .. `last` - 1
+   (find: the keys that they fall on go to the lists). */
+template <typename U>
+__device__ __forceinline__ void walk(const params &p, draw_memory &s, const team &t, bool find, i64 base,
+                                  i64 tooth, i64 last, i64 round_row) {
+    enum { N = 16 / sizeof(U), LANES = BLOCK / N, AT_ONCE = PORTION / LANES };
+    const int tid = threadIdx.x, l = tid % LANES;
+    const int own = t.hi - t.lo, shift = s.run_shift;
+    const unsigned word = s.word;
+    const i64 count = find ? last - tooth : own;
+#pragma unroll 1
+    for (i64 i0 = 0; i0 < count; i0 += AT_ONCE) {
+        const i64 i = i0 + tid / LANES;
+        int k = (int)min(i, count - 1);
+        i64 ticks = 0, start = 0, at = 0;
+        if (find) {
+            at = ((tooth + k) << 32 | word) - base;
+            int run = 0;
+#pragma unroll 1
+            for (int o = DRAW_RUNS / 2; o; o >>= 1) if (at >= s.run_end[run + o - 1]) run += o;
+            start = run ? s.run_end[run - 1] : 0;
+            k = run << shift;
+            if (shift)
+                for (;; k++) {
+                    const i64 own_ticks = __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k);
+                    if (at < start + own_ticks || k + 1 >= min(own, (run + 1) << shift)) break;
+                    start += own_ticks;
+                }
+            ticks = shift ? __ldcg(p.ticks + t.row / t.heads * p.blocks + t.first + t.lo + k)
+                          : s.run_end[run] - start;
+        }
+        float size[N], sum = lane_sizes<U>(p, s, t, t.lo + k, !find, size);
+        if (!find) {
+#pragma unroll
+            for (int o = 1; o < LANES; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+            if (l || i >= count) continue;
+            ticks = llrint((double)sum * (double)p.samples * 4294967296.0);
+            if (shift) {
+                p.ticks[t.row / t.heads * p.blocks + t.first + t.lo + k] = ticks;
+                atomicAdd((u64 *)&s.run_end[k >> shift], (u64)ticks);
+            } else s.run_end[k] = ticks;
+            continue;
+        }
+        float u[N], end = 0.0f;
+#pragma unroll
+        for (int i2 = 0; i2 < N; i2++) u[i2] = end += size[i2];
+#pragma unroll
+        for (int o = 1; o < LANES; o <<= 1) {
+            const float y = __shfl_up_sync(FULL, end, o, LANES);
+            if (l >= o) end += y;
+        }
+        const float whole = __shfl_sync(FULL, end, LANES - 1, LANES);
+        float begin = __shfl_up_sync(FULL, end, 1, LANES);
+        if (l == 0) begin = 0.0f;
+        const float scale = whole / (float)ticks,
+                    most = __uint_as_float(__float_as_uint(whole) - 1u);      /* a place before the end */
+        const float want = fminf((float)(at - start) * scale, most),
+                    before = at - start >= 1ll << 32
+                           ? fminf((float)(at - start - (1ll << 32)) * scale, most) : -1.0f;
+        const float local = want - begin;
+        int entry = 0;
+        float below = 0.0f, own_size = 0.0f;
+#pragma unroll
+        for (int i2 = 0; i2 < N; i2++) {
+            const bool past = u[i2] <= local;
+            entry += past;
+            below = past ? u[i2] : below;
+        }
+#pragma unroll
+        for (int i2 = 0; i2 < N; i2++) own_size = i2 == entry ? size[i2] : own_size;
+        const bool here = begin <= want && want < end && entry < N && i < count;
+        const bool again = here && before >= begin && before - begin >= below;
+        const int j = (t.first + t.lo + k) * BLOCK + N * l + entry;
+        if (p.keys && l == 0 && i < count) p.keys[t.row / t.heads * p.max_draws + tooth + i] = -1;
+        __syncwarp();
+        if (here) {
+            const i64 index = tooth + i;
+            if (p.keys) p.keys[t.row / t.heads * p.max_draws + index] = again ? -2 : j;
+            if (!again) {
+                const int row = (int)(index + round_row), part = row & 7,
+                          place = (row >> 3) * t.parts + (part & (t.parts - 1)), rank = rank_of(p, part);
+                *of_rank(&s.key[place], rank) = j;
+                *of_rank(&s.chance[place], rank) = fminf(own_size * (float)p.samples, 1.0f);
+            }
+        }
+        /* the rows are on their way to L2, a line a lane */
+        const int mine = __ballot_sync(FULL, here && !again) >> (tid & 31 & -(int)LANES)
+                       & (int)((1ull << LANES) - 1);
+        const int key = __shfl_sync(FULL, j, (tid & 31 & -(int)LANES) + (mine ? __ffs(mine) - 1 : 0));
+        if (mine && p.staged) {
+            const i64 k_at = row_offset(p, p.k_stride, t.b, key),
+                      v_at = row_offset(p, p.v_stride, t.b, key);
+            const int k_lines = p.copied ? (p.d * p.k_size + 127) / 128 : 0,
+                      v_lines = (p.dv * p.v_size + 127) / 128;
+            for (int line = l; v_at != NO_ROW && line < k_lines + v_lines; line += LANES)
+                prefetch(line < k_lines ? p.k + k_at + t.kv * p.k_stride[2] + 128 * line
+                                        : p.v + v_at + t.kv * p.v_stride[2] + 128 * (line - k_lines));
+        }
+    }
+}
+
+__device__ __forceinline__ void walk_any(const params &p, draw_memory &s, const team &t, bool find,
+                                         i64 base, i64 tooth, i64 last, i64 round_row) {
+    if (p.stash_type == SANTA_STASH_F32) walk<float>(p, s, t, find, base, tooth, last, round_row);
+    else if (p.stash_type == SANTA_STASH_F16 && !p.copied)
+        walk<__half>(p, s, t, find, base, tooth, last, round_row);
+    else walk<unsigned char>(p, s, t, find, base, tooth, last, round_row);
+}
+
+/* Where part `part` of the heads' sums lies. */
+__device__ __forceinline__ const float *sums_of(const params &p, const team &t, float *sums, int part) {
+    const i64 each = (i64)t.heads * p.dv;
+    return p.sums ? sums + (part - t.rank * t.parts) * each
+                  : of_rank(sums + (part & (t.parts - 1)) * each, rank_of(p, part));
+}
+
+__device__ __forceinline__ void write_out(const params &p, const team &t, int h, int f, float x) {
+    store_any(p.out_type, p.out + t.b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                              + (t.head + h) * p.out_stride[2] + f * p.out_stride[3], x);
+}
+
+__device__ __forceinline__ void write_lse(const params &p, const team &t, int h, bool bad, float top,
+                                          double sum) {
+    if (p.lse)
+        p.lse[((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h]
+            = bad ? __int_as_float(0x7fc00000) : head_lse(p, t.head + h, top, sum);
+}
+
+/* Draws of a team of heads by one comb, their rows of V and, from a copy, of K: out and lse.
+   Grid: (cluster CTAs of a team, batch). The team's blocks and rows are dealt to 8 parts, these to the
+   cluster's CTAs of 8 warps, which send each other what they know:
+     always   the keys that are read exactly, before the scores are there
+     masses   of the parts of the blocks, then of the heads; what expects a large error is rescued
+     sizes    of the blocks: the stash once, and where each begins in the comb's ticks of 2^-32 tooth
+     find     the keys of the teeth; a key is its first tooth's, and goes to the list of the part
+              that the tooth belongs to
+     rows     of K against q, then of V; the parts' sums in order
+   and a head whose log weights vary too much by what was found, or with a NaN, takes all of its keys.
+   Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head + a row
+   of K and of V). Latency-bound: all that does not depend on the scores stands before the wait.
+   Barriers: of the cluster, between these. */
+__global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(slots);
+    draw_memory &s = *(draw_memory *)slots;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const team t = team_of(p);
+    const int cluster = 1 << p.cluster_shift;
+    char *const stage = (char *)slots + p.stage_at;
+    float *const sums = p.sums ? p.sums + (t.row * DRAW_PARTS + (i64)t.rank * t.parts * t.heads) * p.dv
+                               : (float *)((char *)slots + sizeof s);
+    const i64 own = t.hi - t.lo;
+    if (tid == 0) {
+        s.word = (unsigned)(uniform(row_key(p, t.b), 0, (unsigned)t.head, (unsigned)p.q_index, 0)
+                            * 4294967296.0);
+        s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
+    }
+    for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
+    static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
+    cluster_sync();                                 /* all are there to be written to */
+    for (int h0 = 0; p.copied && h0 < t.heads; h0 += SLICE) {
+        load_slice(p, s, t, h0);
+        if (warp < SLICE && h0 + warp < t.heads) {
+            float squares = 0.0f;
+            for (int f = lane; f < p.d; f += 32) squares += s.q[warp][f] * s.q[warp][f];
+#pragma unroll
+            for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
+            if (lane == 0) s.squares[h0 + warp] = squares;
+        }
+    }
+    /* What is large stands here once, and each step of a CTA goes through it: MASSES, a ROUND of the
+       list, LAST: heads that take all of their keys. */
+    enum { MASSES, ROUND, LAST };
+    i64 base = 0, teeth = 0, from = 0, to = 0, rounds = 0, round = 0;
+    int mode = DRAWN;
+    bool listed = false, rescued = false;
+#pragma unroll 1
+    for (int step = MASSES;;) {
+        i64 start = 0, end = 0;
+        if (step == MASSES) {
+            wait_for_previous();                    /* from here on the scores are complete */
+            sum_parts(p, s, t, 0, t.heads);
+            cluster_sync();
+            for (int h = warp; h < t.heads; h += GATHER_WARPS) settle_head(p, s, t, h, true);
+            __syncthreads();
+#pragma unroll 1
+            for (int h = 0; p.copied && h < t.heads; h++) {
+                const bool now = s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0;
+                int rows = 0;
+                if (now) {
+                    rows = rescue(p, s, t, h, s.top[h], s.inverse[h],
+                                  p.block_sums + (t.row + h) * p.blocks + t.first);
+                    rescued = true;
+                    __syncthreads();
+                    sum_parts(p, s, t, h, h + 1);
+                    cluster_sync();
+                    if (warp == 0) settle_head(p, s, t, h, false);
+                    __syncthreads();
+                }
+                if (p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
+            }
+        }
+        if (step == ROUND) {
+            start = round * DRAW_LIST;
+            end = min(start + DRAW_LIST, teeth);
+            if (listed && rounds > 1) {             /* the last list is used up everywhere */
+                for (int i = tid; i < DRAW_LIST; i += PORTION) s.key[i] = -1;
+                cluster_sync();
+                listed = false;
+            }
+        }
+        if (step == MASSES || (step == ROUND && !listed)) {
+            walk_any(p, s, t, step == ROUND, base, max(from, start), min(to, end), -start);
+            if (step == ROUND) { listed = true; cluster_sync(); }
+        }
+        if (step == MASSES) {
+            enum { EACH = DRAW_RUNS / PORTION };
+            i64 x[EACH], sum = 0, before = 0, all = 0;
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < EACH; i++) x[i] = sum += s.run_end[EACH * tid + i];
+            i64 reached = sum;
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const i64 y = __shfl_up_sync(FULL, reached, o);
+                if (lane >= o) reached += y;
+            }
+            if (lane == 31) s.scan[warp] = reached;
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < GATHER_WARPS; i++) {
+                if (i < warp) before += s.scan[i];
+                all += s.scan[i];
+            }
+#pragma unroll
+            for (int i = 0; i < EACH; i++) s.run_end[EACH * tid + i] = before + reached - sum + x[i];
+            if (tid < cluster) *of_rank(&s.ticks[t.rank], tid) = all;
+            cluster_sync();
+            i64 total = 0;
+            for (int r = 0; r < cluster; r++) {
+                if (r < t.rank) base += s.ticks[r];
+                total += s.ticks[r];
+            }
+            teeth = min(teeth_below(total, s.word), p.max_draws);
+            from = teeth_below(base, s.word);
+            to = min(teeth_below(base + s.ticks[t.rank], s.word), teeth);
+            rounds = max((teeth + DRAW_LIST - 1) / DRAW_LIST, (i64)1);
+            if (p.draws && t.rank == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth;
+            mode = p.copied ? DRAWN : WEIGH;
+            step = ROUND;
+            continue;
+        }
+        const int count = step == ROUND ? (int)(end - start) : t.range.end - t.range.begin;
+#pragma unroll 1
+        for (int h0 = 0; h0 < t.heads; h0 += SLICE) {
+            bool some = step == ROUND;
+            for (int h = h0; h < min(h0 + SLICE, t.heads); h++) some |= s.again[h] != 0;
+            if (!some) continue;
+            if (p.copied && (step == LAST || t.heads > SLICE || rescued)) load_slice(p, s, t, h0);
+            take_rows(p, s, t, mode, count, h0, t.range.end, t.range.end, round > 0, sums, stage,
+                      DRAW_PARTS, t.rank * t.parts, t.parts);
+        }
+        if (step == ROUND && ++round < rounds) continue;
+        cluster_sync();
+        if (step == LAST) break;
+        round = 0;
+        if (mode == WEIGH) {
+            /* what the weights miss of 1, the sure keys take up: santa__anchor */
+            if (tid < t.heads) {
+                double sum = 0.0, sure = 0.0;
+#pragma unroll 1
+                for (int part = 0; part < DRAW_PARTS; part++) {
+                    const float *x = of_rank(&s.extra[part & (t.parts - 1)][tid][0], rank_of(p, part));
+                    sum += (double)x[0];
+                    sure += (double)x[1];
+                }
+                s.factor[tid] = sure < 0.25 ? 1.0f : (float)(1.0 + (1.0 - sum) / sure);
+            }
+            mode = DRAWN;
+            __syncthreads();
+            continue;
+        }
+
+        /* the sums of this CTA's first head are on their way beside what is known of all heads */
+        const auto sum_of = [&](int h) {
+            float x = 0.0f;
+#pragma unroll
+            for (int part = 0; part < DRAW_PARTS; part++) {
+                const float *y = sums_of(p, t, sums, part) + (i64)h * p.dv + tid;
+                x += p.sums ? __ldcg(y) : *y;
+            }
+            return x;
+        };
+        const float own_sum = t.rank < t.heads && tid < p.dv ? sum_of(t.rank) : 0.0f;
+#pragma unroll 1
+        for (int h = warp; h < t.heads; h += GATHER_WARPS) {
+            float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
+            if (p.copied) {
+                const int part = lane & (DRAW_PARTS - 1);
+                const float *y = of_rank(&s.extra[part & (t.parts - 1)][h][0], rank_of(p, part));
+#pragma unroll
+                for (int i = 0; i < 3; i++) x[i] = y[i];
+#pragma unroll
+                for (int o = 1; o < DRAW_PARTS; o <<= 1)
+#pragma unroll
+                    for (int i = 0; i < 3; i++) x[i] += __shfl_xor_sync(FULL, x[i], o);
+            }
+            if (lane) continue;
+            /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that
+               hold far less than the copy says let expect */
+            if (x[1] > 0.0f) {
+                const float ratio = x[0] > 0.0f ? x[2] / x[0] * (x[1] / x[0]) : 1.0f,
+                            over = logf(x[1]) - logf(fmaxf(x[0], 1e-37f));
+                found = ratio <= FLT_MAX ? logf(fmaxf(ratio, 1.0f)) : INFINITY;
+                if (over > 2.0f && x[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
+                if (!(x[0] <= FLT_MAX)) found = INFINITY;
+            }
+            const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
+            const bool again = p.copied && (s.bad[h] || found > p.exact_above || found == INFINITY);
+            const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
+            const double all = s.all[h];
+            double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
+            if (!(estimate > 0.0)) estimate = all * (double)denominator;
+            s.again[h] = again;
+            s.result[h] = bad ? __int_as_float(0x7fc00000)
+                        : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
+                                               / denominator * p.v_scale : 0.0f;
+            s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
+            if (t.rank == 0 && p.found)
+                p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
+                                                 t.range.begin < t.range.end ? 1.0f : 0.0f);
+        }
+        const bool redo = __syncthreads_or(tid < t.heads && s.again[min(tid, t.heads - 1)]);
+#pragma unroll 1
+        for (int h = t.rank; h < t.heads; h += cluster)
+            if (!s.again[h] && tid < p.dv) {
+                const float x = h == t.rank ? own_sum : sum_of(h);
+                write_out(p, t, h, tid, x * s.result[h]);
+            }
+        if (p.lse && t.rank == 0 && tid < t.heads && !s.again[tid])
+            write_lse(p, t, tid, !(s.all[tid] <= DBL_MAX), s.top[tid], s.all[tid]);
+        cluster_sync();                             /* nobody reads another's memory any more */
+        if (!redo) return;
+        mode = ALWAYS;
+        step = LAST;
+    }
+#pragma unroll 1
+    for (int h = t.rank; h < t.heads; h += cluster) {
+        if (!s.again[h]) continue;
+        float top = MASKED, x = 0.0f;
+        double sum = 0.0;
+        for (int part = 0; part < DRAW_PARTS; part++) top = fmaxf(top, s.part_again[part][h].x);
+        for (int part = 0; part < DRAW_PARTS; part++) {
+            const float2 y = s.part_again[part][h];
+            const float keep = y.x < MASK_LIMIT ? 0.0f : pow2(y.x - top);
+            sum += y.y == y.y ? (double)keep * (double)y.y : (double)y.y;
+            if (tid < p.dv) {
+                const float *z = sums_of(p, t, sums, part) + (i64)h * p.dv + tid;
+                x += keep * (p.sums ? __ldcg(z) : *z);
+            }
+        }
+        const bool bad = !(sum <= DBL_MAX);
+        if (tid < p.dv)
+            write_out(p, t, h, tid,
+                      bad ? __int_as_float(0x7fc00000)
+                      : sum > 0.0 ? (float)((double)x / sum * sink_share(p, t.head + h, top, sum))
+                                    * p.v_scale : 0.0f);
+        if (tid == 0) write_lse(p, t, h, bad, top, sum);
+    }
+    cluster_sync();
+}
+
+/* As k_stats for a row drawn by k_draw. Keys that are read exactly count once for a group; a head
    that was done again has read all of its keys.
    Grid: as k_stats. The means of variances are one thread's. */
-__global__ void __launch_bounds__(256) k_proxy_stats(const __grid_constant__ params p) {
-    const int kv = blockIdx.x, b = blockIdx.y;
-    const proxy_range range = copied_range(p, b);
+__global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ params p) {
+    const int kv = blockIdx.x, b = blockIdx.y, lists = p.group / p.together;
+    proxy_range range;
+    if (p.copied) range = copied_range(p, b);
+    else { key_range(p, b, range.begin, range.end, range.position); range.from = range.to = range.begin; }
     const i64 keys = range.end - range.begin, copied = range.to - range.from, fixed = keys - copied;
-    i64 by_head = 0, by_group = 0, draws = 0, redone = 0;
-    for (int g = 0; g < p.group; g++) {
-        const i64 row = (i64)b * p.heads + kv * p.group + g;
-        const int n = p.draws[row];
+    const i64 row = (i64)b * p.heads + kv * p.group;
+    i64 by_head = 0, by_group = 0, draws = 0, redone = 0, rescued = 0, rescues = 0;
+    for (int g = 0; g < lists; g++) {
+        const int n = p.draws[row + g * p.together];
+        const int *list = p.keys + (row / p.together + g) * p.max_draws;
         for (int i = threadIdx.x; i < n; i += 256) {
-            const int j = p.keys[row * p.max_draws + i];
+            const int j = list[i];
             bool before = false;
             draws += j != -1;
             if (j < 0) continue;
-            by_head++;
-            for (int h = 0; h < g && !before; h++) before = is_drawn(p, row - g + h, j);
+            by_head += p.together;
+            for (int h = 0; h < g && !before; h++)
+                before = is_drawn(p, list - (g - h) * p.max_draws, p.draws[row + h * p.together], j);
             by_group += !before;
         }
-        redone += p.found && p.found[row].z > 0.0f;
+    }
+    for (int g = 0; p.found && g < p.group; g++) {
+        redone += p.found[row + g].z > 0.0f;
+        rescued += p.rescued[row + g];
+        rescues += p.rescued[row + g] > 0;
     }
     if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->draws, draws);
-    if (!redone) {
-        add(&p.stats->v_rows_read, by_group);
+    if (!redone) add(&p.stats->v_rows_read, by_group);
+    if (!redone && p.copied) {
         add(&p.stats->k_rows_read, by_group);
         add(&p.stats->k_features_read, by_group * p.d);
     }
-    add(&p.stats->k_features_head, by_head * p.d);
+    if (p.copied) add(&p.stats->k_features_head, by_head * p.d);
     if (threadIdx.x) return;
-    const i64 once = redone ? keys : fixed, each = fixed * (p.group - redone) + keys * redone;
+    if (!p.copied) {
+        add(&p.stats->rows, p.group);
+        add(&p.stats->keys, keys);
+        add(&p.stats->k_rows_read, keys);
+        add(&p.stats->k_features_read, keys * p.d);
+        add(&p.stats->k_features_head, keys * p.d * p.group);
+        return;
+    }
+    const i64 once = redone ? keys : fixed + rescued, each = fixed * (p.group - redone) + keys * redone;
     add(&p.stats->rows, p.group);
     add(&p.stats->keys, keys);
     add(&p.stats->k_rows_read, once);
-    add(&p.stats->v_rows_read, once);
+    add(&p.stats->v_rows_read, redone ? keys : fixed);
     add(&p.stats->k_features_read, once * p.d);
     add(&p.stats->v_rows_head, each);
-    add(&p.stats->k_features_head, each * p.d);
+    add(&p.stats->k_features_head, (each + rescued) * p.d);
+    add(&p.stats->rescued_rows, rescues);
     add(&p.stats->proxy_rows_read, copied);
     add(&p.stats->redone_rows, redone);
     if (kv || b || p.q_index < p.q_len - 1 || !p.found) return;
@@ -8343,6 +9486,7 @@ struct geometry {
     i64 rows;                                       /* query rows that a pass of k_scores may have */
     i64 work;                                       /* warps of a scores kernel */
     i64 items, fixed;                               /* of k_proxy_scores: batch * kv_heads * slices; CTAs */
+    i64 together, teams;                            /* of k_draw: heads that draw together; of a sequence */
     i64 candidates, words, list_portions;           /* of vAttention: see va_params */
     i64 shared_words;                               /* a set's bits that fit in shared memory */
     bool by_scores, by_copy;
@@ -8360,9 +9504,10 @@ struct geometry {
 
 /* Where the parts of a workspace begin, and its size. */
 struct layout {
-    size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found;
+    size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found, mended;
+    size_t rescued, ticks, sums;
     size_t rank_mass, rank_masses, part, parts;
-    size_t candidates, taken, list, va_rows, va_heads, sums;
+    size_t candidates, taken, list, va_rows, va_heads;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
@@ -8464,18 +9609,25 @@ santa_status cuda_status(cudaError_t e) {
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code
    says so. */
 template <auto kernel>
-cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap) {
+cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap, int cluster = 1) {
     SANTA_CUDA_LAUNCHED(kernel);
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attribute[2] = {};
     config.gridDim = grid;
     config.blockDim = dim3((unsigned)threads);
     config.dynamicSmemBytes = shared;
     config.stream = c.stream;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = overlap && c.card.major >= 9 ? 1 : 0;
+    config.attrs = attribute;
+    if (overlap && c.card.major >= 9) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (cluster > 1) {
+        attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        attribute[config.numAttrs].val.clusterDim.x = (unsigned)cluster;
+        attribute[config.numAttrs].val.clusterDim.y = attribute[config.numAttrs].val.clusterDim.z = 1;
+        config.numAttrs++;
+    }
     return cudaLaunchKernelEx(&config, kernel, c.p);
 }
 
@@ -8894,15 +10046,8 @@ cudaError_t launch_pass(call &c) {
     });
 }
 
-template <typename Pick> cudaError_t launch_draws(const call &c) {
-    const bool wide = c.p.dv > 128;
-    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
-    if (c.p.v_type == SANTA_F32)
-        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
-    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
-}
-
-template <typename Pick> cudaError_t launch_sampled(call &c) {
+/* Of query row p.q_index, unless an earlier one's pass had them. */
+cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
     const int most = c.streams && p.eights ? (int)c.g.rows : 1, in_pass = p.q_index % most;
@@ -8915,6 +10060,21 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     }
     p.rows = 1;
     c.place_row(in_pass);
+    return cudaSuccess;
+}
+
+template <typename Pick> cudaError_t launch_draws(const call &c) {
+    const bool wide = c.p.dv > 128;
+    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
+    if (c.p.v_type == SANTA_F32)
+        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
+    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
+}
+
+template <typename Pick> cudaError_t launch_sampled(call &c) {
+    const params &p = c.p;
+    const cudaError_t scored = launch_rows_scores(c);
+    if (scored != cudaSuccess) return scored;
     if (!p.ranks) return launch_draws<Pick>(c);
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
     const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
@@ -8928,7 +10088,7 @@ cudaError_t launch_errors(const call &c) {
     return launch<k_error>(c, dim3((unsigned)c.g.heads, (unsigned)c.g.batch), 128 * ERROR_PARTS, 0, false);
 }
 
-/* Scores from a copy of K: k_proxy_scores and k_proxy_gather. */
+/* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K, k_proxy_scores. */
 
 /* As santa__format_make has it. */
 copy_shape copy_shape_of(const santa_attention *a) {
@@ -8958,33 +10118,116 @@ void fill_rotation(i64 d, params *p) {
     p->norm = (float)(1.0 / sqrt((double)p->piece));
 }
 
+/* Teams: all heads of a group draw together, or each by itself. */
+santa_status measure_teams(const santa_problem *problem, geometry *g) {
+    if (g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    g->together = problem->o.method == SANTA_PPS && problem->group > 1 ? g->group : 1;
+    if (g->together > DRAW_HEADS) return SANTA_ERR_BACKEND_SIZE;
+    g->teams = g->heads / g->together;
+    g->samples = problem->o.num_samples;
+    g->draws = g->together * g->samples + 2;        /* teeth, and what rounding adds */
+    g->portions = 1;
+    return SANTA_OK;
+}
+
 santa_status measure_proxy(const santa_problem *problem, geometry *g) {
-    if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    if (g->d > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+    const santa_status s = measure_teams(problem, g);
+    if (s != SANTA_OK) return s;
     g->copy = copy_shape_of(&problem->a);
-    g->samples = g->draws = problem->o.num_samples;
-    g->portions = ceil_div(g->draws, 128);
     g->slices = ceil_div(g->group, PASS_HEADS);
     g->items = g->batch * g->kv_heads * g->slices;
-    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS) * FIXED_PARTS;
+    g->fixed = g->batch * g->kv_heads * ceil_div(g->group, SLICE) * FIXED_PARTS;
     g->work = g->fixed + g->items * g->blocks;      /* CTAs, at most */
-    g->gather = { g->heads, g->batch, g->portions };
-    return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+    if (g->together == 1) {                         /* k_proxy_gather */
+        g->draws = g->samples;
+        g->portions = ceil_div(g->draws, 128);
+        g->gather = { g->heads, g->batch, g->portions };
+        if (!fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
+    }
+    return g->work < INT32_MAX ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+santa_status measure_pps(const santa_problem *problem, geometry *g) {
+    const santa_status s = measure_sampled<measure_comb>(problem, g);
+    return s == SANTA_OK ? measure_teams(problem, g) : s;
 }
 
 i64 proxy_stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : 1; }
+
+/* What k_draw has of its own. */
+void arrange_draw(const geometry &g, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), teams = (size_t)(g.batch * g.teams);
+    const size_t sums = saturating((size_t)g.together, (size_t)(DRAW_PARTS * g.dv)) * sizeof(float);
+    l->spreads = add_part(l, saturating(rows, (size_t)g.blocks), sizeof(float));
+    l->ticks = add_part(l, saturating(teams, (size_t)g.blocks), sizeof(i64));
+    l->sums = add_part(l, sums > DRAW_SUMS ? teams : 0, sums);
+    l->keys = add_part(l, saturating(teams, (size_t)g.draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+}
+
+void arrange_pps(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads);
+    const size_t blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * stash_bytes(stash)));
+    arrange_draw(g, l);
+}
 
 void arrange_proxy(const geometry &g, santa_stash stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
-    l->spreads = add_part(l, blocks, sizeof(float));
+    arrange_draw(g, l);
     l->fixed = add_part(l, saturating(rows, FIXED_PARTS), ((size_t)g.dv + 2) * sizeof(float));
-    l->keys = add_part(l, saturating(rows, (size_t)g.draws), sizeof(int));
-    l->draws = add_part(l, rows, sizeof(int));
-    l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
+    l->mended = add_part(l, g.together == 1 ? blocks : 0, sizeof(float2));
     const size_t portions = g.portions > 1 ? saturating(rows, (size_t)g.portions) : 0;
     l->partial = add_part(l, portions, ((size_t)g.dv + 4) * sizeof(float));
     l->arrived = add_part(l, g.portions > 1 ? rows : 0, sizeof(int));
+    l->found = add_part(l, saturating(rows, (size_t)g.q_len), sizeof(float4));
+    l->rescued = add_part(l, rows, sizeof(int));
+}
+
+/* CTAs of a team: as many as the card has room for at once. */
+int draw_cluster(const call &c) {
+    int shift = 0;
+    const i64 ctas = c.g.teams * c.g.batch;
+    while (c.card.major >= 9 && 1 << shift < MOST_CLUSTER && ctas << (shift + 1) <= c.card.multiprocessors)
+        shift++;
+    return shift;
+}
+
+/* What k_draw has in its shared memory, and whether rows come there; before the scores, which have
+   rows of their own. */
+void arrange_rows(call &c) {
+    params &p = c.p;
+    const int k_bytes = p.copied ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size;
+    p.share_units = (float *)(c.workspace + c.l.spreads);
+    p.ticks = (i64 *)(c.workspace + c.l.ticks);
+    p.together = (int)c.g.together;
+    p.cluster_shift = draw_cluster(c);
+    const i64 sums = (i64)(DRAW_PARTS >> p.cluster_shift) * p.together * p.dv * (i64)sizeof(float);
+    p.sums = sums > DRAW_SUMS ? (float *)(c.workspace + c.l.sums) : nullptr;
+    p.stage_at = (int)sizeof(draw_memory) + (p.sums ? 0 : (int)(sums + 15) / 16 * 16);
+    p.stage_bytes = DRAW_ROWS * (k_bytes + v_bytes + 64);
+    p.staged = (!p.copied || (p.any_vector_k && k_bytes % 16 == 0)) && p.vector_v && v_bytes % 16 == 0
+            && p.stage_at + p.stage_bytes <= c.card.shared;
+    if (!p.staged) p.stage_bytes = 0;
+}
+
+cudaError_t launch_draw(call &c) {
+    params &p = c.p;
+    const int bytes = p.stage_at + p.stage_bytes;
+    const cudaError_t e = cudaFuncSetAttribute(k_draw, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (e != cudaSuccess) return e;
+    return launch<k_draw>(c, dim3((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch), PORTION,
+                          (size_t)bytes, true, 1 << p.cluster_shift);
+}
+
+cudaError_t launch_pps(call &c) {
+    arrange_rows(c);
+    const cudaError_t e = launch_rows_scores(c);
+    return e == cudaSuccess ? launch_draw(c) : e;
 }
 
 template <int G> cudaError_t launch_proxy_scores(call &c) {
@@ -8992,7 +10235,7 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.slot_bytes = (BLOCK >> p.copy.shift) * p.copy.bytes;
     /* as many CTAs of a multiprocessor as it has registers for, unless their rings would be too
        short */
-    const int warps = SCORE_WARPS * p.slot_bytes, least = (int)sizeof(attend_memory<FIXED_HEADS>),
+    const int warps = SCORE_WARPS * p.slot_bytes,
               own = (int)sizeof(proxy_scores_memory) + 1024 + 128;
     int ctas_at_once = PROXY_CTAS;
     const auto slots = [&] { return ((c.card.shared + 1024) / ctas_at_once - own) / warps; };
@@ -9000,7 +10243,8 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     p.ring_slots = slots();
     if (p.ring_slots > RING_SLOTS) p.ring_slots = RING_SLOTS;
     if (p.ring_slots < 1) p.ring_slots = 1;
-    const int ring = p.ring_slots * warps + 128, bytes = ring > least ? ring : least;
+    const int ring = p.ring_slots * warps + 128, least = (int)sizeof(rows_memory) + p.stage_bytes,
+              bytes = ring > least ? ring : least;
     /* one wave of long CTAs; more of them, and shorter ones, once that is many blocks for a warp */
     const i64 resident = ctas_at_once * (i64)c.card.multiprocessors,
               room = resident > c.g.fixed + c.g.items ? (resident - c.g.fixed) / c.g.items : 1;
@@ -9013,7 +10257,6 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
     /* in the first half of the grid, apart from each other */
     const i64 apart = c.g.fixed ? c.g.items * p.proxy_chunks / (2 * c.g.fixed) : 0;
     p.fixed_every = (unsigned)(apart < 1 ? 1 : apart + 1);
-    p.stage_bytes = bytes - least;
     p.slices = (int)c.g.slices;
     p.by_slices = divide_by((unsigned)p.slices);
     p.by_kv = divide_by((unsigned)p.kv_heads);
@@ -9024,13 +10267,19 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
 
 cudaError_t launch_proxy(call &c) {
     params &p = c.p;
-    p.spreads = (float *)(c.workspace + c.l.spreads);
+    p.copied = 1;
     p.fixed = (float *)(c.workspace + c.l.fixed);
+    arrange_rows(c);
+    p.spreads = (float *)(c.workspace + c.l.spreads);
     p.found = p.draws ? (float4 *)(c.workspace + c.l.found) + p.q_index * c.g.batch * c.g.heads : nullptr;
+    p.rescued = p.draws ? (int *)(c.workspace + c.l.rescued) : nullptr;
+    p.mended = (float2 *)(c.workspace + c.l.mended);
     p.arrivals = p.portions > 1 ? c.g.batch * c.g.heads : 0;
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     const cudaError_t e = usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
     if (e != cudaSuccess) return e;
+    if (p.together > 1) return launch_draw(c);
+    p.cluster_shift = 0;                            /* of rescue */
     const dim3 grid = grid_of(c.g.gather);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
@@ -9038,7 +10287,7 @@ cudaError_t launch_proxy(call &c) {
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  c.card.shared / 2);
     return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true)
-        : set;
+                              : set;
 }
 
 /* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
@@ -9091,6 +10340,8 @@ cudaError_t launch_selected(call &c) {
     p.rows = 1;
     p.arrivals = 0;
     p.raw = !copied;
+    p.copied = copied;
+    p.together = 1;
     c.place_row(0);
     p.spreads = (float *)(c.workspace + c.l.spreads);
     p.keys = (int *)(c.workspace + c.l.keys);
@@ -9254,8 +10505,8 @@ cudaError_t count_rows(const call &c) {
     return all ? launch<k_prefill_stats>(c, grid_of(c.g.stats), 256, 0, false)
                : launch<k_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
-cudaError_t count_proxy_rows(const call &c) {
-    return launch<k_proxy_stats>(c, grid_of(c.g.stats), 256, 0, false);
+cudaError_t count_drawn_rows(const call &c) {
+    return launch<k_draw_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
 /* vAttention: the scores, of K or of its copy, if heavy tokens are taken by them, k_va_choose, and
@@ -9399,12 +10650,13 @@ const pipeline pipelines[] = {
       launch_sampled<flash>, count_rows },
     { bit(SANTA_SAMPLE_ATTENTION), SANTA_SCORES_EXACT, false, measure_sparse, arrange_sparse, launch_sparse,
       count_rows },
-    { bit(SANTA_SYS) | bit(SANTA_PROP), SANTA_SCORES_PROXY, false, measure_proxy, arrange_proxy,
-      launch_proxy, count_proxy_rows },
+    { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows },
+    { bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS), SANTA_SCORES_PROXY, false, measure_proxy,
+      arrange_proxy, launch_proxy, count_drawn_rows },
     { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
       launch_selected, count_rows },
     { bit(SANTA_TOP_K), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected, launch_selected,
-      count_proxy_rows },
+      count_drawn_rows },
     { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
@@ -9424,11 +10676,6 @@ bool has_error(const santa_options &o) {
     return o.scores == SANTA_SCORES_EXACT
         && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
             || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH);
-}
-
-bool has_method(santa_method m) {
-    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return true;
-    return false;
 }
 
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
@@ -9476,7 +10723,6 @@ santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
-    if (!has_method(o->method)) return SANTA_ERR_BACKEND_METHOD;
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
@@ -9537,6 +10783,7 @@ void fill_proxy(const santa_attention *a, const santa_proxy_options *o, const co
     p->noise = (float)((copy.bits == 4 ? 0.0115 : 0.119) / ((double)step * (double)step));
     p->rescue_above = o->rescue_above < 0.0 ? never : (float)o->rescue_above;
     p->exact_above = o->exact_above < 0.0 ? never : (float)o->exact_above;
+    p->rescue_keys = tokens(o->rescue_keys);
 }
 
 void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v) {
@@ -9651,7 +10898,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     santa_status s;
     call c;
     memset((void *)&c, 0, sizeof c);
-    if (!row) return SANTA_ERR_BACKEND_METHOD;
+    if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
     c.l = layout_of(*row, c.g, o->stash);

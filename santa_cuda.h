@@ -19,10 +19,10 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, top-k, top-p, vattention, saap, sample-attention
-                       without row_mass. Exact scores; for sys, prop, top-k and vattention also
-                       those from a copy of K. The others, q8_0, dense_below, item ranges, and
-                       std_error of vattention, saap or from a copy have a status of their own.
+                       multiple of 64 keys, top-k, top-p, vattention, pps, saap, sample-attention
+                       without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
+                       also those from a copy of K. The others, q8_0, dense_below, item ranges, and
+                       std_error of vattention, pps, saap or from a copy have a status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
@@ -38,7 +38,8 @@
                        ceil(group / 4) * ceil(head_dim_v / 256) up to 65535, where group is
                        heads / kv_heads. Sampled: ceil(draws / 256) * ceil(head_dim_v / 256) up
                        to 65535, where flash may draw once per tile, and batch * kv_heads *
-                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1.
+                       ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
+                       256, and a group of up to 64 heads.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for 128
                        queries, where q, k and v are f16 or bf16 of one type in 16-byte aligned
                        rows with adjacent features, head_dim and head_dim_v multiples of 8,
@@ -89,13 +90,13 @@
                        one in a million, whose number lay on the border of two codes;
                        head_dim up to 512. With
                        SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
-                       on 16 bytes. What differs from the CPU: a head whose log weights vary too
-                       much, expected (rescue_above) or found (exact_above), or that has a NaN,
-                       is done again by exact attention, of all its keys and by one CTA;
-                       rescue_keys is not looked at. With a stash of 8 or 16 bits masses are kept
-                       in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
-                       largest of 64 keys: other draws, as good, since each is weighed with the
-                       chance that it had. Take it: it is the fastest.
+                       on 16 bytes. What differs from the CPU: a head whose log weights are found to
+                       vary too much (exact_above), or that has a NaN, is done again by exact
+                       attention, of all its keys and by a few CTAs. With a stash of 8 or 16 bits
+                       masses are kept in a byte each, in steps of a sixteenth of an octave down to
+                       2^-16 of the largest of 64 keys: other draws, as good, since each is weighed
+                       with the chance that it had. Take it: it is the fastest.
+                       Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
                        but where two centroids are as near to rounding, an index of the same
                        bytes, the same draws; without measure_mass and std_error. Fast: new keys

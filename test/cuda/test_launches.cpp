@@ -437,7 +437,7 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
                                 const std::string &name) {
     const copy_of c = copy_block(x.a);
     const int64_t items = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, 8),
-                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, FIXED_HEADS) * FIXED_PARTS;
+                  fixed = x.a.q.shape[0] * x.a.k.shape[2] * over(p.group, SLICE) * FIXED_PARTS;
     check_copy(x, p, name);
     CHECK_MSG(name == (c.bits == 4 && c.chunks == 4 ? "k_proxy_scores<4>" : "k_proxy_scores<0>"),
               "%s for scores", name.c_str());
@@ -456,36 +456,65 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
                   && l.dynamic >= (uint64_t)(8 * p.ring_slots * p.slot_bytes),
               "%s: ring", name.c_str());
     CHECK_INT(p.arrivals, p.portions > 1 ? x.a.q.shape[0] * p.heads : 0);
+    CHECK(l.dynamic >= sizeof(rows_memory) + (uint64_t)p.stage_bytes);
 }
 
-static void check_copied_gather(const problem &x, const standin_launch &l, const params &p,
-                                const std::string &name) {
-    const int64_t samples = x.o.num_samples ? x.o.num_samples : 128;
-    check_copy(x, p, name);
-    CHECK_MSG(name == "k_proxy_gather", "%s", name.c_str());
-    CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
-              "%s: draws", name.c_str());
-    check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
-}
+/* Heads that draw together, by k_draw. */
+static bool is_drawn(const problem &x) { return is_copied(x) || x.o.method == SANTA_PPS; }
 
-static std::vector<part> copied_parts(const problem &x, const params &p) {
-    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads,
-          blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
-    const bool full = x.o.stash == SANTA_STASH_DEFAULT || x.o.stash == SANTA_STASH_F32;
-    std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
-        {"stash", p.stash, blocks * 64 * (full ? 4 : 1), 16},
-                               {"spreads", p.spreads, blocks * 4, 4},
-                               {"fixed", p.fixed, FIXED_PARTS * rows * (dv + 2) * 4, 4}};
-    if (x.stats) {
-        parts.push_back({"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4});
-        parts.push_back({"draws", p.draws, rows * 4, 4});
-        parts.push_back({"found", p.found, rows * 16, 16});
-    } else {
-        CHECK(!p.keys && !p.draws && !p.found);
+static void check_draw(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+    const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
+                  together = x.o.method == SANTA_PPS ? p.group : 1, teams = p.heads / together,
+                  ctas = 1 << p.cluster_shift;
+    if (is_copied(x)) check_copy(x, p, name);
+    if (is_copied(x) && together == 1) {
+        CHECK_MSG(name == "k_proxy_gather" && p.cluster_shift == 0, "%s", name.c_str());
+        CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
+                  "%s: draws", name.c_str());
+        check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
+        return;
     }
-    if (p.portions > 1) {
+    CHECK_MSG(name == "k_draw", "%s", name.c_str());
+    CHECK_MSG(p.samples == samples && p.max_draws == together * samples + 2 && p.together == together,
+              "%s: draws", name.c_str());
+    CHECK_MSG(ctas <= 8 && (ctas == 1 || (standin.card->major >= 9
+                                          && ctas * teams * x.a.q.shape[0] <= standin.card->multiprocessors)),
+              "%s: a cluster of %d", name.c_str(), (int)ctas);
+    check_grid(l, teams * ctas, x.a.q.shape[0], 1, name);
+    CHECK_MSG(p.stage_at >= (int)sizeof(draw_memory) && l.dynamic >= (uint64_t)(p.stage_at + p.stage_bytes)
+                  && (!p.staged || (aligned(x.a.v) && (!is_copied(x) || aligned(x.a.k)))),
+              "%s: shared memory", name.c_str());
+}
+
+static std::vector<part> drawn_parts(const problem &x, const params &p) {
+    const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, teams = rows / (uint64_t)p.together,
+          blocks = rows * (uint64_t)p.blocks, dv = (uint64_t)p.dv;
+    const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
+    const uint64_t entry = stash == SANTA_STASH_F32 ? 4 : stash == SANTA_STASH_F16 && !is_copied(x) ? 2 : 1;
+    std::vector<part> parts = {{"block sums", p.block_sums, (uint64_t)p.rows * blocks * 8, 8},
+                               {"stash", p.stash, (uint64_t)p.rows * blocks * 64 * entry, 16},
+                               {"units", p.share_units, blocks * 4, 4},
+                               {"ticks", p.ticks, teams * (uint64_t)p.blocks * 8, 8}};
+    CHECK(p.copied == is_copied(x) && p.share_units);
+    if (p.sums) parts.push_back({"sums", p.sums, rows * 8 * dv * 4, 4});
+    if (is_copied(x)) {
+        CHECK(p.spreads == p.share_units);
+        parts.push_back({"fixed", p.fixed, FIXED_PARTS * rows * (dv + 2) * 4, 4});
+        if (p.together == 1) parts.push_back({"mended", p.mended, blocks * 8, 8});
+    }
+    if (p.portions > 1 && is_copied(x)) {
         parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * (dv + 4) * 4, 4});
         parts.push_back({"arrivals", p.arrived, rows * 4, 4});
+    }
+    if (x.stats) {
+        parts.push_back({"keys", p.keys, teams * (uint64_t)p.max_draws * 4, 4});
+        parts.push_back({"draws", p.draws, rows * 4, 4});
+        if (is_copied(x)) {
+            parts.push_back({"found", p.found, rows * 16, 16});
+            parts.push_back({"rescued", p.rescued, rows * 4, 4});
+        }
+    } else {
+        CHECK(!p.keys && !p.draws && !p.found && !p.rescued);
     }
     return parts;
 }
@@ -636,7 +665,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
 static std::vector<part> parts_of(const problem &x, const params &p) {
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads, columns = (uint64_t)over(p.dv, 256);
     const uint64_t width = p.dv > 128 ? 256 : 128, shares = (uint64_t)p.portions;
-    if (is_copied(x)) return copied_parts(x, p);
+    if (is_drawn(x)) return drawn_parts(x, p);
     if (x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION)
         return {{"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     const santa_stash stash = x.o.stash == SANTA_STASH_DEFAULT ? SANTA_STASH_F32 : x.o.stash;
@@ -801,7 +830,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             CHECK(name == "k_combine");
             check_grid(l, heads, batch, over(p.dv, 128), name);
         } else {
-            CHECK(name == (copied ? "k_proxy_stats" : "k_stats"));
+            CHECK(name == (copied ? "k_draw_stats" : "k_stats"));
         }
     }
 }
@@ -842,14 +871,14 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
                 const uint64_t entry = x.o.stash == SANTA_STASH_F16 ? 2 : x.o.stash == SANTA_STASH_U8 ? 1 : 4;
                 CHECK_MSG((const char *)p.block_sums == (const char *)first.block_sums + blocks * 8
                               && p.stash == first.stash + blocks * 64 * entry
-                              && p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256),
+                              && (is_drawn(x) || p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256)),
                           "%s: another row's scores", name.c_str());
             }
             if (which == 2 && x.a.std_error) {
                 CHECK(name == "k_error");
                 check_grid(l, x.a.q.shape[2], x.a.q.shape[0], 1, name);
             } else if (which >= 2) {
-                CHECK(name == (is_copied(x) ? "k_proxy_stats" : x.a.key_list ? "k_list_stats" : "k_stats"));
+                CHECK(name == (is_drawn(x) ? "k_draw_stats" : x.a.key_list ? "k_list_stats" : "k_stats"));
                 check_grid(l, x.a.k.shape[2], x.a.q.shape[0], 1, name);
             } else if (which == 0) {
                 if (x.a.key_list) check_listed(x, l, p, name);
@@ -859,8 +888,8 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
             } else if (dense) {
                 CHECK(name == "k_combine");
                 check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
-            } else if (is_copied(x)) {
-                check_copied_gather(x, l, p, name);
+            } else if (is_drawn(x)) {
+                check_draw(x, l, p, name);
             } else {
                 check_gather(x, l, p, name);
             }
@@ -921,7 +950,7 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
                                        SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
-                                       SANTA_VATTENTION, SANTA_SAMPLE_ATTENTION};
+                                       SANTA_VATTENTION, SANTA_SAMPLE_ATTENTION, SANTA_PPS};
 
 static void add_lists(problem *x, int64_t most, int rows) {
     x->a.key_list      = (const int32_t *)address(R_LIST);
@@ -1068,6 +1097,11 @@ static void limits(void) {
     expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, SANTA_DENSE, columns, 8388481); /* grid of combine */
     expect("head_dim_v", SANTA_OK, SANTA_PROP, columns, 65535 * 256); /* grid of gather */
     expect("head_dim_v", SANTA_ERR_BACKEND_SIZE, SANTA_PROP, columns, 65535 * 256 + 1);
+    expect("head_dim_v of pps", SANTA_OK, SANTA_PPS, columns, 256);
+    expect("head_dim_v of pps", SANTA_ERR_BACKEND_SIZE, SANTA_PPS, columns, 257);
+    const auto one_group = [](sizes *s, int64_t n) { s->kv_heads = 1; s->heads = n; };
+    expect("a group of pps", SANTA_OK, SANTA_PPS, one_group, 64);
+    expect("a group of pps", SANTA_ERR_BACKEND_SIZE, SANTA_PPS, one_group, 65);
     for (int64_t columns_of_v : {15, 16}) {                      /* x 4096 shares of 256 draws */
         sizes s = SMALL;
         s.dv = 256 * columns_of_v;
@@ -1316,7 +1350,7 @@ static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int
 static void every_kernel(void) {
     for (launched *k = all_launched; k; k = k->next) k->count = 0;
     for (const standin_card *card : {&standin_cards[1], &standin_cards[3]})
-        for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_FLASH})
+        for (santa_method m : {SANTA_DENSE, SANTA_PROP, SANTA_FLASH, SANTA_PPS})
             for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
                 for (int64_t d : {64, 128, 256, 320})
                     for (int64_t dv : {64, 256})
@@ -1327,7 +1361,7 @@ static void every_kernel(void) {
                                     problem x = make(s, m);
                                     x.a.soft_cap = soft_cap;
                                     x.stats = (santa_stats *)address(R_STATS);
-                                    if (group == 5) x.a.std_error = (float *)address(R_ERROR);
+                                    if (group == 5 && m != SANTA_PPS) x.a.std_error = (float *)address(R_ERROR);
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
@@ -1356,7 +1390,7 @@ static void every_kernel(void) {
             for (int64_t page : {0, 16, 96})
                 for (int bits : {2, 4}) {
                     const sizes s = {3, 2, 20, 2, 3000, d, d, page, SANTA_BF16, NHD};
-                    problem x = make(s, SANTA_PROP);
+                    problem x = make(s, bits == 2 ? SANTA_PPS : SANTA_PROP);
                     x.o.scores     = SANTA_SCORES_PROXY;
                     x.a.proxy      = address(R_COPY);
                     x.a.proxy_bits = bits;
@@ -1537,7 +1571,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
     if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
     if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION
-         || x.o.method == SANTA_TOP_K) && one_in(r, 2)) {
+         || x.o.method == SANTA_PPS || x.o.method == SANTA_TOP_K) && one_in(r, 2)) {
         x.o.scores     = SANTA_SCORES_PROXY;
         x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});
@@ -1637,7 +1671,7 @@ static void every_status(void) {
     problem blocks = make(SMALL, SANTA_DENSE);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
-    for (int s = SANTA_ERR_BACKEND_METHOD; s < SANTA_ERR_CUDA; s++)
+    for (int s = SANTA_ERR_BACKEND_SPARSE; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }
 

@@ -76,7 +76,9 @@ enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemory
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeIgnore, cudaLaunchAttributeProgrammaticStreamSerialization };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeIgnore, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
+};
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed
 };
@@ -85,7 +87,7 @@ enum { cudaStreamDefault = 0, cudaStreamNonBlocking = 1 };
 struct cudaPointerAttributes { cudaMemoryType type; int device; void *devicePointer, *hostPointer; };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
-    struct { int programmaticStreamSerializationAllowed; } val;
+    struct { int programmaticStreamSerializationAllowed; dim3 clusterDim; } val;
 };
 
 namespace emulated {
@@ -433,6 +435,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
         if (config->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization
             && config->attrs[i].val.programmaticStreamSerializationAllowed && card->major < 9)
             return emulated::note(cudaErrorNotSupported);
+        else if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            return emulated::note(cudaErrorNotSupported);             /* CTAs run one after the other */
     if (g.x < 1 || g.x > 0x7fffffffu || g.y < 1 || g.y > 65535 || g.z < 1 || g.z > 65535 || b.x < 1 || b.y < 1 || b.z < 1
         || (emulated::u64)b.x * b.y * b.z > emulated::MOST_THREADS)
         return emulated::note(cudaErrorInvalidValue);

@@ -281,6 +281,9 @@ inline uint4 load16(const char *p, CALLER) {
     return *(const uint4 *)p;
 }
 inline void prefetch(const char *) { }
+inline int cluster_rank() { return 0; }             /* clusters of one CTA */
+inline void cluster_sync(CALLER) { emulated::barrier(0, 0, false, 0, HERE("cluster_sync")); }
+template <typename T> T *of_rank(T *at, int) { return at; }
 inline void wait_for_previous() { }
 inline void launch_dependents() { }
 

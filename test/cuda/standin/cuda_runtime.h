@@ -37,14 +37,15 @@ enum cudaMemoryType {
     cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged
 };
 enum cudaLaunchAttributeID {
-    cudaLaunchAttributeIgnore, cudaLaunchAttributeProgrammaticStreamSerialization
+    cudaLaunchAttributeIgnore, cudaLaunchAttributeProgrammaticStreamSerialization,
+    cudaLaunchAttributeClusterDimension
 };
 typedef struct CUstream_st *cudaStream_t;
 
 struct cudaPointerAttributes { cudaMemoryType type; };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;
-    struct { int programmaticStreamSerializationAllowed; } val;
+    struct { int programmaticStreamSerializationAllowed; struct { unsigned x, y, z; } clusterDim; } val;
 };
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
@@ -180,14 +181,22 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
     static_assert(sizeof p <= 4096, "parameters of a kernel end at 4 KB");
     if (standin.fails()) return standin.fail_with;
     const dim3 g = config->gridDim, b = config->blockDim;
-    const bool overlap = config->numAttrs > 0 && config->attrs->val.programmaticStreamSerializationAllowed;
+    bool overlap = false;
+    unsigned cluster = 1;
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const cudaLaunchAttribute &x = config->attrs[i];
+        if (x.id == cudaLaunchAttributeClusterDimension) cluster = x.val.clusterDim.x;
+        else if (x.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            overlap = x.val.programmaticStreamSerializationAllowed != 0;
+        else return standin.breaks("a launch attribute", x.id, 0);
+    }
+    if (cluster > 1 && (standin.card->major < 9 || cluster > 8 || g.x % cluster))
+        return standin.breaks("a cluster", cluster, 8);
     if (g.x < 1 || g.x > INT32_MAX) return standin.breaks("grid x", g.x, INT32_MAX);
     if (g.y < 1 || g.y > 65535) return standin.breaks("grid y", g.y, 65535);
     if (g.z < 1 || g.z > 65535) return standin.breaks("grid z", g.z, 65535);
     if (b.x < 1 || b.x > 1024 || b.y != 1 || b.z != 1) return standin.breaks("CTA x", b.x, 1024);
-    if (overlap
-        && (config->attrs->id != cudaLaunchAttributeProgrammaticStreamSerialization
-            || standin.card->major < 9))
+    if (overlap && standin.card->major < 9)
         return standin.breaks("a dependent launch", 1, 0);
     standin_launch l = {(const void *)kernel, g, (int)b.x, config->dynamicSmemBytes, 0, overlap,
                         config->stream, {}};
