@@ -929,8 +929,8 @@ __device__ __forceinline__ void barrier_wait(unsigned at, unsigned phase) {
 #endif
     }
 }
-/* An arrival, once all copies of this thread are done. */
-__device__ __forceinline__ void barrier_after_copies(unsigned at) {
+/* An arrival, once all copies of this thread are done. What a card has decides who calls it. */
+[[maybe_unused]] __device__ __forceinline__ void barrier_after_copies(unsigned at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" :: "r"(at) : "memory");
 }
 #if __CUDA_ARCH__ >= 900
