@@ -233,7 +233,7 @@ struct params {
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
     double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
-    const float *parts;                             /* [ranks, rows * (dv + 1)], rows: batch, q_len, heads */
+    const float *parts;                             /* [ranks, rows * (dv + 1)], the rows of out */
     i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
