@@ -285,7 +285,8 @@
                      variance where a block holds both heavy and light keys.
    Rounded stashes draw other, equally good rows: compare devices at the same stash.
    From a copy of K either rounded stash has a byte for a key, 1/16 of an octave a step, down to
-   2^-16 of its block's largest: each key is weighed with the chance that it had.
+   2^-16 of its block's largest: each key is weighed with the chance that it had. Top-k on a GPU then
+   ranks keys by these steps; the CPU ranks them by their scores.
 
    >>proxy
 
@@ -421,7 +422,8 @@
                             falls on its part of the mass of all: the rows that one process draws, but
                             where rounding moves a threshold to a neighbouring key. Then one exchange of
                             sums, as for dense.
-   The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each rank's own.
+   The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each
+   rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -595,10 +597,8 @@ extern "C" {
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
     X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list, santa_sample") \
+      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list or step")      \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
-    X(ERR_BACKEND_METHOD,                                                                                  \
-      "on this device: dense, iid, strat, sys, prop, flash, pps, vattention, saap, sample-attention")       \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
@@ -3046,7 +3046,8 @@ static santa_options santa__resolved(const santa_options *o, int bits, int64_t b
     if (x.num_samples == 0) x.num_samples = 128;
     if (!(x.top_p > 0.0)) x.top_p = 0.9;
     if (x.tile_size == 0) x.tile_size = 256;
-    if (x.stash == SANTA_STASH_DEFAULT || !draws) x.stash = SANTA_STASH_F32;
+    if (x.stash == SANTA_STASH_DEFAULT) x.stash = SANTA_STASH_F32;
+    if (!draws && !(x.method == SANTA_TOP_K && x.scores == SANTA_SCORES_PROXY)) x.stash = SANTA_STASH_F32;
     if (x.num_combs == 0) x.num_combs = 1;
     if (!draws) x.dense_below = 0;
     else if (x.dense_below == SANTA_AUTO) x.dense_below = 16 * x.num_samples;
@@ -4691,7 +4692,7 @@ static void santa__block_mass(const santa__kernels *kernel, int keep_scores, flo
 static int santa__pick(const santa_options *o, santa__draw_function draw, santa__mass *x, float *u,
                        santa__rng *rng, santa__rng *dither, santa__picks *l, santa_stats *stats) {
     l->rows = l->draws = 0;
-    if (o->stash > SANTA_STASH_F32)
+    if (o->stash > SANTA_STASH_F32 && !santa__selects(o))             /* which keeps scores */
         santa__round_stash(o->stash, dither, x->first * x->block, x->blocks * x->block, u);
     x->u = u;
     if (santa__prefix(x)) return 1;

@@ -4,7 +4,7 @@
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
               copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel, draw-kernel,
-              list-kernel, vattention-kernels, buckets-kernel, route-kernel, launch
+              select-kernel, list-kernel, vattention-kernels, buckets-kernel, route-kernel, launch
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -104,6 +104,9 @@ struct va_params {
     va_head *heads;                                 /* [batch, heads] */
     float *sums;                                    /* [batch, heads, portions, dv + 4] */
 };
+
+/* relative to 2^top; NaN: the head is bad */
+struct rest_mass { double sum; float top; };
 
 /* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
    head, vector, feature. */
@@ -230,7 +233,7 @@ struct params {
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
     double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
-    const float *parts;                             /* [ranks, rows * dv + rows], rows = batch * q_len * heads */
+    const float *parts;                             /* [ranks, rows * (dv + 1)], the rows of out */
     i64 rows_in_all;
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
@@ -241,8 +244,12 @@ struct params {
     i64 list_batch, list_pitch;
     i64 lens_batch, ranges_batch;                   /* of list_lens, list_ranges; a list's is 1 */
     int list_heads, list_most;
-    int raw;                                        /* the stash is of scores, not of masses */
+    int raw;                                        /* the stash is of scores, not of masses; f32 */
     va_params va;
+    int list_keys;                                  /* of a part, whose sums are in partial */
+    /* [batch, heads], or NULL: mass of the keys that are in no list */
+    rest_mass *list_rest;
+    double top_p;
     /* Several combs, and errors, see >>error-kernel */
     int combs, each;                                /* each: draws of a comb; with one, p.samples */
     float *std_error;                               /* [batch, q_len, heads] or NULL */
@@ -566,20 +573,32 @@ struct alignas(16) draw_memory : rescue_memory {
 };
 static_assert(sizeof(draw_memory) % 16 == 0, "what follows is aligned");
 
-/* k_list: a slot of a warp's ring holds 16 keys, rows of K and V of at most ROW bytes; at the end
-   the warps' sums lie there. */
-enum { LIST_KEYS = 128, LIST_SPLITS = 128 };        /* keys of a CTA, at least; CTAs of a list, at most */
-enum { VA_KEYS = 256 };                             /* keys of a portion of vAttention's lists */
-static_assert((int)VA_KEYS <= (int)attend_memory<FIXED_HEADS>::KEYS, "attend sums up a portion");
+/* k_list: rows of K and V of some keys, 16 for each warp, of at most ROW bytes each; their weights,
+   ready for the tensor cores; maxima and sums of the warps. */
+enum { LIST_KEYS = 128, LIST_WIDE_KEYS = 64 };      /* of a part of a list; where rows are wide */
 template <typename K, int ROW> struct list_memory {
-    enum { WARPS = ROW <= 256 ? 4 : 2, SLOTS = 2, SLOT = 2 * 16 * ROW / 16 };     /* uint4 */
-    enum { COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
-    enum { RING = WARPS * SLOTS * SLOT * 16, MERGE = WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
-    static constexpr int BYTES = (int)RING;
-    static_assert((int)MERGE <= (int)RING, "the warps' sums lie where the ring was");
-    static_assert(BYTES <= LEAST_SHARED, "the ring of k_list does not fit on every card");
-    static_assert(LIST_KEYS % (32 * WARPS) == 0, "a warp has 32 keys at a time");
+    enum { KEYS = ROW <= 256 ? LIST_KEYS : LIST_WIDE_KEYS, WARPS = KEYS / 16 };
+    enum { LANES = ROW / 16, COLUMNS = ROW / (int)sizeof(K), CHUNKS = COLUMNS / 32 };
+    enum { TILES = COLUMNS / 16 / WARPS };          /* of 16 columns, a warp's */
+    uint4 k[KEYS * LANES], v[KEYS * LANES];
+    uint4 weight[WARPS][32];
+    float top[WARPS][PASS_HEADS], sum[WARPS][PASS_HEADS], square[WARPS][PASS_HEADS];
 };
+static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
+                  && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
+              "the rows of k_list do not fit on every card");
+enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
+/* k_top: of each value of a digit, how many scores have it, and their mass; warps' sums. */
+enum { SELECT_THREADS = 1024, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
+struct top_memory {
+    unsigned count[SELECT_DIGITS];
+    u64 mass[SELECT_DIGITS], want;
+    union { double wide[SELECT_THREADS / 32]; u64 whole[SELECT_THREADS / 32]; } scratch;
+    float tops[SELECT_THREADS / 32];
+    int digit;
+};
+static_assert(SELECT_DIGITS == 2 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "two to a thread");
+static_assert(sizeof(top_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
@@ -698,8 +717,9 @@ void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_
 void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
 void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
-    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, list_memory<K, ROW>::BYTES);
+    standin_kernel(32 * list_memory<K, ROW>::WARPS, 0, sizeof(list_memory<K, ROW>));
 }
+void k_top(const params) { standin_kernel(SELECT_THREADS, sizeof(top_memory), 0); }
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 void k_va_choose(const params p) {
@@ -1332,6 +1352,17 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
     }
 }
 
+/* The same against one of q's parts, for either type of two bytes. */
+template <typename K, int C>
+__device__ __forceinline__ void piece_products(const unsigned (&q)[2 * C][2], uint4 a, uint4 d, int j,
+                                               float acc[4]) {
+    query<K, C, false> part;
+#pragma unroll
+    for (int i = 0; i < 2 * C; i++)
+        for (int k = 0; k < 2; k++) part.hi[i][k] = q[i][k];
+    piece_dots<K, C, false>(part, a, d, j, acc);
+}
+
 template <typename K, int C, bool LO>
 __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO> &q, int b, int kv,
                                            int block, int begin, int end, float s[2][8]) {
@@ -1525,11 +1556,13 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
         const int h = 2 * c + e;
         /* an empty block gives zeros, or NaN if it held one */
         const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];
+        float u[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) u[i] = pow2(s[e][i] - top);
+        float sum = ((u[0] + u[1]) + (u[2] + u[3])) + ((u[4] + u[5]) + (u[6] + u[7]));
         if (!p.raw)
 #pragma unroll
-            for (int i = 0; i < 8; i++) s[e][i] = pow2(s[e][i] - top);
-        float sum
-            = ((s[e][0] + s[e][1]) + (s[e][2] + s[e][3])) + ((s[e][4] + s[e][5]) + (s[e][6] + s[e][7]));
+            for (int i = 0; i < 8; i++) s[e][i] = u[i];
 #pragma unroll
         for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
         if (h >= heads) continue;
@@ -1780,19 +1813,19 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
 
 /* -------------------------------------------------------------------------- >>gather-kernel */
 
-/* f64 inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch:
-   one double per warp. */
-template <int WARPS> __device__ __forceinline__ double cta_scan(double x, double *scratch, double *total) {
+/* Inclusive scan over the block's threads in a fixed order; *total gets the sum. scratch: one
+   number per warp. */
+template <int WARPS, typename T> __device__ __forceinline__ T cta_scan(T x, T *scratch, T *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int o = 1; o < 32; o <<= 1) {
-        double y = __shfl_up_sync(FULL, x, o);
+        T y = __shfl_up_sync(FULL, x, o);
         if (lane >= o) x += y;
     }
     __syncthreads();                                /* scratch may still be read from the last use */
     if (lane == 31) scratch[warp] = x;
     __syncthreads();
-    double before = 0.0, sum = 0.0;
+    T before = 0, sum = 0;
 #pragma unroll
     for (int i = 0; i < WARPS; i++) {
         if (i < warp) before += scratch[i];
@@ -2466,7 +2499,7 @@ __device__ __forceinline__ void online_softmax(float s[2][8], const float m[2], 
 /* The warps' maxima and denominators beside their sums in merge[WARPS], then all of it as this
    split's partial result; MOMENTS: for vAttention with the sums of squares behind the denominators,
    which lie there, too. */
-template <int WARPS, bool MOMENTS = false, int GS, int COLUMNS>
+template <int WARPS, int GS, int COLUMNS>
 __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUMNS> *merge,
                                             const float top[2], const float den[2], int b, int head,
                                             int heads, int split, int column) {
@@ -2480,7 +2513,7 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
     __syncthreads();
     for (int i = threadIdx.x; i < heads * COLUMNS; i += WARPS * 32) {
         const int g = i / COLUMNS, k = i % COLUMNS;
-        float m = MASKED, sum = 0.0f, d = 0.0f, squares = 0.0f;
+        float m = MASKED, sum = 0.0f, d = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) m = fmaxf(m, merge[w].head[g][COLUMNS]);
 #pragma unroll
@@ -2490,14 +2523,10 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
                         e = mw[COLUMNS] < MASK_LIMIT ? mass == mass ? 0.0f : mass : pow2(mw[COLUMNS] - m);
             sum += e * mw[k];
             d += e * mass;
-            if (MOMENTS) squares += e * e * mw[COLUMNS + 2];
         }
-        const bool wanted = MOMENTS && p.va.rows;
-        float *out = p.partial
-                   + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + (wanted ? 4 : 2));
+        float *out = p.partial + (((i64)b * p.heads + head + g) * p.splits + split) * (p.dv + 2);
         if (column + k < p.dv) out[column + k] = sum;
         if (column + k == 0) { out[p.dv] = m; out[p.dv + 1] = d; }
-        if (wanted && column + k == 0) { out[p.dv + 2] = squares; out[p.dv + 3] = 0.0f; }
     }
     launch_dependents();
 }
@@ -2702,13 +2731,6 @@ k_dense(const __grid_constant__ params p) {
     write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
 }
 
-/* Keys of a list's CTA: as many as keep it within LIST_SPLITS of them, so that sums depend on
-   nothing but the list. */
-__device__ __forceinline__ int list_split(int keys) {
-    const int least = (keys + LIST_SPLITS - 1) / LIST_SPLITS;
-    return max((least + 63) / 64 * 64, (int)LIST_KEYS);
-}
-
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
 struct listed {
     const int *keys;
@@ -2757,31 +2779,42 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const int column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
-    wait_for_previous();
-    if (p.list_heads) {
-        const int keys = listed_keys(p, b, head / p.list_heads).all, split = list_split(keys);
+    if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
         first = 0;
-        last = (keys + split - 1) / split;
+        last = (listed_keys(p, b, head / p.list_heads).all + p.list_keys - 1) / p.list_keys;
     }
-    float m = MASKED, sum = 0.0f;
+    /* splits of a quarter at a time: a short list's are dealt evenly */
+    const int each = p.list_heads ? (min(last, 128) + 3) / 4 : 32;
+    wait_for_previous();
+    float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[8];
     double total = 0.0;
-    for (int i = first + tid; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
+    /* the first 128 splits' sums are on their way while their maxima are */
+    if (first + each * quarter < last)
+#pragma unroll
+        for (int z = 0; z < 8; z++)
+            x[z] = partial[min(first + each * quarter + z, last - 1) * pitch + column];
+    if (first + tid < last) {
+        own_top = partial[(first + tid) * pitch + p.dv];
+        own_sum = partial[(first + tid) * pitch + p.dv + 1];
+    }
+    m = own_top;
+    for (int i = first + tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
-    for (int base = first; base < last; base += 128) {
-        const int from = base + 32 * quarter, n = min(last - from, 32);
-        float x[8], w = 0.0f;
-        if (n > 0)
+    for (int base = first; base < last; base += 4 * each) {
+        const int from = base + each * quarter, n = min(last - from, each);
+        float w = 0.0f;
+        if (n > 0 && base > first)
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
-        if (tid < 128 && base + tid < last) {
-            const float mi = partial[(base + tid) * pitch + p.dv],
-                        d = partial[(base + tid) * pitch + p.dv + 1];
+        if (tid < 4 * each && base + tid < last) {
+            const float mi = base > first ? partial[(base + tid) * pitch + p.dv] : own_top,
+                        d = base > first ? partial[(base + tid) * pitch + p.dv + 1] : own_sum;
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
@@ -2794,7 +2827,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
             for (int z = 0; z < 8; z++) y[z] = partial[(from + min(i + 8 + z, n - 1)) * pitch + column];
 #pragma unroll
             for (int z = 0; z < 8; z++)
-                sum += (i + z < n ? shared.weight[32 * quarter + i + z] : 0.0f) * x[z];
+                sum += (i + z < n ? shared.weight[each * quarter + i + z] : 0.0f) * x[z];
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = y[z];
         }
@@ -2802,13 +2835,21 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     shared.sums[quarter][tid % 128] = sum;
     double all;
     cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
+    /* the mass beside which a sink stands */
+    double whole = all;
+    if (p.list_rest) {
+        const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
+        const float top = fmaxf(m, rest.top);
+        whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
+        m = top;
+    }
     if (tid == 511 && blockIdx.z == 0 && p.lse)
-        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, all);
+        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, whole);
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
-    const bool bad = !(all == all) || isinf(all);
+    const bool bad = !(whole == whole) || isinf(whole);
     const float f = bad       ? __int_as_float(0x7fc00000)
-                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, all) / all)) * p.v_scale
+                  : all > 0.0 ? (float)((double)sum * (sink_share(p, head, m, whole) / all)) * p.v_scale
                               : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
@@ -4031,6 +4072,20 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
 
 /* --------------------------------------------------------------------------- >>stats-kernel */
 
+/* Whether key j is among n drawn ones; those that were selected are in order. */
+__device__ __forceinline__ bool is_drawn(const params &p, const int *keys, int n, int j) {
+    if (p.list_rest) {
+        int at = 0, have = n;
+        while (have > 0) {
+            const int half = have / 2;
+            if (keys[at + half] < j) { at += half + 1; have -= half + 1; } else have = half;
+        }
+        return at < n && keys[at] == j;
+    }
+    for (int k = 0; k < n; k++) if (keys[k] == j) return true;
+    return false;
+}
+
 /* Adds the counts of one query row to p.stats, with integer atomics, which do not depend on
    order. Only when stats are asked for.
    Grid: (KV head, batch), 256 threads: a thread owns every 256th draw of each head of the
@@ -4051,17 +4106,15 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
             bool here = false, before = false;
             if (j < 0) continue;                    /* another rank's */
             draws++;
-            for (int k = 0; k < i && !here; k++) here = p.keys[row * p.max_draws + k] == j;
+            for (int k = 0; k < i && !here && !p.list_rest; k++) here = p.keys[row * p.max_draws + k] == j;
             if (here) continue;
             by_head++;
-            for (int h = 0; h < g && !before; h++) {
-                const i64 other = row - g + h;
-                for (int k = 0; k < p.draws[other] && !before; k++)
-                    before = p.keys[other * p.max_draws + k] == j;
-            }
+            for (i64 h = row - g; h < row && !before; h++)
+                before = is_drawn(p, p.keys + h * p.max_draws, p.draws[h], j);
             by_group += !before;
         }
     }
+    if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->v_rows_read, by_group);
@@ -5414,8 +5467,9 @@ k_proxy_scores(const __grid_constant__ params p) {
    [from, end), or part `part` of `parts` of them, by a CTA of 8 warps: out[h * pitch]: dv sums of
    exp(score - highest) * V, the highest score and the sum of exp. With `list` over the keys that
    it holds at these places. moments: then the sum of exp squared, and, if 2, of that times |V|^2.
-   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys dealt to the warps. Rows
-   that are 16-byte pieces come to `stage` first, all at once, if there is one, of `room` bytes.
+   256 keys at a time: their scores, the heads' weights, then V, four columns a lane and the keys
+   dealt to the warps. Rows that are 16-byte pieces come to `stage` first, all at once, if there is
+   one, of `room` bytes.
    Called for few keys, or rarely. */
 template <int HEADS>
 __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, int b, int head, int heads,
@@ -6356,7 +6410,8 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
         spread += __shfl_xor_sync(FULL, spread, o);
     }
     const float top = fmaxf(m, fixed_top);
-    const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top)) * (double)fixed_sum;
+    const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
+                       * (double)fixed_sum;
     const bool good = total <= DBL_MAX && total > 0.0;
     const double copied = good ? total * (double)pow2(m - top) : 0.0, all = copied + fixed;
     const float inverse = all > 0.0 ? 1.0f / (float)all : 0.0f;
@@ -6842,18 +6897,17 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
             draws += j != -1;
             if (j < 0) continue;
             by_head += p.together;
-            for (int h = 0; h < g && !before; h++) {
-                const int *other = list - (g - h) * p.max_draws;
-                for (int k = 0; k < p.draws[row + h * p.together] && !before; k++) before = other[k] == j;
-            }
+            for (int h = 0; h < g && !before; h++)
+                before = is_drawn(p, list - (g - h) * p.max_draws, p.draws[row + h * p.together], j);
             by_group += !before;
         }
     }
-    for (int g = 0; p.copied && g < p.group; g++) {
+    for (int g = 0; p.found && g < p.group; g++) {
         redone += p.found[row + g].z > 0.0f;
         rescued += p.rescued[row + g];
         rescues += p.rescued[row + g] > 0;
     }
+    if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->draws, draws);
@@ -6883,7 +6937,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     add(&p.stats->rescued_rows, rescues);
     add(&p.stats->proxy_rows_read, copied);
     add(&p.stats->redone_rows, redone);
-    if (kv || b || p.q_index < p.q_len - 1) return;
+    if (kv || b || p.q_index < p.q_len - 1 || !p.found) return;
     /* of all rows that have keys, in whole millionths, as the CPU has it */
     i64 expected = 0, found = 0, count = 0;
     const i64 heads = (i64)p.batch * p.heads;
@@ -6899,6 +6953,197 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     if (count == 0) return;
     p.stats->expected_variance = 1e-6 * (double)expected / (double)count;
     p.stats->found_variance = 1e-6 * (double)found / (double)count;
+}
+
+/* ------------------------------------------------------------------------- >>select-kernel */
+
+/* Order of scores as of unsigned numbers, none is 0. */
+__device__ __forceinline__ unsigned sortable(float x) {
+    const unsigned u = __float_as_uint(x);
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of them,
+   or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To p.keys in
+   ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves out.
+   A radix search for the lowest score that is chosen, 11 bits at a time. k_scores keeps scores; from
+   a copy they are known as u and their block's maximum, or, rounded to bytes, in whole sixteenths of
+   an octave, 11 bits in all.
+   Blocks whose maximum is too low are passed over; so are those below the p.samples'th highest
+   maximum, which the same search finds first. Masses are counted in whole numbers, so that their
+   sums do not depend on order.
+   Grid: (query head, batch). A CTA of 1024 threads: 16 neighbouring entries of the stash each.
+   Reads blocks * 8 bytes and the stash, two to four times; writes the keys. Latency-bound.
+   Barriers: those of cta_scan; round each digit's counts. */
+__global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ params p) {
+    enum { WARPS = SELECT_THREADS / 32, EACH = 16 };
+    SHARED(s, top_memory);
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    int begin, end, position, from, to;
+    key_range(p, b, begin, end, position);
+    from = begin;
+    to = end;
+    if (p.proxy) {
+        const proxy_range range = copied_range(p, b);
+        from = range.from;
+        to = range.to;
+    }
+    const int first = from / BLOCK, blocks = from < to ? (to - 1) / BLOCK + 1 - first : 0;
+    const float2 *const sums = p.block_sums + row * p.blocks + first;
+    const i64 stash = (row * p.blocks + first) * BLOCK;
+    const bool in_bytes = p.stash_type != SANTA_STASH_F32, by_mass = p.method == SANTA_TOP_P;
+    wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();
+
+    float m = MASKED;
+    double total = 0.0, chosen = 0.0;
+    for (int i = tid; i < blocks; i += SELECT_THREADS) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) s.tops[warp] = m;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < WARPS; i++) m = fmaxf(m, s.tops[i]);
+    for (int i = tid; i < blocks; i += SELECT_THREADS) total += block_mass(sums[i], m);
+    cta_scan<WARPS>(total, s.scratch.wide, &total);
+    const bool bad = !(total == total) || isinf(total);
+
+    const float top16 = rintf(16.0f * m);
+    const auto order_of_block = [&](float2 x) -> unsigned {
+        if (x.x < MASK_LIMIT) return 0u;
+        return in_bytes ? (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x), 4096.0f), 1)
+                        : sortable(x.x);
+    };
+    /* of entry i in a thread's 16 of that block, and its mass relative to 2^m */
+    entries<unsigned char> codes;
+    entries<float> numbers;
+    const auto load = [&](int group) {
+        if (in_bytes) codes.load((const unsigned char *)p.stash + stash + (i64)EACH * group);
+        else numbers.load((const float *)p.stash + stash + (i64)EACH * group);
+    };
+    const auto order_of = [&](float2 x, int i) -> unsigned {
+        if (in_bytes) {
+            const float code = codes[i];
+            return code == 255.0f ? 0u
+                 : (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x) + code, 4096.0f), 1);
+        }
+        if (p.raw) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
+        return numbers[i] > 0.0f ? sortable(x.x + log2f(numbers[i])) : 0u;
+    };
+    const auto mass_of = [&](float2 x, int i) {
+        if (p.raw) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
+        return (in_bytes ? stash_mass(codes, i) : numbers[i]) * pow2(x.x - m);
+    };
+
+    /* the lowest order that is chosen, and how many of its keys */
+    unsigned value = 0, mask = 0, least = 1, ties = 0;
+    const double unit = (double)((u64)1 << 62 >> (32 - __clz(max(blocks, 1) * BLOCK)));
+    /* for counts all blocks' maxima are searched first, if there are enough */
+#pragma unroll 1
+    for (int over_blocks = !by_mass && blocks >= p.samples; over_blocks >= 0 && !bad; over_blocks--) {
+        u64 want = by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)p.samples;
+        value = mask = 0;
+        bool all = false;
+#pragma unroll 1
+        for (int shift = in_bytes ? 0 : 21; shift >= 0 && !all; shift = shift == 21 ? 10 : shift - 10) {
+            const int bits = !in_bytes && shift == 0 ? SELECT_BITS - 1 : (int)SELECT_BITS;
+            for (int i = tid; i < SELECT_DIGITS; i += SELECT_THREADS) { s.count[i] = 0; s.mass[i] = 0; }
+            __syncthreads();
+            const auto count = [&](unsigned order, u64 mass) {
+                if (order < least || (order & mask) != value) return;
+                const unsigned digit = order >> shift & ((1u << bits) - 1);
+                atomicAdd(&s.count[digit], 1u);
+                if (by_mass) atomicAdd(&s.mass[digit], mass);
+            };
+            if (over_blocks) {
+                for (int i = tid; i < blocks; i += SELECT_THREADS) count(order_of_block(sums[i]), 0);
+            } else {
+#pragma unroll 1
+                for (int g = tid; g < blocks * (BLOCK / EACH); g += SELECT_THREADS) {
+                    const float2 x = sums[g / (BLOCK / EACH)];
+                    const unsigned best = order_of_block(x);
+                    if (best < least || (best & mask) < value) continue;
+                    load(g);
+#pragma unroll
+                    for (int i = 0; i < EACH; i++)
+                        count(order_of(x, i), by_mass ? (u64)((double)mass_of(x, i) * unit) : 0);
+                }
+            }
+            __syncthreads();
+            /* from the highest digit down: where want is reached */
+            const int high = SELECT_DIGITS - 1 - 2 * tid;
+            u64 of[2], sum;
+#pragma unroll
+            for (int i = 0; i < 2; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
+            if (tid == 0) s.digit = -1;
+            const u64 before = cta_scan<WARPS>(of[0] + of[1], s.scratch.whole, &sum) - of[0] - of[1];
+            /* past the end, by rounding or as there are fewer: all of them */
+            all = sum < want;
+            if (!all && before < want && want <= before + of[0] + of[1]) {
+                const int second = before + of[0] < want;
+                s.digit = high - second;
+                s.want = want - before - (second ? of[0] : 0);
+            }
+            __syncthreads();
+            if (all) break;
+            want = s.want;
+            value |= (unsigned)s.digit << shift;
+            mask |= ((1u << bits) - 1) << shift;
+            ties = s.count[s.digit];
+            if (shift == 0) {
+                const u64 mass = s.mass[s.digit];
+                if (by_mass)
+                    ties = !mass ? 1u : (unsigned)fmin(ceil((double)want * (double)ties / (double)mass),
+                                                       (double)ties);
+                else ties = (unsigned)want;
+            }
+            __syncthreads();                        /* all have read */
+        }
+        if (all) { value = 0; ties = 0; }
+        if (over_blocks) least = max(value, 1u);
+    }
+
+    u64 done = 0;                                   /* chosen: above value, and below 2^32 ties */
+    int *const keys = p.keys + row * p.max_draws;
+#pragma unroll 1
+    for (int base = 0; base < blocks * (BLOCK / EACH) && !bad; base += SELECT_THREADS) {
+        const int g = base + tid;
+        float2 x = make_float2(MASKED, 0.0f);
+        if (g < blocks * (BLOCK / EACH)) x = sums[g / (BLOCK / EACH)];
+        const unsigned best = order_of_block(x);
+        unsigned above = 0, equal = 0;
+        if (best && best >= value) {
+            load(g);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const unsigned order = order_of(x, i);
+                above |= (unsigned)(order > value) << i;
+                equal |= (unsigned)(order == value && order > 0) << i;
+            }
+        }
+        const u64 own = (u64)__popc(equal) << 32 | (u64)__popc(above);
+        u64 sum;
+        const u64 before = done + cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
+        done += sum;
+        unsigned passed = (unsigned)before, tied = (unsigned)(before >> 32);
+        if (above | equal)
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const bool is_above = above >> i & 1u, is_equal = equal >> i & 1u;
+                if (is_above || (is_equal && tied < ties)) {
+                    keys[passed + min(tied, ties)] = first * BLOCK + EACH * g + i;
+                    chosen += (double)mass_of(x, i);
+                }
+                passed += is_above;
+                tied += is_equal;
+            }
+    }
+    cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
+    if (tid) return;
+    p.draws[row] = bad ? 0 : (int)((unsigned)done + min((unsigned)(done >> 32), ties));
+    p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : fmax(total - chosen, 0.0), m };
+    if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
 }
 
 /* --------------------------------------------------------------------------- >>list-kernel */
@@ -7005,248 +7250,257 @@ template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, flo
 }
 
 /* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
-   new portion of VA_KEYS keys on. */
-__device__ __forceinline__ int whole_portions(int keys) { return (keys + VA_KEYS - 1) / VA_KEYS; }
+   new portion of p.list_keys keys on. */
+__device__ __forceinline__ int whole_portions(const params &p, int keys) {
+    return (keys + p.list_keys - 1) / p.list_keys;
+}
 /* The first of pass 0, which has all but the rest of the sample; of pass 1; the end. */
-__device__ __forceinline__ int first_portion(const va_row &x, int pass) {
-    const int whole = whole_portions(x.fixed) + whole_portions(x.base ? x.base : x.budget);
-    return pass == 0 ? 0 : pass == 1 ? whole : whole + (x.base ? whole_portions(x.budget - x.base) : 0);
+__device__ __forceinline__ int first_portion(const params &p, const va_row &x, int pass) {
+    const int whole = whole_portions(p, x.fixed) + whole_portions(p, x.base ? x.base : x.budget);
+    return pass == 0 ? 0 : pass == 1 ? whole : whole + (x.base ? whole_portions(p, x.budget - x.base) : 0);
 }
 /* Where the keys of portion i end. */
-__device__ __forceinline__ int portion_end(const va_row &x, int i) {
-    const int fixed = whole_portions(x.fixed), whole = first_portion(x, 1);
+__device__ __forceinline__ int portion_end(const params &p, const va_row &x, int i) {
+    const int fixed = whole_portions(p, x.fixed), whole = first_portion(p, x, 1);
     const int end = i < fixed   ? x.fixed
-                  : i < whole ? fixed * VA_KEYS + (x.base ? x.base : x.budget)
-                                : whole * VA_KEYS + x.budget - x.base;
-    return min((i + 1) * VA_KEYS, end);
+                  : i < whole ? fixed * p.list_keys + (x.base ? x.base : x.budget)
+                                : whole * p.list_keys + x.budget - x.base;
+    return min((i + 1) * p.list_keys, end);
 }
 
-/* The tuned kernel: everything on tensor cores, for up to 8 query heads. A warp has 32 keys at a
-   time, a key a lane: their entries, then all rows of K and V on their way together, in two
-   steps of 16 keys; while a step is worked on, the next 16 rows come. Scores as k_dense has
-   them. Their transposes are weights for V, 16 columns x 16 keys x 8 heads at a time, in two
-   parts, so that they are as good as f32.
-   Grid: (split, list x slice of 8 heads, batch). A CTA of WARPS warps has list_split keys; those
-   past the end of a list leave at once.
+/* The tuned kernel: everything on tensor cores, for up to 8 query heads.
+   Grid: (part of a list, list x slice of 8 heads, batch). A CTA has every gridDim.x'th part, of
+   p.list_keys keys: what parts sum up to does not depend on whose they are. Parts past the end of
+   a list leave at once. A warp has 16 keys of a part:
+     rows     entries, then all rows of K and V on their way together
+     scores   as k_dense; a lane reads back what it copied itself
+     weights  relative to the part's maximum; transposed they are what V is multiplied with, in two
+              numbers of 16 bits, as good as f32
+     V        each warp 16 columns (or more) of all keys, so that nothing has to be merged
    Reads: entries, K and V of the listed keys once for each slice. Writes as k_dense. Flops: 2 *
-   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts: entries, then
-   rows, three trips with pages.
-   Barriers: as k_dense. ROW: bytes of a row of K and V, at most. */
+   keys * 8 * (2 * d + 2 * dv), on tensor cores. For short lists latency counts, and with it how
+   much code there is: two or three trips to memory.
+   Barriers: for the maxima; for weights, sums and V; before the next part's rows.
+   ROW: bytes of a row of K and V, at most. */
 template <typename K, int ROW>
-__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> ? 2 : 3)
+__global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> || ROW > 256 ? 2 : 3)
 k_list(const __grid_constant__ params p) {
     typedef list_memory<K, ROW> memory;
     typedef typename compute<K>::type T;
-    enum { WARPS = memory::WARPS, COLUMNS = memory::COLUMNS, PIECES = ROW / 64, CHUNKS = memory::CHUNKS };
-    enum { LANES = ROW / 16, TILES = COLUMNS / 16 };
-    DYNAMIC_SHARED(slots);                          /* memory::BYTES */
+    enum { WARPS = memory::WARPS, KEYS = memory::KEYS, LANES = memory::LANES, PIECES = ROW / 64 };
+    enum { TILES = memory::TILES, CHUNKS = memory::CHUNKS };
+    DYNAMIC_SHARED(slots);                          /* memory */
+    memory &s = *(memory *)slots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
-    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, item = (int)blockIdx.y / p.slices;
+    const int b = blockIdx.z, item = (int)p.by_slices.quotient(blockIdx.y),
+              slice = (int)blockIdx.y - item * p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
-              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS), kv = head / p.group;
+              heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
+              kv = (int)p.by_group.quotient((unsigned)head);
     wait_for_previous();
     const piece_window window = load_pieces(p, b, item, kv);
     listed x = listed_keys(p, b, item);
-    /* short lists have this split: ask for the entries before their number is there */
-    const int guess = (int)blockIdx.x * (p.va.rows ? (int)VA_KEYS : (int)LIST_KEYS);
-    raw_entry next = load_entry(p, x.keys, x.weights, guess + 32 * warp + lane);
-    const int split = list_split(x.all);
-    int part = (int)blockIdx.x, from = part * split, to = min(from + split, x.all), portions = 0;
+    int part = blockIdx.x, end = (x.all + KEYS - 1) / KEYS;           /* of the parts */
+    /* asked for before the number of entries is there */
+    raw_entry next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
     va_row row = {};
     if (p.va.rows) {
         row = p.va.rows[(i64)b * p.kv_heads + item];
-        part += first_portion(row, p.va.pass);
-        portions = first_portion(row, p.va.pass + 1);
-        if (part >= portions) return;
-        from = part * VA_KEYS;
-        to = x.all = x.count = portion_end(row, part);
-    }
-    if (from >= to) return;
-    if (from != guess)
-        next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
-    next = find_in_pieces(x, window, from + 32 * warp + lane, next);
-    uint4 *const mine = slots + warp * memory::SLOTS * memory::SLOT;
-    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
-
-    /* 16 keys, those of lanes 16 step and up: a lane copies pieces of rows r and r + 8 */
-    const auto send = [&](const listed_key &own, int step) {
-        uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const i64 at_k = __shfl_sync(FULL, own.k, 16 * step + 8 * h + r),
-                      at_v = __shfl_sync(FULL, own.v, 16 * step + 8 * h + r);
-            const bool have = at_k != NO_ROW;
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const int byte = 64 * k + 16 * c;
-                const bool some = have && byte < k_bytes;
-                if (64 * k < k_bytes)
-                    copy16_or_zero(k_slot + (h * PIECES + k) * 32 + lane,
-                                   some ? p.k + at_k + byte : p.k, some);
-            }
-#pragma unroll
-            for (int k = 0; k < PIECES; k++) {
-                const int byte = 64 * k + 16 * c;
-                const bool some = have && byte < v_bytes;
-                if (64 * k < v_bytes)
-                    copy16_or_zero(v_slot + (8 * h + r) * LANES + ((4 * k + c) ^ r),
-                                   some ? p.v + at_v + byte : p.v, some);
-            }
-        }
-    };
-    int at = from + 32 * warp + lane;
-    listed_key own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
-#pragma unroll
-    for (int step = 0; step < memory::SLOTS; step++) {
-        send(own, step);
-        copy_commit();
+        part += first_portion(p, row, p.va.pass);
+        end = first_portion(p, row, p.va.pass + 1);
+        next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
     }
     launch_dependents();
+    if (part >= end) return;
     query<K, CHUNKS, true> q;
-    load_query(p, b, head, heads, q);
+    /* q in two parts, unless one holds it */
+    const bool two = eight_bits<K> ? p.q_type == SANTA_F32 : p.q_type != p.k_type;
+    if (two) load_query(p, b, head, heads, q);
+    else {
+        query<K, CHUNKS, false> same;
+        load_query(p, b, head, heads, same);
+#pragma unroll
+        for (int i = 0; i < 2 * CHUNKS; i++)
+            for (int k = 0; k < 2; k++) { q.hi[i][k] = same.hi[i][k]; q.lo[i][k] = 0; }
+        q.unscale = same.unscale;
+    }
+    const int k_bytes = p.d * (int)sizeof(K), v_bytes = p.dv * (int)sizeof(K);
     const bool extra = p.soft_cap > 0.0f || p.slopes;
     const float scale = p.scale * q.unscale * (extra ? 1.0f : LOG2E);
-    float slope[2] = { 0.0f, 0.0f };
-#pragma unroll
-    for (int e = 0; e < 2; e++) if (p.slopes && 2 * c + e < heads) slope[e] = p.slopes[head + 2 * c + e];
-
-    for (;;) {                                      /* once, but for vAttention */
-    float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f }, squares[2] = { 0.0f, 0.0f };
-    float acc[TILES][4];
-#pragma unroll
-    for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
-
+    const uint4 *const k_rows = s.k + 16 * LANES * warp + lane;
+    const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
+                   v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
 #pragma unroll 1
-    for (int base = from + 32 * warp; base < to; base += 32 * WARPS) {
-        const bool more = base + 32 * WARPS < to;
-        listed_key coming = own;
-        at += 32 * WARPS;
-        if (more) next = find_in_pieces(x, window, at, load_entry(p, x.keys, x.weights, at));
-#pragma unroll 1
-        for (int step = 0; step < 2; step++) {
-            const uint4 *const k_slot = mine + step * memory::SLOT, *const v_slot = k_slot + 16 * LANES;
-            copy_wait<memory::SLOTS - 1>();
-            __syncwarp();
-            float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    for (; part < end; part += (int)gridDim.x) {
+        const int at = part * KEYS + 16 * warp + (lane & 15);
+        if (p.va.rows) x.all = x.count = portion_end(p, row, part);
+        const listed_key own = find_listed(p, x, b, kv, at, find_in_pieces(x, window, at, next));
+        /* a lane copies pieces of rows r and r + 8; zeros where there is none */
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 row = __shfl_sync(FULL, own.k, 8 * h + r);
+            const int bytes = row == NO_ROW ? 0 : k_bytes - 16 * c;
+            const char *from = p.k + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
             for (int k = 0; k < PIECES; k++)
-                if (64 * k < k_bytes)
-                    piece_dots(q, k_slot[k * 32 + lane], k_slot[(PIECES + k) * 32 + lane], k, s);
-            /* s[2 h + e]: row r + 8 h, head 2 c + e */
-            const float bias[2] = { __shfl_sync(FULL, own.bias, 16 * step + r),
-                                    __shfl_sync(FULL, own.bias, 16 * step + 8 + r) };
-            const int key[2] = { __shfl_sync(FULL, own.key, 16 * step + r),
-                                 __shfl_sync(FULL, own.key, 16 * step + 8 + r) };
-            unsigned hi[2], lo[2];
-            float m[2];
+                copy16_or_zero_at(k_to + 512 * (h * PIECES + k), 64 * k < bytes ? from + 64 * k : p.k,
+                               64 * k < bytes);
+        }
+        copy_commit();
 #pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
+            const int bytes = row == NO_ROW ? 0 : v_bytes - 16 * c;
+            const char *from = p.v + (row == NO_ROW ? 0 : row + 16 * c);
+#pragma unroll
+            for (int k = 0; k < PIECES; k++)
+                copy16_or_zero_at(v_to + 16 * (8 * h * LANES + ((4 * k + c) ^ r)),
+                               64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
+        }
+        copy_commit();
+        next = load_entry(p, x.keys, x.weights, at + (int)gridDim.x * KEYS);
+
+        /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
+        float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        copy_wait<1>();
+#pragma unroll
+        for (int k = 0; k < PIECES; k++) {
+            const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
+            piece_products<K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
+            if (two) piece_products<K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
+        }
+        const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
+        float m[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = (y[i] + z[i]) * scale;
+        if (extra) {
+            const int key[2] = { __shfl_sync(FULL, own.key, r), __shfl_sync(FULL, own.key, 8 + r) };
+#pragma unroll 1
             for (int i = 0; i < 4; i++) {
-                float y = s[i] * scale;
-                if (extra) {
-                    if (p.soft_cap > 0.0f) y = cap_score(y, p.soft_cap);
-                    y = (y + slope[i & 1] * (float)(key[i >> 1] - x.position)) * LOG2E;
-                }
-                s[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y + bias[i >> 1];
+                float one = i & 2 ? i & 1 ? y[3] : y[2] : i & 1 ? y[1] : y[0];
+                const int h = 2 * c + (i & 1);
+                if (p.soft_cap > 0.0f) one = cap_score(one, p.soft_cap);
+                if (p.slopes && h < heads)
+                    one += p.slopes[head + h] * (float)((i & 2 ? key[1] : key[0]) - x.position);
+                one *= LOG2E;
+#pragma unroll
+                for (int k = 0; k < 4; k++) y[k] = k == i ? one : y[k];
             }
+        }
 #pragma unroll
-            for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(s[e], s[2 + e]), top[e]);
+        for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
 #pragma unroll
-            for (int o = 4; o < 32; o <<= 1)
+        for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
 #pragma unroll
-                for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
-            float keep[2];
+        for (int o = 4; o < 32; o <<= 1)
+#pragma unroll
+            for (int e = 0; e < 2; e++) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+        if (r == 0) *(float2 *)&s.top[warp][2 * c] = make_float2(m[0], m[1]);
+        __syncthreads();
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float2 other = *(const float2 *)&s.top[w][2 * c];
+            m[0] = fmaxf(m[0], other.x);
+            m[1] = fmaxf(m[1], other.y);
+        }
+        float sum[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
+            y[e] = pow2(y[e] - zero);
+            y[2 + e] = pow2(y[2 + e] - zero);
+            sum[e] = y[e] + y[2 + e];
+        }
+        if (p.va.rows)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - m[e]);
-                top[e] = m[e];
-                const float zero = m[e] < MASK_LIMIT ? 0.0f : m[e];
-                s[e] = pow2(s[e] - zero);
-                s[2 + e] = pow2(s[2 + e] - zero);
-                den[e] = den[e] * keep[e] + (s[e] + s[2 + e]);
-                squares[e] = squares[e] * keep[e] * keep[e] + (s[e] * s[e] + s[2 + e] * s[2 + e]);
+                float squares = y[e] * y[e] + y[2 + e] * y[2 + e];
+#pragma unroll
+                for (int o = 4; o < 32; o <<= 1) squares += __shfl_xor_sync(FULL, squares, o);
+                if (r == 0) s.square[warp][2 * c + e] = squares;
             }
-            if (__any_sync(FULL, keep[0] != 1.0f || keep[1] != 1.0f))
 #pragma unroll
-                for (int i = 0; i < TILES; i++)
+        for (int o = 4; o < 32; o <<= 1)
 #pragma unroll
-                    for (int k = 0; k < 4; k++) acc[i][k] *= keep[k & 1];
+            for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
+        if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
+        unsigned hi[2], lo[2];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const float a = (float)(T)s[2 * h], d = (float)(T)s[2 * h + 1];
-                hi[h] = transpose(pack_pair<T>(a, d));
-                lo[h] = transpose(pack_pair<T>(s[2 * h] - a, s[2 * h + 1] - d));
-            }
-            const int v_row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4);
-            const unsigned rows = (unsigned)__cvta_generic_to_shared(v_slot + LANES * v_row);
+        for (int h = 0; h < 2; h++) {
+            const float a = (float)(T)y[2 * h], d = (float)(T)y[2 * h + 1];
+            hi[h] = transpose(pack_pair<T>(a, d));
+            lo[h] = transpose(pack_pair<T>(y[2 * h] - a, y[2 * h + 1] - d));
+        }
+        s.weight[warp][lane] = make_uint4(hi[0], hi[1], lo[0], lo[1]);
+        copy_wait<0>();
+        __syncthreads();
+
+        const int state = p.dv + (p.va.rows ? 4 : 2);
+        float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * state;
+        const i64 pitch = (i64)p.splits * state;                    /* from head to head */
+        const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
+        float acc[TILES][4];
 #pragma unroll
-            for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
-                if (16 * i >= p.dv) break;
-                unsigned w[4];
-                if constexpr (eight_bits<K>) {
-                    /* a piece of 16 bytes is 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
-                       and 2 c + 1 */
-                    load_transposed(rows + 16u * (unsigned)((i + (lane >> 4)) ^ (lane & 7)), w);
+        for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+        const int first = warp * TILES;                             /* tile */
+        if (16 * first < p.dv) {
+            /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
+            const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
+                      piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
+            const unsigned from = (unsigned)__cvta_generic_to_shared(s.v + row * LANES);
+#pragma unroll 2
+            for (int step = 0; step < steps; step++) {
+                const uint4 w = s.weight[step][lane];
 #pragma unroll
-                    for (int k = 0; k < 2; k++) {
-                        unsigned a[4];
+                for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                    const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
+                    unsigned v[4];
+                    load_transposed(from + (unsigned)(16 * (16 * step * LANES + (of ^ (lane & 7)))), v);
+                    if constexpr (eight_bits<K>) {
+                        /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
 #pragma unroll
-                        for (int h = 0; h < 2; h++) {
-                            const unsigned y = __byte_perm(w[2 * k + h], 0, 0x3120);
-                            const __half2 even = e4m3_pair((unsigned short)y),
-                                          odd = e4m3_pair((unsigned short)(y >> 16));
-                            a[2 * h] = *(const unsigned *)&even;
-                            a[2 * h + 1] = *(const unsigned *)&odd;
+                        for (int k = 0; k < 2; k++) {
+                            unsigned a[4];
+#pragma unroll
+                            for (int h = 0; h < 2; h++) {
+                                const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
+                                const __half2 even = e4m3_pair((unsigned short)u),
+                                              odd = e4m3_pair((unsigned short)(u >> 16));
+                                a[2 * h] = *(const unsigned *)&even;
+                                a[2 * h + 1] = *(const unsigned *)&odd;
+                            }
+                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.x, w.y, T());
+                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.z, w.w, T());
                         }
-                        mma(acc[i + k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
-                        mma(acc[i + k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
+                    } else {
+                        mma(acc[i], v[0], v[1], v[2], v[3], w.x, w.y, T());
+                        mma(acc[i], v[0], v[1], v[2], v[3], w.z, w.w, T());
                     }
-                } else {
-                    load_transposed(rows + 16u * (unsigned)((2 * i + (lane >> 3 & 1)) ^ (lane & 7)), w);
-                    mma(acc[i], w[0], w[1], w[2], w[3], hi[0], hi[1], T());
-                    mma(acc[i], w[0], w[1], w[2], w[3], lo[0], lo[1], T());
                 }
             }
-            __syncwarp();                           /* all lanes are through with the slot */
-            if (more) {
-                if (step == 0) coming = find_listed(p, x, b, kv, at < to ? at : x.all, next);
-                send(coming, step);
+#pragma unroll
+            for (int i = 0; i < TILES; i++)
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const int col = 16 * (first + i) + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2)),
+                              h = 2 * c + (k & 1);
+                    if (h < heads && col < p.dv) out[h * pitch + col] = acc[i][k];
+                }
+        }
+        if (threadIdx.x < (unsigned)heads) {
+            float top = MASKED, all = 0.0f, squares = 0.0f;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                top = fmaxf(top, s.top[w][threadIdx.x]);
+                all += s.sum[w][threadIdx.x];
+                squares += s.square[w][threadIdx.x];
             }
-            copy_commit();
+            float *const at_end = out + threadIdx.x * pitch + p.dv;
+            at_end[0] = top;
+            at_end[1] = all;
+            if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
         }
-        own = coming;
-    }
-    /* the lanes of a head, then the warps; the ring is free now */
-#pragma unroll
-    for (int e = 0; e < 2; e++)
-#pragma unroll
-        for (int o = 4; o < 32; o <<= 1) {
-            den[e] += __shfl_xor_sync(FULL, den[e], o);
-            squares[e] += __shfl_xor_sync(FULL, squares[e], o);
-        }
-    copy_wait<0>();
-    __syncthreads();
-    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
-    if (r == 0)
-        for (int e = 0; e < 2; e++) merge[warp].head[2 * c + e][COLUMNS + 2] = squares[e];
-#pragma unroll
-    for (int i = 0; i < TILES; i++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            merge[warp].head[2 * c + (k & 1)][16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2))]
-                = acc[i][k];
-    write_split<WARPS, true>(p, merge, top, den, b, head, heads, part, 0);
-    if ((part += (int)gridDim.x) >= portions) return;
-    from = part * VA_KEYS;
-    to = x.all = x.count = portion_end(row, part);
-    next = load_entry(p, x.keys, x.weights, from + 32 * warp + lane);
-    __syncthreads();                                /* the ring is free again */
-    at = from + 32 * warp + lane;
-    own = find_listed(p, x, b, kv, at < to ? at : x.all, next);
-#pragma unroll
-    for (int step = 0; step < memory::SLOTS; step++) {
-        send(own, step);
-        copy_commit();
-    }
+        if (part + (int)gridDim.x < end) __syncthreads();
     }
 }
 
@@ -7266,8 +7520,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
     wait_for_previous();
     const piece_window window = load_pieces(p, b, item, kv);
     const listed x = listed_keys(p, b, item);
-    const int split = list_split(x.all), from = (int)blockIdx.x * split, to = min(from + split, x.all);
-    if (from >= to) return;
+#pragma unroll 1
+    for (int part = blockIdx.x; part * p.list_keys < x.all; part += (int)gridDim.x) {
+    const int from = part * p.list_keys, to = min(from + p.list_keys, x.all);
     float top[GS], den[GS], acc[GS][EACH];
 #pragma unroll
     for (int h = 0; h < GS; h++) {
@@ -7357,7 +7612,9 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
         for (int k = 0; k < EACH; k++) shared.merge[warp].head[h][lane + 32 * k] = acc[h][k];
     const float tops[2] = { c & 1 ? top[2] : top[0], c & 1 ? top[3] : top[1] },
                 dens[2] = { c & 1 ? den[2] : den[0], c & 1 ? den[3] : den[1] };
-    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, (int)blockIdx.x, column);
+    write_split<DENSE_WARPS>(p, shared.merge, tops, dens, b, head, heads, part, column);
+    __syncthreads();                                /* merge is free again */
+    }
 }
 
 /* Stats of lists of a caller: entries that are read, once for a list.
@@ -7391,7 +7648,7 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
      attend   sums over these
      combine  out, lse and the audit
    A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
-   part in ascending order but the base sample before the rest. It is read in portions of VA_KEYS
+   part in ascending order but the base sample before the rest. It is read in portions of p.list_keys
    keys that never hold keys of two parts. */
 
 /* A row's keys: [begin, lo) and [lo + mid, end) are read exactly, those between are chosen from. */
@@ -7414,12 +7671,6 @@ __device__ __forceinline__ int fortieth(int option, int n) {
 
 __device__ __forceinline__ int heavy_of(const params &p, const middle &r) {
     return min(fortieth(p.va.heavy_tokens, r.end - r.begin), r.mid);
-}
-
-/* Unsigned order = order of floats. */
-__device__ __forceinline__ unsigned sortable(float x) {
-    const unsigned u = __float_as_uint(x);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
 /* A key and its score in one number; of equal scores the lower key is the larger number. 0: masked. */
@@ -7700,7 +7951,7 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
     for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
     for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
     list_keys(s, set, IN_SET, r.lo, list + sinks);
-    int *const others = list + whole_portions(fixed) * VA_KEYS;
+    int *const others = list + whole_portions(p, fixed) * p.list_keys;
     if (base < residual) draw_keys(p, s, set, r, b, kv, base, residual, &at, others);
     else {
         base = 0;
@@ -7943,13 +8194,14 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     wait_for_previous();
     const va_row x = p.va.rows[item];
     const middle r = middle_of(p, (int)b);
-    const int last = first_portion(x, p.va.pass + 1);
-    for (int i = first_portion(x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
+    const int last = first_portion(p, x, p.va.pass + 1);
+    for (int i = first_portion(p, x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
         attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
-               portion_end(x, i) - i * VA_KEYS, 0, 0, 0, 1, (char *)room + sizeof memory, p.stage_bytes,
+               portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory,
+               p.stage_bytes,
                p.va.sums + (((i64)b * p.heads + head) * p.va.portions + i) * (p.dv + 4),
                (i64)p.va.portions * (p.dv + 4),
-               p.va.list + (i64)item * p.va.list_pitch + (i64)i * VA_KEYS, p.va.full ? 2 : 1);
+               p.va.list + (i64)item * p.va.list_pitch + (i64)i * p.list_keys, p.va.full ? 2 : 1);
         __syncthreads();
     }
 }
@@ -8013,7 +8265,7 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
 
 /* What head `head` needs, by a warp. */
 __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head) {
-    const int fixed = whole_portions(row.fixed), last = first_portion(row, 1);
+    const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 1);
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
@@ -8127,7 +8379,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ pa
     row.budget = (int)min(s.first, (unsigned)row.residual);
     if (row.budget == row.base) return;
     const key_set set = set_of(p, item, r, (unsigned *)room);
-    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(row, 1) * VA_KEYS;
+    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
     for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
     __syncthreads();
     if (row.budget < row.residual)
@@ -8146,7 +8398,7 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
     const middle r = middle_of(p, b);
     wait_for_previous();
     const va_row row = p.va.rows[item];
-    const int fixed = whole_portions(row.fixed), last = first_portion(row, 2);
+    const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 2);
     const double w = row.budget > 0 ? (double)row.residual / (double)row.budget : 1.0;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
     float m = MASKED, sum[2] = { 0.0f, 0.0f };
@@ -9241,7 +9493,7 @@ struct geometry {
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
     i64 ranks, results;                             /* 0: no others; rows of out */
-    i64 list_most, list_heads;                      /* keys of a list; query heads that share one */
+    i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
     /* of SANTA_SAMPLE_ATTENTION */
@@ -9257,7 +9509,7 @@ struct layout {
     size_t rank_mass, rank_masses, part, parts;
     size_t candidates, taken, list, va_rows, va_heads;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
-    size_t routed, total;
+    size_t routed, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
 };
 
@@ -9513,27 +9765,39 @@ cudaError_t launch_exact(call &c) {
 
 /* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
 
+/* Keys of a part, see k_list. */
+i64 list_keys_of(santa_dtype k_type, const geometry &g) {
+    return (g.d > g.dv ? g.d : g.dv) * size_of(k_type) > 256 ? LIST_WIDE_KEYS : LIST_KEYS;
+}
+
 /* Lists of up to g->list_most keys, those of the ranges included, for g->list_heads heads each. */
-santa_status measure_lists(geometry *g) {
+santa_status measure_lists(santa_dtype k_type, geometry *g) {
     const i64 lists = g->heads / g->list_heads;
-    if (g->list_most > INT32_MAX - 64 * LIST_SPLITS) return SANTA_ERR_BACKEND_TOO_LONG;
-    g->splits = ceil_div(g->list_most, LIST_KEYS);
-    if (g->splits > LIST_SPLITS) g->splits = LIST_SPLITS;
+    if (g->list_most > INT32_MAX - 65536 * LIST_KEYS) return SANTA_ERR_BACKEND_TOO_LONG;
+    g->list_keys = list_keys_of(k_type, *g);
+    g->splits = ceil_div(g->list_most, g->list_keys);
     g->list = { g->splits, lists * ceil_div(g->list_heads, PASS_HEADS), g->batch };
     g->list_plain = { g->splits, lists * ceil_div(g->list_heads, PLAIN_HEADS) * g->columns, g->batch };
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     return fits(g->list) && fits(g->list_plain) && fits(g->combine) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+/* CTAs of long lists, which may be shorter than they can be, have several parts. */
+dim3 list_grid(const call &c, extent e) {
+    const i64 most = ceil_div(LIST_CTAS * (i64)c.card.multiprocessors, e.y * e.z);
+    if (e.x > most) e.x = most > LIST_LEAST ? most : (i64)LIST_LEAST;
+    return grid_of(e);
+}
+
 template <typename K> cudaError_t launch_list_rows(const call &c, bool overlap) {
-    const dim3 grid = grid_of(c.g.list);
+    const dim3 grid = list_grid(c, c.g.list);
     const auto go = [&](auto row) {
         typedef list_memory<K, decltype(row)::value> memory;
+        const int bytes = (int)sizeof(memory);
         const cudaError_t e = cudaFuncSetAttribute(k_list<K, decltype(row)::value>,
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   memory::BYTES);
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         return e == cudaSuccess ? launch<k_list<K, decltype(row)::value>>(c, grid, 32 * memory::WARPS,
-                                                                          memory::BYTES, overlap) : e;
+                                                                          (size_t)bytes, overlap) : e;
     };
     if constexpr (eight_bits<K>) return go(a_number<256>());
     else return (c.p.d > c.p.dv ? c.p.d : c.p.dv) <= 128 ? go(a_number<256>()) : go(a_number<512>());
@@ -9550,10 +9814,13 @@ cudaError_t launch_list(call &c, bool overlap) {
     params &p = c.p;
     const bool fast = suits_lists(c);
     p.slices = (int)ceil_div(p.list_heads, fast ? (int)PASS_HEADS : (int)PLAIN_HEADS);
+    p.by_slices = divide_by((unsigned)p.slices);
+    p.by_group = divide_by((unsigned)p.group);
     p.splits = (int)c.g.splits;
+    p.list_keys = (int)c.g.list_keys;
     const cudaError_t e = fast ? with_key_type(p.k_type, [&](auto key) {
         return launch_list_rows<typename decltype(key)::type>(c, overlap);
-    }) : launch<k_list_plain>(c, grid_of(c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
+    }) : launch<k_list_plain>(c, list_grid(c, c.g.list_plain), DENSE_WARPS * 32, 0, overlap);
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
 }
 
@@ -9561,7 +9828,7 @@ cudaError_t launch_list(call &c, bool overlap) {
 santa_status measure_listed(const santa_problem *problem, geometry *g) {
     g->list_most = problem->a.max_list;
     g->list_heads = g->group;
-    return measure_lists(g);
+    return measure_lists(problem->a.k.dtype, g);
 }
 
 cudaError_t launch_listed(call &c) {
@@ -10023,6 +10290,78 @@ cudaError_t launch_proxy(call &c) {
                               : set;
 }
 
+/* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
+   k_scores, or k_scores_plain, or k_proxy_scores; k_top; k_list, or k_list_plain, and k_combine. */
+
+santa_status measure_selected(const santa_problem *problem, geometry *g) {
+    const bool copied = problem->o.scores == SANTA_SCORES_PROXY;
+    g->samples = problem->o.method == SANTA_TOP_P || problem->o.num_samples > g->keys
+               ? g->keys : problem->o.num_samples;
+    g->draws = g->samples;
+    g->list_heads = 1;
+    g->list_most = g->draws;
+    const santa_proxy_options *o = &problem->o.proxy;
+    if (copied) {
+        /* beside the copy: tokens at either end and a part of a block, or any number */
+        const i64 most = INT32_MAX, sinks = o->sink_tokens < most ? o->sink_tokens : most,
+                  local = o->local_tokens < most ? o->local_tokens : most,
+                  fixed = sinks + local + BLOCK;
+        g->list_most = problem->a.proxy_lens || fixed > g->keys - g->draws ? g->keys : g->draws + fixed;
+    }
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    g->rows = 1;
+    g->gather = { g->heads, g->batch, 1 };
+    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    if (g->work >= INT32_MAX || !fits(g->gather)) return SANTA_ERR_BACKEND_SIZE;
+    if (copied) {
+        if (g->d > PROXY_DIM || g->dv > PROXY_DIM) return SANTA_ERR_BACKEND_SIZE;
+        g->copy = copy_shape_of(&problem->a);
+        g->items = g->batch * g->kv_heads * g->slices;
+    }
+    return measure_lists(problem->a.k.dtype, g);
+}
+
+void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
+    const size_t rows = (size_t)(g.batch * g.heads), blocks = saturating(rows, (size_t)g.blocks);
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, (size_t)(BLOCK * proxy_stash_bytes(stash)));
+    l->spreads = add_part(l, g.items ? blocks : 0, sizeof(float));
+    l->keys = add_part(l, saturating(rows, (size_t)g.draws), sizeof(int));
+    l->draws = add_part(l, rows, sizeof(int));
+    l->rest = add_part(l, rows, sizeof(rest_mass));
+    l->ranges = add_part(l, g.items ? rows : 0, sizeof(list_range));
+    arrange_exact(g, stash, l);
+}
+
+cudaError_t launch_selected(call &c) {
+    params &p = c.p;
+    const bool copied = p.proxy != nullptr;
+    p.rows = 1;
+    p.arrivals = 0;
+    p.raw = !copied;
+    p.copied = copied;
+    p.together = 1;
+    c.place_row(0);
+    p.spreads = (float *)(c.workspace + c.l.spreads);
+    p.keys = (int *)(c.workspace + c.l.keys);
+    p.draws = (int *)(c.workspace + c.l.draws);
+    p.list_rest = (rest_mass *)(c.workspace + c.l.rest);
+    p.list_ranges = copied ? (const list_range *)(c.workspace + c.l.ranges) : nullptr;
+    p.list = p.keys;
+    p.list_lens = p.draws;
+    p.list_heads = 1;
+    p.list_most = (int)p.max_draws;
+    p.list_pitch = p.max_draws;
+    p.list_batch = p.heads * p.list_pitch;
+    p.lens_batch = p.ranges_batch = p.heads;
+    const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
+    cudaError_t e = !copied ? launch_pass(c)
+                  : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
+    if (e == cudaSuccess) e = launch<k_top>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
+    return e == cudaSuccess ? launch_list(c, true) : e;
+}
+
 /* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and k_index. */
 
 /* Rows of a router: of `size` numbers, `count` to a KV head. */
@@ -10089,7 +10428,7 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     /* all keys, and a comb may have one tooth more */
     g->list_most = g->keys + g->samples + 1;
     g->list_heads = g->group;
-    return measure_lists(g);
+    return measure_lists(problem->a.k.dtype, g);
 }
 
 void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
@@ -10190,11 +10529,12 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
     g->words = 4 * ceil_div(g->keys, 128);
     g->shared_words = g->words <= CHOOSE_WORDS ? g->words : 0;
-    g->list_portions = ceil_div(g->keys, VA_KEYS) + 2;                /* three kinds of keys */
+    g->list_keys = list_keys_of(problem->a.k.dtype, *g);
+    g->list_portions = ceil_div(g->keys, g->list_keys) + 2;           /* three kinds of keys */
     g->list_heads = g->group;
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     const i64 lists = g->batch * g->kv_heads * ceil_div(g->group, FIXED_HEADS);
-    const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 64 * LIST_SPLITS;
+    const bool narrow = g->kv_heads * g->slices <= 65535 && g->keys <= INT32_MAX - 65536 * LIST_KEYS;
     const bool good = g->work < INT32_MAX && lists < INT32_MAX && narrow && fits(g->combine);
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
@@ -10214,7 +10554,7 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
                           sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
     l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
-    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * VA_KEYS)), sizeof(int));
+    l->list = add_part(l, saturating(items, (size_t)(g.list_portions * g.list_keys)), sizeof(int));
     l->va_rows = add_part(l, items, sizeof(va_row));
     l->va_heads = add_part(l, rows, sizeof(va_head));
     l->sums = add_part(l, saturating(rows, (size_t)g.list_portions), ((size_t)g.dv + 4) * sizeof(float));
@@ -10239,6 +10579,8 @@ cudaError_t launch_va_sums(call &c) {
               most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
               shares = enough < most ? enough : most;
     p.slices = (int)slices;
+    p.by_slices = divide_by((unsigned)slices);
+    p.by_group = divide_by((unsigned)p.group);
     if (fast) {
         c.g.list = { shares, g.kv_heads * slices, g.batch };
         return with_key_type(p.k_type, [&](auto key) {
@@ -10259,6 +10601,7 @@ cudaError_t launch_va(call &c) {
     va_params &v = p.va;
     const i64 rows = g.batch * g.heads, items = g.batch * g.kv_heads;
     p.raw = 1;
+    p.list_keys = (int)g.list_keys;
     p.spreads = (float *)(c.workspace + c.l.spreads);
     v.candidates = (u64 *)(c.workspace + c.l.candidates);
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
@@ -10310,6 +10653,10 @@ const pipeline pipelines[] = {
     { bit(SANTA_PPS), SANTA_SCORES_EXACT, false, measure_pps, arrange_pps, launch_pps, count_drawn_rows },
     { bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS), SANTA_SCORES_PROXY, false, measure_proxy,
       arrange_proxy, launch_proxy, count_drawn_rows },
+    { bit(SANTA_TOP_K) | bit(SANTA_TOP_P), SANTA_SCORES_EXACT, false, measure_selected, arrange_selected,
+      launch_selected, count_rows },
+    { bit(SANTA_TOP_K), SANTA_SCORES_PROXY, false, measure_selected, arrange_selected, launch_selected,
+      count_drawn_rows },
     { bit(SANTA_VATTENTION), SANTA_SCORES_EXACT, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_VATTENTION), SANTA_SCORES_PROXY, false, measure_va, arrange_va, launch_va, count_nothing },
     { bit(SANTA_SAAP), SANTA_SCORES_EXACT, false, measure_routed, arrange_routed, launch_routed,
@@ -10329,11 +10676,6 @@ bool has_error(const santa_options &o) {
     return o.scores == SANTA_SCORES_EXACT
         && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
             || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH);
-}
-
-bool has_method(santa_method m) {
-    for (const pipeline &row : pipelines) if (row.methods & bit(m)) return true;
-    return false;
 }
 
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
@@ -10381,7 +10723,6 @@ santa_status check(const santa_problem *problem) {
     const santa_attention *a = &problem->a;
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
-    if (!has_method(o->method)) return SANTA_ERR_BACKEND_METHOD;
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
@@ -10466,7 +10807,7 @@ void fill_va(const santa_vattention_options *o, const geometry &g, va_params *v)
     v->words = (int)g.words;
     v->shared_words = (int)g.shared_words;
     v->portions = (int)g.list_portions;
-    v->list_pitch = g.list_portions * VA_KEYS;
+    v->list_pitch = g.list_portions * g.list_keys;
 }
 
 /* What is needed beside it with keys in buckets. */
@@ -10528,6 +10869,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->offsets = (const u64 *)o->offsets;
     p->ids = (const u64 *)o->request_ids;
     p->samples = (int)g.samples;
+    p->top_p = o->top_p;
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
     p->max_draws = g.draws;
@@ -10556,7 +10898,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     santa_status s;
     call c;
     memset((void *)&c, 0, sizeof c);
-    if (!row) return SANTA_ERR_BACKEND_METHOD;
+    if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
     if ((s = geometry_of(*row, problem, &c.g)) != SANTA_OK) return s;
     c.l = layout_of(*row, c.g, o->stash);

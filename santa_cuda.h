@@ -19,11 +19,11 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, vattention, pps, saap, sample-attention without
-                       row_mass. Exact scores; for sys, prop, pps and vattention also those from a
-                       copy of K. The others, q8_0, dense_below, item ranges, and std_error of
-                       vattention, pps, saap or from a copy have a status of their own. std_error
-                       is a kernel more, which reads the drawn rows of v again.
+                       multiple of 64 keys, top-k, top-p, vattention, pps, saap, sample-attention
+                       without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
+                       also those from a copy of K. The others, q8_0, dense_below, item ranges, and
+                       std_error of vattention, pps, saap or from a copy have a status of their own.
+                       std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
@@ -81,6 +81,10 @@
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
                        exchange on the stream (ncclAllGather), so that a call can be captured.
                        examples/sharded_nccl.cu has a thread or a process for each GPU.
+   TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
+                       takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and
+                       keys within a sixteenth of an octave of the lowest score may be others. A
+                       NaN in the copy gives NaN.
    COPY OF K           santa_proxy_encode and santa_proxy_append make it, from k of any type here,
                        on the stream and without waiting; its bytes are the CPU's but for about
                        one in a million, whose number lay on the border of two codes;
@@ -88,10 +92,10 @@
                        SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
                        on 16 bytes. What differs from the CPU: a head whose log weights are found to
                        vary too much (exact_above), or that has a NaN, is done again by exact
-                       attention, of all its keys and by a few CTAs. With a stash of 8 or 16 bits masses are kept
-                       in a byte each, in steps of a sixteenth of an octave down to 2^-16 of the
-                       largest of 64 keys: other draws, as good, since each is weighed with the
-                       chance that it had. Take it: it is the fastest.
+                       attention, of all its keys and by a few CTAs. With a stash of 8 or 16 bits
+                       masses are kept in a byte each, in steps of a sixteenth of an octave down to
+                       2^-16 of the largest of 64 keys: other draws, as good, since each is weighed
+                       with the chance that it had. Take it: it is the fastest.
                        Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
                        but where two centroids are as near to rounding, an index of the same

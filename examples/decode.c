@@ -715,7 +715,7 @@ static int run_table(session *s, const config *c, llama_error *e) {
             o = attention_options(&one);
             const santa_status why = llama_check(&s->state, &o);
             /* has none */
-            if (!narrow && (why == SANTA_ERR_BACKEND_METHOD || why == SANTA_ERR_PROXY_METHOD)) break;
+            if (!narrow && why == SANTA_ERR_PROXY_METHOD) break;
             row r;
             memset(&r, 0, sizeof r);
             for (int64_t run = 0; run < c->compare_seeds && status == 0; run++, one.seed++) {

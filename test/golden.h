@@ -439,3 +439,23 @@
     {0, 0x52225af6u, 0xaa6ac21fu}, /* 437: sample-attention */
     {0, 0xab6e93fdu, 0x576c3824u}, /* 438: dense */
     {0, 0x1eca4cd9u, 0xbd7b4b76u}, /* 439: sample-attention */
+    {0, 0xbf0d98bcu, 0x80c25363u}, /* 440: dense */
+    {0, 0x122b3bb0u, 0x8452dcc1u}, /* 441: dense */
+    {0, 0xd68a1779u, 0xf2a950dfu}, /* 442: dense */
+    {0, 0x95d748cbu, 0x47f467e8u}, /* 443: dense */
+    {0, 0x5c055be0u, 0x03c09392u}, /* 444: dense */
+    {0, 0xc0d39d62u, 0x0f5414e4u}, /* 445: dense */
+    {0, 0xc9fd66abu, 0x75b34be1u}, /* 446: dense */
+    {0, 0x1103db7au, 0x3bf0cae0u}, /* 447: dense */
+    {0, 0x2a5cf456u, 0xf482049bu}, /* 448: dense */
+    {0, 0xa51174feu, 0x56395186u}, /* 449: dense */
+    {0, 0x138d5440u, 0x7a568bb6u}, /* 450: dense */
+    {0, 0x072293c9u, 0xc0837ef4u}, /* 451: dense */
+    {1, 0x73041ccau, 0x24707098u}, /* 452: dense */
+    {0, 0x6ae9017cu, 0xd538dde1u}, /* 453: dense */
+    {0, 0x51ef137du, 0x9e4311b1u}, /* 454: dense */
+    {0, 0xf72f1813u, 0x8b4f5e5du}, /* 455: dense */
+    {0, 0x46edb053u, 0x93ffcb07u}, /* 456: dense */
+    {0, 0x80dee8d1u, 0x92d0d3beu}, /* 457: dense */
+    {0, 0x6f8074e3u, 0xb3151d69u}, /* 458: dense */
+    {0, 0x4bc8b385u, 0x96a3d171u}, /* 459: dense */

@@ -1407,7 +1407,7 @@ static struct {
 } seen;
 
 static santa_status fake_check(const santa_problem *problem) {
-    return problem->o.method == SANTA_VATTENTION ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+    return problem->o.method == SANTA_VATTENTION ? SANTA_ERR_BACKEND_SCORES : SANTA_OK;
 }
 
 static size_t fake_workspace_size(const santa_problem *problem) {
@@ -1422,7 +1422,7 @@ static santa_status fake_decode(const santa_problem *problem, void *workspace, s
     seen.workspace = workspace;
     seen.bytes     = bytes;
     if (stats) stats->draws = 42;
-    return problem->o.num_samples == 17 ? SANTA_ERR_BACKEND_METHOD : SANTA_OK;
+    return problem->o.num_samples == 17 ? SANTA_ERR_BACKEND_SCORES : SANTA_OK;
 }
 
 static struct { int calls; int64_t from, to; void *stream; } encoded;
@@ -1466,8 +1466,8 @@ static void backend(void) {
     move_to(SANTA_CUDA);
     const santa_method method = o.method;
     o.method = SANTA_VATTENTION; /* what the backend's own check refuses */
-    CHECK_STATUS(santa_check(&a, &o), SANTA_ERR_BACKEND_METHOD);
-    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);
+    CHECK_STATUS(santa_check(&a, &o), SANTA_ERR_BACKEND_SCORES);
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_SCORES);
     CHECK_INT(santa_workspace_size(&a, &o), 0);
     o.method = method;
     CHECK_INT(santa_workspace_size(&a, &o), 4711);
@@ -1478,7 +1478,7 @@ static void backend(void) {
     CHECK_INT(got.stats.draws, 42);
     o.num_samples = 17;
     /* its own answer */
-    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_METHOD);
+    CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_SCORES);
     o.num_samples = -1;
     /* the common checks come first */
     EXPECT(ERR_NUM_SAMPLES, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
@@ -1523,8 +1523,8 @@ static void backend(void) {
 }
 
 static void every_status(void) {
-    /* from ERR_BACKEND_METHOD on it is the GPU backend that refuses: test/cuda produces those */
-    for (int i = 0; i < SANTA_ERR_BACKEND_METHOD; i++)
+    /* from ERR_BACKEND_SPARSE on it is the GPU backend that refuses: test/cuda produces those */
+    for (int i = 0; i < SANTA_ERR_BACKEND_SPARSE; i++)
         CHECK_MSG(produced[i], "no case of this suite produced %s", statuses[i].name);
 }
 

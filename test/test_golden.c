@@ -19,6 +19,7 @@
        make golden                  or:  SANTA_WRITE_GOLDEN=test/golden.h build/santa_test golden/
    The table has a line for each call: its seed, the hash of what is exact, of what is on a grid. */
 #include "copy.h"
+#include "lists.h"
 
 typedef struct golden_line { uint32_t seed, draws, numbers; } golden_line;
 
@@ -29,7 +30,7 @@ static const golden_line golden_table[] = {
 
 /* Methods that come later have their calls at the end: those before stay what they are. */
 enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20, PREFILLS = 30,
-       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS };
+       LISTED = 20, CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS + LISTED };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -82,6 +83,9 @@ static santa_method golden_method(int i);
 static int is_routed(int i);
 static int is_prefill(int i);
 
+/* Over lists of keys. */
+static int is_listed(int i) { return i >= CALLS - LISTED; }
+
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
     const santa_dtype k = types[i / 9 % 5], v = choose(i, 1, 3) ? k : types[choose(i, 2, 5)];
@@ -121,19 +125,24 @@ static ref_spec golden_spec(int i) {
 }
 
 /* Of many query rows. */
-static int is_prefill(int i) { return i >= CALLS - PREFILLS; }
+static int is_prefill(int i) { return i >= CALLS - LISTED - PREFILLS && !is_listed(i); }
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
 /* By a copy of K. */
-static int is_copied(int i) { return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i); }
+static int is_copied(int i) {
+    return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i) && !is_listed(i);
+}
 
 /* By buckets of keys. */
-static int is_routed(int i) { return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i); }
+static int is_routed(int i) {
+    return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i) && !is_listed(i);
+}
 
 static santa_method golden_method(int i) {
     static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
     return i < ATTENTIONS ? (santa_method)(i % METHODS)
+         : is_listed(i)   ? SANTA_DENSE
          : is_copied(i)   ? copied[i % 4]
          : is_routed(i)   ? SANTA_SAAP
          : is_prefill(i)  ? (i % 3 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE)
@@ -168,6 +177,7 @@ static santa_options golden_options(int i, uint32_t seed) {
     v->guarantee    = (santa_guarantee)choose(i, 55, 2);
     v->bound        = (santa_bound)choose(i, 56, 2);
     if (choose(i, 57, 2)) v->heavy = every_third;
+    if (is_listed(i)) o.scores = SANTA_SCORES_EXACT;
     if (is_prefill(i)) {
         santa_sample_attention_options *x = &o.sample_attention;
         o.scores = SANTA_SCORES_EXACT;
@@ -321,6 +331,13 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
         p.a.proxy_bits = choose(i, 71, 3) ? 4 : 2;
         p.a.proxy = copy = golden_copy(&p);
     }
+    key_lists lists = {NULL, NULL, NULL, 0, 0};
+    if (is_listed(i)) {
+        test_rng r = {mix((uint64_t)i, seed + 99u)};
+        lists = lists_build(&p, 1 + choose(i, 90, 2 * s.len), (int)choose(i, 91, 2), (int)choose(i, 92, 2), &r);
+        for (int64_t k = 0; lists.weights && k < lists.count * lists.stride; k++)
+            lists.weights[k] = (float)(k % 5) * 0.5f;
+    }
     uint8_t *mask = NULL;
     santa_sample_audit *sampled = NULL;
     float   *mass = NULL;
@@ -377,7 +394,8 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
                                   audit[k].exact};
         for (int c = 0; c < 7; c++) add_int(&h, sizes[c]);
     }
-    golden_steps(&h, &p, &o);
+    if (!is_listed(i)) golden_steps(&h, &p, &o);
+    lists_free(&lists);
     free(copy);
     free(weights);
     free(mask); free(sampled); free(mass);

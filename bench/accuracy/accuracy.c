@@ -1793,7 +1793,7 @@ static int drop_unavailable(run *r, llama_error *e) {
         const santa_status why = llama_check(&s, &r->variants[i].options);
         routed |= why == SANTA_OK && r->variants[i].options.method == SANTA_SAAP;
         if (why == SANTA_OK) r->variants[kept++] = r->variants[i];
-        else if (why != SANTA_ERR_BACKEND_METHOD && why != SANTA_ERR_BACKEND_SCORES)
+        else if (why != SANTA_ERR_BACKEND_SCORES)
             status = llama_fail(e, "%s: %s", r->variants[i].method, santa_status_string(why));
         else if (strcmp(last, r->variants[i].method) != 0)
             fprintf(stderr, "left out: %s: %s\n", last = r->variants[i].method, santa_status_string(why));

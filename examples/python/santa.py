@@ -1106,8 +1106,6 @@ class _Call:
 
     def _run_cuda(self) -> Result:
         """Enqueues the call; waits for it only where stats are wanted."""
-        if self.o.sample_attention.audit:
-            raise SantaError(_status("SANTA_ERR_BACKEND_METHOD"), lib=self.lib)
         if not _is_torch(self.like):
             if self.x["workspace"] is None or self.x["stats"]:
                 raise TypeError("on a GPU arrays that are not torch's need workspace=, and have no stats")

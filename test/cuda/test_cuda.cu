@@ -272,6 +272,7 @@ private:
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH,
                                        SANTA_PPS};
+static const santa_method SELECTING[] = {SANTA_TOP_K, SANTA_TOP_P};
 static const santa_stash  STASHES[] = {SANTA_STASH_F32, SANTA_STASH_F16, SANTA_STASH_U8};
 
 static ref_spec spec16(int64_t heads, int64_t kv_heads, int64_t len, int64_t dim, santa_dtype type = SANTA_BF16) {
@@ -426,6 +427,7 @@ static void compare_all(const ref_spec &s, int64_t samples, const char *what, fl
     p.a.v_scale = v_scale;
     totals t = {0, 0, 0};
     for (santa_method m : METHODS) compare(p, options(m, samples), &t);
+    for (santa_method m : SELECTING) compare(p, options(m, samples), &t);
     check_totals(t, what);
 }
 
@@ -800,6 +802,8 @@ static void every_kernel(void) {
             lists_free(&x);
             if (!good) return;
         }
+    problem selected(spec16(4, 1, 300, 64));
+    if (!run_on_gpu(selected, options(SANTA_TOP_K, 9), &r)) return;
     for (santa_guarantee guarantee : {SANTA_GUARANTEE_DENOMINATOR, SANTA_GUARANTEE_FULL}) {
         problem p(spec16(4, 1, 300, 64));
         santa_options o = options(SANTA_VATTENTION, 0);
@@ -1588,9 +1592,6 @@ static void errors(void) {
         const bool form = want != SANTA_ERR_HOST_POINTER && want != SANTA_ERR_NULL_DATA;
         CHECK_MSG(!form || santa_workspace_size(&a, &o) == 0, "%s: has a workspace size", what);
     };
-    with("top-k", SANTA_ERR_BACKEND_METHOD, [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
-    with("top-p", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_P; o->num_samples = 0; });
     with("std_error of vattention", SANTA_ERR_BACKEND_STD_ERROR, [](santa_attention *a, santa_options *o) {
         o->method = SANTA_VATTENTION;
         o->num_samples = 0;
@@ -2216,8 +2217,6 @@ static void proxy_errors(void) {
         change(&a, &o);
         refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
     };
-    with("top-k", SANTA_ERR_BACKEND_METHOD,
-         [](santa_attention *, santa_options *o) { o->method = SANTA_TOP_K; });
     with("dense", SANTA_ERR_PROXY_METHOD,
          [](santa_attention *, santa_options *o) { o->method = SANTA_DENSE; });
     with("no copy", SANTA_ERR_PROXY_NULL, [](santa_attention *a, santa_options *) { a->proxy = NULL; });
@@ -2238,6 +2237,166 @@ static void proxy_errors(void) {
     CHECK_STATUS(santa_proxy_encode(&g.a, 1000, 2000, NULL), SANTA_OK);
     CHECK_STATUS(santa_proxy_append(&g.a, INT64_MAX, NULL), SANTA_OK);
     CUDA(cudaDeviceSynchronize());
+}
+
+/* ------------------------------------------------------------------------------------------------- selected keys */
+
+/* Scores that are equal go to the lower key, whatever share of them is taken. */
+static void selected_ties(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0};
+    for (int64_t kinds : {1, 5, 350}) {
+        ref_spec s = spec16(8, 2, 700, 64);
+        s.batch  = 2;
+        s.ragged = 1;
+        problem p(s);
+        for (int64_t b = 0; b < s.batch; b++)
+            for (int64_t j = kinds; j < s.len; j++)
+                memcpy(p.k + (b * s.len + j) * 2 * 64, p.k + (b * s.len + j % kinds) * 2 * 64, 2 * 64 * sizeof *p.k);
+        ref_write(&p);
+        for (int64_t samples : {1, 3, 100, 139, 140, 141, 699, 700, 5000})
+            compare(p, options(SANTA_TOP_K, samples), &t);
+        for (double top_p : {0.001, 0.1, 0.5, 0.9, 1.0}) {
+            santa_options o = options(SANTA_TOP_P, 0);
+            o.top_p = top_p;
+            compare(p, o, &t);
+        }
+    }
+    CHECK_MSG(t.off <= 2, "%lld of %lld heads chose others among equals", (long long)t.off, (long long)t.rows);
+}
+
+static void selected_lengths(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0};
+    for (int64_t n : {1, 63, 65, 1000, 20000}) {
+        if (test_quick && n > 1000) break;
+        ref_spec s = spec16(8, 2, n, 128);
+        s.sinks  = 1;
+        s.q_len  = n > 3 ? 3 : 1;
+        s.causal = 1;
+        s.window = n > 500 ? n - 100 : 0;
+        problem p(s);
+        for (int64_t samples : {1, 16, 200, 3000}) compare(p, options(SANTA_TOP_K, samples), &t);
+        for (double top_p : {0.05, 0.7, 0.99}) {
+            santa_options o = options(SANTA_TOP_P, 0);
+            o.top_p = top_p;
+            compare(p, o, &t);
+        }
+    }
+    check_totals(t, "selected_lengths");
+}
+
+/* A NaN among the scores makes the head NaN; in V it shows where the row is chosen. A replay of a graph and
+   another run give the same bits. */
+static void selected_behaviour(void) {
+    NEED_DEVICE();
+    ref_spec s = spec16(8, 2, 900, 64);
+    problem p(s);
+    result good;
+    for (santa_method m : SELECTING) {
+        const santa_options o = options(m, 20);
+        on_gpu g(p.a, o);
+        if (!g.run()) return;
+        good = g.get();
+        CHECK(g.run() && good.same(g.get()));
+        cudaStream_t stream;
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        CUDA(cudaStreamCreate(&stream));
+        CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        const santa_status status = g.start(stream);
+        CUDA(cudaStreamEndCapture(stream, &graph));
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) return;
+        CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaGraphLaunch(exec, stream));
+        CUDA(cudaStreamSynchronize(stream));
+        CHECK(good.same(g.get()));
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+        CUDA(cudaStreamDestroy(stream));
+    }
+    const santa_options o = options(SANTA_TOP_K, 20);
+    for (int64_t j = 0; j < s.len; j++) {           /* the last key of each head's order is far from chosen */
+        double scores[900];
+        ref_scores(&p, 0, 0, 0, scores);
+        int64_t higher = 0;
+        for (int64_t i = 0; i < s.len; i++) higher += scores[i] > scores[j];
+        if (higher < 800) continue;
+        result r;
+        if (!run_on_gpu(p, o, &r)) return;
+        for (int64_t c = 0; c < 64; c++) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
+        result other;
+        if (!run_on_gpu(p, o, &other)) return;
+        CHECK_INT(other.nans(0, 0, 0), 0);
+        CHECK(other.same_row(0, 0, 0, r, 0));
+        ref_set(&p.a.k, 0, j, 0, 0, (double)test_nan());
+        if (!run_on_gpu(p, o, &other)) return;
+        for (int64_t h = 0; h < 8; h++) CHECK_INT(other.nans(0, 0, h), h < 4 ? 65 : 0);
+        break;
+    }
+}
+
+/* From a copy of K: the CPU's keys where scores are kept in f32, nearly these in bytes. */
+static void selected_by_copy(void) {
+    NEED_DEVICE();
+    totals t = {0, 0, 0};
+    const auto run = [&](const ref_spec &s, int bits, int64_t samples, const char *name) {
+        with_copy p(s, bits);
+        santa_options o = unguarded(samples);
+        o.method = SANTA_TOP_K;
+        compare_copies(p, o, &t, name);
+    };
+    for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
+        for (int64_t d : {64, 128, 256})
+            for (int64_t page : {0, 16, 96}) {
+                if (test_quick && (page || d != 128)) continue;
+                ref_spec s = proxy_spec(900, d, type, page);
+                s.ragged = (int)(d / 64 & 1);
+                run(s, 4, 64, "types");
+                run(s, 2, 200, "types");
+            }
+    for (int64_t samples : {1, 40, 300, 5000}) run(proxy_spec(600, 64, SANTA_BF16, 0), 4, samples, "samples");
+    for (int64_t n : {1, 64, 70, 200}) run(proxy_spec(n, 64, SANTA_BF16, 0), 4, 30, "lengths");
+    for (int64_t group : {1, 5, 9}) {
+        ref_spec s = proxy_spec(500, 64, SANTA_F16, 0);
+        s.heads  = 2 * group;
+        s.sinks  = 1;
+        s.q_len  = 2;
+        s.causal = 1;
+        s.window = 400;
+        with_copy p(s);
+        santa_options o = unguarded(50);
+        o.method = SANTA_TOP_K;
+        compare_copies(p, o, &t, "groups");
+        const int32_t lens[2] = {300, 100};
+        p.a.proxy_lens = lens;
+        compare_copies(p, o, &t, "proxy_lens");
+    }
+    CHECK_MSG(t.off * 20 <= t.rows, "%lld of %lld heads chose other keys", (long long)t.off, (long long)t.rows);
+    printf("        %lld of %lld heads differ\n", (long long)t.off, (long long)t.rows);
+    /* bytes */
+    ref_spec s = proxy_spec(test_quick ? 600 : 3000, 128, SANTA_BF16, 0);
+    with_copy p(s);
+    santa_options o = unguarded(100);
+    o.method = SANTA_TOP_K;
+    santa_stats cpu;
+    if (!ref_run(&p, &o, &cpu)) return;
+    o.stash = SANTA_STASH_U8;
+    result r;
+    if (!run_on_gpu(p, o, &r)) return;
+    CHECK_INT(r.stats.v_rows_head, cpu.v_rows_head);
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t h = 0; h < 8; h++) {
+            double difference = 0.0, norm = 0.0;
+            for (int64_t c = 0; c < 128; c++) {
+                const double x = ref_get(&p.a.out, b, 0, h, c), d = ref_get(&r.out, b, 0, h, c) - x;
+                difference += d * d;
+                norm += x * x;
+            }
+            CHECK_MSG(sqrt(difference) < 0.25 * sqrt(norm), "head %d is off by %g of %g", (int)h, sqrt(difference), sqrt(norm));
+            CHECK_NEAR(r.lse[(size_t)(8 * b + h)], p.lse[8 * b + h], 0.02, 0.0);
+        }
 }
 
 /* ------------------------------------------------------------------------------------------------- lists of keys */
@@ -2479,6 +2638,11 @@ static const test_case copies[] = {
     {0, 0}
 };
 
+static const test_case selected[] = {
+    {"selected_ties", selected_ties}, {"selected_lengths", selected_lengths},
+    {"selected_behaviour", selected_behaviour}, {"selected_by_copy", selected_by_copy},
+    {0, 0}
+};
 static const test_case lists[] = {
     {"lists_match_float64", lists_match_float64}, {"lists_bad_entries", lists_bad_entries},
     {"lists_same_bits", lists_same_bits},
@@ -2486,6 +2650,6 @@ static const test_case lists[] = {
 };
 
 #define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
-                    {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases}, \
+    {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases}, \
                     {"gpu_prefill", prefill_cases},
 #include "../main.c"

@@ -242,9 +242,16 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
 }
 
 /* A caller's lists: one for each KV head, of up to so many keys. */
-static int64_t list_splits(const santa_attention &a) {
-    const int64_t splits = over(a.max_list, 128);
-    return splits < 128 ? splits : 128;
+static int64_t list_keys(const santa_attention &a) {
+    const int64_t dim = a.k.shape[3] > a.v.shape[3] ? a.k.shape[3] : a.v.shape[3];
+    return dim * bytes_of(a.k.dtype) > 256 ? 64 : 128;
+}
+
+/* Parts of a list, or as many as are enough CTAs. */
+static void check_list_grid(const standin_launch &l, int64_t parts, int64_t y, int64_t z,
+                            const std::string &name) {
+    const int64_t enough = over(32 * standin.card->multiprocessors, y * z);
+    check_grid(l, parts <= enough ? parts : enough > 32 ? enough : 32, y, z, name);
 }
 
 static void check_listed(const problem &x, const standin_launch &l, const params &p,
@@ -262,15 +269,17 @@ static void check_listed(const problem &x, const standin_launch &l, const params
         CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv % (16 / size) == 0, "%s: V does not suit",
                   name.c_str());
         CHECK_MSG(p.d * size <= row && dv * size <= row, "%s: a row is %d bytes", name.c_str(), row);
-        check_grid(l, list_splits(a), kv_heads * over(group, 8), a.q.shape[0], name);
-        CHECK_INT(l.dynamic, (row == 256 ? 4 : 2) * 2 * 16 * 2 * row);
+        CHECK(l.dynamic > (uint64_t)(2 * list_keys(a) * row));
     } else if (name == "k_list_plain") {
         slots = 4;
-        check_grid(l, list_splits(a), kv_heads * over(group, 4) * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s for a list", name.c_str());
     }
-    CHECK_MSG(p.slices == over(group, slots) && p.splits == list_splits(a), "%s: slices, splits", name.c_str());
+    const int64_t splits = over(a.max_list, list_keys(a));
+    check_list_grid(l, splits, kv_heads * over(group, slots) * (slots == 4 ? over(dv, 256) : 1), a.q.shape[0],
+                    name);
+    CHECK_MSG(p.slices == over(group, slots) && p.splits == splits && p.list_keys == list_keys(a),
+              "%s: slices, splits", name.c_str());
     CHECK_MSG(p.list == (const int *)a.key_list + first * pitch && p.list_pitch == pitch
                   && p.list_batch == lists * pitch && p.lens_batch == lists && p.list_most == a.max_list
                   && p.list_heads == group && !p.list_ranges
@@ -318,7 +327,7 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     const int64_t group = p.group, kv_heads = a.k.shape[2], batch = a.q.shape[0],
                   samples = x.o.num_samples == SANTA_NONE ? 0 : x.o.num_samples ? x.o.num_samples : 128,
                   draws = samples < p.capacity ? samples : p.capacity,
-                  splits = over(p.capacity + draws + 1, 128) < 128 ? over(p.capacity + draws + 1, 128) : 128;
+                  splits = over(p.capacity + draws + 1, list_keys(a));
     check_index(x, p, name);
     CHECK_MSG(p.samples == draws && p.list_heads == group && p.list_most == draws + 1 && p.splits == splits
                   && p.list_pitch == draws + 1 && p.list_batch == kv_heads * (draws + 1)
@@ -344,8 +353,10 @@ static void check_routed(const problem &x, const standin_launch &l, const params
         CHECK_INT(p.logit_tiles, over(r.num_buckets, 16 * (8 / p.product.splits)));
         check_grid(l, kv_heads, batch, 1, name);
     } else if (which == 2) {
-        CHECK_MSG(name == "k_list_plain" || name.compare(0, 7, "k_list<") == 0, "%s for the list", name.c_str());
-        CHECK_INT(l.grid.x, splits);
+        const bool fast = name.compare(0, 7, "k_list<") == 0;
+        CHECK_MSG(name == "k_list_plain" || fast, "%s for the list", name.c_str());
+        check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)), batch,
+                        name);
     } else if (which == 3) {
         CHECK(name == "k_combine");
         check_grid(l, p.heads, batch, over(p.dv, 128), name);
@@ -710,12 +721,12 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
         const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
-                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, 256) + 2),
+                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, list_keys(x.a)) + 2),
                        words = 4 * (uint64_t)over(p.capacity, 128), dv = (uint64_t)p.dv,
                        counters = 4 * heads + (items + 3) / 4 * 4;
         const bool shared = p.va.shared_words > 0;
         CHECK_INT(p.va.portions, portions);
-        CHECK_INT(p.va.list_pitch, portions * 256);
+        CHECK_INT(p.va.list_pitch, portions * (uint64_t)list_keys(x.a));
         CHECK_INT(p.va.words, words);
         CHECK(shared == (words <= 12288) && (!shared || p.va.shared_words == (int64_t)words));
         CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
@@ -723,7 +734,7 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
         std::vector<part> parts = {
             {"counters", p.arrived, 4 * (counters + items * words), 16},
-            {"lists", p.va.list, 4 * items * portions * 256, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
+            {"lists", p.va.list, 4 * items * portions * (uint64_t)p.list_keys, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
             {"heads", p.va.heads, heads * sizeof(va_head), 8},
             {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
         if (by_scores) {
@@ -765,6 +776,65 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
     }
 }
 
+/* Top-k and top-p: for each row scores, selection, a list for each head, the merge; the last for stats. */
+static void check_selected(const problem &x, const char *workspace, uint64_t bytes) {
+    const santa_attention &a = x.a;
+    const int64_t rows = a.q.shape[1], each = x.stats ? 5 : 4, batch = a.q.shape[0], heads = a.q.shape[2];
+    const bool copied = is_copied(x);
+    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    for (int64_t i = 0; i < rows * each; i++) {
+        const int64_t which = i % each;
+        const standin_launch &l = standin.launches[(size_t)i];
+        const std::string &name = name_of(l);
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
+        CHECK_MSG(l.overlap == (which > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s",
+                  name.c_str(), l.overlap ? "early" : "late");
+        check_parameters(x, p, i / each, name, p.splits);
+        const int64_t keys = p.capacity,
+                      most = x.o.method == SANTA_TOP_P ? keys : x.o.num_samples ? x.o.num_samples : 128;
+        const uint64_t lists = (uint64_t)(batch * heads), blocks = lists * (uint64_t)p.blocks;
+        CHECK(p.rows == 1 && p.raw == !copied && p.max_draws == (most < keys ? most : keys));
+        CHECK(p.samples == p.max_draws && p.list_heads == 1 && p.list == p.keys && p.list_lens == p.draws);
+        const bool in_bytes = p.stash_type != SANTA_STASH_F32;
+        CHECK(copied || !in_bytes);
+        std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
+                                   {"stash", p.stash, blocks * 64 * (in_bytes ? 1 : 4), 16},
+                                   {"keys", p.keys, lists * (uint64_t)p.max_draws * 4, 4},
+                                   {"lengths", p.draws, lists * 4, 4},
+                                   {"rest", p.list_rest, lists * sizeof(rest_mass), 8}};
+        if (copied) {
+            parts.push_back({"spreads", p.spreads, blocks * 4, 4});
+            parts.push_back({"ranges", p.list_ranges, lists * sizeof(list_range), 4});
+            check_copy(x, p, name);
+        }
+        if (which >= 2)
+            parts.push_back({"partial results", p.partial, lists * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4,
+                             4});
+        check_parts(parts, workspace, bytes, name);
+        if (which == 0) {
+            if (copied) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
+            else check_scores(x, l, p, name);
+        } else if (which == 1) {
+            CHECK(name == "k_top");
+            check_grid(l, heads, batch, 1, name);
+        } else if (which == 2) {
+            const bool fast = name.compare(0, 7, "k_list<") == 0;
+            CHECK_MSG(fast || name == "k_list_plain", "%s for the lists", name.c_str());
+            CHECK(p.slices == 1 && p.list_keys == list_keys(a));
+            CHECK((int64_t)p.splits * p.list_keys >= p.max_draws);
+            check_list_grid(l, p.splits, heads * (fast ? 1 : over(p.dv, 256)), batch, name);
+        } else if (which == 3) {
+            CHECK(name == "k_combine");
+            check_grid(l, heads, batch, over(p.dv, 128), name);
+        } else {
+            CHECK(name == (copied ? "k_draw_stats" : "k_stats"));
+        }
+    }
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and others for errors and stats. */
 static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
@@ -774,6 +844,7 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
+    if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) { check_selected(x, workspace, bytes); return; }
     if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
@@ -1366,6 +1437,19 @@ static void every_kernel(void) {
         x.o.vattention.heavy = ask_nothing;
         CHECK_STATUS(run(x), SANTA_ERR_BACKEND_HEAVY);
     }
+    for (santa_method m : {SANTA_TOP_K, SANTA_TOP_P})
+        for (int copied = 0; copied < (m == SANTA_TOP_K ? 2 : 1); copied++) {
+            problem x = make(SMALL, m);
+            x.stats = (santa_stats *)address(R_STATS);
+            if (copied) {
+                x.o.scores = SANTA_SCORES_PROXY;
+                x.a.proxy  = address(R_COPY);
+            }
+            for (const standin_card &card : standin_cards) {
+                standin.card = &card;
+                CHECK_STATUS(run(x), SANTA_OK);
+            }
+        }
     for (const standin_card &card : standin_cards)
         for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16})
             for (int64_t d : {33, 64, 256, 320})
@@ -1487,7 +1571,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
     if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
     if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION
-         || x.o.method == SANTA_PPS) && one_in(r, 2)) {
+         || x.o.method == SANTA_PPS || x.o.method == SANTA_TOP_K) && one_in(r, 2)) {
         x.o.scores     = SANTA_SCORES_PROXY;
         x.a.proxy      = address(R_COPY) + (one_in(r, 20) ? 8 : 0);
         x.a.proxy_bits = (int)pick(r, {0, 2, 4});
@@ -1587,7 +1671,7 @@ static void every_status(void) {
     problem blocks = make(SMALL, SANTA_DENSE);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
-    for (int s = SANTA_ERR_BACKEND_METHOD; s < SANTA_ERR_CUDA; s++)
+    for (int s = SANTA_ERR_BACKEND_SPARSE; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }
 
