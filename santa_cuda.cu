@@ -3205,8 +3205,9 @@ __device__ __forceinline__ void tile_softmax(float factor, float (&s)[NB][4], fl
         for (int i = 0; i < NB; i++) now = fmaxf(now, fmaxf(s[i][2 * e], s[i][2 * e + 1]));
         now = fmaxf(now, __shfl_xor_sync(FULL, now, 1));
         now = fmaxf(now, __shfl_xor_sync(FULL, now, 2));
-        const float base = now < MASK_LIMIT ? 0.0f : now * factor;
-        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] * factor - base);
+        /* rounded before the subtraction: where the maximum stays, keep must be 1 */
+        const float base = now < MASK_LIMIT ? 0.0f : __fmul_rn(now, factor);
+        keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(__fsub_rn(__fmul_rn(top[e], factor), base));
         top[e] = now;
         float sum = 0.0f;
 #pragma unroll
