@@ -728,9 +728,9 @@ static void threads_and_items(void) {
     GOOD(o.item_begin = items - 1; o.item_end = items);
 }
 
-static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *query,
                        int64_t begin, int64_t end, int64_t count, int32_t *index) {
-    (void)user; (void)batch; (void)q_index; (void)head; (void)q;
+    (void)user; (void)batch; (void)q_index; (void)head; (void)query;
     (void)begin; (void)end; (void)count; (void)index;
     return 0;
 }

@@ -1144,7 +1144,7 @@ class _Call:
                 if pinned is not None:
                     stream.synchronize()
                     stats = Stats.from_buffer_copy(bytes(pinned.tolist()))
-        return Result(stats=stats, **self.results)
+        return Result(stats=stats, audit=self.audit, **self.results)
 
 
 def _status(name: str) -> int:

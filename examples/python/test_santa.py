@@ -391,9 +391,9 @@ def test_vattention():
     raises(TypeError, santa.decode, q, k, v, method="vattention", vattention={"heavy": 5})
     index = np.full((*q.shape[:-1], 100), -1, "i4")
     index[..., :50] = np.arange(200, 250)
-    given, asked = (santa.decode(q, k, v, method="vattention", vattention={"heavy_tokens": 100, **x})
-                    for x in ({"heavy_index": index}, {"heavy": lambda *_: range(200, 250)}))
-    same_bits(given.out, asked.out)
+    given, called = (santa.decode(q, k, v, method="vattention", vattention={"heavy_tokens": 100, **x})
+                     for x in ({"heavy_index": index}, {"heavy": lambda *_: range(200, 250)}))
+    same_bits(given.out, called.out)
     raises(santa.SantaError, santa.decode, q, k, v, name="HEAVY_INDEX", method="vattention",
            vattention={"heavy_tokens": 100, "heavy_index": index, "heavy": heavy})
 
