@@ -60,6 +60,18 @@ static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, sha
     x->a.context_lens = x->context;
 }
 
+/* Some of what a call may have. */
+static inline void vary(ref_spec *s, int turn) {
+    s->batch  = 1 + turn % 3;
+    s->q_len  = turn % 4 == 1 ? 3 : 1;
+    s->causal = turn % 2;
+    s->gain   = 4.0;
+    s->sinks  = turn % 3 == 1;
+    s->alibi  = turn % 5 == 2;
+    s->window = turn % 7 == 3 ? 90 : 0;
+    s->ragged = turn % 3 == 2;
+}
+
 /* Where the context is cut: evenly, by chance, with empty ranges and ranges of one key. */
 static inline void make_cuts(test_rng *r, int kind, int64_t len, int64_t ranks, int64_t *cuts) {
     cuts[0] = 0;

@@ -75,17 +75,10 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
 static ref_spec some_spec(test_rng *r, int turn) {
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
     ref_spec s = ref_spec_make(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(r, 200), 32);
-    s.batch  = 1 + turn % 3;
-    s.q_len  = turn % 4 == 1 ? 3 : 1;
-    s.causal = turn % 2;
-    s.gain   = 4.0;
-    s.sinks  = turn % 3 == 1;
-    s.alibi  = turn % 5 == 2;
-    s.window = turn % 7 == 3 ? 90 : 0;
+    vary(&s, turn);
     s.soft_cap = turn % 7 == 4 ? 5.0f : 0.0f;
     s.k_type = s.v_type = types[turn % 5];
     s.layout  = turn % 4 == 3 ? REF_HND : REF_NHD;
-    s.ragged  = turn % 3 == 2;
     s.stream  = (uint64_t)turn + 1;
     return s;
 }

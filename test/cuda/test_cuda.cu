@@ -335,6 +335,18 @@ static double largest_row_of_v(const problem &p) {
     return 1.1 * sqrt(most) * (p.a.v_scale != 0.0f ? (double)p.a.v_scale : 1.0);      /* e4m3 rounds up to 1/16 */
 }
 
+/* The square of what a row of out on the GPU is off by from the one on the CPU, and of the latter. */
+static double apart(const problem &p, const result &r, int64_t b, int64_t i, int64_t h, double *norm) {
+    double difference = 0.0;
+    *norm = 0.0;
+    for (int64_t c = 0; c < p.spec.head_dim_v; c++) {
+        const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
+        difference += d * d;
+        *norm += x * x;
+    }
+    return difference;
+}
+
 static bool check_gaps(const result &r, const std::vector<char> &before, const char *what) {
     const int64_t size = size_of(r.out.dtype), low = extent_of(r.out).low;
     std::vector<char> now = r.bytes;
@@ -380,12 +392,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t i = 0; i < s.q_len; i++)
             for (int64_t h = 0; h < s.heads; h++) {
-                double difference = 0.0, norm = 0.0;
-                for (int64_t c = 0; c < s.head_dim_v; c++) {
-                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
-                    difference += d * d;
-                    norm += x * x;
-                }
+                double norm;
+                const double difference = apart(p, r, b, i, h, &norm);
                 all_difference += difference;
                 all_norm += norm;
                 off += !(sqrt(difference) <= (1e-4 + eps) * sqrt(norm) + 1e-6 * v_max);
@@ -621,12 +629,8 @@ static void compare_errors(problem &p, const santa_options &o, totals *t, const 
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t i = 0; i < s.q_len; i++)
             for (int64_t h = 0; h < s.heads; h++) {
-                double difference = 0.0, norm = 0.0;
-                for (int64_t c = 0; c < s.head_dim_v; c++) {
-                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
-                    difference += d * d;
-                    norm += x * x;
-                }
+                double norm;
+                const double difference = apart(p, r, b, i, h, &norm);
                 const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
                 const float x = p.std_error[row], y = r.std_error[row];
                 if (!(sqrt(difference) <= 1e-4 * sqrt(norm) + 1e-6 * v_max)) { off++; continue; }
@@ -1809,12 +1813,8 @@ static void compare_copies(problem &p, const santa_options &o, totals *t, const 
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t i = 0; i < s.q_len; i++)
             for (int64_t h = 0; h < s.heads; h++) {
-                double difference = 0.0, norm = 0.0;
-                for (int64_t c = 0; c < s.head_dim_v; c++) {
-                    const double x = ref_get(&p.a.out, b, i, h, c), d = ref_get(&r.out, b, i, h, c) - x;
-                    difference += d * d;
-                    norm += x * x;
-                }
+                double norm;
+                const double difference = apart(p, r, b, i, h, &norm);
                 const size_t row = (size_t)((b * s.q_len + i) * s.heads + h);
                 const double x = (double)p.lse[row], y = (double)r.lse[row];
                 const bool lse = x == y || fabs(x - y) <= 3e-4;

@@ -58,14 +58,7 @@ static void ranks_same_rows(void) {
                             types[turn / 5 % 4]);
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
         if (turn % 6 == 4) s.head_dim_v = 200;
-        s.batch  = 1 + turn % 3;
-        s.q_len  = turn % 4 == 1 ? 3 : 1;
-        s.causal = turn % 2;
-        s.gain   = 4.0;
-        s.sinks  = turn % 3 == 1;
-        s.alibi  = turn % 5 == 2;
-        s.window = turn % 7 == 3 ? 90 : 0;
-        s.ragged = turn % 3 == 2;
+        vary(&s, turn);
         s.layout = turn % 4 == 2 ? REF_HND : REF_NHD;
         s.stream = (uint64_t)turn;
         problem p(s);
@@ -81,12 +74,8 @@ static void ranks_same_rows(void) {
         CHECK_INT(sum.keys, whole.keys);
         for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
             const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
-            double difference = 0.0, norm = 0.0;
-            for (int64_t c = 0; c < s.head_dim_v; c++) {
-                const double want = ref_get(&p.a.out, b, i, h, c), d = ref_get(&over.out, b, i, h, c) - want;
-                difference += d * d;
-                norm += want * want;
-            }
+            double norm;
+            const double difference = apart(p, over, b, i, h, &norm);
             t.rows++;
             t.off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6);
             CHECK_MSG(over.lse[(size_t)x] == p.lse[x] || fabsf(over.lse[(size_t)x] - p.lse[x]) <= 1e-3f,
