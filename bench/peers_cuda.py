@@ -450,6 +450,19 @@ def prefill(torch, program, quick, path):
             writer.writerows(rows)
 
 
+def torch_with_device():
+    """torch, or None, having said why."""
+    try:
+        import torch
+    except ImportError:
+        print("skipped: torch is not installed")
+        return None
+    if torch.cuda.is_available():
+        return torch
+    print("skipped: no CUDA device")
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", metavar="FILE")
@@ -460,13 +473,8 @@ def main():
     parser.add_argument("--prefill", metavar="PROGRAM", help="prefill instead: torch's in turns with bench_cuda's")
     args = parser.parse_args()
     if args.prefill:
-        try:
-            import torch
-        except ImportError:
-            print("skipped: torch is not installed")
-            return 0
-        if not torch.cuda.is_available():
-            print("skipped: no CUDA device")
+        torch = torch_with_device()
+        if not torch:
             return 0
         print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, "
               f"{datetime.date.today()}\n# python3 {' '.join(sys.argv)}")
@@ -479,13 +487,8 @@ def main():
               "prop draws as sys")
         return 0
 
-    try:
-        import torch
-    except ImportError:
-        print("skipped: torch is not installed")
-        return 0
-    if not torch.cuda.is_available():
-        print("skipped: no CUDA device")
+    torch = torch_with_device()
+    if not torch:
         return 0
     try:
         driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
