@@ -739,7 +739,7 @@ static void vattention_options(void) {
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.sink_tokens  = -2);
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.local_tokens = -2);
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.heavy_tokens = INT64_MIN);
-    static const int32_t keys[8 * BATCH * HEADS];
+    static const int32_t keys[8 * BATCH * HEADS] = {0};
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys; o.vattention.heavy_stride = 2);
     GOOD_VATTENTION(o.vattention.heavy_stride = 3);
