@@ -604,7 +604,6 @@ extern "C" {
     X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
-    X(ERR_BACKEND_DENSE_BELOW, "this device has no dense_below")                                           \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \

@@ -156,6 +156,7 @@ struct params {
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
     int vector_k;                                   /* K is f32, its rows 16-byte pieces */
+    int dense_below, is_short;                      /* 0 or keys, see key_range */
     i64 window;
 
     const char *k;                                  /* [batch or pages, capacity or page, kv_heads, d] */
@@ -1065,10 +1066,18 @@ __device__ __forceinline__ void row_range(const params &p, int b, int row, int r
     if (p.kv_start) begin = max(begin, p.kv_start[b]);
     begin = min(begin, end);
 }
-/* The same for p.q_index. */
+/* The same for p.q_index. With p.dense_below rows of fewer keys are dense's, and to the kernels that
+   draw they have none; p.is_short: the kernels of dense, to which the other rows have none. */
 __device__ __forceinline__ void key_range(const params &p, int b, int &begin, int &end, int &position,
                                           int rows = 1) {
     row_range(p, b, p.q_index, rows, begin, end, position);
+    if (p.dense_below && (end - begin < p.dense_below) != p.is_short) begin = end = 0;
+}
+/* The keys of row p.q_index, and whether it is dense because they are few. */
+__device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin, int &end) {
+    int position;
+    row_range(p, b, p.q_index, 1, begin, end, position);
+    return end - begin < p.dense_below;
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
@@ -2774,6 +2783,7 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
               k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
+    if (p.is_short && !is_short_row(p, b, begin, end)) return;        /* it has been drawn */
     key_range(p, b, begin, end, position);
     int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first;
     const int column = min(k, p.dv - 1);
@@ -4094,11 +4104,10 @@ __device__ __forceinline__ bool is_drawn(const params &p, const int *keys, int n
    draws)^2 / 2 bytes read, most of them from the caches. A diagnostic; no barrier. */
 __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y;
-    int begin, end, position;
-    key_range(p, b, begin, end, position);
+    int begin, end;
+    const bool is_short = is_short_row(p, b, begin, end), sampled = p.draws && !is_short;
     const i64 keys = end - begin;
     i64 by_head = 0, by_group = 0, draws = 0;
-    const bool sampled = p.draws != nullptr;
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
@@ -4126,10 +4135,10 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     add(&p.stats->k_rows_read, keys);
     add(&p.stats->k_features_read, keys * p.d);
     add(&p.stats->k_features_head, keys * p.d * p.group);
-    if (!sampled) {
-        add(&p.stats->v_rows_read, keys);
-        add(&p.stats->v_rows_head, keys * p.group);
-    }
+    if (sampled) return;
+    add(&p.stats->v_rows_read, keys);
+    add(&p.stats->v_rows_head, keys * p.group);
+    if (is_short && keys) add(&p.stats->dense_rows, p.group);
 }
 
 /* The same for all query rows of a call, which k_prefill has done. Of a sparse one a key counts that some
@@ -4137,13 +4146,16 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
 __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const bool all = !p.is_sparse || (!p.mask && p.runs_dense[b * (int)p.kv_heads + kv]);
-    i64 keys = 0, by_head = 0, by_group = 0;
+    i64 keys = 0, by_head = 0, by_group = 0, short_rows = 0;
     int start, begin, end;
     row_range(p, b, 0, 1, begin, end, start);
     for (int row = warp; row < p.q_len; row += 8) {
         int position;
         row_range(p, b, row, 1, begin, end, position);
-        if (lane == 0) keys += end - begin;
+        if (lane == 0) {
+            keys += end - begin;
+            short_rows += end > begin && p.dense_below;               /* all are short */
+        }
         if (all || begin >= end) continue;
         const int r = position >> p.block_shift, first_row = start >> p.block_shift;
         for (int w = begin >> p.block_shift >> 5; ((i64)w << p.block_shift) * 32 < end; w++) {
@@ -4170,6 +4182,7 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
     add(&p.stats->k_features_head, by_group * p.d * p.group);
     add(&p.stats->v_rows_read, by_group);
     add(&p.stats->v_rows_head, by_head);
+    add(&p.stats->dense_rows, short_rows * p.group);
     if (threadIdx.x == 0) add(&p.stats->rows, (i64)p.q_len * p.group);
 }
 
@@ -6884,12 +6897,14 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
 __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ params p) {
     const int kv = blockIdx.x, b = blockIdx.y, lists = p.group / p.together;
     proxy_range range;
-    if (p.copied) range = copied_range(p, b);
-    else { key_range(p, b, range.begin, range.end, range.position); range.from = range.to = range.begin; }
+    int first, last;
+    const bool is_short = is_short_row(p, b, first, last), copied_row = p.copied && !is_short;
+    if (copied_row) range = copied_range(p, b);
+    else { range.begin = first; range.end = last; range.from = range.to = first; }
     const i64 keys = range.end - range.begin, copied = range.to - range.from, fixed = keys - copied;
     const i64 row = (i64)b * p.heads + kv * p.group;
     i64 by_head = 0, by_group = 0, draws = 0, redone = 0, rescued = 0, rescues = 0;
-    for (int g = 0; g < lists; g++) {
+    for (int g = 0; g < lists && !is_short; g++) {
         const int n = p.draws[row + g * p.together];
         const int *list = p.keys + (row / p.together + g) * p.max_draws;
         for (int i = threadIdx.x; i < n; i += 256) {
@@ -6903,7 +6918,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
             by_group += !before;
         }
     }
-    for (int g = 0; p.found && g < p.group; g++) {
+    for (int g = 0; p.found && g < p.group && !is_short; g++) {
         redone += p.found[row + g].z > 0.0f;
         rescued += p.rescued[row + g];
         rescues += p.rescued[row + g] > 0;
@@ -6913,28 +6928,26 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->draws, draws);
     if (!redone) add(&p.stats->v_rows_read, by_group);
-    if (!redone && p.copied) {
+    if (!redone && copied_row) {
         add(&p.stats->k_rows_read, by_group);
         add(&p.stats->k_features_read, by_group * p.d);
     }
-    if (p.copied) add(&p.stats->k_features_head, by_head * p.d);
+    if (copied_row) add(&p.stats->k_features_head, by_head * p.d);
     if (threadIdx.x) return;
-    if (!p.copied) {
-        add(&p.stats->rows, p.group);
-        add(&p.stats->keys, keys);
-        add(&p.stats->k_rows_read, keys);
-        add(&p.stats->k_features_read, keys * p.d);
-        add(&p.stats->k_features_head, keys * p.d * p.group);
-        return;
-    }
-    const i64 once = redone ? keys : fixed + rescued, each = fixed * (p.group - redone) + keys * redone;
+    /* rows of K and V that are read whole, and for each head */
+    const bool all = redone || !copied_row;
+    const i64 once = all ? keys : fixed + rescued,
+              each = all && !redone ? keys * p.group : fixed * (p.group - redone) + keys * redone;
     add(&p.stats->rows, p.group);
     add(&p.stats->keys, keys);
     add(&p.stats->k_rows_read, once);
-    add(&p.stats->v_rows_read, redone ? keys : fixed);
     add(&p.stats->k_features_read, once * p.d);
-    add(&p.stats->v_rows_head, each);
     add(&p.stats->k_features_head, (each + rescued) * p.d);
+    if (copied_row || is_short) {
+        add(&p.stats->v_rows_read, all ? keys : fixed);
+        add(&p.stats->v_rows_head, each);
+    }
+    if (is_short && keys) add(&p.stats->dense_rows, p.group);
     add(&p.stats->rescued_rows, rescues);
     add(&p.stats->proxy_rows_read, copied);
     add(&p.stats->redone_rows, redone);
@@ -9501,6 +9514,7 @@ struct geometry {
     i64 q_blocks, k_blocks, mask_words, units, sample_splits;
     extent sample, select, mask;
     bool is_sampled, is_audited;
+    i64 short_splits;                               /* of rows that dense_below leaves to dense; 0: none */
 };
 
 /* Where the parts of a workspace begin, and its size. */
@@ -9512,6 +9526,7 @@ struct layout {
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
+    size_t short_partial;
 };
 
 size_t saturating(size_t a, size_t b) { return a && b > SIZE_MAX / a ? SIZE_MAX : a * b; }
@@ -9749,7 +9764,8 @@ cudaError_t launch_prefill(call &c) {
 cudaError_t launch_exact(call &c) {
     const params &p = c.p;
     /* errors are found row by row */
-    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && fill_tiles(c, TILE_HEADS, 0))
+    if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
+        && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
     const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
@@ -9762,6 +9778,18 @@ cudaError_t launch_exact(call &c) {
         });
     });
     return e == cudaSuccess ? launch<k_combine>(c, grid_of(c.g.combine), 512, 0, true) : e;
+}
+
+/* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
+   which ones. */
+cudaError_t launch_short(call &c) {
+    const params drawn = c.p;
+    c.p.is_short = 1;
+    c.p.partial = (float *)(c.workspace + c.l.short_partial);
+    c.p.splits = (int)c.g.short_splits;
+    const cudaError_t e = launch_exact(c);
+    c.p = drawn;
+    return e;
 }
 
 /* Attention over lists of keys, see >>list-kernel: k_list, or k_list_plain, and k_combine. */
@@ -10664,10 +10692,19 @@ const pipeline pipelines[] = {
       count_routed },
 };
 
+/* Whether no row can have as many keys as dense_below asks for. */
+bool all_short(const santa_problem &problem) {
+    const i64 window = problem.a.window,
+              most = window > 0 && window < problem.capacity ? window : problem.capacity;
+    return most < problem.o.dense_below;
+}
+
 const pipeline *pipeline_of(const santa_problem &problem) {
     const santa_options &o = problem.o;
+    const bool exact = all_short(problem);
     for (const pipeline &row : pipelines)
-        if (row.methods & bit(o.method) && row.scores == o.scores
+        if (row.methods & bit(exact ? SANTA_DENSE : o.method)
+            && row.scores == (exact ? SANTA_SCORES_EXACT : o.scores)
             && row.lists == (problem.a.key_list != nullptr)) return &row;
     return nullptr;
 }
@@ -10703,13 +10740,23 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
     g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
     if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
-    return row.measure(problem, g);
+    const santa_status s = row.measure(problem, g);
+    if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
+    /* a short row ends before that many keys, unless it begins behind the first */
+    const bool from_first = problem->a.window == 0 && !problem->a.kv_start;
+    g->short_splits = from_first ? ceil_div(problem->o.dense_below, SPLIT) : g->splits;
+    if (g->short_splits > g->splits) g->short_splits = g->splits;
+    const santa_status exact = measure_exact(problem, g);
+    g->dense.x = g->dense_plain.x = g->short_splits;
+    return exact;
 }
 
 layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     layout l;
     memset(&l, 0, sizeof l);
     row.arrange(g, stash, &l);
+    l.short_partial = add_part(&l, saturating((size_t)(g.batch * g.heads), (size_t)g.short_splits),
+                               ((size_t)g.dv + 2) * sizeof(float));
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = saturating((size_t)g.results, (size_t)g.dv + 1);
@@ -10726,7 +10773,6 @@ santa_status check(const santa_problem *problem) {
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
-    if (o->dense_below) return SANTA_ERR_BACKEND_DENSE_BELOW;
     if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
@@ -10878,6 +10924,8 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->each = p->samples / p->combs;
     p->portions = (int)g.portions;
     p->rows = 1;
+    p->dense_below = o->dense_below > g.keys ? (int)g.keys + 1 : (int)o->dense_below;
+    p->is_short = p->dense_below && !g.short_splits;
     if (o->scores == SANTA_SCORES_PROXY) fill_proxy(a, &o->proxy, g.copy, p);
     if (o->method == SANTA_SAMPLE_ATTENTION) fill_sparse(o->sample_attention, g, p);
     if (o->method == SANTA_VATTENTION) fill_va(&o->vattention, g, &p->va);
@@ -10975,6 +11023,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         c.rows_done = 1;
         cudaError_t e = row->launch(c);
         if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
+        if (e == cudaSuccess && c.g.short_splits) e = launch_short(c);
         if (e == cudaSuccess && a->std_error) e = launch_errors(c);
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);

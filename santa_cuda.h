@@ -21,10 +21,15 @@
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
                        multiple of 64 keys, top-k, top-p, vattention, pps, saap, sample-attention
                        without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
-                       also those from a copy of K. The others, q8_0, dense_below, item ranges, and
+                       also those from a copy of K. The others, q8_0, item ranges, and
                        std_error of vattention, pps, saap or from a copy have a status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
+   DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
+                       not short cost two launches that do nothing. Where no row can have as many
+                       keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
+                       16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
+                       1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
                        f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
                        aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with

@@ -408,7 +408,8 @@ static bool compare(problem &p, const santa_options &o, totals *t) {
     good &= CHECK_MSG(bad_lse == 0, "%s: %lld lse differ", what, (long long)bad_lse);
     good &= CHECK_MSG(r.stats.rows == cpu.rows && r.stats.keys == cpu.keys
                           && r.stats.k_rows_read == cpu.k_rows_read
-                          && r.stats.k_features_read == cpu.k_features_read,
+                          && r.stats.k_features_read == cpu.k_features_read
+                          && r.stats.dense_rows == cpu.dense_rows,
                       "%s: stats of rows, keys or K differ", what);
     good &= CHECK_MSG(r.stats.draws == cpu.draws, "%s: %lld draws, the CPU %lld", what,
                       (long long)r.stats.draws, (long long)cpu.draws);
@@ -977,6 +978,8 @@ static void random_problems(void) {
             o = options((santa_method)(SANTA_IID + test_below(&rng, 5)),
                         pick(&rng, {1, 3, 16, 64, 128, 256, 300, 700}), STASHES[test_below(&rng, 3)]);
             if (o.method == SANTA_FLASH) o.tile_size = 64 * pick(&rng, {1, 2, 3, 4, 16, 100});
+            if (test_below(&rng, 4) == 0)
+                o.dense_below = pick(&rng, {(int64_t)SANTA_AUTO, s.len / 2 + 1, s.len + 1});
             if (!compare(p, o, s.q_type == s.k_type ? &same : &mixed)) print_problem(s, o, i);
         }
     }
@@ -1607,7 +1610,6 @@ static void errors(void) {
     with("std_error on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->std_error = host; });
     with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
     with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
-    with("dense_below", SANTA_ERR_BACKEND_DENSE_BELOW, [](santa_attention *, santa_options *o) { o->dense_below = SANTA_AUTO; });
     with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
         static const int32_t none[16] = {0};
         a->kv_start = none;
@@ -2608,6 +2610,7 @@ static void lists_same_bits(void) {
         lists_free(&x);
     }
 }
+#include "test_below.h"
 #include "test_saap.h"
 #include "test_prefill.h"
 
@@ -2618,7 +2621,7 @@ static void lists_same_bits(void) {
 static const test_case against_cpu[] = {
     {"methods_and_stashes", methods_and_stashes}, {"types", types}, {"head_dims", head_dims}, {"groups", groups},
     {"wide_groups", wide_groups}, {"lengths", lengths}, {"paged", paged}, {"layouts", layouts}, {"query_rows", query_rows}, {"extras", extras}, {"left_padding", left_padding}, {"shards", shards},
-    {"sample_counts", sample_counts}, {"std_errors", std_errors}, {"combs", combs}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
+    {"sample_counts", sample_counts}, {"std_errors", std_errors}, {"dense_below", dense_below}, {"combs", combs}, {"flash_tiles", flash_tiles}, {"long_context", long_context}, {"moved_draws", moved_draws},
     {"every_kernel", every_kernel}, {"random_problems", random_problems}, {"large_k", large_k},
     {0, 0}
 };

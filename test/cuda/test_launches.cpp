@@ -46,6 +46,7 @@ struct problem {
     santa_options   o;
     santa_stats    *stats;
     santa_buckets   router;                          /* see add_router: a points to it then */
+    santa_method    asked;                           /* dense stands for it, see as_dense; 0: no other */
 
     santa_tensor *tensor(int i) { return i == 0 ? &a.q : i == 1 ? &a.k : i == 2 ? &a.v : &a.out; }
 };
@@ -176,7 +177,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     CHECK_MSG(p.seeds == (const u64 *)x.o.seeds && p.offsets == (const u64 *)x.o.offsets
                   && p.ids == (const u64 *)x.o.request_ids && p.seed == x.o.seed && p.offset == x.o.offset,
               "%s: random", kernel);
-    CHECK_MSG(p.method == (int)x.o.method && p.causal == a.causal && p.window == a.window
+    CHECK_MSG(p.method == (int)(x.asked ? x.asked : x.o.method) && p.causal == a.causal && p.window == a.window
                   && p.soft_cap == a.soft_cap,
               "%s: options", kernel);
     const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
@@ -215,10 +216,36 @@ static uint64_t ring_bytes(const problem &x, int C) {
     return 8 * (24 / loads) * loads * 32 * 16;
 }
 
+/* dense_below: the number, which is 0 where there is none; whether every row is below it; how many splits
+   dense has of the rows that are, where some may be. */
+static int64_t dense_below(const problem &x) {
+    const int64_t samples = x.o.num_samples ? x.o.num_samples : 128;
+    if (!(santa_method_traits(x.o.method) & SANTA_DRAWS)) return 0;
+    return x.o.dense_below == SANTA_AUTO ? 16 * samples : x.o.dense_below;
+}
+static bool all_below(const problem &x) {
+    const santa_attention &a = x.a;
+    const int64_t keys = a.block_table ? times(a.max_pages, a.k.shape[1]) : a.k.shape[1];
+    return dense_below(x) > (a.window && a.window < keys ? a.window : keys);
+}
+static int64_t short_splits(const problem &x, const params &p) {
+    if (!dense_below(x) || all_below(x)) return 0;
+    const int64_t all = over(p.capacity, 1024), few = over(dense_below(x), 1024);
+    return x.a.window || x.a.kv_start || all < few ? all : few;
+}
+static problem as_dense(const problem &x) {
+    problem y = x;
+    if (!all_below(x)) return y;
+    y.asked = x.o.method;
+    y.o.method = SANTA_DENSE;
+    y.o.scores = SANTA_SCORES_EXACT;
+    return y;
+}
+
 static void check_dense(const problem &x, const standin_launch &l, const params &p,
                         const std::string &name) {
     const santa_attention &a = x.a;
-    const int64_t keys = p.capacity, group = p.group, dv = p.dv;
+    const int64_t group = p.group, dv = p.dv;
     char type[40], paged[8];
     int C = 0, GS = 0;
     if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %d, %7[a-z]>", type, &C, &GS, paged) == 4) {
@@ -230,11 +257,11 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         const uint64_t merge = (uint64_t)(8 * GS * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
-        check_grid(l, over(keys, 1024), a.k.shape[2] * over(group, GS), a.q.shape[0], name);
+        check_grid(l, p.splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
     } else if (sscanf(name.c_str(), "k_dense_plain<%39[^>]>", type) == 1) {
         if (strcmp(type, "any")) check_cores(x, type, 8, name);
         GS = 4;
-        check_grid(l, over(keys, 1024), a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
+        check_grid(l, p.splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s in dense", name.c_str());
     }
@@ -837,10 +864,12 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
 
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and others for errors and stats. */
-static void check_launches(const problem &x, const char *workspace, uint64_t bytes) {
+static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
+    const problem x = as_dense(asked);
     if (x.o.method == SANTA_SAAP) { check_routed_launches(x, workspace, bytes); return; }
+    const int brief = dense_below(x) > 0 ? 2 : 0;    /* launches for rows below dense_below */
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
-                  each = 1 + (x.a.std_error != NULL) + (x.stats != NULL);
+                  each = 1 + brief + (x.a.std_error != NULL) + (x.stats != NULL);
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
@@ -859,8 +888,25 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
             if (!CHECK(l.parameters.size() == sizeof p)) return;
             memcpy((void *)&p, l.parameters.data(), sizeof p);
             CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-            CHECK_MSG(l.overlap == (which == 1 && standin.card->major >= 9), "%s: launched %s", name.c_str(),
+            const bool early = which == 1 || (brief && which == 3);
+            CHECK_MSG(l.overlap == (early && standin.card->major >= 9), "%s: launched %s", name.c_str(),
                       l.overlap ? "early" : "late");
+            const int64_t splits = short_splits(x, p);
+            if (brief && (which == 2 || which == 3)) {
+                std::vector<part> parts = parts_of(x, p);
+                CHECK(p.is_short == 1 && p.rows == 1);
+                check_parameters(x, p, row, name, splits);
+                for (size_t k = 0; k < parts.size(); k++)           /* it is the short rows' here */
+                    if (!strcmp(parts[k].what, "portions")) parts.erase(parts.begin() + (int64_t)k--);
+                parts.push_back({"short rows", p.partial,
+                                 (uint64_t)(x.a.q.shape[0] * p.heads * splits) * ((uint64_t)p.dv + 2) * 4, 4});
+                check_parts(parts, workspace, bytes, name);
+                if (which == 2) { check_dense(x, l, p, name); continue; }
+                CHECK(name == "k_combine");
+                check_grid(l, p.heads, x.a.q.shape[0], over(p.dv, 128), name);
+                continue;
+            }
+            CHECK(p.is_short == (x.asked != SANTA_DENSE) && (x.asked || p.dense_below == dense_below(x)));
             check_parameters(x, p, row, name);
             check_parts(parts_of(x, p), workspace, bytes, name);
             CHECK_INT(p.rows, which > 0 ? 1 : pass < rows - row ? pass : rows - row);
@@ -874,7 +920,7 @@ static void check_launches(const problem &x, const char *workspace, uint64_t byt
                               && (is_drawn(x) || p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256)),
                           "%s: another row's scores", name.c_str());
             }
-            if (which == 2 && x.a.std_error) {
+            if (which == 2 + brief && x.a.std_error) {
                 CHECK(name == "k_error");
                 check_grid(l, x.a.q.shape[2], x.a.q.shape[0], 1, name);
             } else if (which >= 2) {
@@ -923,7 +969,7 @@ static santa_status run(const problem &x, size_t shift = 0) {
     note(CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes - 1, x.stats), SANTA_ERR_WORKSPACE_SIZE)
          ? SANTA_ERR_WORKSPACE_SIZE : s);
     CHECK_INT(standin.calls, 0);
-    const bool endless = x.a.q.shape[1] > PATIENCE && !is_tiled(x);
+    const bool endless = x.a.q.shape[1] > PATIENCE && !is_tiled(as_dense(x));
     standin.fail_at = endless ? PATIENCE : 0;
     const santa_status got = santa_decode(&x.a, &x.o, workspace, bytes, x.stats);
     standin.fail_at = 0;
@@ -1569,6 +1615,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 8)) x.a.std_error = (float *)address(R_ERROR);
     if (one_in(r, 8)) x.a.kv_start = (const int32_t *)address(R_LENS);
     if (one_in(r, 8)) x.a.first_key = test_below(r, 100000);
+    if (one_in(r, 4)) x.o.dense_below = pick(r, {SANTA_AUTO, 1, 200, 3000, 100000, INT64_MAX});
     if (x.o.method == SANTA_VATTENTION) set_adaptive(&x, r);
     if ((x.o.method == SANTA_SYS || x.o.method == SANTA_PROP || x.o.method == SANTA_VATTENTION
          || x.o.method == SANTA_PPS || x.o.method == SANTA_TOP_K) && one_in(r, 2)) {
