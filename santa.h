@@ -422,6 +422,10 @@
                             falls on its part of the mass of all: the rows that one process draws, but
                             where rounding moves a threshold to a neighbouring key. Then one exchange of
                             sums, as for dense.
+   flash                    likewise, of 64 bytes a head: also the first and the last tile of each rank, as
+                            tiles lie where one process has them, whatever the ranges are; then one of 8:
+                            how many tiles have mass. Of a tile that lies in several ranks each draws what
+                            falls on its part. It wants context_lens.
    The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each
    rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
@@ -595,9 +599,10 @@ extern "C" {
     X(ERR_HEAVY_INDEX,                                                                                     \
       "heavy_index wants heavy_tokens above 0, no predictor, and heavy_stride 0 or at least that many")    \
     X(ERR_BACKEND_BUCKETS,     "this device has no buckets of keys")                                       \
-    X(ERR_RANKS, "ranks.count or ranks.rank is out of range, or all_gather is NULL")                       \
+    X(ERR_RANKS,                                                                                           \
+      "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid, strat, sys, prop; no std_error, dense_below, copy of K, list or step")      \
+      "over ranks: dense, iid to flash; no std_error, dense_below, copy of K, list or step")               \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -610,6 +615,7 @@ extern "C" {
     X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_MASS,        "this device has no saap.measure_mass")                                     \
+    X(ERR_BACKEND_RANKS,       "over ranks this device has dense, iid, strat, sys and prop")               \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
@@ -787,7 +793,8 @@ typedef struct santa_attention {
     int64_t      first_key;        /* where k and v hold a part of a longer context: the number
                                       there of their first key. Causal, window and ALiBi count
                                       from the context's start, by p below; sinks, local tokens,
-                                      tiles and draws from first_key */
+                                      tiles and draws from first_key, over ranks from the context's
+                                      start, too */
     const int32_t *context_lens;   /* [batch] keys of the whole context, so that
                                       p = context_len - q_len + i; at least first_key + seq_len.
                                       NULL = seq_len, this part is all there is (first_key is 0
@@ -2985,8 +2992,9 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
         return SANTA_ERR_RANKS;
     if (!santa__has_ranks(o)) return SANTA_OK;
     if (!r->all_gather) return SANTA_ERR_RANKS;
-    if (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & (SANTA_TILES_APART | SANTA_SHARES_ROWS)))
+    if (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & SANTA_SHARES_ROWS))
         return SANTA_ERR_RANKS_METHOD;
+    if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
     return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
            || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
@@ -3270,9 +3278,18 @@ static void santa__needs_masses(santa__plan *p) {
     if (may_be_dense) santa__plan_states(p, 1);
 }
 
-/* A query's mass over all ranks, relative to exp(m): what the ranks before this one hold, and those up
-   to and with it. bad: one of them saw a NaN. */
+/* Mass of a query, or of one tile, over all ranks, relative to exp(m): what the ranks before this one
+   hold, and those up to and with it. bad: one of them saw a NaN. */
 typedef struct santa__share { double before, end, total; float m; int bad; } santa__share;
+
+/* What a query knows of all ranks. flash: the first and the last tile here, of which other ranks may
+   have keys, too; tiles with mass, and those of them before the first one here; has_begun: that one
+   began in another rank. */
+typedef struct santa__met {
+    santa__share whole, edge[2];
+    int64_t tiles, tiles_before;
+    int has_begun;
+} santa__met;
 
 /* One head's softmax in blocks: block b holds weights u with sum[b] = sum of u and u = exp(s -
    max[b]). prefix[b] is the mass before block b relative to exp(m), m the largest max, total
@@ -3280,6 +3297,7 @@ typedef struct santa__share { double before, end, total; float m; int bad; } san
 typedef struct santa__mass {
     const santa__kernels *kernel;
     const santa__share *share;   /* NULL: these are all keys */
+    const santa__met *met;       /* likewise */
     const float *u, *max, *sum;  /* u may have been rounded, sum was not */
     double *prefix, total;
     int64_t first, blocks;
@@ -3532,14 +3550,22 @@ static int santa__meets_ranks(const santa_options *o) {
     return santa__has_ranks(o) && santa__has_traits(o, SANTA_DRAWS);
 }
 
-/* What a call over ranks has behind its other workspaces: masses of a span of jobs, of this rank and of
-   all, and what follows for each query; results, likewise. */
-typedef struct santa__meeting {
-    uint64_t masses, all_masses, shares, part, all_parts, acc, total;
-} santa__meeting;
-
-/* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. */
+/* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. flash:
+   also of its first and last tile, which are below 0 where there are no keys. */
 typedef struct santa__rank_mass { double max, total; } santa__rank_mass;
+typedef struct santa__rank_tiles { santa__rank_mass mass[2]; int64_t tile[2]; } santa__rank_tiles;
+
+/* Bytes of that. */
+static uint64_t santa__message_bytes(const santa_problem *p) {
+    return sizeof(santa__rank_mass)
+           + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles) : 0);
+}
+
+/* What a call over ranks has behind its other workspaces: messages on a span of jobs, of this rank and of
+   all, a count likewise, and what follows for each query; results of this rank and of all. */
+typedef struct santa__meeting {
+    uint64_t message, messages, count, counts, met, part, all_parts, acc, total;
+} santa__meeting;
 
 /* Floats of a rank's results: out and lse. */
 static uint64_t santa__part_floats(const santa_problem *p) {
@@ -3548,19 +3574,29 @@ static uint64_t santa__part_floats(const santa_problem *p) {
 }
 
 static santa__meeting santa__meeting_of(const santa_problem *p) {
-    const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p);
-    const int64_t queries = santa__meets_ranks(&p->o) ? p->group * SANTA__SPAN : 0;
+    const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p),
+                   bytes = santa__message_bytes(p);
+    const int64_t queries = santa__meets_ranks(&p->o) ? p->group * SANTA__SPAN : 0,
+                  counts = santa__has_traits(&p->o, SANTA_TILES_APART) ? queries : 0;
     santa__meeting m;
     santa__plan at;                                       /* adds up parts */
     memset(&at, 0, sizeof at);
-    m.masses = santa__part(&at, queries, sizeof(santa__rank_mass));
-    m.all_masses = santa__part(&at, queries, santa__mul(sizeof(santa__rank_mass), ranks));
-    m.shares = santa__part(&at, queries, sizeof(santa__share));
+    m.message = santa__part(&at, queries, bytes);
+    m.messages = santa__part(&at, queries, santa__mul(bytes, ranks));
+    m.count = santa__part(&at, counts, sizeof(int64_t));
+    m.counts = santa__part(&at, counts, santa__mul(sizeof(int64_t), ranks));
+    m.met = santa__part(&at, queries, sizeof(santa__met));
     m.part = santa__part(&at, 1, santa__mul(floats, sizeof(float)));
     m.all_parts = santa__part(&at, 1, santa__mul(santa__mul(floats, sizeof(float)), ranks));
     m.acc = santa__part(&at, p->head_dim_v, sizeof(double));
     m.total = at.total;
     return m;
+}
+
+/* Number of this rank's first key: samplers over ranks count keys from the context's start, so that
+   blocks and tiles lie as in one process. */
+static int64_t santa__origin(const santa_problem *p) {
+    return santa__meets_ranks(&p->o) && p->a.context_lens ? p->a.first_key : 0;
 }
 
 /* Whether threads get even shares of so many pieces. */
@@ -3615,11 +3651,11 @@ static int64_t santa__rows_together(const santa_problem *p) {
 
 /* ------------------------------------------------------------ >>rows */
 
-/* The rows of one sequence in K or V, at: where the KV head begins in a row.
-   Strides in bytes. */
+/* The rows of one sequence in K or V, at: where the KV head begins in a row. first: number of the
+   first row, see santa__origin. Strides in bytes. */
 typedef struct santa__rows {
     const char *base;
-    int64_t at;
+    int64_t at, first;
     const int32_t *table;  /* NULL: not paged */
     int64_t page_size, page, row, feature, dim;
     santa_dtype dtype;
@@ -3631,6 +3667,7 @@ static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor
     santa__rows r;
     r.base = (const char *)t->data + (a->block_table ? 0 : santa__bytes(t->dtype, batch * t->stride[0]));
     r.at = santa__bytes(t->dtype, kv_head * t->stride[2]);
+    r.first = 0;
     r.table = a->block_table ? a->block_table + batch * stride : NULL;
     r.page_size = t->shape[1];
     r.page = santa__bytes(t->dtype, t->stride[0]);
@@ -3643,6 +3680,7 @@ static santa__rows santa__rows_make(const santa_attention *a, const santa_tensor
 }
 
 static const char *santa__row(const santa__rows *r, int64_t j) {      /* without the KV head's offset */
+    j -= r->first;
     if (!r->table) return r->base + j * r->row;
     return r->base + r->table[j / r->page_size] * r->page + j % r->page_size * r->row;
 }
@@ -3666,7 +3704,7 @@ static void santa__point(const santa__rows *r, santa__keys keys, int n, int beyo
     SANTA_ASSERT(n > 0 && n <= SANTA_BLOCK && n <= keys.known);
     if (keys.index) for (; i < more; i++) row[i] = santa__row(&x, keys.index[i]);
     while (i < more) {                                                /* a page, or all */
-        const int64_t at = x.table ? (keys.first + i) % x.page_size : 0,
+        const int64_t at = x.table ? (keys.first + i - x.first) % x.page_size : 0,
                       left = x.table ? x.page_size - at : more;
         const int to = (int)SANTA__MIN((int64_t)more, i + left);
         const char *p = santa__row(&x, keys.first + i);
@@ -3765,7 +3803,7 @@ typedef struct santa__job {
     float *copy_q, *copy_unit, *copy_less;
     int form;                            /* of packed */
     int is_shared;                       /* threads share the job's pieces */
-    const santa__share *shares;          /* of each query, or NULL: there are no other ranks */
+    const santa__met *met;               /* of each query, or NULL: there are no other ranks */
     int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
     char *work;
@@ -4432,34 +4470,60 @@ static int64_t santa__tile_end(const santa__mass *x, int64_t b, int64_t tile, in
     return end;
 }
 
+/* The same of a context over ranks: *share is NULL, or that of a tile which other ranks may have keys of,
+   and which has mass if any of them has. */
+static int64_t santa__shared_tile_end(const santa__mass *x, int64_t b, int64_t tile,
+                                      const santa__share **share, int *mass) {
+    const int64_t end = santa__tile_end(x, b, tile, mass);
+    *share = !x->met ? NULL : b == 0 ? &x->met->edge[0] : end == x->blocks ? &x->met->edge[1] : NULL;
+    if (*share) *mass = (*share)->m - x->m > SANTA__EXP_UNDERFLOW;
+    return end;
+}
+
+/* The blocks from .. to - 1, without their u. */
+static santa__mass santa__mass_part(const santa__mass *x, int64_t from, int64_t to) {
+    santa__mass part = *x;
+    part.max += from; part.sum += from; part.first += from; part.blocks = to - from;
+    part.share = NULL;
+    return part;
+}
+
 /* Every tile by itself: the comb over its own mass, rows weighted by the tile's share. Only
    tiles with mass have a share of the budget. A tile far below the others would drown in their
-   prefix, so each has a prefix of its own. */
+   prefix, so each has a prefix of its own. Of a tile over ranks each draws what falls on its keys. */
 static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
                               santa_stats *stats) {
     const double total = x->total;
     const int64_t tile = o->tile_size / x->block, combs = o->num_combs;
     const int64_t each = o->num_samples / combs;                      /* draws of one comb in all tiles */
-    int64_t b, end, i, t = 0, tiles = 0, rank = 0;
+    int64_t b, end, i, tiles = 0, rank = x->met ? x->met->tiles_before : 0;
+    const santa__share *share;
     int has;
-    for (b = 0; b < x->blocks; b = end, t++) { end = santa__tile_end(x, b, tile, &has); tiles += has > 0; }
-    stats->tiles += t;
-    stats->tiles_skipped += t - tiles;
     for (b = 0; b < x->blocks; b = end) {
-        santa__mass part = *x;
+        const int is_here = b > 0 || !x->met || !x->met->has_begun;
+        end = santa__shared_tile_end(x, b, tile, &share, &has);
+        tiles += has > 0;
+        stats->tiles += is_here;
+        stats->tiles_skipped += is_here && !has;
+    }
+    if (x->met) tiles = x->met->tiles;
+    for (b = 0; b < x->blocks; b = end) {
+        santa__mass part;
         santa__positions m;
         int64_t n, from = l->rows;
         double weight;
-        end = santa__tile_end(x, b, tile, &has);
+        end = santa__shared_tile_end(x, b, tile, &share, &has);
         if (!has) continue;
-        part.u += b * x->block; part.max += b; part.sum += b; part.first += b; part.blocks = end - b;
+        part = santa__mass_part(x, b, end);
+        part.u += b * x->block;
+        part.share = share;
         santa__prefix(&part);  /* overwrites x's, which is not needed any more */
         n = each * (rank + 1) / tiles - each * rank / tiles;
         n = SANTA__MAX(n, 1) * combs;
         rank++;
         m = santa__positions_combs(rng, (uint64_t)((x->first + b) / tile * combs), combs, n, part.total);
         weight = part.total * exp((double)part.m - (double)x->m) / total / (double)n;
-        santa__draw_positions(&part, &m, 0, n, 0, part.blocks, l);
+        santa__draw_marks(&part, &m, l);
         for (i = from; i < l->rows; i++) l->weight[i] = (float)(weight * (double)l->count[i]);
     }
 }
@@ -5285,7 +5349,8 @@ static santa__mass santa__mass_of(const santa__job *j, int64_t x) {
     santa__mass mass;
     memset(&mass, 0, sizeof mass);
     mass.kernel = j->kernel;
-    mass.share = j->shares ? j->shares + x : NULL;
+    mass.met = j->met ? j->met + x : NULL;
+    mass.share = j->met ? &mass.met->whole : NULL;
     mass.max = SANTA__PART(float, j, block_max) + x * p->blocks + skip;
     mass.sum = SANTA__PART(float, j, block_sum) + x * p->blocks + skip;
     mass.prefix = SANTA__PART(double, j, prefix);
@@ -7146,6 +7211,7 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     j->group = call->p.group;
     j->k = santa__rows_make(&call->p.a, &call->p.a.k, batch, kv_head);
     j->v = santa__rows_make(&call->p.a, &call->p.a.v, batch, kv_head);
+    j->k.first = j->v.first = santa__origin(&call->p);
     j->seed = o->seeds ? o->seeds[batch] : o->seed;
     j->offset = o->offsets ? o->offsets[batch] : o->offset;
     j->request_id = o->request_ids ? o->request_ids[batch] : (uint64_t)batch;
@@ -7175,11 +7241,13 @@ static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
    how many rows. */
 static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     const santa_attention *a = &j->p->a;
-    const santa__range first = santa__key_range(a, j->batch, q);
+    const int64_t origin = j->k.first;
+    santa__range first = santa__key_range(a, j->batch, q);
     const int64_t keys = santa__keys_of(first), most = SANTA__MIN(j->plan->rows, j->p->q_len - q);
     const int always = santa__has_traits(j->o, SANTA_EXACT | SANTA_SPARSE),
               dense = always || keys < j->o->dense_below;
     int64_t rows, h, x;
+    first.begin += origin; first.end += origin; first.position += origin;
     j->range[0] = first;
     for (rows = 1; keys > 0 && rows < most; rows++) {
         const santa__range r = santa__key_range(a, j->batch, q + rows);
@@ -7317,25 +7385,148 @@ static void santa__team_task(void *context, int64_t t) {
     }
 }
 
-/* Where a query's mass lies in that of all ranks; one: what each says of it, `apart` from each other. */
-static santa__share santa__share_of(const santa_ranks_options *ranks, const santa__rank_mass *one,
-                                    int64_t apart) {
+/* The messages of all ranks on one query, `apart` bytes from each other. */
+typedef struct santa__said { const santa_ranks_options *ranks; const char *at; size_t apart; } santa__said;
+
+static const santa__rank_mass *santa__said_mass(const santa__said *x, int64_t rank) {
+    return (const santa__rank_mass *)(const void *)(x->at + (size_t)rank * x->apart);
+}
+
+static const santa__rank_tiles *santa__said_tiles(const santa__said *x, int64_t rank) {
+    return (const santa__rank_tiles *)(const void *)(santa__said_mass(x, rank) + 1);
+}
+
+/* What a rank says of a tile; below 0: of all keys. */
+static santa__rank_mass santa__said_of(const santa__said *x, int64_t rank, int64_t tile) {
+    santa__rank_mass none;
+    none.max = (double)SANTA__MASKED;
+    none.total = 0.0;
+    if (tile < 0) return *santa__said_mass(x, rank);
+    if (santa__said_tiles(x, rank)->tile[0] == tile) return santa__said_tiles(x, rank)->mass[0];
+    return santa__said_tiles(x, rank)->tile[1] == tile ? santa__said_tiles(x, rank)->mass[1] : none;
+}
+
+/* Where this rank's part of a tile's mass, or of all, lies in that of all ranks. */
+static santa__share santa__share_of(const santa__said *said, int64_t tile) {
     double m = (double)SANTA__MASKED;
     santa__share x;
     int64_t r;
     memset(&x, 0, sizeof x);
-    for (r = 0; r < ranks->count; r++) {
-        x.bad |= santa__not_finite_d(one[r * apart].total);
-        m = SANTA__MAX(m, one[r * apart].max);
+    for (r = 0; r < said->ranks->count; r++) {
+        const santa__rank_mass one = santa__said_of(said, r, tile);
+        x.bad |= santa__not_finite_d(one.total);
+        m = SANTA__MAX(m, one.max);
     }
-    for (r = 0; r < ranks->count; r++) {
-        const double total = one[r * apart].total;
-        if (r == ranks->rank) x.before = x.total;
-        if (total > 0.0) x.total += total * exp(one[r * apart].max - m);
-        if (r == ranks->rank) x.end = x.total;
+    for (r = 0; r < said->ranks->count; r++) {
+        const santa__rank_mass one = santa__said_of(said, r, tile);
+        if (r == said->ranks->rank) x.before = x.total;
+        if (one.total > 0.0) x.total += one.total * exp(one.max - m);
+        if (r == said->ranks->rank) x.end = x.total;
     }
     x.m = (float)m;
     return x;
+}
+
+static santa__rank_mass santa__mass_said(santa__mass *x) {
+    santa__rank_mass said;
+    const int bad = santa__prefix(x);
+    said.max = (double)x->m;
+    said.total = bad ? (double)santa__nan() : x->total;
+    return said;
+}
+
+/* What this rank says of the query whose mass is x, NULL: it has no keys here. */
+static void santa__say(const santa_options *o, santa__mass *x, char *message) {
+    santa__rank_mass *whole = (santa__rank_mass *)(void *)message;
+    santa__rank_tiles *tiles = (santa__rank_tiles *)(void *)(whole + 1);
+    const int has_tiles = santa__has_traits(o, SANTA_TILES_APART);
+    int i;
+    whole->max = (double)SANTA__MASKED;
+    whole->total = 0.0;
+    if (x) *whole = santa__mass_said(x);
+    for (i = 0; i < 2 && has_tiles; i++) {
+        tiles->tile[i] = -1;
+        tiles->mass[i] = *whole;
+        if (x) {
+            const int64_t tile = o->tile_size / x->block;
+            const int64_t from = i ? (x->first + x->blocks - 1) / tile * tile - x->first : 0;
+            int has;
+            santa__mass part = santa__mass_part(x, SANTA__MAX(from, 0),
+                                                i ? x->blocks : santa__tile_end(x, 0, tile, &has));
+            tiles->tile[i] = part.first / tile;
+            tiles->mass[i] = santa__mass_said(&part);
+        }
+    }
+}
+
+/* How many tiles between the first and the last here have mass. */
+static int64_t santa__inner_tiles(const santa_options *o, const santa__mass *x) {
+    const int64_t tile = o->tile_size / x->block;
+    int64_t b, end, n = 0;
+    int has;
+    for (b = santa__tile_end(x, 0, tile, &has); b < x->blocks; b = end) {
+        end = santa__tile_end(x, b, tile, &has);
+        n += has && end < x->blocks;
+    }
+    return n;
+}
+
+/* Whether a tile that begins in rank r has mass in any rank. */
+static int santa__tile_has_mass(const santa__said *x, int64_t r, int64_t tile, float m) {
+    int has = 0;
+    for (; r < x->ranks->count && santa__said_tiles(x, r)->tile[0] <= tile; r++)
+        has |= (float)santa__said_of(x, r, tile).max - m > SANTA__EXP_UNDERFLOW;
+    return has;
+}
+
+/* Which tiles with mass a query has; inner: how many between the first and the last of each rank, so
+   far from each other. */
+static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64_t apart, santa__met *met) {
+    const float m = met->whole.m;
+    int64_t r, last = -1;
+    int has = 0;
+    for (r = 0; r < x->ranks->count; r++) {
+        const int64_t *tile = santa__said_tiles(x, r)->tile;
+        const int has_begun = tile[0] == last;
+        if (tile[0] < 0) continue;
+        if (r == x->ranks->rank) {
+            met->has_begun = has_begun;
+            met->tiles_before = met->tiles - (has_begun && has);
+            met->edge[0] = santa__share_of(x, tile[0]);
+            met->edge[1] = santa__share_of(x, tile[1]);
+        }
+        if (!has_begun) met->tiles += has = santa__tile_has_mass(x, r, tile[0], m);
+        met->tiles += inner[r * apart];
+        if (tile[1] > tile[0]) met->tiles += has = santa__tile_has_mass(x, r, tile[1], m);
+        last = tile[1];
+    }
+}
+
+/* Whether the other ranks were met. */
+static int santa__tell(santa__team *team, const void *mine, uint64_t bytes, void *all) {
+    const santa_ranks_options *ranks = &team->call->p.o.ranks;
+    if (ranks->all_gather(ranks->user, mine, (size_t)bytes, all, NULL) != 0) team->has_failed = 1;
+    return !team->has_failed;
+}
+
+/* flash: how many tiles have mass, which the largest score of all ranks tells. */
+static void santa__meet_tiles(santa__team *team, santa__job *j, int64_t n, santa__said said, uint64_t bytes,
+                              santa__met *met) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    int64_t *mine = (int64_t *)(void *)(call->meeting + at.count),
+            *all = (int64_t *)(void *)(call->meeting + at.counts), i;
+    for (i = 0; i < n; i++) {
+        const santa__job *one = &j[i / call->p.group];
+        mine[i] = 0;
+        if (one->begin < one->end) {
+            santa__mass mass = santa__mass_of(one, i % call->p.group);
+            mass.m = met[i].whole.m;
+            mine[i] = santa__inner_tiles(one->o, &mass);
+        }
+    }
+    if (!santa__tell(team, mine, (uint64_t)n * sizeof *mine, all)) return;
+    for (i = 0; i < n; i++, said.at += bytes) santa__count_tiles(&said, all + i, n, &met[i]);
 }
 
 /* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
@@ -7343,37 +7534,38 @@ static santa__share santa__share_of(const santa_ranks_options *ranks, const sant
 static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
-    const santa_ranks_options *ranks = &call->p.o.ranks;
-    santa__rank_mass *mine = (santa__rank_mass *)(void *)(call->meeting + at.masses),
-                     *all = (santa__rank_mass *)(void *)(call->meeting + at.all_masses);
-    santa__share *share = (santa__share *)(void *)(call->meeting + at.shares);
+    const uint64_t bytes = santa__message_bytes(&call->p);
+    char *mine = call->meeting + at.message;
+    santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
     const int64_t group = call->p.group, n = jobs * group;
+    santa__said said;
     int64_t i;
+    said.ranks = &call->p.o.ranks;
+    said.at = call->meeting + at.messages;
+    said.apart = (size_t)((uint64_t)n * bytes);
     for (i = 0; i < n; i++) {
         santa__job *one = &j[i / group];
-        one->shares = NULL;
-        mine[i].max = (double)SANTA__MASKED;
-        mine[i].total = 0.0;
-        if (one->begin < one->end) {
-            santa__mass mass = santa__mass_of(one, i % group);
-            const int bad = santa__prefix(&mass);
-            mine[i].max = (double)mass.m;
-            mine[i].total = bad ? (double)santa__nan() : mass.total;
-        }
+        const int has_keys = one->begin < one->end;
+        santa__mass mass;
+        one->met = NULL;
+        if (has_keys) mass = santa__mass_of(one, i % group);
+        santa__say(one->o, has_keys ? &mass : NULL, mine + (uint64_t)i * bytes);
     }
-    if (ranks->all_gather(ranks->user, mine, (size_t)n * sizeof *mine, all, NULL) != 0) {
-        team->has_failed = 1;
-        return;
-    }
+    if (!santa__tell(team, mine, said.apart, call->meeting + at.messages)) return;
+    memset(met, 0, (size_t)n * sizeof *met);
     for (i = 0; i < n; i++) {
         santa__job *one = &j[i / group];
+        const santa__share *whole = &met[i].whole;
+        santa__said of = said;
         double keys_share;
-        share[i] = santa__share_of(ranks, all + i, n);
-        if (i % group == 0) one->shares = share + i;
+        of.at += (uint64_t)i * bytes;
+        met[i].whole = santa__share_of(&of, -1);
         call->p.a.lse[santa__slot(one, i % group)] =
-            share[i].bad ? santa__nan()
-                         : santa__lse(share[i].m, share[i].total, santa__sink(one, i % group), &keys_share);
+            whole->bad ? santa__nan()
+                       : santa__lse(whole->m, whole->total, santa__sink(one, i % group), &keys_share);
     }
+    if (santa__has_traits(&call->p.o, SANTA_TILES_APART)) santa__meet_tiles(team, j, n, said, bytes, met);
+    for (i = 0; i < jobs; i++) j[i].met = met + i * group;
 }
 
 static void santa__run_team(santa__team *team) {

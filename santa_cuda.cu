@@ -10110,7 +10110,7 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
                                       p.rank_masses))
         return e;
-    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, says santa.h */
+    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, see meets_ranks */
 }
 
 cudaError_t launch_errors(const call &c) {
@@ -10716,6 +10716,12 @@ bool has_error(const santa_options &o) {
             || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH);
 }
 
+/* Whether the method's pipeline works over ranks. */
+bool meets_ranks(const santa_options &o) {
+    return o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT || o.method == SANTA_SYS
+        || o.method == SANTA_PROP;
+}
+
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
    limits. */
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
@@ -10774,6 +10780,7 @@ santa_status check(const santa_problem *problem) {
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })

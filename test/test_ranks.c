@@ -62,6 +62,8 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
                 sum->draws += stats.draws;
                 sum->keys += stats.keys;
                 sum->v_rows_head += stats.v_rows_head;
+                sum->tiles += stats.tiles;
+                sum->tiles_skipped += stats.tiles_skipped;
             }
         }
     }
@@ -112,17 +114,21 @@ static void dense_is_dense(void) {
 
 /* A draw may move to a neighbouring key where rounding differs: rarely. */
 static void same_rows(void) {
-    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_STRAT, SANTA_IID};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_FLASH, SANTA_PROP, SANTA_STRAT, SANTA_IID};
+    static const int64_t tiles[] = {0, 8, 64, 16, 128, 32};
     test_rng r = test_rng_make(32);
-    int64_t rows = 0, moved = 0;
-    for (int turn = 0; turn < (test_quick ? 24 : 240); turn++) {
-        const ref_spec s = some_spec(&r, turn);
+    int64_t rows = 0, moved = 0, skipped = 0;
+    for (int turn = 0; turn < (test_quick ? 30 : 240); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        if (turn % 4 == 1) s.gain = 80.0;            /* tiles without mass */
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
         int64_t cuts[MOST_RANKS + 1];
         ref_problem p;
         santa_stats sum, whole;
-        santa_options o = ref_options(methods[turn / 3 % 4], 32, (uint64_t)turn);
+        santa_options o = ref_options(methods[turn % 5], 32, (uint64_t)turn);
         if (turn % 6 == 5 && o.method != SANTA_STRAT && o.method != SANTA_IID) o.num_combs = 4;
+        if (o.method == SANTA_FLASH) o.tile_size = tiles[turn / 5 % 6];
+        if (turn % 9 == 2) o.stash = turn % 2 ? SANTA_STASH_F16 : SANTA_STASH_U8;
         if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
         ref_build(&p, &s);
         make_cuts(&r, turn % 4, s.len, ranks, cuts);
@@ -133,6 +139,11 @@ static void same_rows(void) {
             CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
             CHECK_INT(sum.draws, whole.draws);
             CHECK_INT(sum.keys, whole.keys);
+            if (o.method == SANTA_FLASH) {
+                CHECK_INT(sum.tiles, whole.tiles);
+                CHECK_INT(sum.tiles_skipped, whole.tiles_skipped);
+                skipped += whole.tiles_skipped;
+            }
             for (int64_t x = 0; x < n; x += dv + 1) {
                 int far = 0;
                 for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 2e-5f);
@@ -146,6 +157,7 @@ static void same_rows(void) {
         ref_free(&p);
     }
     CHECK_MSG(moved * 200 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
+    CHECK(skipped > 0);
 }
 
 /* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
@@ -162,7 +174,9 @@ static void unbiased(void) {
     memset(sum, 0, sizeof sum);
     memset(square, 0, sizeof square);
     for (int i = 0; i < draws; i++) {
-        const santa_options o = ref_options(i % 2 ? SANTA_STRAT : SANTA_SYS, 8, (uint64_t)i);
+        santa_options o = ref_options(i % 3 == 0 ? SANTA_STRAT : i % 3 == 1 ? SANTA_SYS : SANTA_FLASH, 8,
+                                      (uint64_t)i);
+        if (o.method == SANTA_FLASH) o.tile_size = 32;
         if (!CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, NULL), SANTA_OK)) break;
         for (int c = 0; c < 32; c++) {
             sum[c] += (double)many[c];
@@ -205,13 +219,14 @@ static void threads(void) {
 /* A NaN in K of one rank reaches all of them; V's where it is drawn. */
 static void nan_in_one(void) {
     static const int64_t cuts[] = {0, 60, 120, 180};
-    for (int turn = 0; turn < 6; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_FLASH};
+    for (int turn = 0; turn < 9; turn++) {
         ref_spec s = ref_spec_make(4, 2, 180, 32);
         ref_problem p;
         float many[4 * 33];
-        const santa_options o = ref_options(turn & 1 ? SANTA_SYS : SANTA_DENSE, 16, 1);
+        const santa_options o = ref_options(methods[turn % 3], 16, 1);
         ref_build(&p, &s);
-        ref_set(&p.a.k, 0, 30 + 60 * (turn / 2), 1, 3, (double)test_nan());
+        ref_set(&p.a.k, 0, 30 + 60 * (turn / 3), 1, 3, (double)test_nan());
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
             for (int i = 0; i < 4 * 33; i++) CHECK_INT(test_is_nan(many[i]), i >= 2 * 33);
         ref_free(&p);
@@ -222,12 +237,13 @@ static void nan_in_one(void) {
 static void nothing_to_see(void) {
     static const int64_t cuts[] = {0, 64, 100};
     static const int32_t none[1] = {0};
-    for (int turn = 0; turn < 4; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_PROP, SANTA_FLASH};
+    for (int turn = 0; turn < 6; turn++) {
         ref_spec s = ref_spec_make(2, 1, 100, 32);
         ref_problem p;
         float many[2 * 33];
-        const santa_options o = ref_options(turn & 1 ? SANTA_PROP : SANTA_DENSE, 16, 1);
-        s.sinks = turn / 2;
+        const santa_options o = ref_options(methods[turn % 3], 16, 1);
+        s.sinks = turn / 3;
         ref_build(&p, &s);
         p.a.seq_lens = none;
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, many, NULL), SANTA_OK))
@@ -263,14 +279,18 @@ static void refusals(void) {
     memset(&t, 0, sizeof t);
     ref_build(&p, &s);
     p.a.std_error = NULL;
+    const int32_t context = 100;
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         santa_options o = ref_options((santa_method)m, 16, 1);
         const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
-                      || m == SANTA_PROP;
+                      || m == SANTA_PROP || m == SANTA_FLASH;
         o.ranks.all_gather = talk_all_gather;
         o.ranks.user = &t;
         o.ranks.count = 2;
         if (m == SANTA_SAAP) continue;               /* it wants buckets first */
+        p.a.context_lens = NULL;
+        if (m == SANTA_FLASH) CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);
+        p.a.context_lens = &context;
         CHECK_STATUS(santa_check(&p.a, &o), goes ? SANTA_OK : SANTA_ERR_RANKS_METHOD);
         o.ranks.rank = 2;
         CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS);

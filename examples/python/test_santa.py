@@ -693,7 +693,8 @@ def over_ranks(q, k, v, cuts, **options):
 
 def test_ranks():
     q, k, v = problem(1, 1, 300)
-    for method, options in (("dense", {}), ("sys", {"num_samples": 16, "seed": 3})):
+    for method, options in (("dense", {}), ("sys", {"num_samples": 16, "seed": 3}),
+                            ("flash", {"num_samples": 16, "seed": 3, "tile_size": 32})):
         whole = santa.decode(q, k, v, method=method, causal=True, lse=True, **options)
         for r in over_ranks(q, k, v, (0, 64, 65, 300), method=method, causal=True, lse=True, **options):
             near(r.out, whole.out)

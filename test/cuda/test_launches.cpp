@@ -1380,8 +1380,13 @@ static void over_ranks(void) {
                 x.o.ranks.rank = 5;
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
-                x.o.method = SANTA_FLASH;
-                CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS_METHOD);
+                for (santa_method other : {SANTA_FLASH}) {
+                    const int32_t *const context = x.a.context_lens;
+                    x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
+                    x.o.method = other;
+                    CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
+                    x.a.context_lens = context;
+                }
                 x.o.method = m;
                 x.o.ranks.count = 1;
                 CHECK(santa_workspace_size(&x.a, &x.o) < bytes);
