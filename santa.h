@@ -612,7 +612,6 @@ extern "C" {
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
-    X(ERR_BACKEND_TILE,        "this device wants a tile_size that is a multiple of 64")                   \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_MASS,        "this device has no saap.measure_mass")                                     \
     X(ERR_BACKEND_RANKS,       "over ranks this device has dense, iid, strat, sys and prop")               \

@@ -178,11 +178,12 @@ struct params {
     float scale, soft_cap, v_scale;
     const float *sinks, *slopes;                    /* [heads] or NULL */
 
-    int method, samples, flash_blocks, stash_type;  /* flash_blocks: in a flash tile */
+    int method, samples, flash_blocks, stash_type;  /* flash_blocks: units in a flash tile */
+    int unit_shift;                                 /* of block_sums: 1 << it keys, 64 or a flash tile's */
     double per_sample;                              /* 1 / samples */
     u64 seed, offset;
     const u64 *seeds, *offsets, *ids;               /* [batch] or NULL */
-    float2 *block_sums;                             /* [rows, batch, heads, blocks]: max, sum of u */
+    float2 *block_sums;                             /* [rows, batch, heads, units]: max, sum of u */
     char *stash;                                    /* [rows, batch, heads, blocks, 64]: u */
     int portions;                                   /* of a head's draws: PORTION each */
     /* exact: [batch, heads, splits, dv + 2]: sums, maximum, denominator;
@@ -376,7 +377,7 @@ template <typename Pick> struct scan_memory {
 /* sys, prop, strat, iid: positions in the mass of all keys. */
 struct comb {
     typedef scan_memory<comb> scan;
-    enum { OVER_RANKS = 0 };
+    enum { OVER_RANKS = 0, UNITS = 0 };
     struct memory {
         double prefix[KEPT * PORTION];              /* up to and with a block, from its thread's first */
     };
@@ -397,10 +398,11 @@ struct comb_over_ranks : comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
-/* flash: every flash tile, p.flash_blocks * 64 keys, that has mass draws by itself. */
+/* flash: every flash tile, p.flash_blocks units, that has mass draws by itself. A unit is a block, or a
+   tile of fewer keys. */
 struct flash {
     typedef scan_memory<flash> scan;
-    enum { OVER_RANKS = 0 };
+    enum { OVER_RANKS = 0, UNITS = 1 };
     struct memory {
         int tile_of[KEPT * PORTION];                /* flash tiles that have mass */
         float2 sums[KEPT * PORTION];                /* p.block_sums of this head */
@@ -1554,17 +1556,26 @@ __device__ __forceinline__ i64 stash_entry(const params &p, int b, int head, int
     return (((i64)b * p.heads + head) * p.blocks + block) * BLOCK;
 }
 
-/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, the
-   (max, sum) pairs. */
+/* Turns the lane's scores (8 keys, 2 heads) into u, writes the stash and, once per block, or tile of
+   fewer keys, the (max, sum) pairs. */
 __device__ __forceinline__ void write_block(const params &p, int b, int kv, int slice, int block, int heads,
                                             u64 key, float s[2][8], const float m[2]) {
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const int head = kv * p.group + slice * PASS_HEADS;
+    const int reach = 4 << (p.unit_shift - 3);      /* of the lanes that share a unit */
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         const int h = 2 * c + e;
+        float most = m[e];
+        if (__builtin_expect(reach < 32, 0)) {
+            most = MASKED;
+#pragma unroll
+            for (int i = 0; i < 8; i++) most = fmaxf(most, s[e][i]);
+#pragma unroll 1
+            for (int o = 4; o < reach; o <<= 1) most = fmaxf(most, __shfl_xor_sync(FULL, most, o));
+        }
         /* an empty block gives zeros, or NaN if it held one */
-        const float top = m[e] < MASK_LIMIT ? 0.0f : m[e];
+        const float top = most < MASK_LIMIT ? 0.0f : most;
         float u[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) u[i] = pow2(s[e][i] - top);
@@ -1573,7 +1584,10 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
 #pragma unroll
             for (int i = 0; i < 8; i++) s[e][i] = u[i];
 #pragma unroll
-        for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+        for (int o = 4; o < 32; o <<= 1) {
+            const float other = __shfl_xor_sync(FULL, sum, o);
+            if (o < reach) sum += other;
+        }
         if (h >= heads) continue;
         const slot_place slot = slot_of(p, h);
         const i64 row = ((i64)slot.row * p.batch + b) * p.heads + head + slot.head;
@@ -1605,8 +1619,9 @@ __device__ __forceinline__ void write_block(const params &p, int b, int kv, int 
             *(float4 *)(p.stash + 4 * at) = make_float4(s[e][0], s[e][1], s[e][2], s[e][3]);
             *(float4 *)(p.stash + 4 * at + 16) = make_float4(s[e][4], s[e][5], s[e][6], s[e][7]);
         }
-        if (r == 0)
-            p.block_sums[row * p.blocks + block] = make_float2(m[e], sum);
+        if ((4 * r & (reach - 1)) == 0)
+            p.block_sums[((row * p.blocks + block) * BLOCK + 8 * r) >> p.unit_shift]
+                = make_float2(most, sum);
     }
 }
 
@@ -1948,18 +1963,18 @@ struct head_sums {
 
 /* Where rounding points at a block without mass, past a block's end or at an entry without mass
    (a masked key, perhaps), the nearest with mass takes the draw, earlier ones first. Returns
-   its key, counted from the first block. */
+   its key, counted from the first block. Blocks are units of `keys` keys. */
 template <typename U>
-__device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry) {
+__device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int block, int entry, int keys) {
     const auto has = [&](int i) {
         return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f;
     };
     int t = block;
     while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
     if (t < 0) for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
-    const int start = t * BLOCK + (t < block ? BLOCK - 1 : t > block ? 0 : min(entry, BLOCK - 1));
-    for (int i = start; i >= t * BLOCK; i--) if (has(i)) return i;
-    for (int i = start; i < (t + 1) * BLOCK; i++) if (has(i)) return i;
+    const int start = t * keys + (t < block ? keys - 1 : t > block ? 0 : min(entry, keys - 1));
+    for (int i = start; i >= t * keys; i--) if (has(i)) return i;
+    for (int i = start; i < (t + 1) * keys; i++) if (has(i)) return i;
     return start;
 }
 
@@ -1998,9 +2013,17 @@ template <typename U> struct entries {
    is): in its block, the number of running sums that do not exceed the mass before the draw,
    and never one without mass. Four lanes to a draw, 16 entries each, 16 draws on their way
    together. The lane whose entries begin at or below that mass and end above it counts: its
-   running sums then grow at the entry. Rounded stashes are stretched to the exact sum. */
-template <typename U>
-__device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at) {
+   running sums then grow at the entry. Rounded stashes are stretched to the exact sum.
+   UNITS: at.block is a unit of 1 << shift keys, counted from unit `first`, and the stash begins with
+   that; of the block around it the other entries are as if they had no mass. */
+template <bool UNITS = false, typename U>
+__device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int count, const place &at,
+                                         int shift = 6, int first = 0) {
+    const int more = 6 - shift;                     /* units of a block: 1 << more */
+    const auto block_of = [&](int unit) {           /* counted from the one that `first` is in */
+        return UNITS ? ((first + unit) >> more) - (first >> more) : unit;
+    };
+    if (UNITS) stash -= (first & ((1 << more) - 1)) << shift;
     enum { LANES = 4, DRAWS = 32 / LANES, EACH = BLOCK / LANES, MASSLESS = 2 * BLOCK };
     const int lane = threadIdx.x & 31, quarter = lane % LANES;
     int found = 0;
@@ -2009,14 +2032,24 @@ __device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int coun
         entries<U> x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)                 /* on their way before anything waits for at.sum */
-            x[i].load(stash + (i64)__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES) * BLOCK
+            x[i].load(stash
+                      + (i64)block_of(__shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES)) * BLOCK
                       + EACH * quarter);
         const float want = at.entries_before();
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float u[EACH], end = 0.0f, t = __shfl_sync(FULL, want, base + DRAWS * i + lane / LANES);
+            int from = 0, to = BLOCK;               /* entries of the draw's unit */
+            if (UNITS) {
+                const int unit = first + __shfl_sync(FULL, at.block, base + DRAWS * i + lane / LANES);
+                from = (unit & ((1 << more) - 1)) << shift;
+                to = from + (1 << shift);
+            }
 #pragma unroll
-            for (int k = 0; k < EACH; k++) u[k] = end += x[i][k];
+            for (int k = 0; k < EACH; k++) {
+                const int entry = EACH * quarter + k;
+                u[k] = end += !UNITS || (entry >= from && entry < to) ? x[i][k] : 0.0f;
+            }
 #pragma unroll
             for (int o = 1; o < LANES; o <<= 1) {
                 const float y = __shfl_up_sync(FULL, end, o, LANES);
@@ -2039,8 +2072,14 @@ __device__ __forceinline__ int find_keys(head_sums sum, const U *stash, int coun
             if (lane / DRAWS == base / DRAWS + i) found = entry;
         }
     }
+    if (UNITS) {                                    /* from the unit's first key on */
+        found -= ((first + at.block) & ((1 << more) - 1)) << shift;
+        if (found < BLOCK && !(at.sum.x < MASK_LIMIT)) return (at.block << shift) + found;
+        stash += (first & ((1 << more) - 1)) << shift;
+        return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1), 1 << shift);
+    }
     if (found < MASSLESS && !(at.sum.x < MASK_LIMIT)) return at.block * BLOCK + found;
-    return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1));
+    return key_with_mass(sum, stash, at.block, found & (MASSLESS - 1), BLOCK);
 }
 
 /* The block among a thread's `have` ones where mass position t falls, and the sum before it:
@@ -2318,11 +2357,12 @@ k_gather(const __grid_constant__ params p) {
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const int unit = Pick::UNITS ? p.unit_shift : 6; /* "blocks" are of 1 << this keys */
+    const int first = begin >> unit, blocks = begin < end ? ((end - 1) >> unit) + 1 - first : 0;
     const int shift = blocks ? 32 - __clz((blocks - 1) / PORTION) : 0, per = 1 << shift;
     const bool fits = per <= KEPT;
-    const head_sums sum
-        = { p.block_sums + row * p.blocks + first, Pick::copied(s.pick, fits), blocks, shift };
+    const head_sums sum = { p.block_sums + (row * p.blocks << (6 - unit)) + first,
+                            Pick::copied(s.pick, fits), blocks, shift };
     const float2 *own = sum.all + tid * per;        /* this thread's blocks */
     const int have = min(per, blocks - tid * per);
     gather_head x = { b, head, index, first, fits, sum, MASKED, 0.0 };
@@ -2400,14 +2440,13 @@ k_gather(const __grid_constant__ params p) {
             if (own) twin = own >> lane & 1u ? lane : __ffs((int)own) - 1; else rows = 0;
         }
         at.block = __shfl_sync(FULL, at.block, twin);
-        const i64 stash = stash_entry(p, b, head, first);
+        const i64 stash = stash_entry(p, b, head, 0) + ((i64)first << unit);
+        const auto find = [&](auto *u) { return find_keys<Pick::UNITS>(sum, u, count, at, unit, first); };
         int j;
-        if (p.stash_type == SANTA_STASH_U8)
-            j = find_keys(sum, (const unsigned char *)p.stash + stash, count, at);
-        else if (p.stash_type == SANTA_STASH_F16)
-            j = find_keys(sum, (const __half *)p.stash + stash, count, at);
-        else j = find_keys(sum, (const float *)p.stash + stash, count, at);
-        j = first * BLOCK + __shfl_sync(FULL, j, twin);
+        if (p.stash_type == SANTA_STASH_U8) j = find((const unsigned char *)p.stash + stash);
+        else if (p.stash_type == SANTA_STASH_F16) j = find((const __half *)p.stash + stash);
+        else j = find((const float *)p.stash + stash);
+        j = (first << unit) + __shfl_sync(FULL, j, twin);
         if (p.keys && column_block == 0 && lane < count) {
             p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
             if (p.weights) p.weights[row * p.max_draws + mine.draw] = at.weight;
@@ -4289,7 +4328,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     const int combs = p.combs, chunk = (n / combs + ERROR_PARTS - 1) / ERROR_PARTS * combs;
     const int begin = min(part * chunk, n), end = min(begin + chunk, n);
     const auto weight = [&](int i) { return weights ? (double)weights[i] : 1.0; };
-    const auto tile_of = [&](int i) { return keys[i] / (p.flash_blocks * BLOCK); };
+    const auto tile_of = [&](int i) { return (keys[i] >> p.unit_shift) / p.flash_blocks; };
     double total = 0.0;                             /* in units of (share / samples)^2 */
     for (int base = 0; base < p.dv; base += 128) {
         const int column = base + tid % 128;
@@ -4357,8 +4396,9 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     if (p.sinks) {
         int first_key, last_key, position;
         key_range(p, b, first_key, last_key, position);
-        const int first = first_key / BLOCK, blocks = (last_key - 1) / BLOCK + 1 - first;
-        const float2 *const sums = p.block_sums + row * p.blocks + first;
+        const int unit = p.unit_shift, first = first_key >> unit,
+                  blocks = ((last_key - 1) >> unit) + 1 - first;
+        const float2 *const sums = p.block_sums + (row * p.blocks << (6 - unit)) + first;
         float m = MASKED;
         double mass = 0.0;
         for (int i = tid; i < blocks; i += 128 * ERROR_PARTS) m = fmaxf(m, sums[i].x);
@@ -9495,6 +9535,7 @@ struct geometry {
     i64 batch, q_len, heads, kv_heads, group, d, dv, keys;            /* keys: what a sequence can hold */
     i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
+    int unit_shift;                                 /* see params */
     i64 combs, weights;                             /* of a head's draws; weights: that are kept */
     i64 slices, dense_slices, plain_slices;         /* of a KV head's query heads, in each kernel */
     i64 rows;                                       /* query rows that a pass of k_scores may have */
@@ -9588,7 +9629,7 @@ i64 stash_bytes(santa_stash s) { return s == SANTA_STASH_F32 ? 4 : s == SANTA_ST
 /* p's workspace, from query row `row` of a pass on. */
 void call::place_row(i64 row) {
     const i64 heads = row * g.batch * g.heads, blocks = heads * g.blocks;
-    p.block_sums = (float2 *)(workspace + l.block_sums) + blocks;
+    p.block_sums = (float2 *)(workspace + l.block_sums) + (blocks << (6 - g.unit_shift));
     p.stash = workspace + l.stash + blocks * BLOCK * stash_bytes((santa_stash)p.stash_type);
     p.arrived = (int *)(workspace + l.arrived) + heads * g.columns;
     p.partial = (float *)(workspace + l.partial);
@@ -9985,10 +10026,12 @@ santa_status measure_comb(const santa_problem *, geometry *g) {
 
 /* A flash tile has a draw at least. */
 santa_status measure_flash(const santa_problem *problem, geometry *g) {
-    if (problem->o.tile_size % BLOCK) return SANTA_ERR_BACKEND_TILE;
-    g->flash_blocks = problem->o.tile_size / BLOCK;
-    if (g->flash_blocks > g->blocks) g->flash_blocks = g->blocks;     /* one flash tile has all keys */
-    g->draws = ceil_div(g->blocks, g->flash_blocks) * g->combs;
+    const i64 tile = problem->o.tile_size;
+    while (tile < 1 << g->unit_shift) g->unit_shift--;
+    const i64 units = g->blocks << (6 - g->unit_shift);
+    g->flash_blocks = tile >> g->unit_shift;
+    if (g->flash_blocks > units) g->flash_blocks = units;             /* one flash tile has all keys */
+    g->draws = ceil_div(g->keys, tile) * g->combs;
     if (g->draws < g->samples) g->draws = g->samples;
     if (problem->a.std_error) g->weights = g->draws;
     return SANTA_OK;
@@ -10016,7 +10059,7 @@ void arrange_sampled(const geometry &g, santa_stash stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads), draws = (size_t)g.draws;
     const size_t columns = g.portions > 1 ? saturating(rows, (size_t)g.columns) : 0;
     const size_t blocks = saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks);
-    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->block_sums = add_part(l, blocks, sizeof(float2) << (6 - g.unit_shift));
     l->stash = add_part(l, blocks, (size_t)(BLOCK * stash_bytes(stash)));
     l->keys = add_part(l, saturating(rows, draws), sizeof(int));
     l->draws = add_part(l, rows, sizeof(int));
@@ -10726,6 +10769,7 @@ bool meets_ranks(const santa_options &o) {
    limits. */
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
     memset(g, 0, sizeof *g);
+    g->unit_shift = 6;
     g->batch = problem->batch;
     g->q_len = problem->q_len;
     g->heads = problem->heads;
@@ -10926,6 +10970,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->top_p = o->top_p;
     p->per_sample = g.samples ? 1.0 / (double)g.samples : 0.0;
     p->flash_blocks = (int)g.flash_blocks;
+    p->unit_shift = g.unit_shift;
     p->max_draws = g.draws;
     p->combs = g.combs > 1 ? (int)g.combs : 1;
     p->each = p->samples / p->combs;

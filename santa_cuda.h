@@ -18,9 +18,8 @@
    STREAM ORDER        A call only enqueues kernels on o.stream: no allocation, no
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
-   METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash with tiles of a
-                       multiple of 64 keys, top-k, top-p, vattention, pps, saap, sample-attention
-                       without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
+   METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
+                       vattention, pps, saap, sample-attention without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
                        also those from a copy of K. The others, q8_0, item ranges, and
                        std_error of vattention, pps, saap or from a copy have a status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again.
