@@ -426,6 +426,10 @@
                             tiles lie where one process has them, whatever the ranges are; then one of 8:
                             how many tiles have mass. Of a tile that lies in several ranks each draws what
                             falls on its part. It wants context_lens.
+   top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of up to 2048:
+                            each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
+                            in the exchange before the draw. Else four exchanges of 3 kB a head: how many
+                            keys, and how much mass, have which 8 bits of the score next. Then the sums.
    The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each
    rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
@@ -602,7 +606,7 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid to flash; no std_error, dense_below, copy of K, list or step")               \
+      "over ranks: dense, iid to top-p; no std_error, dense_below, copy of K, list or step")               \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -2991,7 +2995,7 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
         return SANTA_ERR_RANKS;
     if (!santa__has_ranks(o)) return SANTA_OK;
     if (!r->all_gather) return SANTA_ERR_RANKS;
-    if (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & SANTA_SHARES_ROWS))
+    if (!(traits & (SANTA_EXACT | SANTA_DRAWS | SANTA_BIASED)) || (traits & (SANTA_SHARES_ROWS | SANTA_SPARSE)))
         return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
     return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
@@ -3281,11 +3285,22 @@ static void santa__needs_masses(santa__plan *p) {
    hold, and those up to and with it. bad: one of them saw a NaN. */
 typedef struct santa__share { double before, end, total; float m; int bad; } santa__share;
 
+/* The top of the scores of all ranks, see santa__select: ties are this rank's, mass that of all that is
+   chosen. Until then want is what is left of it, above the mass chosen so far; value, mask: where the
+   threshold lies as far as known. */
+typedef struct santa__choice {
+    double want, above, mass;
+    int64_t ties;
+    uint32_t value, mask, threshold;
+    int by_mass, has_mass;
+} santa__choice;
+
 /* What a query knows of all ranks. flash: the first and the last tile here, of which other ranks may
    have keys, too; tiles with mass, and those of them before the first one here; has_begun: that one
    began in another rank. */
 typedef struct santa__met {
     santa__share whole, edge[2];
+    santa__choice choice;
     int64_t tiles, tiles_before;
     int has_begun;
 } santa__met;
@@ -3546,24 +3561,38 @@ static int64_t santa__chunk(int64_t keys) {
 
 /* Whether ranks tell each other the masses of a row before they draw. */
 static int santa__meets_ranks(const santa_options *o) {
-    return santa__has_ranks(o) && santa__has_traits(o, SANTA_DRAWS);
+    return santa__has_ranks(o) && (santa__has_traits(o, SANTA_DRAWS) || santa__selects(o));
 }
 
 /* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. flash:
-   also of its first and last tile, which are below 0 where there are no keys. */
+   also of its first and last tile, which are below 0 where there are no keys. top-p, and top-k of many:
+   of the keys by 8 bits of their scores, mass relative to the same exp and count. */
 typedef struct santa__rank_mass { double max, total; } santa__rank_mass;
 typedef struct santa__rank_tiles { santa__rank_mass mass[2]; int64_t tile[2]; } santa__rank_tiles;
+typedef struct santa__rank_bins { double sum[256]; int32_t count[256]; } santa__rank_bins;
 
-/* Bytes of that. */
+/* How many scores each rank sends in their place: the top of them here. So many are fewer bytes, and one
+   exchange instead of four. */
+enum { SANTA__BEST = 2048 };
+static int64_t santa__num_best(const santa_options *o) {
+    return o->method == SANTA_TOP_K && o->num_samples <= SANTA__BEST ? o->num_samples : 0;
+}
+
+/* Bytes of what ranks tell of a query. */
 static uint64_t santa__message_bytes(const santa_problem *p) {
+    const uint64_t best = (uint64_t)santa__num_best(&p->o);
     return sizeof(santa__rank_mass)
-           + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles) : 0);
+           + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
+              : best > 0                                  ? (best + 1) / 2 * 8
+              : santa__selects(&p->o)                     ? sizeof(santa__rank_bins)
+                                                          : 0);
 }
 
 /* What a call over ranks has behind its other workspaces: messages on a span of jobs, of this rank and of
-   all, a count likewise, and what follows for each query; results of this rank and of all. */
+   all, a count likewise, the best scores of all, and what follows for each query; results of this rank
+   and of all. */
 typedef struct santa__meeting {
-    uint64_t message, messages, count, counts, met, part, all_parts, acc, total;
+    uint64_t message, messages, count, counts, best, met, part, all_parts, acc, total;
 } santa__meeting;
 
 /* Floats of a rank's results: out and lse. */
@@ -3584,6 +3613,7 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
     m.messages = santa__part(&at, queries, santa__mul(bytes, ranks));
     m.count = santa__part(&at, counts, sizeof(int64_t));
     m.counts = santa__part(&at, counts, santa__mul(sizeof(int64_t), ranks));
+    m.best = santa__part(&at, santa__num_best(&p->o), santa__mul(sizeof(float), ranks));
     m.met = santa__part(&at, queries, sizeof(santa__met));
     m.part = santa__part(&at, 1, santa__mul(floats, sizeof(float)));
     m.all_parts = santa__part(&at, 1, santa__mul(santa__mul(floats, sizeof(float)), ranks));
@@ -4686,9 +4716,10 @@ static int santa__selected(float s, uint32_t threshold, int64_t *ties) {
     return s >= SANTA__MASK_LIMIT && (key > threshold || (key == threshold && (*ties)-- > 0));
 }
 
-/* Softmax over the selected scores; s[0] belongs to key first. */
+/* Softmax over the selected scores; s[0] belongs to key first. all: NULL, or the mass that other ranks
+   have selected is in it, too. */
 static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint32_t threshold, int64_t ties,
-                                 float m, santa__picks *l) {
+                                 float m, const double *all, santa__picks *l) {
     double total = 0.0;
     int64_t i;
     for (i = 0; i < n; i++) {
@@ -4697,16 +4728,23 @@ static void santa__pick_selected(const float *s, int64_t n, int64_t first, uint3
         total += (double)l->weight[l->rows];
         santa__picks_add(l, (int32_t)(first + i));
     }
+    if (all) total = *all;
     for (i = 0; i < l->rows; i++) l->weight[i] = (float)((double)l->weight[i] / total);
 }
 
 static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__picks *l) {
     const int64_t n = x->blocks * x->block;
+    const santa__choice *chosen = x->met ? &x->met->choice : NULL;
     uint32_t threshold;
     int64_t ties;
+    if (chosen) {
+        santa__pick_selected(x->u, n, x->first * x->block, chosen->threshold, chosen->ties, x->m, &chosen->mass,
+                             l);
+        return;
+    }
     santa__select(x->u, n, by_mass || x->block != SANTA_BLOCK ? NULL : x->max, want, by_mass, x->m,
                   &threshold, &ties);
-    santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, l);
+    santa__pick_selected(x->u, n, x->first * x->block, threshold, ties, x->m, NULL, l);
 }
 
 static void santa__draw_top_k(const santa_options *o, santa__mass *x, santa__rng *rng, santa__picks *l,
@@ -7434,28 +7472,138 @@ static santa__rank_mass santa__mass_said(santa__mass *x) {
     return said;
 }
 
-/* What this rank says of the query whose mass is x, NULL: it has no keys here. */
-static void santa__say(const santa_options *o, santa__mass *x, char *message) {
-    santa__rank_mass *whole = (santa__rank_mass *)(void *)message;
-    santa__rank_tiles *tiles = (santa__rank_tiles *)(void *)(whole + 1);
-    const int has_tiles = santa__has_traits(o, SANTA_TILES_APART);
+/* The best of n scores, and masked ones behind. tops: as santa__select's. */
+static void santa__say_best(const float *s, int64_t n, const float *tops, float *best, int64_t count) {
+    uint32_t threshold;
+    int64_t ties, i, k = 0;
+    santa__select(s, n, tops, (double)count, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < n && k < count; i++) if (santa__selected(s[i], threshold, &ties)) best[k++] = s[i];
+    for (; k < count; k++) best[k] = SANTA__MASKED;
+}
+
+/* The choice from the best of each rank. */
+static void santa__choose_best(const santa__said *x, float *best, int64_t count, float m, santa__choice *c) {
+    int64_t r, i, ties, before = 0;
+    for (r = 0; r < x->ranks->count; r++)
+        memcpy(best + r * count, santa__said_mass(x, r) + 1, (size_t)count * sizeof *best);
+    santa__select(best, r * count, NULL, (double)count, 0, 0.0f, &c->threshold, &c->ties);
+    for (i = 0, ties = c->ties; i < r * count; i++) {
+        before += i < x->ranks->rank * count && best[i] >= SANTA__MASK_LIMIT
+                  && santa__sortable(best[i]) == c->threshold;
+        if (c->has_mass && santa__selected(best[i], c->threshold, &ties))
+            c->mass += (double)(float)exp((double)best[i] - (double)m);
+    }
+    c->ties = SANTA__MAX(c->ties - before, 0);
+}
+
+/* The scores that may be at the threshold, by their next 8 bits. */
+static void santa__say_bins(const float *s, int64_t n, float m, int shift, const santa__choice *c,
+                            santa__rank_bins *bins) {
+    int64_t i;
+    memset(bins, 0, sizeof *bins);
+    for (i = 0; i < n; i++) {
+        const uint32_t key = santa__sortable(s[i]);
+        if (s[i] < SANTA__MASK_LIMIT || (key & c->mask) != c->value) continue;
+        bins->count[key >> shift & 255u]++;
+        if (c->has_mass) bins->sum[key >> shift & 255u] += exp((double)s[i] - (double)m);
+    }
+}
+
+/* The next 8 bits of the threshold from the bins of all ranks, as in santa__select. */
+static void santa__choose_bin(const santa__said *x, int shift, float m, santa__choice *c) {
+    double sum[256] = {0.0}, amount = 0.0, each, take;
+    int64_t count[256] = {0}, before = 0, here = 0, r;
+    int bucket, lowest = -1;
+    for (r = 0; r < x->ranks->count; r++) {
+        const santa__rank_bins *bins = (const santa__rank_bins *)(const void *)(santa__said_mass(x, r) + 1);
+        const double scale = c->has_mass ? exp(santa__said_mass(x, r)->max - (double)m) : 0.0;
+        for (bucket = 0; bucket < 256; bucket++) {
+            count[bucket] += bins->count[bucket];
+            sum[bucket] += scale * bins->sum[bucket];
+        }
+    }
+    for (bucket = 255; bucket >= 0; bucket--) {
+        if (!count[bucket]) continue;
+        lowest = bucket;
+        amount = c->by_mass ? sum[bucket] : (double)count[bucket];
+        if (!(amount < c->want)) break;
+        c->want -= amount;
+        c->above += sum[bucket];
+    }
+    if (lowest < 0) return;                                           /* nothing is unmasked */
+    if (bucket < 0) { c->want += amount; c->above -= sum[lowest]; }   /* want lies just past the end */
+    c->value |= (uint32_t)lowest << shift;
+    c->mask |= 255u << shift;
+    if (shift > 0) return;
+    for (r = 0; r <= x->ranks->rank; r++) {
+        before += here;
+        here = ((const santa__rank_bins *)(const void *)(santa__said_mass(x, r) + 1))->count[lowest];
+    }
+    each = amount / (double)count[lowest];
+    take = each > 0.0 ? ceil(c->want / each) : 1.0;
+    c->threshold = c->value;
+    c->ties = take < 1.0 ? 1 : take < (double)count[lowest] ? (int64_t)take : count[lowest];
+    c->mass = c->above + (double)c->ties * (sum[lowest] / (double)count[lowest]);
+    c->ties = SANTA__MIN(SANTA__MAX(c->ties - before, 0), here);
+}
+
+/* The same by either, in so many passes. */
+static int santa__choice_passes(const santa_options *o) {
+    return !santa__selects(o) ? 0 : santa__num_best(o) > 0 ? 1 : 4;
+}
+
+/* tops: as santa__select's. */
+static void santa__say_choice(const santa_options *o, const float *s, int64_t n, const float *tops, int pass,
+                              const santa__choice *c, santa__rank_mass *message) {
+    const int64_t best = santa__num_best(o);
+    if (best > 0) santa__say_best(s, n, tops, (float *)(void *)(message + 1), best);
+    else santa__say_bins(s, n, (float)message->max, 24 - 8 * pass, c,
+                         (santa__rank_bins *)(void *)(message + 1));
+}
+
+static void santa__choose(const santa__call *call, const santa__said *x, int pass, float m,
+                          santa__choice *c) {
+    const int64_t best = santa__num_best(&call->p.o);
+    float *all = (float *)(void *)(call->meeting + santa__meeting_of(&call->p).best);
+    if (best > 0) santa__choose_best(x, all, best, m, c);
+    else santa__choose_bin(x, 24 - 8 * pass, m, c);
+}
+
+/* What this rank says first of query x of a job that samples. */
+static void santa__say_mass(const santa__job *j, int64_t x, santa__rank_mass *message) {
+    santa__rank_tiles *tiles = (santa__rank_tiles *)(void *)(message + 1);
+    const int has_tiles = santa__has_traits(j->o, SANTA_TILES_APART), has_keys = j->begin < j->end;
+    santa__mass mass;
     int i;
-    whole->max = (double)SANTA__MASKED;
-    whole->total = 0.0;
-    if (x) *whole = santa__mass_said(x);
+    message->max = (double)SANTA__MASKED;
+    message->total = 0.0;
+    if (has_keys) {
+        mass = santa__mass_of(j, x);
+        *message = santa__mass_said(&mass);
+    }
     for (i = 0; i < 2 && has_tiles; i++) {
         tiles->tile[i] = -1;
-        tiles->mass[i] = *whole;
-        if (x) {
-            const int64_t tile = o->tile_size / x->block;
-            const int64_t from = i ? (x->first + x->blocks - 1) / tile * tile - x->first : 0;
+        tiles->mass[i] = *message;
+        if (has_keys) {
+            const int64_t tile = j->o->tile_size / mass.block;
+            const int64_t from = i ? (mass.first + mass.blocks - 1) / tile * tile - mass.first : 0;
             int has;
-            santa__mass part = santa__mass_part(x, SANTA__MAX(from, 0),
-                                                i ? x->blocks : santa__tile_end(x, 0, tile, &has));
+            santa__mass part = santa__mass_part(&mass, SANTA__MAX(from, 0),
+                                                i ? mass.blocks : santa__tile_end(&mass, 0, tile, &has));
             tiles->tile[i] = part.first / tile;
             tiles->mass[i] = santa__mass_said(&part);
         }
     }
+}
+
+/* And, of a method that selects, in each pass. */
+static void santa__say_scores(const santa__job *j, int64_t x, int pass, const santa__choice *c,
+                              santa__rank_mass *message) {
+    santa__mass mass;
+    if (j->begin == j->end) { santa__say_choice(j->o, NULL, 0, NULL, pass, c, message); return; }
+    mass = santa__mass_of(j, x);
+    santa__say_choice(j->o, santa__weights_of(j, x), mass.blocks * mass.block,
+                      mass.block == SANTA_BLOCK ? mass.max : NULL, pass, c, message);
 }
 
 /* How many tiles between the first and the last here have mass. */
@@ -7502,14 +7650,34 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
 }
 
 /* Whether the other ranks were met. */
-static int santa__tell(santa__team *team, const void *mine, uint64_t bytes, void *all) {
+static int santa__tell(santa__team *team, const void *mine, size_t bytes, void *all) {
     const santa_ranks_options *ranks = &team->call->p.o.ranks;
-    if (ranks->all_gather(ranks->user, mine, (size_t)bytes, all, NULL) != 0) team->has_failed = 1;
+    if (ranks->all_gather(ranks->user, mine, bytes, all, NULL) != 0) team->has_failed = 1;
     return !team->has_failed;
 }
 
+/* What ranks tell each other of a span of jobs, a message for each query: where they lie here, and those
+   of all. */
+static santa__said santa__said_make(const santa__call *call, int64_t n) {
+    santa__said said;
+    said.ranks = &call->p.o.ranks;
+    said.at = call->meeting + santa__meeting_of(&call->p).messages;
+    said.apart = (size_t)((uint64_t)n * santa__message_bytes(&call->p));
+    return said;
+}
+
+static santa__said santa__said_on(const santa__call *call, santa__said said, int64_t i) {
+    said.at += (uint64_t)i * santa__message_bytes(&call->p);
+    return said;
+}
+
+static santa__rank_mass *santa__message_on(const santa__call *call, int64_t i) {
+    return (santa__rank_mass *)(void *)(call->meeting + santa__meeting_of(&call->p).message
+                                        + (uint64_t)i * santa__message_bytes(&call->p));
+}
+
 /* flash: how many tiles have mass, which the largest score of all ranks tells. */
-static void santa__meet_tiles(santa__team *team, santa__job *j, int64_t n, santa__said said, uint64_t bytes,
+static void santa__meet_tiles(santa__team *team, santa__job *j, int64_t n, const santa__said *said,
                               santa__met *met) {
     const santa__call *call = team->call;
     const santa__meeting at = santa__meeting_of(&call->p);
@@ -7524,46 +7692,60 @@ static void santa__meet_tiles(santa__team *team, santa__job *j, int64_t n, santa
             mine[i] = santa__inner_tiles(one->o, &mass);
         }
     }
-    if (!santa__tell(team, mine, (uint64_t)n * sizeof *mine, all)) return;
-    for (i = 0; i < n; i++, said.at += bytes) santa__count_tiles(&said, all + i, n, &met[i]);
+    if (!santa__tell(team, mine, (size_t)n * sizeof *mine, all)) return;
+    for (i = 0; i < n; i++) {
+        const santa__said on = santa__said_on(call, *said, i);
+        santa__count_tiles(&on, all + i, n, &met[i]);
+    }
+}
+
+static int santa__tell_messages(santa__team *team, const santa__said *said) {
+    const santa__call *call = team->call;
+    return santa__tell(team, santa__message_on(call, 0), said->apart,
+                       call->meeting + santa__meeting_of(&call->p).messages);
+}
+
+/* A query's mass over all ranks, its lse, and what of it a method that selects wants. */
+static void santa__meet_query(const santa__call *call, const santa__job *j, int64_t x, const santa__said *said,
+                              santa__met *met) {
+    const santa__share *whole = &met->whole;
+    santa__choice *c = &met->choice;
+    double keys_share;
+    met->whole = santa__share_of(said, -1);
+    c->by_mass = j->o->method == SANTA_TOP_P;
+    c->want = c->by_mass ? j->o->top_p * whole->total : (double)j->o->num_samples;
+    call->p.a.lse[santa__slot(j, x)] =
+        whole->bad ? santa__nan() : santa__lse(whole->m, whole->total, santa__sink(j, x), &keys_share);
 }
 
 /* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
-   keys here included, which get their lse. */
+   keys here included, and what else they need to draw as one process does. */
 static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     const santa__call *call = team->call;
-    const santa__meeting at = santa__meeting_of(&call->p);
-    const uint64_t bytes = santa__message_bytes(&call->p);
-    char *mine = call->meeting + at.message;
-    santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
+    santa__met *met = (santa__met *)(void *)(call->meeting + santa__meeting_of(&call->p).met);
     const int64_t group = call->p.group, n = jobs * group;
-    santa__said said;
+    const int passes = santa__choice_passes(&call->p.o);
+    const santa__said said = santa__said_make(call, n);
     int64_t i;
-    said.ranks = &call->p.o.ranks;
-    said.at = call->meeting + at.messages;
-    said.apart = (size_t)((uint64_t)n * bytes);
-    for (i = 0; i < n; i++) {
-        santa__job *one = &j[i / group];
-        const int has_keys = one->begin < one->end;
-        santa__mass mass;
-        one->met = NULL;
-        if (has_keys) mass = santa__mass_of(one, i % group);
-        santa__say(one->o, has_keys ? &mass : NULL, mine + (uint64_t)i * bytes);
-    }
-    if (!santa__tell(team, mine, said.apart, call->meeting + at.messages)) return;
+    int pass = 0;
     memset(met, 0, (size_t)n * sizeof *met);
-    for (i = 0; i < n; i++) {
-        santa__job *one = &j[i / group];
-        const santa__share *whole = &met[i].whole;
-        santa__said of = said;
-        double keys_share;
-        of.at += (uint64_t)i * bytes;
-        met[i].whole = santa__share_of(&of, -1);
-        call->p.a.lse[santa__slot(one, i % group)] =
-            whole->bad ? santa__nan()
-                       : santa__lse(whole->m, whole->total, santa__sink(one, i % group), &keys_share);
-    }
-    if (santa__has_traits(&call->p.o, SANTA_TILES_APART)) santa__meet_tiles(team, j, n, said, bytes, met);
+    for (i = 0; i < jobs; i++) j[i].met = NULL;
+    do {
+        for (i = 0; i < n; i++) {
+            const santa__job *one = &j[i / group];
+            santa__choice *c = &met[i].choice;
+            if (pass == 0) santa__say_mass(one, i % group, santa__message_on(call, i));
+            if (pass == 0) { c->threshold = 0xffffffffu; c->has_mass = 1; }
+            if (passes) santa__say_scores(one, i % group, pass, c, santa__message_on(call, i));
+        }
+        if (!santa__tell_messages(team, &said)) return;
+        for (i = 0; i < n; i++) {
+            const santa__said on = santa__said_on(call, said, i);
+            if (pass == 0) santa__meet_query(call, &j[i / group], i % group, &on, &met[i]);
+            if (passes) santa__choose(call, &on, pass, met[i].whole.m, &met[i].choice);
+        }
+    } while (++pass < passes);
+    if (santa__has_traits(&call->p.o, SANTA_TILES_APART)) santa__meet_tiles(team, j, n, &said, met);
     for (i = 0; i < jobs; i++) j[i].met = met + i * group;
 }
 

@@ -5,7 +5,7 @@
 #define SANTA_TEST_RANKS_H
 #include "reference.h"
 
-enum { MOST_RANKS = 7, MOST_EXCHANGES = 64 };
+enum { MOST_RANKS = 7, MOST_EXCHANGES = 256 };
 
 /* What the ranks said: message[exchange] holds that of each rank, side by side. */
 typedef struct talk {

@@ -160,6 +160,51 @@ static void same_rows(void) {
     CHECK(skipped > 0);
 }
 
+/* The same keys as in one process, also of equal scores: the first. */
+static void same_top(void) {
+    test_rng r = test_rng_make(33);
+    int64_t rows = 0, moved = 0;
+    for (int turn = 0; turn < (test_quick ? 24 : 160); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
+        const int has_ties = turn % 5 == 3;
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        santa_stats sum, whole;
+        santa_options o = ref_options(turn % 3 == 2 ? SANTA_TOP_P : SANTA_TOP_K, 1, 0);
+        if (o.method == SANTA_TOP_P) o.top_p = turn % 4 == 1 ? 1.0 : turn % 4 == 2 ? 1e-9 : 0.7;
+        else o.num_samples = turn % 4 == 1 ? 3000 : turn % 4 == 3 ? 1 : 1 + test_below(&r, 200);
+        if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
+        if (has_ties) { s.alibi = 0; s.k_type = SANTA_F32; }
+        ref_build(&p, &s);
+        p.a.std_error = NULL;
+        for (int64_t j = 5; has_ties && j < s.len; j++)
+            for (int64_t c = 0; c < s.batch * 2 * s.head_dim; c++)
+                ref_set(&p.a.k, c / s.head_dim / 2, j, c / s.head_dim % 2, c % s.head_dim,
+                        ref_get(&p.a.k, c / s.head_dim / 2, j % 5, c / s.head_dim % 2, c % s.head_dim));
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        const int64_t n = numbers_of(&p);
+        float *one = ref_floats(n), *many = ref_floats(n);
+        if (ref_run(&p, &o, &whole)) {
+            take(&p, one);
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
+            /* all of the mass: where its rounding ends */
+            if (o.method == SANTA_TOP_K || o.top_p < 1.0) CHECK_INT(sum.v_rows_head, whole.v_rows_head);
+            for (int64_t x = 0; x < n; x += dv + 1) {
+                int far = 0;
+                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 2e-5f);
+                CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
+                rows++;
+                moved += far;
+            }
+        }
+        free(one);
+        free(many);
+        ref_free(&p);
+    }
+    CHECK_MSG(moved * 500 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
+}
+
 /* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
 static void unbiased(void) {
     static const int64_t cuts[] = {0, 70, 71, 71, 200};
@@ -219,14 +264,14 @@ static void threads(void) {
 /* A NaN in K of one rank reaches all of them; V's where it is drawn. */
 static void nan_in_one(void) {
     static const int64_t cuts[] = {0, 60, 120, 180};
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_FLASH};
-    for (int turn = 0; turn < 9; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P};
+    for (int turn = 0; turn < 15; turn++) {
         ref_spec s = ref_spec_make(4, 2, 180, 32);
         ref_problem p;
         float many[4 * 33];
-        const santa_options o = ref_options(methods[turn % 3], 16, 1);
+        const santa_options o = ref_options(methods[turn % 5], 16, 1);
         ref_build(&p, &s);
-        ref_set(&p.a.k, 0, 30 + 60 * (turn / 3), 1, 3, (double)test_nan());
+        ref_set(&p.a.k, 0, 30 + 60 * (turn / 5), 1, 3, (double)test_nan());
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
             for (int i = 0; i < 4 * 33; i++) CHECK_INT(test_is_nan(many[i]), i >= 2 * 33);
         ref_free(&p);
@@ -237,13 +282,13 @@ static void nan_in_one(void) {
 static void nothing_to_see(void) {
     static const int64_t cuts[] = {0, 64, 100};
     static const int32_t none[1] = {0};
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_PROP, SANTA_FLASH};
-    for (int turn = 0; turn < 6; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P};
+    for (int turn = 0; turn < 10; turn++) {
         ref_spec s = ref_spec_make(2, 1, 100, 32);
         ref_problem p;
         float many[2 * 33];
-        const santa_options o = ref_options(methods[turn % 3], 16, 1);
-        s.sinks = turn / 3;
+        const santa_options o = ref_options(methods[turn % 5], 16, 1);
+        s.sinks = turn / 5;
         ref_build(&p, &s);
         p.a.seq_lens = none;
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, many, NULL), SANTA_OK))
@@ -283,7 +328,7 @@ static void refusals(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         santa_options o = ref_options((santa_method)m, 16, 1);
         const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
-                      || m == SANTA_PROP || m == SANTA_FLASH;
+                      || m == SANTA_PROP || m == SANTA_FLASH || m == SANTA_TOP_K || m == SANTA_TOP_P;
         o.ranks.all_gather = talk_all_gather;
         o.ranks.user = &t;
         o.ranks.count = 2;
@@ -323,6 +368,7 @@ static void refusals(void) {
 const test_case suite_ranks[] = {
     {"dense over ranks is dense", dense_is_dense},
     {"samplers draw the rows that one process draws", same_rows},
+    {"top-k and top-p take the keys that one process takes", same_top},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},

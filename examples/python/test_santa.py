@@ -694,7 +694,8 @@ def over_ranks(q, k, v, cuts, **options):
 def test_ranks():
     q, k, v = problem(1, 1, 300)
     for method, options in (("dense", {}), ("sys", {"num_samples": 16, "seed": 3}),
-                            ("flash", {"num_samples": 16, "seed": 3, "tile_size": 32})):
+                            ("flash", {"num_samples": 16, "seed": 3, "tile_size": 32}),
+                            ("top-k", {"num_samples": 16}), ("top-p", {"top_p": 0.5})):
         whole = santa.decode(q, k, v, method=method, causal=True, lse=True, **options)
         for r in over_ranks(q, k, v, (0, 64, 65, 300), method=method, causal=True, lse=True, **options):
             near(r.out, whole.out)
@@ -705,7 +706,7 @@ def test_ranks():
     raises(KeyError, santa.decode, q, k, v, ranks={"count": 2, "rank": 0, "all_gather": fails})
     raises(TypeError, santa.decode, q, k, v, ranks={"count": 2, "rank": 0, "all_gather": 3})
     raises(santa.SantaError, santa.decode, q, k, v, name="RANKS", ranks={"count": 2})
-    raises(santa.SantaError, santa.decode, q, k, v, name="RANKS_METHOD", method="top-k",
+    raises(santa.SantaError, santa.decode, q, k, v, name="RANKS_METHOD", method="sys", dense_below=9,
            ranks={"count": 2, "all_gather": fails})
 
 
