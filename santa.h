@@ -430,6 +430,9 @@
                             each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
                             in the exchange before the draw. Else four exchanges of 3 kB a head: how many
                             keys, and how much mass, have which 8 bits of the score next. Then the sums.
+   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
+                            which places each rank in the one comb. The sums of the sure keys go apart, as
+                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
    The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each
    rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
@@ -606,7 +609,7 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid to top-p; no std_error, dense_below, copy of K, list or step")               \
+      "over ranks: dense, iid to top-p, pps; no std_error, dense_below, copy of K, list or step")          \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -2995,7 +2998,7 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
         return SANTA_ERR_RANKS;
     if (!santa__has_ranks(o)) return SANTA_OK;
     if (!r->all_gather) return SANTA_ERR_RANKS;
-    if (!(traits & (SANTA_EXACT | SANTA_DRAWS | SANTA_BIASED)) || (traits & (SANTA_SHARES_ROWS | SANTA_SPARSE)))
+    if (!(traits & (SANTA_EXACT | SANTA_DRAWS | SANTA_BIASED)) || (traits & SANTA_SPARSE))
         return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
     return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
@@ -3322,6 +3325,7 @@ typedef struct santa__mass {
     float *unit, *chance;
     double sure;
     double rest;                 /* mass of keys that are in no block, relative to exp(m) */
+    double sizes, before;        /* of all keys, times num_samples; the same of earlier ranks */
 } santa__mass;
 
 /* One head of a row that takes its scores from a copy of K. */
@@ -3595,10 +3599,14 @@ typedef struct santa__meeting {
     uint64_t message, messages, count, counts, best, met, part, all_parts, acc, total;
 } santa__meeting;
 
-/* Floats of a rank's results: out and lse. */
+/* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks miss. */
+static int santa__has_sure(const santa_options *o) { return santa__has_traits(o, SANTA_SHARES_ROWS); }
+
+/* Floats of a rank's results: out and lse, and what santa__gather_parts says. */
 static uint64_t santa__part_floats(const santa_problem *p) {
+    const uint64_t dv = (uint64_t)p->head_dim_v;
     return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
-                      (uint64_t)p->head_dim_v + 1);
+                      dv + 1 + (santa__has_sure(&p->o) ? dv + 2 : 0));
 }
 
 static santa__meeting santa__meeting_of(const santa_problem *p) {
@@ -3833,6 +3841,7 @@ typedef struct santa__job {
     int form;                            /* of packed */
     int is_shared;                       /* threads share the job's pieces */
     const santa__met *met;               /* of each query, or NULL: there are no other ranks */
+    float *sure;                         /* what santa__gather_parts tells them, [rows of out, dv + 2] */
     int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
     char *work;
@@ -4585,23 +4594,32 @@ static void santa__mass_units(santa__mass *x, int is_rounded) {
     }
 }
 
-/* Draws keys for some heads together, of which key j is one with probability min(1, num_samples
-   max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
-   only blocks with teeth are looked into again. x: the heads, with units; the first one's prefix
-   is used up. Head h's weights go to l->weight + h * stride. */
-static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_samples, santa__rng *rng,
-                               santa__picks *l, int64_t stride) {
+/* The first head's prefix becomes that of num_samples times the sizes of keys. */
+static void santa__size_blocks(santa__mass *x, int64_t heads, int64_t num_samples) {
     float size[SANTA_BLOCK];
-    int64_t hit[SANTA__HITS], until[SANTA__HITS], b, from = 0, below = 0, n, h;
-    santa__positions m;
-    int k, hits;
+    int64_t b;
     x->prefix[0] = 0.0;
     for (b = 0; b < x->blocks; b++) {
         const double sum = (double)santa__block_sizes(x, heads, b, size);
         x->prefix[b + 1] = x->prefix[b] + (double)num_samples * sum;
     }
-    m = santa__positions_make(SANTA__COMB, (int64_t)x->prefix[b] + 2, 1.0, NULL,
+    x->sizes = x->prefix[x->blocks];
+}
+
+/* Draws keys for some heads together, of which key j is one with probability min(1, num_samples
+   max_h p_hj): the first tooth of a comb of step 1 in its interval of that length takes it, so
+   only blocks with teeth are looked into again. x: the heads, with units, and what they draw by in the
+   first one's prefix. Head h's weights go to l->weight + h * stride. */
+static void santa__draw_sized(santa__mass *x, int64_t heads, santa__rng *rng, santa__picks *l,
+                              int64_t stride) {
+    float size[SANTA_BLOCK];
+    int64_t hit[SANTA__HITS], until[SANTA__HITS], b, from, below, n, h;
+    santa__positions m;
+    int k, hits;
+    for (b = 0; b <= x->blocks; b++) x->prefix[b] += x->before;
+    m = santa__positions_make(SANTA__COMB, (int64_t)x->prefix[x->blocks] + 2, 1.0, NULL,
                               santa__rng_uniform(rng, 0));
+    from = below = santa__positions_below(&m, x->prefix[0], 0);
     for (b = 0; b < x->blocks;) {
         hits = santa__find_hits(x, &m, &b, x->blocks, &below, m.s, hit, until);
         for (k = 0; k < hits; k++)
@@ -4629,6 +4647,12 @@ static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_sample
             }
         }
     }
+}
+
+static void santa__draw_shared(santa__mass *x, int64_t heads, int64_t num_samples, santa__rng *rng,
+                               santa__picks *l, int64_t stride) {
+    santa__size_blocks(x, heads, num_samples);
+    santa__draw_sized(x, heads, rng, l, stride);
 }
 
 /* A head's weights add up to 1 on average. What is missing this time, or too much, the sure keys
@@ -5392,7 +5416,7 @@ static santa__mass santa__mass_of(const santa__job *j, int64_t x) {
     mass.sum = SANTA__PART(float, j, block_sum) + x * p->blocks + skip;
     mass.prefix = SANTA__PART(double, j, prefix);
     mass.first = r->begin / p->block;
-    mass.blocks = (r->end - 1) / p->block + 1 - mass.first;
+    mass.blocks = r->begin < r->end ? (r->end - 1) / p->block + 1 - mass.first : 0;
     mass.block = (int)p->block;
     return mass;
 }
@@ -5512,18 +5536,18 @@ static void santa__masses_of_row(const santa__job *j, int64_t row, santa__mass *
     }
 }
 
-/* The heads h .. of a row from the rows that all of them share. */
-static void santa__gather_shared(const santa__job *j, int64_t row, const santa__mass *mass,
-                                 const santa__picks *l) {
+/* Results of `group` heads from query x0 on from the rows that all of them share. sure: NULL, or where
+   their sums go instead, for santa__join_ranks. */
+static void santa__gather_shared(const santa__job *j, int64_t x0, int64_t group, const santa__mass *mass,
+                                 const santa__picks *l, float *sure) {
     const int64_t dv = j->v.dim, stride = j->plan->capacity;
     float *sum = SANTA__PART(float, j, sums), one[SANTA__SLICE], add[SANTA__SLICE], lse[SANTA__SLICE];
     double share[SANTA__SLICE];
     int64_t h, i, x;
-    for (h = 0; h < j->group; h += SANTA__SLICE) {
-        const int64_t heads = SANTA__MIN(j->group - h, (int64_t)SANTA__SLICE);
+    for (h = 0; h < group; h += SANTA__SLICE) {
+        const int64_t heads = SANTA__MIN(group - h, (int64_t)SANTA__SLICE);
         for (x = 0; x < heads; x++) {
-            lse[x] = santa__lse(mass[h + x].m, mass[h + x].total, santa__sink(j, row * j->group + h + x),
-                                &share[x]);
+            lse[x] = santa__lse(mass[h + x].m, mass[h + x].total, santa__sink(j, x0 + h + x), &share[x]);
             share[x] *= (double)j->p->v_scale;
             one[x] = 1.0f;
             add[x] = (float)share[x];
@@ -5536,24 +5560,41 @@ static void santa__gather_shared(const santa__job *j, int64_t row, const santa__
         for (x = 0; x < heads; x++) {
             const santa__mass *m = &mass[h + x];
             const int has_error = j->p->a.std_error && m->total > 0.0;
-            santa__write(j, row * j->group + h + x, santa__is_nan((float)m->total) ? NULL : sum + x * dv,
-                         lse[x],
+            if (sure) {
+                memcpy(sure + santa__slot(j, x0 + h + x) * (dv + 2), sum + x * dv,
+                       (size_t)dv * sizeof *sum);
+                continue;
+            }
+            santa__write(j, x0 + h + x, santa__is_nan((float)m->total) ? NULL : sum + x * dv, lse[x],
                          has_error ? santa__sizes_error(j, m, l, l->weight + (h + x) * stride, share[x])
                                    : 0.0f);
         }
     }
 }
 
-static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, int64_t to) {
-    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+/* An empty list, for the heads of a row. */
+static santa__picks santa__shared_picks(const santa__job *j) {
     santa__picks l;
-    int64_t row, h;
-    (void)span; (void)from; (void)to;
+    memset(&l, 0, sizeof l);
     l.index = SANTA__PART(int32_t, j, index);
     l.count = SANTA__PART(int32_t, j, count);
     l.weight = SANTA__PART(float, j, weight);
     l.v = &j->v;
-    l.k = NULL;
+    return l;
+}
+
+static void santa__count_shared(santa__job *j, int64_t row, const santa__picks *l) {
+    j->stats->k_rows_read += j->range[row].end - j->range[row].begin;
+    j->stats->v_rows_read += l->rows;
+    j->stats->v_rows_head += l->rows * j->group;
+    j->stats->draws += l->draws;
+}
+
+static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__picks l = santa__shared_picks(j);
+    int64_t row, h;
+    (void)span; (void)from; (void)to;
     for (row = 0; row < j->rows; row++) {
         santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, row * j->group);
         l.rows = l.draws = 0;
@@ -5561,12 +5602,71 @@ static void santa__draw_and_gather(santa__job *j, int64_t span, int64_t from, in
         santa__draw_shared(mass, j->group, j->o->num_samples, &rng, &l, j->plan->capacity);
         for (h = 0; h < j->group; h++)
             santa__anchor(&mass[h], mass->chance, &l, l.weight + h * j->plan->capacity);
-        santa__gather_shared(j, row, mass, &l);
-        j->stats->k_rows_read += j->range[row].end - j->range[row].begin;
-        j->stats->v_rows_read += l.rows;
-        j->stats->v_rows_head += l.rows * j->group;
-        j->stats->draws += l.draws;
+        santa__gather_shared(j, row * j->group, j->group, mass, &l, NULL);
+        santa__count_shared(j, row, &l);
     }
+}
+
+/* The same of one row over ranks, see santa__run_sizes: sizes first, .. */
+static void santa__size_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    (void)span; (void)from; (void)to;
+    santa__masses_of_row(j, 0, mass);
+    santa__size_blocks(mass, j->group, j->o->num_samples);
+}
+
+/* The sure keys of some heads go behind the others. Returns how many others. */
+static int64_t santa__part_sure(float *chance, int64_t heads, int64_t stride, santa__picks *l) {
+    int64_t open = 0, i, h;
+    for (i = 0; i < l->rows; i++) {
+        const int32_t key = l->index[i];
+        const float x = chance[i];
+        if (!(x < 1.0f)) continue;
+        l->index[i] = l->index[open];
+        l->index[open] = key;
+        chance[i] = chance[open];
+        chance[open] = x;
+        for (h = 0; h < heads; h++) {
+            const float w = l->weight[h * stride + i];
+            l->weight[h * stride + i] = l->weight[h * stride + open];
+            l->weight[h * stride + open] = w;
+        }
+        open++;
+    }
+    return open;
+}
+
+/* What these heads have from this rank's rows: the sure ones' sums by themselves, with their weights' sum
+   and that of all. */
+static void santa__gather_parts(const santa__job *j, int64_t x0, int64_t heads, santa__mass *mass,
+                                santa__picks *l) {
+    const int64_t stride = j->plan->capacity, open = santa__part_sure(mass->chance, heads, stride, l);
+    santa__picks part = *l;
+    int64_t h, i;
+    part.rows = open;
+    santa__gather_shared(j, x0, heads, mass, &part, NULL);
+    part.index += open;
+    part.weight += open;
+    part.rows = l->rows - open;
+    santa__gather_shared(j, x0, heads, mass, &part, j->sure);
+    for (h = 0; h < heads; h++) {
+        float *sums = j->sure + (santa__slot(j, x0 + h) + 1) * (j->v.dim + 2) - 2;
+        double sum[2] = {0.0, 0.0};
+        for (i = 0; i < l->rows; i++) sum[i < open] += (double)l->weight[h * stride + i];
+        sums[0] = (float)sum[0];
+        sums[1] = (float)(sum[0] + sum[1]);
+    }
+}
+
+/* .. and draws among those of all ranks. */
+static void santa__draw_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, 0);
+    santa__picks l = santa__shared_picks(j);
+    (void)span; (void)from; (void)to;
+    santa__draw_sized(mass, j->group, &rng, &l, j->plan->capacity);
+    santa__gather_parts(j, 0, j->group, mass, &l);
+    santa__count_shared(j, 0, &l);
 }
 
 /* ------------------------------------------------------------ >>proxied */
@@ -7190,6 +7290,7 @@ typedef struct santa__call {
     santa__plan plan;
     uint64_t bytes;       /* of workspace */
     char *work, *meeting; /* the workspaces; santa__meeting */
+    float *sure;          /* see santa__job */
     int64_t span, works;  /* see santa__span, santa__num_works */
     santa__work pieces;   /* that threads take */
 } santa__call;
@@ -7199,6 +7300,8 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
     const santa_status s = santa_problem_make(a, o, &call->p);
     const santa_backend *backend;
     if (s != SANTA_OK) return s;
+    call->meeting = NULL;
+    call->sure = NULL;
     if (a->q.device == SANTA_CPU) return santa__plan_call(&call->plan, &call->p, &call->bytes);
     backend = santa__backends[a->q.device];
     return backend ? backend->check(&call->p) : SANTA_ERR_NO_BACKEND;
@@ -7260,6 +7363,7 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     j->copy_q = SANTA__PART(float, j, copy_q);
     j->copy_unit = SANTA__PART(float, j, copy_unit);
     j->copy_less = j->copy_unit + j->plan->queries;
+    j->sure = call->sure;
 }
 
 /* Query rows q .. q + rows - 1, whose key ranges are in j. */
@@ -7749,9 +7853,47 @@ static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     for (i = 0; i < jobs; i++) j[i].met = met + i * group;
 }
 
+static void santa__run_phase(santa__team *team, const santa__phase *phase) {
+    santa__job *j = team->j;
+    team->phase = phase;
+    team->pieces = phase->pieces(j);
+    team->together = phase->is_joint && santa__is_token_major(&team->call->p)
+                     && santa__is_even(team->pieces, j->o->num_threads) ? team->jobs : 1;
+    santa__run_tasks(j->o, &team->call->pieces,
+                     (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
+                     team);
+}
+
+/* Where the keys of each job, or of its heads where these draw apart, lie among those of all ranks. */
+static void santa__meet_sizes(santa__team *team, int64_t apart) {
+    const santa__meeting at = santa__meeting_of(&team->call->p);
+    double *mine = (double *)(void *)(team->call->meeting + at.message),
+           *all = (double *)(void *)(team->call->meeting + at.messages);
+    const int64_t n = team->jobs * apart, rank = team->call->p.o.ranks.rank;
+    int64_t i, r;
+    for (i = 0; i < n; i++)
+        mine[i] = SANTA__PART(santa__mass, &team->j[i / apart], masses)[i % apart].sizes;
+    if (!santa__tell(team, mine, (uint64_t)n * sizeof *mine, all)) return;
+    for (i = 0; i < n; i++)
+        for (r = 0; r < rank; r++)
+            SANTA__PART(santa__mass, &team->j[i / apart], masses)[i % apart].before += all[r * n + i];
+}
+
+/* SANTA_PPS over ranks: masses make sizes, and those of the keys before it place a rank in the comb. A
+   rank without keys has nothing to score, but meets the others. */
+static void santa__run_sizes(santa__team *team) {
+    static const santa__phase size = { santa__one_piece, santa__size_row, 0 },
+                              draw = { santa__one_piece, santa__draw_row, 0 };
+    if (team->j->begin < team->j->end) santa__run_phase(team, &santa__phases_sizes[0]);
+    santa__meet(team, team->j, team->jobs);
+    if (team->has_failed) return;
+    santa__run_phase(team, &size);
+    santa__meet_sizes(team, 1);
+    if (!team->has_failed) santa__run_phase(team, &draw);
+}
+
 static void santa__run_team(santa__team *team) {
     santa__job *j = team->j;
-    const santa__call *call = team->call;
     int64_t h;
     int i;
     team->phase = NULL;
@@ -7762,14 +7904,9 @@ static void santa__run_team(santa__team *team) {
         return;
     }
     for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
+    if (santa__meets_ranks(j->o) && santa__has_sure(j->o)) { santa__run_sizes(team); return; }
     for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
-        team->phase = &j->method->phase[i];
-        team->pieces = team->phase->pieces(j);
-        team->together = team->phase->is_joint && santa__is_token_major(&call->p)
-                         && santa__is_even(team->pieces, call->p.o.num_threads) ? team->jobs : 1;
-        santa__run_tasks(j->o, &team->call->pieces,
-                         (team->jobs + team->together - 1) / team->together * team->pieces,
-                         santa__team_task, team);
+        santa__run_phase(team, &j->method->phase[i]);
         if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
         if (team->has_failed) return;
     }
@@ -7787,9 +7924,10 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             int64_t before[SANTA__SPAN];
             for (h = 0; h < jobs; h++) before[h] = j[h].stats->k_rows_read;
             rows = santa__next_rows(j, jobs, q);
-            if (j->begin == j->end) {
+            if (team) { team->j = j; team->jobs = jobs; }
+            if (j->begin == j->end && !(santa__meets_ranks(j->o) && santa__has_sure(j->o))) {
                 if (santa__meets_ranks(j->o)) santa__meet(team, j, jobs);
-            } else if (team) { team->j = j; team->jobs = jobs; santa__run_team(team); }
+            } else if (team) santa__run_team(team);
             else santa__run_alone(j, jobs);
             if (team && team->has_failed) return;
             for (h = 0; h < jobs; h++) santa__count_features(&j[h], j[h].stats->k_rows_read - before[h]);
@@ -8639,10 +8777,22 @@ static santa_status santa__run(santa__call *call) {
     return team.has_failed ? SANTA_ERR_RANKS_EXCHANGE : SANTA_OK;
 }
 
+/* What the sums of the sure keys count, see santa__anchor. sums: each rank's of their weights and of all,
+   `apart` from each other. */
+static double santa__anchor_of(const float *sums, int64_t ranks, int64_t apart) {
+    double sure = 0.0, sum = 0.0;
+    int64_t r;
+    for (r = 0; r < ranks; r++) {
+        sure += (double)sums[r * apart];
+        sum += (double)sums[r * apart + 1];
+    }
+    return sure < SANTA__ANCHOR ? 1.0 : 1.0 + (1.0 - sum) / sure;
+}
+
 /* Result `row` of all ranks: the sum of what they drew, or the mean of what they read exactly, by lse.
-   part: what each has, `apart` from each other; lse likewise. acc[dv] is scratch. */
+   part: what each has, `apart` from each other; lse and sure likewise. acc[dv] is scratch. */
 static void santa__join_ranks(const santa_problem *p, int64_t head, const float *part, const float *lse,
-                              int64_t apart, int64_t dv, double *acc, float *joined) {
+                              const float *sure, int64_t apart, int64_t dv, double *acc, float *joined) {
     const int64_t ranks = p->o.ranks.count;
     double m = (double)SANTA__MASKED, sum = 0.0, share = 1.0;
     int64_t r, c;
@@ -8656,6 +8806,11 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
         double w = 1.0;
         if (santa__has_traits(&p->o, SANTA_EXACT)) sum += w = exp((double)lse[r * apart] - m);
         for (c = 0; c < dv && w > 0.0; c++) acc[c] += w * (double)part[r * apart + c];
+    }
+    if (sure && !bad) {
+        const double times = santa__anchor_of(sure + dv, ranks, apart);
+        for (r = 0; r < ranks; r++)
+            for (c = 0; c < dv; c++) acc[c] += times * (double)sure[r * apart + c];
     }
     *joined = *lse;
     if (bad) *joined = santa__nan();
@@ -8671,7 +8826,8 @@ static santa_status santa__run_ranks(santa__call *call) {
     const santa_problem p = call->p;
     const santa_ranks_options *ranks = &p.o.ranks;
     const santa__meeting at = santa__meeting_of(&p);
-    const int64_t dv = p.head_dim_v, rows = p.batch * p.q_len * p.heads, floats = rows * (dv + 1);
+    const int64_t dv = p.head_dim_v, rows = p.batch * p.q_len * p.heads;
+    const int64_t floats = (int64_t)santa__part_floats(&p);
     const int64_t size = santa__bytes(p.a.out.dtype, 1);
     float *part = (float *)(void *)(call->meeting + at.part),
           *all = (float *)(void *)(call->meeting + at.all_parts);
@@ -8681,6 +8837,7 @@ static santa_status santa__run_ranks(santa__call *call) {
     memset(part, 0, (size_t)floats * sizeof *part);
     call->p.a.out = santa_view(part, SANTA_F32, p.batch, p.q_len, p.heads, dv);
     call->p.a.lse = part + rows * dv;
+    if (santa__has_sure(&p.o)) call->sure = part + rows * (dv + 1);
     if (santa__has_traits(&p.o, SANTA_EXACT)) call->p.a.sinks = NULL;
     s = santa__run(call);
     call->p = p;
@@ -8694,7 +8851,8 @@ static santa_status santa__run_ranks(santa__call *call) {
         char *out = (char *)p.a.out.data + (b * stride[0] + q * stride[1] + h * stride[2]) * size;
         float lse;
         if (item < p.o.item_begin || item >= p.o.item_end) continue;
-        santa__join_ranks(&p, h, all + i * dv, all + rows * dv + i, floats, dv, acc, &lse);
+        santa__join_ranks(&p, h, all + i * dv, all + rows * dv + i,
+                          call->sure ? all + rows * (dv + 1) + i * (dv + 2) : NULL, floats, dv, acc, &lse);
         for (c = 0; c < dv; c++) santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
         if (p.a.lse) p.a.lse[i] = lse;
     }
