@@ -562,7 +562,7 @@ static void ranks(void) {
     BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = 2; o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = -1; o.ranks.all_gather = no_exchange);
     GOOD(o.ranks.count = 1; o.ranks.all_gather = no_exchange);
-    BAD(ERR_RANKS_METHOD, o.method = SANTA_FLASH; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_SAMPLE_ATTENTION; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
         o.ranks.all_gather = no_exchange);
     reset();
