@@ -184,8 +184,8 @@
    feature-major (see santa_keys_feature_major): the same view with another stride.
 
    Score extras apply in this order: sm_scale, soft_cap, alibi_slopes, then mask (causal,
-   window, seq_lens); sinks enter the denominator only. With sinks a sampled result is scaled by
-   the exact mass on real keys: still unbiased.
+   window and first_tokens, seq_lens); sinks enter the denominator only. With sinks a sampled
+   result is scaled by the exact mass on real keys: still unbiased.
 
    >>determinism
 
@@ -445,7 +445,7 @@
          a.k = santa_view(k, type, n, 1, kv_heads, d);     a.v likewise
          a.block_table = list;  a.max_pages = most;  a.seq_lens = &count;
      Causal, window and ALiBi count places in the list.
-   - First tokens beside a window (StreamingLLM): a list as above, or a call for each, and santa_merge.
+   - First tokens beside a window (StreamingLLM): a.window = 4096;  a.first_tokens = 4;
    - Left padding: a.kv_start = start;
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
          a.v = a.k;  a.v.shape[3] = latent;
@@ -533,6 +533,9 @@ extern "C" {
     X(ERR_SM_SCALE,            "sm_scale is NaN or infinite")                                              \
     X(ERR_SOFT_CAP,            "soft_cap is negative, NaN or infinite")                                    \
     X(ERR_WINDOW,              "window is negative")                                                       \
+    X(ERR_FIRST_TOKENS,                                                                                    \
+      "first_tokens is negative, or there is no window, or kv_start in a later part of a context")         \
+    X(ERR_FIRST_TOKENS_METHOD, "first_tokens are not for vattention, saap, sample-attention, a copy of K") \
     X(ERR_SINKS,               "an attention sink is NaN or +infinity")                                    \
     X(ERR_ALIBI,               "an ALiBi slope is NaN or infinite")                                        \
     X(ERR_METHOD,              "method is not a santa_method, or this step has no such method")            \
@@ -619,6 +622,7 @@ extern "C" {
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
+    X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens beside a window")                         \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_MASS,        "this device has no saap.measure_mass")                                     \
     X(ERR_BACKEND_RANKS,       "over ranks this device has dense, iid, strat, sys and prop")               \
@@ -793,6 +797,12 @@ typedef struct santa_attention {
     int          causal;           /* 1: query row i attends keys 0 .. seq_len - q_len + i
                                       (aligned at the end) */
     int64_t      window;           /* 0 = none; else only keys j > p - window, p = seq_len - q_len + i */
+    int64_t      first_tokens;     /* with a window: so many keys from kv_start on stay visible whatever
+                                      the window is (StreamingLLM's sinks), 0 = none. Pages of what
+                                      lies between are not read. Not for vattention, saap,
+                                      sample-attention, a copy of K; CPU only. Where first_key is
+                                      above 0: the keys with numbers below first_tokens there, and
+                                      left padding must end, with these, in the part that has key 0 */
     const float *sinks;            /* [heads] extra logit per head in the denominator, or
                                       NULL; -inf = none */
     const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p) */
@@ -2574,23 +2584,35 @@ static int64_t santa__kv_start(const santa_attention *a, int64_t b) {
     return a->kv_start ? a->kv_start[b] : 0;
 }
 
-/* Keys [begin, end) that query row i sees, and its position, both counted from the first key
-   here. */
-typedef struct santa__range { int64_t begin, end, position; } santa__range;
+/* Keys [begin, end) that query row i sees, but for [gap, gap_end), and its position, all counted from
+   the first key here. Without first_tokens there is no gap: it begins and ends at begin. */
+typedef struct santa__range { int64_t begin, end, position, gap, gap_end; } santa__range;
+
+/* Where the first tokens end, which may be before the first key here. */
+static int64_t santa__first_end(const santa_attention *a, int64_t b) {
+    return santa__kv_start(a, b) + a->first_tokens - (a->context_lens ? a->first_key : 0);
+}
 
 static santa__range santa__key_range(const santa_attention *a, int64_t b, int64_t i) {
     const int64_t len = santa__seq_len(a, b),
                   all = a->context_lens ? a->context_lens[b] - a->first_key : len;
+    const int64_t start = santa__kv_start(a, b), first = santa__first_end(a, b);
     santa__range r;
     r.position = all - a->q.shape[1] + i;
     r.end = a->causal ? SANTA__MIN(SANTA__MAX(r.position + 1, 0), len) : len;
     r.begin = a->window > 0 && r.position >= a->window ? r.position - a->window + 1 : 0;
-    r.begin = SANTA__MAX(r.begin, santa__kv_start(a, b));
-    if (r.begin > r.end) r.begin = r.end;
+    r.gap_end = r.begin = SANTA__MIN(SANTA__MAX(r.begin, start), r.end);
+    if (first > start) r.begin = SANTA__MIN(start, r.end);
+    r.gap = SANTA__MIN(SANTA__MAX(first, r.begin), r.end);
+    r.gap_end = SANTA__MAX(r.gap_end, r.gap);
     return r;
 }
 
-static int64_t santa__keys_of(santa__range r) { return r.end - r.begin; }
+static int64_t santa__keys_of(santa__range r) { return r.end - r.begin - (r.gap_end - r.gap); }
+
+static int santa__sees(const santa__range *r, int64_t key) {
+    return key >= r->begin && key < r->end && (key < r->gap || key >= r->gap_end);
+}
 
 /* Whether two elements share memory, as far as strides show it: from the smallest stride up,
    each must reach over all that the smaller ones span. (Strides that mesh without that are
@@ -2818,18 +2840,22 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     if (is_routed && (s = santa__check_indices(a)) != SANTA_OK) return s;
     if ((s = santa__check_seq_lens(a, a->q.shape[0])) != SANTA_OK) return s;
     if (a->key_list && (s = santa__check_key_entries(a)) != SANTA_OK) return s;
-    for (b = 0; a->kv_start && b < a->q.shape[0]; b++)
+    for (b = 0; a->kv_start && b < a->q.shape[0]; b++) {
         if (a->kv_start[b] < 0 || a->kv_start[b] > santa__seq_len(a, b)) return SANTA_ERR_KV_START;
+        if (a->first_tokens && a->context_lens && a->first_key && a->kv_start[b])
+            return SANTA_ERR_FIRST_TOKENS;
+    }
     for (b = 0; a->context_lens && b < a->q.shape[0]; b++)
         if (a->context_lens[b] < a->first_key + santa__seq_len(a, b)) return SANTA_ERR_CONTEXT_LEN;
     for (h = 0; a->sinks && h < a->q.shape[2]; h++)
         if (santa__nan_or_plus_inf(a->sinks[h])) return SANTA_ERR_SINKS;
     for (h = 0; a->alibi_slopes && h < a->q.shape[2]; h++)
         if (santa__not_finite(a->alibi_slopes[h])) return SANTA_ERR_ALIBI;
-    for (b = 0; a->block_table && b < a->q.shape[0]; b++)
-        if ((s = santa__check_pages(a, b, santa__key_range(a, b, 0).begin, santa__seq_len(a, b)))
-            != SANTA_OK)
-            return s;
+    for (b = 0; a->block_table && b < a->q.shape[0]; b++) {
+        const santa__range r = santa__key_range(a, b, 0);
+        if ((s = santa__check_pages(a, b, r.begin, r.gap)) != SANTA_OK) return s;
+        if ((s = santa__check_pages(a, b, r.gap_end, santa__seq_len(a, b))) != SANTA_OK) return s;
+    }
     return SANTA_OK;
 }
 
@@ -2839,7 +2865,9 @@ static santa_status santa__check_extras(const santa_attention *a) {
     if (santa__not_finite(a->k_scale) || a->k_scale < 0.0f) return SANTA_ERR_SCALE;
     if (santa__not_finite(a->v_scale) || a->v_scale < 0.0f) return SANTA_ERR_SCALE;
     if (santa__not_finite(a->soft_cap) || a->soft_cap < 0.0f) return SANTA_ERR_SOFT_CAP;
-    return a->window < 0 ? SANTA_ERR_WINDOW : SANTA_OK;
+    if (a->window < 0) return SANTA_ERR_WINDOW;
+    return a->first_tokens < 0 || a->first_tokens > (a->window ? INT32_MAX : 0) ? SANTA_ERR_FIRST_TOKENS
+                                                                                 : SANTA_OK;
 }
 
 /* Below it erfc, and the parts of it that a budget is split into, underflow. */
@@ -3015,6 +3043,10 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((s = santa__check_sparse(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_key_list(a, o)) != SANTA_OK) return s;
     if ((s = santa__check_ranks(a, o)) != SANTA_OK) return s;
+    if (a->first_tokens
+        && ((santa_method_traits(o->method) & (SANTA_ADAPTS | SANTA_SPARSE))
+            || o->scores == SANTA_SCORES_PROXY))
+        return SANTA_ERR_FIRST_TOKENS_METHOD;
     if (o->scores == SANTA_SCORES_Q8 && a->k.dtype != SANTA_Q8_0) return SANTA_ERR_SCORES_Q8;
     if (o->bernoulli_draws < 0 || o->bernoulli_draws > 65536) return SANTA_ERR_BERNOULLI_DRAWS;
     if (v->sink_tokens < SANTA_NONE || v->local_tokens < SANTA_NONE || v->heavy_tokens < SANTA_NONE)
@@ -3832,6 +3864,7 @@ typedef struct santa__job {
     int64_t batch, kv_head, group;
     int64_t q_index, rows, queries;      /* first query row, how many, times group */
     int64_t begin, end;                  /* keys that some of the rows sees */
+    int64_t gap;                         /* where those before their gaps end, begin if there are none */
     santa__range range[SANTA__QUERIES];  /* of each row */
     uint64_t seed, offset, request_id;
     float *q, *coef, *scores;            /* [queries, d_pad]: scaled queries; their Bernoulli estimates */
@@ -4108,29 +4141,45 @@ static void santa__score(const santa__job *j, santa__keys keys, int n, int64_t x
     santa__score_extras(j, keys, n, x0, queries, s, s_stride);
 }
 
+/* The keys that some row of a job sees before the gap, or behind it; of first .. last - 1. */
+static int64_t santa__part_from(const santa__job *j, int part, int64_t first) {
+    return SANTA__MAX(first, part ? j->range[0].gap_end : j->begin);
+}
+static int64_t santa__part_to(const santa__job *j, int part) { return part ? j->end : j->gap; }
+
 /* Scores of block b (keys b * block ..) for all queries of a span of jobs, in their lanes, the
-   rest of the block masked: query x of job h in its scores + x * s_stride + at. */
-static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b,
+   rest of the block masked: query x of job h in its scores + x * s_stride + at. Of the keys before a
+   gap where parts has 1, of those behind it where it has 2. */
+static void santa__score_block(const santa__job *j, int64_t span, int64_t block, int64_t b, int parts,
                                int64_t s_stride, int64_t at) {
-    const int64_t first = b * block, from = SANTA__MAX(first, j->begin),
-                  to = SANTA__MIN(first + block, j->end);
+    const int64_t first = b * block;
     const int64_t s_step = j[span > 1].scores - j->scores;            /* jobs are equally spaced */
-    const santa__keys keys = santa__keys_from(NULL, from, j->end - from);
-    const int n = (int)(to - from);
     const char *row[SANTA_BLOCK + SANTA__BEYOND_K];
     int64_t h, x, i;
-    santa__point(&j->k, keys, n, SANTA__BEYOND_K, row);
-    santa__score_rows(j, span, row, n, 0, j->queries, j->scores + at + (from - first), s_step, s_stride);
-    for (h = 0; h < span; h++) {
-        santa__score_extras(&j[h], keys, n, 0, j->queries, j[h].scores + at + (from - first), s_stride);
+    int part;
+    for (part = 0; part < 2; part++) {
+        const int64_t from = santa__part_from(j, part, first), end = santa__part_to(j, part),
+                      to = SANTA__MIN(first + block, end);
+        const santa__keys keys = santa__keys_from(NULL, from, end - from);
+        const int n = (int)(to - from);
+        if (n <= 0 || !(parts >> part & 1)) continue;
+        santa__point(&j->k, keys, n, SANTA__BEYOND_K, row);
+        santa__score_rows(j, span, row, n, 0, j->queries, j->scores + at + (from - first), s_step,
+                          s_stride);
+        for (h = 0; h < span; h++)
+            santa__score_extras(&j[h], keys, n, 0, j->queries, j[h].scores + at + (from - first), s_stride);
+    }
+    for (h = 0; h < span; h++)
         for (x = 0; x < j->queries; x++) {
             const santa__range *r = santa__range_of(j, x);
+            const int64_t begin = parts & 1 ? r->begin : r->gap_end, end = parts & 2 ? r->end : r->gap;
             float *s = j[h].scores + at + x * s_stride;
-            if (r->begin <= first && first + block <= r->end) continue;
+            if (begin <= first && first + block <= end && (r->gap == r->gap_end || r->gap_end <= first))
+                continue;
             for (i = 0; i < block; i++)
-                if (first + i < r->begin || first + i >= r->end) s[i] = SANTA__MASKED;
+                if (first + i < begin || first + i >= end || !santa__sees(r, first + i))
+                    s[i] = SANTA__MASKED;
         }
-    }
 }
 /* ------------------------------------------------------------ >>mass */
 
@@ -5222,26 +5271,33 @@ static int64_t santa__num_chunks(const santa__job *j) {
     return (j->end - 1) / chunk + 1 - j->begin / chunk;
 }
 
-/* One block for one job: weights, then V. Queries that see the same part of the block go
-   together. */
-static void santa__dense_block(const santa__job *j, int64_t b, santa__state *s) {
+/* What a query sees of the keys first .. last - 1 before its gap, or behind it. */
+static int64_t santa__part_begin(const santa__range *r, int part, int64_t first) {
+    return SANTA__MAX(first, part ? r->gap_end : r->begin);
+}
+static int64_t santa__part_end(const santa__range *r, int part, int64_t last) {
+    return SANTA__MIN(last, part ? r->end : r->gap);
+}
+
+/* One part of a block for one job: weights, then V. Queries that see the same keys go together. */
+static void santa__dense_part(const santa__job *j, int64_t b, santa__state *s, int part) {
     const int64_t first = b * SANTA_BLOCK, last = first + SANTA_BLOCK;
     int64_t x = 0, from, to;
     while (x < j->queries) {
         const santa__range *r = santa__range_of(j, x);
         santa__state *group[SANTA__SLICE];
         int queries = 0;
-        from = SANTA__MAX(first, r->begin);
-        to = SANTA__MIN(last, r->end);
+        from = santa__part_begin(r, part, first);
+        to = santa__part_end(r, part, last);
         do {
             group[queries] = &s[x + queries];
             queries++;
             r = santa__range_of(j, SANTA__MIN(x + queries, j->queries - 1));
         } while (x + queries < j->queries && queries < SANTA__SLICE
-                 && from == SANTA__MAX(first, r->begin) && to == SANTA__MIN(last, r->end));
+                 && from == santa__part_begin(r, part, first) && to == santa__part_end(r, part, last));
         if (from < to)
-            santa__attend(j, santa__keys_from(NULL, from, j->end - from), (int)(to - from), queries,
-                          j->scores + x * SANTA_BLOCK, from - first, group, SANTA__NO_MOMENTS);
+            santa__attend(j, santa__keys_from(NULL, from, santa__part_to(j, part) - from), (int)(to - from),
+                          queries, j->scores + x * SANTA_BLOCK, from - first, group, SANTA__NO_MOMENTS);
         x += queries;
     }
 }
@@ -5250,6 +5306,7 @@ static void santa__dense_block(const santa__job *j, int64_t b, santa__state *s) 
 static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const int64_t chunk = santa__chunk_of(j);
     int64_t c, b, h, x;
+    int part;
     for (c = from; c < to; c++) {
         const int64_t first = (j->begin / chunk + c) * chunk, state = j->is_shared ? 1 + c : 1;
         for (h = 0; h < span; h++) {
@@ -5258,8 +5315,13 @@ static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64
         }
         for (b = SANTA__MAX(first, j->begin) / SANTA_BLOCK;
              b * SANTA_BLOCK < SANTA__MIN(first + chunk, j->end); b++) {
-            santa__score_block(j, span, SANTA_BLOCK, b, SANTA_BLOCK, 0);
-            for (h = 0; h < span; h++) santa__dense_block(&j[h], b, santa__states(&j[h], state));
+            for (part = 0; part < 2; part++) {
+                if (santa__part_from(j, part, b * SANTA_BLOCK)
+                    >= SANTA__MIN(santa__part_to(j, part), (b + 1) * SANTA_BLOCK))
+                    continue;
+                santa__score_block(j, span, SANTA_BLOCK, b, 1 << part, SANTA_BLOCK, 0);
+                for (h = 0; h < span; h++) santa__dense_part(&j[h], b, santa__states(&j[h], state), part);
+            }
         }
         for (h = 0; h < span && !j->is_shared; h++)
             for (x = 0; x < j->queries; x++)
@@ -5290,7 +5352,7 @@ static void santa__dense_end(santa__job *j, int64_t span, int64_t from, int64_t 
     }
     santa__write_states(j);
     for (x = 0; x < j->queries; x++) {
-        const int64_t keys = santa__range_of(j, x)->end - santa__range_of(j, x)->begin;
+        const int64_t keys = santa__keys_of(*santa__range_of(j, x));
         j->stats->v_rows_head += keys;
         if (x % j->group) continue;
         j->stats->k_rows_read += keys;
@@ -5386,7 +5448,7 @@ static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64
     const int64_t first = j->begin / p->block;
     int64_t i, h;
     for (i = from; i < to; i++) {
-        santa__score_block(j, span, p->block, first + i, p->score_stride, i * p->block);
+        santa__score_block(j, span, p->block, first + i, 3, p->score_stride, i * p->block);
         for (h = 0; h < span; h++)
             santa__block_mass(j->kernel, santa__selects(j->o), j[h].scores + i * p->block,
                               p->score_stride, j->queries, (int)p->block,
@@ -5472,7 +5534,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
         for (i = x; i < last; i++) santa__pick_query(j, i, &picked[i - x]);
         for (i = x; i < last; i++) santa__gather_query(j, i, &picked[i - x]);
     }
-    for (i = 0; i < j->rows; i++) j->stats->k_rows_read += j->range[i].end - j->range[i].begin;
+    for (i = 0; i < j->rows; i++) j->stats->k_rows_read += santa__keys_of(j->range[i]);
 }
 /* ------------------------------------------------------------ >>sizes */
 
@@ -5584,7 +5646,7 @@ static santa__picks santa__shared_picks(const santa__job *j) {
 }
 
 static void santa__count_shared(santa__job *j, int64_t row, const santa__picks *l) {
-    j->stats->k_rows_read += j->range[row].end - j->range[row].begin;
+    j->stats->k_rows_read += santa__keys_of(j->range[row]);
     j->stats->v_rows_read += l->rows;
     j->stats->v_rows_head += l->rows * j->group;
     j->stats->draws += l->draws;
@@ -7122,7 +7184,7 @@ static void santa__list_keys(santa__job *j, int64_t span, int64_t from, int64_t 
     int64_t i, count = 0;
     (void)span; (void)from; (void)to;
     for (i = 0; i < n; i++) {
-        if (entry[i] < j->range[0].begin || entry[i] >= j->range[0].end) continue;
+        if (!santa__sees(&j->range[0], entry[i])) continue;
         if (weight && !(weight[i] > 0.0f)) continue;
         key[count] = entry[i];
         bias[count++] = weight ? (float)log((double)weight[i]) : 0.0f;
@@ -7246,7 +7308,7 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
     int64_t n = p->capacity, chunks = 0, span;
     santa__format format;
     const int is_copied = santa__is_copied(&p->o) && santa__format_make(&p->a, &format) == SANTA_OK;
-    if (window > 0) {                      /* not causal: row 0 sees the later rows' keys as well */
+    if (window > 0 && p->a.first_tokens == 0) {  /* not causal: row 0 sees the later rows' keys as well */
         const int64_t more = p->a.causal ? rows - 1 : p->q_len - 1;
         if (window < n - more) n = window + more;
     }
@@ -7268,8 +7330,9 @@ static santa_status santa__plan_call(santa__plan *plan, const santa_problem *p, 
                    santa__add(santa__add((uint64_t)n, (uint64_t)p->head_dim), (uint64_t)p->head_dim_v))
         > ((uint64_t)1 << 56))
         return SANTA_ERR_OVERFLOW;
-    if (santa__is_team(p, n))  /* a window may begin within a chunk, and another one in the next */
-        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS) + (window > 0)
+    if (santa__is_team(p, n))  /* keys may begin within a chunk, a window's for another row in the next */
+        chunks = SANTA__MIN((n - 1) / SANTA__CHUNK + 1, (int64_t)SANTA__CHUNKS)
+                 + (window > 0 || p->a.kv_start)
                  + (window > 0 && rows > 1);
     santa__plan_make(plan, &p->o, p->group, rows, n, p->head_dim, p->head_dim_v, chunks,
                      is_copied ? &format : NULL,
@@ -7368,11 +7431,13 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
 
 /* Query rows q .. q + rows - 1, whose key ranges are in j. */
 static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
+    const santa__range *last = &j->range[rows - 1];
     j->q_index = q;
     j->rows = rows;
     j->queries = rows * j->group;
     j->begin = j->range[0].begin;
     j->end = j->range[rows - 1].end;
+    j->gap = last->gap > last->begin ? last->gap : j->begin;
     j->coef = SANTA__PART(float, j, coef);                            /* exact scores let it alias q */
     if (j->begin < j->end) santa__prepare_queries(j);
 }
@@ -7394,7 +7459,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
         const santa__range r = santa__key_range(a, j->batch, q + rows);
         const int64_t n = santa__keys_of(r);
         if (n == 0 || dense != (always || n < j->o->dense_below)) break;
-        if (dense && santa__chunk(n) != santa__chunk(keys)) break;
+        if (dense && santa__chunk(r.end - r.begin) != santa__chunk(first.end - first.begin)) break;
         j->range[rows] = r;
     }
     for (h = 0; h < span; h++) {
@@ -7957,7 +8022,7 @@ typedef struct santa__prefill {
     santa__lane *lane;
     float *q, *out, *s, *m, *k, *v;
     double *d;
-    int64_t panels;
+    int64_t panels, gap, gap_end;            /* no row at work sees the keys gap .. gap_end - 1 */
     const char *has_bad_value;               /* of each key in the tile: V has NaN or infinity */
     /* of >>sparse: panels of one head each, from this one of the group on; where the mask begins for
        these rows and the group's first head, bytes from head to head; or the item's sets */
@@ -8056,21 +8121,23 @@ static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t firs
         for (i = 0; i < n * SANTA__PANEL; i += SANTA_BLOCK) santa__soft_cap(j, s + i);
     for (l = 0; l < SANTA__PANEL; l++) {
         const santa__range *r = &lane[l].range;
-        const int64_t begin = r->begin - first, end = SANTA__MIN(r->end - first, (int64_t)n);
+        const int64_t begin = r->begin - first, end = SANTA__MIN(r->end - first, (int64_t)n),
+                      gap = r->gap - first, gap_end = r->gap_end - first;
         if (a->alibi_slopes && lane[l].x >= 0) {
             const float slope = a->alibi_slopes[santa__head(j, lane[l].x)];
             for (i = 0; i < n; i++)
                 s[i * SANTA__PANEL + l] += slope * (float)(first + i - r->position);
         }
-        if (whole && begin <= 0 && end >= SANTA_BLOCK) continue;
+        if (whole && begin <= 0 && end >= SANTA_BLOCK && (gap_end <= 0 || gap >= SANTA_BLOCK)) continue;
         for (i = 0; i < SANTA_BLOCK; i++)
-            if (i < begin || i >= end) s[i * SANTA__PANEL + l] = SANTA__MASKED;
+            if (i < begin || i >= end || (i >= gap && i < gap_end)) s[i * SANTA__PANEL + l] = SANTA__MASKED;
     }
 }
 
 /* How many of the n keys from first on are in a range. */
 static int64_t santa__keys_seen(const santa__range *r, int64_t first, int n) {
-    return SANTA__MAX(SANTA__MIN(r->end, first + n) - SANTA__MAX(r->begin, first), 0);
+    return SANTA__MAX(SANTA__MIN(r->gap, first + n) - SANTA__MAX(r->begin, first), 0)
+           + SANTA__MAX(SANTA__MIN(r->end, first + n) - SANTA__MAX(r->gap_end, first), 0);
 }
 
 /* The numerators gain the weights times V. A row with NaN or infinity would reach the lanes that do
@@ -8206,12 +8273,15 @@ static int santa__prefill_rows(santa__prefill *x, int64_t from, int64_t to, int6
     x->panels = x->is_by_head ? heads * ((j->rows + SANTA__PANEL - 1) / SANTA__PANEL)
                               : (j->queries + SANTA__PANEL - 1) / SANTA__PANEL;
     santa__load_panels(x);
-    for (*begin = INT64_MAX, *end = i = 0; i < x->panels * SANTA__PANEL; i++) {
+    for (*begin = x->gap_end = INT64_MAX, *end = i = 0; i < x->panels * SANTA__PANEL; i++) {
         const santa__range *r = &x->lane[i].range;
         if (r->begin == r->end) continue;
         *begin = SANTA__MIN(*begin, r->begin);
         *end = SANTA__MAX(*end, r->end);
+        x->gap_end = SANTA__MIN(x->gap_end, r->gap_end);
     }
+    x->gap = SANTA__MAX(santa__first_end(&j->p->a, j->batch), *begin);
+    x->gap_end = SANTA__MAX(x->gap_end, x->gap);
     return *begin < *end;
 }
 
@@ -8624,6 +8694,7 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
 static void santa__prefill_piece(const santa__call *call, char *work, int64_t item, int64_t piece) {
     santa__prefill x;
     int64_t from, to, begin, end, b, i, read[SANTA__PIECE];
+    int part;
     santa__prefill_make(&x, call, work, item);
     santa__rows_of_piece(&x, piece, &from, &to);
     if (from >= to) return;
@@ -8634,12 +8705,15 @@ static void santa__prefill_piece(const santa__call *call, char *work, int64_t it
         x.tally_m[i] = SANTA__MASKED;
         x.tally_d[i] = 0.0;
     }
-    for (b = begin / SANTA_BLOCK; b * SANTA_BLOCK < end; b++) {
-        const int64_t first = SANTA__MAX(b * SANTA_BLOCK, begin),
-                      last = SANTA__MIN((b + 1) * SANTA_BLOCK, end);
-        santa__prefill_tile(&x, first, (int)(last - first),
-                            x.is_by_head || x.sets ? last - first : end - first, read);
-    }
+    for (b = begin / SANTA_BLOCK; b * SANTA_BLOCK < end; b++)
+        for (part = 0; part < 2; part++) {                            /* first_tokens are tiles apart */
+            const int64_t first = SANTA__MAX(b * SANTA_BLOCK, part ? x.gap_end : begin),
+                          stop = part ? end : SANTA__MIN(x.gap, end),
+                          last = SANTA__MIN((b + 1) * SANTA_BLOCK, stop);
+            if (first < last)
+                santa__prefill_tile(&x, first, (int)(last - first),
+                                    x.is_by_head || x.sets ? last - first : stop - first, read);
+        }
     santa__panels_end(&x, read);
 }
 
@@ -9241,6 +9315,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     santa__call call;
     santa__job j;
     int64_t len, g, i, b;
+    int part;
     santa_status s = santa__call_make(&call, a, o);
     if (s != SANTA_OK) return s;
     if ((s = santa__check_contents(a, o)) != SANTA_OK) return s;
@@ -9257,16 +9332,19 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
     santa__job_rows(&j, q_index, 1);
     for (g = 0; g < j.group; g++)
         for (i = 0; i < len; i++)
-            if (i < j.begin || i >= j.end) scores[g * scores_stride + i] = santa__neg_inf();
+            if (!santa__sees(&j.range[0], i)) scores[g * scores_stride + i] = santa__neg_inf();
     if (santa__is_copied(o)) {
         santa__copied_range(&j, 0, j.begin, j.end, scores + j.begin, scores_stride);
         return SANTA_OK;
     }
-    for (b = j.begin / SANTA_BLOCK; j.begin < j.end && b * SANTA_BLOCK < j.end; b++) {
-        int64_t from = SANTA__MAX(b * SANTA_BLOCK, j.begin), to = SANTA__MIN((b + 1) * SANTA_BLOCK, j.end);
-        santa__score(&j, santa__keys_from(NULL, from, j.end - from), (int)(to - from), 0, j.group,
-                     scores + from, scores_stride);
-    }
+    for (b = j.begin / SANTA_BLOCK; j.begin < j.end && b * SANTA_BLOCK < j.end; b++)
+        for (part = 0; part < 2; part++) {
+            const int64_t from = santa__part_begin(&j.range[0], part, b * SANTA_BLOCK),
+                          to = santa__part_end(&j.range[0], part, (b + 1) * SANTA_BLOCK);
+            if (from < to)
+                santa__score(&j, santa__keys_from(NULL, from, to - from), (int)(to - from), 0, j.group,
+                             scores + from, scores_stride);
+        }
     return SANTA_OK;
 }
 
@@ -10656,7 +10734,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
                     (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; heavy_index; num_combs;
-                    first_key and context_lens; kv_start; santa_problem, which backends now get;
+                    first_key and context_lens; kv_start; first_tokens; santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
                     more round in another order.

@@ -10823,6 +10823,7 @@ santa_status check(const santa_problem *problem) {
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;

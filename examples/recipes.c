@@ -98,6 +98,31 @@ static void list_of_each_head(void) {
     puts("a list for each KV head: key_list");
 }
 
+/* StreamingLLM: the first tokens stay visible beside a sliding window. */
+static void window_and_first_tokens(void) {
+    enum { FIRST = 4, WINDOW = 500 };
+
+    santa_attention a = {0};
+    a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, D);
+    a.k   = santa_view(k, SANTA_F32, 1, N, KV_HEADS, D);
+    a.v   = santa_view(v, SANTA_F32, 1, N, KV_HEADS, D);
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
+    a.window       = WINDOW;
+    a.first_tokens = FIRST;
+    santa_options o = {0};
+    decode(&a, &o);
+
+    for (int h = 0; h < HEADS; h++) {
+        int32_t list[FIRST + WINDOW];
+        double want[D];
+        for (int i = 0; i < FIRST + WINDOW; i++) list[i] = i < FIRST ? i : N - WINDOW + i - FIRST;
+        plain(q + h * D, k + h / GROUP * D, v + h / GROUP * D, KV_HEADS * D, D, D, list, FIRST + WINDOW,
+              want);
+        check("first tokens beside a window", out + h * D, want, D);
+    }
+    puts("first tokens beside a window: first_tokens");
+}
+
 /* Left padding: a batch of prompts that end together. */
 static void left_padding(void) {
     const int32_t start[2] = {0, 300};
@@ -194,13 +219,14 @@ static void draft_and_verify(void) {
 
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
-                   "Lists of keys, left padding, MLA, draft and verify by strides, tables and calls,\n"
+                   "Lists of keys, first tokens, left padding, MLA, draft and verify by strides, tables and calls,\n"
                    "each compared with a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)
         q[i] = q[i % (HEADS * D)] * (1.0f - 0.1f * (float)(i / (HEADS * D)));
     list_of_keys();
     list_of_each_head();
+    window_and_first_tokens();
     left_padding();
     latent();
     draft_and_verify();

@@ -6,7 +6,7 @@
 #include "reference.h"
 
 /* Keys [begin, end) that query row i sees, and where it stands, from the first key here. */
-typedef struct pf_range { int64_t begin, end, position; } pf_range;
+typedef struct pf_range { int64_t begin, end, position, gap, gap_end; } pf_range;  /* gap: not seen */
 static inline pf_range pf_range_of(const ref_problem *p, int64_t b, int64_t i) {
     const int64_t n = ref_len(p, b);
     pf_range r;
@@ -15,6 +15,16 @@ static inline pf_range pf_range_of(const ref_problem *p, int64_t b, int64_t i) {
     r.end   = p->a.causal ? ref_max(ref_min(r.position + 1, n), 0) : n;
     if (p->a.kv_start) r.begin = ref_max(r.begin, p->a.kv_start[b]);
     r.begin = ref_min(r.begin, r.end);
+    r.gap = r.gap_end = r.begin;
+    if (p->a.first_tokens) {
+        const int64_t start = p->a.kv_start ? p->a.kv_start[b] : 0,
+                      first = start + p->a.first_tokens - (p->a.context_lens ? p->a.first_key : 0);
+        if (first > start) {
+            r.begin = ref_min(start, r.end);
+            r.gap = ref_min(first, r.end);
+            r.gap_end = ref_max(r.gap_end, r.gap);
+        }
+    }
     return r;
 }
 
@@ -33,7 +43,7 @@ static inline pf_range pf_scores(const ref_problem *p, int64_t b, int64_t i, int
         x *= scale;
         if (p->a.soft_cap > 0.0f) x = (double)p->a.soft_cap * tanh(x / (double)p->a.soft_cap);
         if (p->a.alibi_slopes) x += (double)p->a.alibi_slopes[h] * (double)(j - r.position);
-        scores[j] = x;
+        scores[j] = j >= r.gap && j < r.gap_end ? -REF_INF : x;
     }
     return r;
 }

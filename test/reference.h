@@ -494,8 +494,10 @@ static inline int64_t ref_scores(const ref_problem *p, int64_t b, int64_t i, int
         x *= scale;
         if (s->soft_cap > 0.0f) x = (double)s->soft_cap * tanh(x / (double)s->soft_cap);
         if (s->alibi) x += (double)p->slopes[h] * (double)(j - position);
-        if ((s->causal && j > position) || (s->window > 0 && j <= position - s->window)) x = -REF_INF;
-        if (p->a.kv_start && j < p->a.kv_start[b]) x = -REF_INF;
+        const int64_t start = p->a.kv_start ? p->a.kv_start[b] : 0;
+        if (s->causal && j > position) x = -REF_INF;
+        if (s->window > 0 && j <= position - s->window && j >= start + p->a.first_tokens) x = -REF_INF;
+        if (j < start) x = -REF_INF;
         scores[j] = x;
     }
     return n;

@@ -1,6 +1,6 @@
 /* Dense attention against float64: types, shapes, layouts, pages, score extras; lse, counters,
    empty and broken rows; merging. All instruction sets of this machine run every problem. */
-#include "reference.h"
+#include "prefill.h"
 
 /* out and lse of every row against the reference, after a run. abs_tol is for scores of a few units. */
 static int compare(const ref_problem *p, const char *what, double abs_tol) {
@@ -785,6 +785,106 @@ static void padded_left(void) {
         }
 }
 
+/* First tokens beside a window. What no row sees is NaN, and its pages are not there. Draws are so many
+   that each method is near exact attention. */
+static void first_tokens(void) {
+    static const int64_t firsts[] = {1, 4, 64, 70, 130, 400}, windows[] = {1, 33, 150, 300},
+                         rows[] = {1, 3, 45};
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS,   SANTA_STRAT, SANTA_PROP,
+                                           SANTA_IID,   SANTA_FLASH, SANTA_PPS,   SANTA_TOP_K,
+                                           SANTA_TOP_P};
+    for (int mix = 0; mix < 108; mix++) {
+        const santa_method method = methods[mix % 3 ? 0 : mix / 3 % 9];
+        const int64_t first = firsts[mix / 3 % 6], start = mix % 4 == 3 ? 21 : 0;
+        ref_spec s = ref_spec_make(4, 2, 400, 16);
+        int32_t  padding[1];
+        ref_problem p;
+        if (test_quick && mix % 5) continue;
+        s.q_len     = rows[(mix / 3 + mix / 27) % 3];
+        s.window    = windows[mix / 9 % 4];
+        s.causal    = mix % 5 != 4;
+        s.alibi     = mix % 2;
+        s.sinks     = mix % 7 == 2;
+        s.page_size = mix % 2 ? 16 : 0;
+        ref_build(&p, &s);
+        if (start) p.a.kv_start = padding;
+        padding[0] = (int32_t)start;
+        p.a.std_error = NULL;
+        p.a.first_tokens = first;
+        const int64_t gap_end = 400 - s.q_len - s.window + 1;
+        for (int64_t j = 0; j < gap_end; j++)
+            for (int64_t c = 0; c < 32 && (j < start || j >= start + first); c++)
+                p.k[j * 32 + c] = p.v[j * 32 + c] = (double)test_nan();
+        ref_write(&p);
+        for (int64_t page = 0; s.page_size && page < gap_end / 16; page++)
+            if (page * 16 >= start + first || page * 16 + 16 <= start)
+                p.block_table[page] = page % 2 ? INT32_MAX : -7;
+        santa_options o = ref_options(method, 1 << 15, 5);
+        if (method == SANTA_TOP_P) o.top_p = 1.0;
+        santa_stats stats;
+        if (!ref_run(&p, &o, &stats)
+            || !pf_compare(&p, NULL, 1, santa_method_name(method), method == SANTA_DENSE ? 2e-5
+                                                                   : method == SANTA_IID ? 0.08 : 0.01)) {
+            printf("first %d window %d q_len %d start %d\n", (int)first, (int)s.window, (int)s.q_len,
+                   (int)start);
+            ref_free(&p);
+            return;
+        }
+        int64_t keys = 0;
+        for (int64_t i = 0; i < s.q_len; i++) {
+            const pf_range r = pf_range_of(&p, 0, i);
+            keys += 2 * (r.end - r.begin - (r.gap_end - r.gap));
+        }
+        CHECK_INT(stats.keys, keys);
+        CHECK_INT(stats.k_rows_read, keys);
+        if (method == SANTA_DENSE) CHECK_INT(stats.v_rows_read, keys);
+        if (method == SANTA_DENSE) {                     /* threads share chunks, and santa_scores */
+            pf_bits one = pf_run(&p, &o), many;
+            o.num_threads = 3;
+            o.parallel_for = pf_shuffled;
+            many = pf_run(&p, &o);
+            pf_same_all(&many, &one, "first tokens, threads");
+            free(one.number);
+            free(many.number);
+        }
+        o.num_threads = 1;
+        const size_t bytes = santa_workspace_size(&p.a, &o);
+        void  *work   = test_alloc(bytes);
+        float *scores = ref_floats(2 * 400);
+        double *want  = ref_doubles(400);
+        CHECK_STATUS(santa_scores(&p.a, &o, 0, s.q_len - 1, 1, scores, 400, work, bytes), SANTA_OK);
+        for (int h = 0; h < 2; h++) {
+            const pf_range r = pf_scores(&p, 0, s.q_len - 1, 2 + h, want);
+            for (int64_t j = 0; j < 400; j++) {
+                const int seen = j >= r.begin && j < r.end && (j < r.gap || j >= r.gap_end);
+                CHECK_MSG(seen ? fabs((double)scores[h * 400 + j] - want[j]) < 1e-4
+                               : (double)scores[h * 400 + j] == -REF_INF, "score of key %d", (int)j);
+            }
+        }
+        free(work); free(scores); free(want);
+        ref_free(&p);
+    }
+}
+
+/* The last chunk of keys that begin within a chunk: threads have room for its sums. */
+static void padded_chunks(void) {
+    enum { LEN = 16448, DIM = 16 };
+    int32_t start[1] = {64};
+    ref_spec s = ref_spec_make(1, 1, LEN, DIM);
+    ref_problem p;
+    ref_build(&p, &s);
+    p.a.kv_start = start;
+    santa_options o = ref_options(SANTA_DENSE, 0, 0);
+    pf_bits one = pf_run(&p, &o), many;
+    o.num_threads  = 3;
+    o.parallel_for = pf_shuffled;
+    many = pf_run(&p, &o);
+    pf_same_all(&many, &one, "left padding, chunks");
+    free(one.number);
+    free(many.number);
+    ref_free(&p);
+}
+
 const test_case suite_dense[] = {
     {"types of q, k, v, out: all 81", types},
     {"head_dim, head_dim_v", head_dims},
@@ -805,6 +905,8 @@ const test_case suite_dense[] = {
     {"feature-major K backwards", feature_major_backwards},
     {"feature-major V", feature_major_values},
     {"left padding, every method", padded_left},
+    {"left padding, chunks of threads", padded_chunks},
+    {"first tokens beside a window", first_tokens},
     {"merge of a split context", merge_splits},
     {"merge: empty sides, NaN", merge_edges},
     {"parts of a longer context", shards},

@@ -480,6 +480,10 @@ static void sequences(void) {
         GOOD_PAGED(a.window = 15; table[2 * MAX_PAGES - 2] = wild[i]);
         BAD_PAGED(ERR_BLOCK_TABLE, a.window = 16; table[2 * MAX_PAGES - 2] = wild[i]);
         GOOD_PAGED(a.window = 16; table[2 * MAX_PAGES - 3] = wild[i]);
+        BAD_PAGED(ERR_BLOCK_TABLE, a.window = 15; a.first_tokens = 1; table[MAX_PAGES] = wild[i]);
+        GOOD_PAGED(a.window = 15; a.first_tokens = PAGE; table[MAX_PAGES + 1] = wild[i]);
+        BAD_PAGED(ERR_BLOCK_TABLE, a.window = 15; a.first_tokens = PAGE + 1;
+                  table[MAX_PAGES + 1] = wild[i]);
     }
 }
 
@@ -503,6 +507,18 @@ static void score_extras(void) {
     BAD(ERR_WINDOW, a.window = INT64_MIN);
     GOOD(a.window = INT64_MAX);
     GOOD(a.window = 1);
+    BAD(ERR_FIRST_TOKENS, a.first_tokens = 1);
+    BAD(ERR_FIRST_TOKENS, a.window = 9; a.first_tokens = -1);
+    BAD(ERR_FIRST_TOKENS, a.window = 9; a.first_tokens = (int64_t)1 << 31);
+    GOOD(a.window = 9; a.first_tokens = INT32_MAX);
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
+        const unsigned traits = santa_method_traits((santa_method)m);
+        const int refused = (traits & (SANTA_ADAPTS | SANTA_SPARSE)) != 0;
+        if (refused) BAD(ERR_FIRST_TOKENS_METHOD, a.window = 9; a.first_tokens = 4;
+                         o.method = (santa_method)m; if (is_biased(m)) a.std_error = NULL);
+        else GOOD(a.window = 9; a.first_tokens = 4; o.method = (santa_method)m;
+                  if (is_biased(m)) a.std_error = NULL);
+    }
     BAD(ERR_SINKS, sinks[0] = test_nan());
     BAD(ERR_SINKS, sinks[HEADS - 1] = positive_infinity());
     GOOD(sinks[1] = -positive_infinity());
@@ -519,6 +535,14 @@ static void score_extras(void) {
     GOOD(a.first_key = 10; a.context_lens = context);
     BAD(ERR_CONTEXT_LEN, a.first_key = 10; a.context_lens = context; context[1]--);
     GOOD(a.first_key = INT32_MAX);
+    static int32_t padding[BATCH];
+    padding[0] = 0;
+    padding[1] = 5;
+    BAD(ERR_FIRST_TOKENS, a.first_key = 10; a.context_lens = context; a.window = 9; a.first_tokens = 4;
+        context[1]++; a.kv_start = padding);
+    GOOD(a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding);
+    GOOD(a.first_key = 10; a.context_lens = context; a.window = 9; a.first_tokens = 4; a.kv_start = padding;
+         padding[1] = 0);
     static int32_t start[BATCH];
     start[0] = 0;
     start[1] = (int32_t)lens[1];

@@ -27,7 +27,7 @@ static int counts_are_right(const ref_problem *p, const santa_stats *x) {
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t i = 0; i < s->q_len; i++) {
             const pf_range r = pf_range_of(p, b, i);
-            keys += (r.end - r.begin) * s->kv_heads;
+            keys += (r.end - r.begin - (r.gap_end - r.gap)) * s->kv_heads;
         }
     return CHECK_INT(x->rows, s->batch * s->q_len * s->heads) & CHECK_INT(x->keys, keys) &
            CHECK_INT(x->k_rows_read, keys) & CHECK_INT(x->v_rows_read, keys) &
@@ -161,7 +161,7 @@ static void extras(void) {
 
 /* A part of a longer context; scales of K and V. */
 static void parts_and_scales(void) {
-    for (int mix = 0; mix < 12; mix++) {
+    for (int mix = 0; mix < 18; mix++) {
         ref_spec s = spec_of(4, 2, 45, 130, 16);
         int32_t context[3], padding[3];
         ref_problem p;
@@ -175,6 +175,8 @@ static void parts_and_scales(void) {
         for (int b = 0; b < 3; b++) context[b] = (int32_t)(130 + 37 * b * (mix % 5) + 5);
         p.a.context_lens = context;
         p.a.first_key    = mix % 2 ? 5 : 0;
+        if (s.window > 0 && mix > 5) p.a.first_tokens = 1 + mix * mix % 70;
+        if (p.a.first_tokens && p.a.first_key) p.a.kv_start = NULL;
         p.a.k_scale      = mix % 2 ? 1.5f : 0.0f;
         p.a.v_scale      = mix % 3 == 1 ? 0.25f : 0.0f;
         FOR_EACH_ISA (isa) {

@@ -97,6 +97,7 @@ static void dense_is_dense(void) {
         ref_problem p;
         santa_options o = ref_options(SANTA_DENSE, 0, 0);
         ref_build(&p, &s);
+        if (s.window && turn % 2) p.a.first_tokens = 1 + turn * 7 % 80;
         make_cuts(&r, turn % 4, s.len, ranks, cuts);
         const int64_t n = numbers_of(&p);
         float *one = ref_floats(n), *many = ref_floats(n);
@@ -134,6 +135,7 @@ static void same_rows(void) {
         if (o.method == SANTA_PPS && o.stash == SANTA_STASH_U8) o.stash = SANTA_STASH_F16;
         if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
         ref_build(&p, &s);
+        if (s.window && turn % 2) p.a.first_tokens = 1 + turn * 7 % 80;
         make_cuts(&r, turn % 4, s.len, ranks, cuts);
         const int64_t n = numbers_of(&p);
         float *one = ref_floats(n), *many = ref_floats(n);

@@ -111,7 +111,7 @@ class _Buckets(_Struct):
 class _Attention(_Struct):
     _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens kv_start block_table",
                        _i64, "max_pages block_table_stride",
-                       _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window",
+                       _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window first_tokens",
                        _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
                        _i32, "proxy_bits", _ptr, "proxy_lens", C.POINTER(_Buckets), "buckets",
                        _ptr, "key_list key_list_lens key_weights", _i64, "max_list key_list_stride",
@@ -873,7 +873,7 @@ class _Call:
 
     def _attention(self, batch: int, heads: int) -> None:
         x, a = self.x, self.a
-        names = ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_key")
+        names = ("sm_scale", "k_scale", "v_scale", "soft_cap", "causal", "window", "first_tokens", "first_key")
         _fill(a, {name: x[name] for name in names}, "decode")
         for name in ("seq_lens", "kv_start", "context_lens", "proxy_lens"):
             setattr(a, name, self._pointer(x[name], C.c_int32, (batch,), name))
@@ -1177,7 +1177,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
            kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None, kv_start: Optional[Numbers] = None,
            block_table: Optional[Numbers] = None, sm_scale: float = 0.0, k_scale: float = 0.0,
            v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
-           sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
+           first_tokens: int = 0, sinks: Optional[Numbers] = None, alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
            context_lens: Optional[Numbers] = None, proxy: Union["Proxy", Array, None] = None,
            proxy_bits: int = 0, proxy_lens: Optional[Numbers] = None, buckets: Optional["Buckets"] = None,
            key_list: Optional[Numbers] = None, key_list_lens: Optional[Numbers] = None,

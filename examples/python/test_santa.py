@@ -41,7 +41,7 @@ def problem(batch=2, q_len=1, n=300, heads=4, kv_heads=2, d=16, dv=12, seed=0, d
 
 
 def scores(q, k, b, i, h, length, position, sm_scale, k_scale=1.0, soft_cap=0.0, causal=False, window=0,
-           slopes=None, first_key=0):
+           slopes=None, first_key=0, first_tokens=0, start=0):
     """Of query row i and head h, -inf where masked; float64."""
     s = sm_scale * k_scale * (
         k[b, :length, h // (q.shape[2] // k.shape[2])].astype(np.float64) @ q[b, i, h].astype(np.float64))
@@ -54,7 +54,7 @@ def scores(q, k, b, i, h, length, position, sm_scale, k_scale=1.0, soft_cap=0.0,
     if causal:
         seen &= j <= position
     if window:
-        seen &= j > position - window
+        seen &= (j > position - window) | (j < start + first_tokens)
     return np.where(seen, s, -np.inf)
 
 
@@ -70,7 +70,8 @@ def reference(q, k, v, seq_lens=None, sm_scale=0.0, k_scale=1.0, v_scale=1.0, si
         for i in range(q_len):
             for h in range(heads):
                 s = scores(q, k, b, i, h, length, end - q_len + i, sm_scale or d ** -0.5, k_scale,
-                           first_key=first_key if context_lens is not None else 0, **rest)
+                           first_key=first_key if context_lens is not None else 0,
+                           start=0 if kv_start is None else kv_start[b], **rest)
                 if kv_start is not None:
                     s[:kv_start[b]] = -np.inf
                 if keep is not None:
@@ -136,6 +137,8 @@ def test_score_extras():
     q, k, v = problem(2, 3, 90)
     slopes, sinks = np.array([0.1, 0.02, -0.05, 0.0], "f"), np.array([0.5, -np.inf, 2.0, -3.0], "f")
     for extra in ({"causal": True}, {"window": 17}, {"kv_start": [0, 60]},
+                  {"window": 17, "first_tokens": 4, "kv_start": [0, 60], "causal": True},
+                  {"window": 9, "first_tokens": 14, "context_lens": [120, 101], "first_key": 10},
                   {"kv_start": np.array([7, 40], np.int32), "causal": True, "window": 25,
                    "seq_lens": [90, 41]},
                   {"causal": 1, "window": 5}, {"soft_cap": 1.5},
@@ -589,6 +592,7 @@ REFUSED = {  # option: a wrong value, the status, and what else the call needs
     "sm_scale": (float("nan"), "SM_SCALE", {}), "k_scale": (-1.0, "SCALE", {}),
     "v_scale": (float("inf"), "SCALE", {}),
     "soft_cap": (-1.0, "SOFT_CAP", {}), "causal": (2, "CAUSAL", {}), "window": (-1, "WINDOW", {}),
+    "first_tokens": (4, "FIRST_TOKENS", {}),
     "sinks": ([0, 0, float("nan"), 0], "SINKS", {}), "alibi_slopes": ([0, 0, 0, float("inf")], "ALIBI", {}),
     "first_key": (-1, "FIRST_KEY", {}), "context_lens": ([300, 10], "CONTEXT_LEN", {}),
     "proxy": (None, "PROXY_NULL", {"method": "sys", "scores": "proxy"}),

@@ -98,6 +98,7 @@ const feature extras[] = {
     { "lse",         SANTA_F16, [](request *c) { c->a.lse = lse; } },
     { "std_error",   SANTA_F16, [](request *c) { c->a.std_error = error; } },
     { "causal, window", SANTA_F16, [](request *c) { c->a.causal = 1; c->a.window = 50; } },
+    { "first_tokens", SANTA_F16, [](request *c) { c->a.window = 50; c->a.first_tokens = 4; } },
     { "kv_start",    SANTA_F16, [](request *c) { c->a.kv_start = table; } },
     { "sinks, soft_cap, ALiBi", SANTA_F16,
       [](request *c) { c->a.sinks = sinks; c->a.soft_cap = 30.0f; c->a.alibi_slopes = slopes; } },

@@ -1652,7 +1652,7 @@ static void mutate(problem *x, test_rng *r) {
     const float f = floats[test_below(r, 6)];
     int64_t *const wide[] = {
         &t->shape[0], &t->shape[1], &t->shape[2], &t->shape[3], &t->stride[0], &t->stride[1], &t->stride[2],
-        &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
+        &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &a->first_tokens, &o->num_samples, &o->tile_size,
         &o->dense_below, &o->num_combs, &a->first_key,
         &a->max_list, &a->key_list_stride, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
         &o->vattention.base_samples, &o->vattention.heavy_tokens };
@@ -1724,6 +1724,10 @@ static void every_status(void) {
     problem blocks = make(SMALL, SANTA_DENSE);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
+    problem first = make(SMALL, SANTA_SYS);
+    first.a.window = 100;
+    first.a.first_tokens = 4;
+    run_on_cards(first, SANTA_ERR_BACKEND_FIRST_TOKENS, "first tokens");
     for (int s = SANTA_ERR_BACKEND_SPARSE; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }

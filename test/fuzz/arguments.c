@@ -223,6 +223,7 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (fuzz_chance(s, 4)) c.a.alibi_slopes = slopes;
     if (fuzz_chance(s, 4)) c.a.soft_cap = 5.0f;
     if (fuzz_chance(s, 4)) c.a.window = fuzz_between(s, 1, 100);
+    if (c.a.window && fuzz_chance(s, 2)) c.a.first_tokens = fuzz_between(s, 1, 100);
     if (fuzz_chance(s, 4)) c.a.sm_scale = 0.3f;
     if (fuzz_chance(s, 4)) c.a.k_scale = c.a.v_scale = 0.7f;
     c.a.causal = fuzz_chance(s, 2);
@@ -285,7 +286,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     santa_options   *o = &c->o;
     santa_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->out};
     int64_t *const integers[] = {
-        &a->max_pages, &a->block_table_stride, &a->window, &o->num_samples, &o->tile_size,
+        &a->max_pages, &a->block_table_stride, &a->window, &a->first_tokens, &o->num_samples, &o->tile_size,
         &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
         &o->vattention.sink_tokens, &o->vattention.local_tokens, &o->vattention.heavy_tokens,
         &o->vattention.base_samples, &o->proxy.sink_tokens, &o->proxy.local_tokens,
