@@ -7454,6 +7454,7 @@ static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
               dense = always || keys < j->o->dense_below;
     int64_t rows, h, x;
     first.begin += origin; first.end += origin; first.position += origin;
+    first.gap += origin; first.gap_end += origin;
     j->range[0] = first;
     for (rows = 1; keys > 0 && rows < most; rows++) {
         const santa__range r = santa__key_range(a, j->batch, q + rows);
