@@ -17,7 +17,8 @@ What a model asks for is done or refused: grouped heads, sliding windows, sinks 
 (Gemma 2), padding left and right, packed sequences, prefix masks. A mask, boolean or of 0 and the lowest
 number, must let each query row see one run of keys, the same for all heads; another, or one with other
 numbers, is a ValueError. So are dropout, position biases, paged caches and gradients. A row that sees no
-key (padding) gives zeros. Keys are not copied; sequences whose keys begin elsewhere are calls of their own.
+key (padding) gives zeros. Keys are not copied; sequences of a batch that differ in their padding are one
+call.
 """
 from __future__ import annotations
 
@@ -75,16 +76,27 @@ def reset_counts() -> Counts:
 # ------------------------------------------------------------------------------- masks
 
 class _Run(NamedTuple):
-    """Query rows begin .. end - 1 see keys from first on: up to their own (causal) or to the last."""
+    """Query rows begin .. end - 1 see keys up to their own (causal) or to the last."""
     begin: int
     end: int
-    first: int
     causal: bool
     window: int                             # 0 = none
 
 
-_Call = Tuple[int, int, _Run,
-              List[int]]  # sequences begin .. end - 1, and where the last row's keys end in each
+class _Part(NamedTuple):
+    """A run of one sequence: its first key, and where the last row's keys end."""
+    run: _Run
+    first: int
+    last: int
+
+
+class _Call(NamedTuple):
+    """Sequences begin .. end - 1, with each one's first and last key."""
+    begin: int
+    end: int
+    run: _Run
+    firsts: List[int]
+    lasts: List[int]
 
 
 def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.Tensor:
@@ -106,9 +118,10 @@ def _visible(mask: torch.Tensor, batch: int, q_len: int, kv_len: int) -> torch.T
     return mask.expand(batch, 1, q_len, kv_len)[:, 0]
 
 
-def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
-    """Rows that see keys begin[i] .. end[i] - 1, in few runs; with the last row's end."""
-    runs, i, n = [], 0, len(begin)
+def _runs(begin: Sequence[int], end: Sequence[int]) -> List[_Part]:
+    """Rows that see keys begin[i] .. end[i] - 1, in few runs."""
+    runs: List[_Part] = []
+    i, n = 0, len(begin)
     while i < n:
         if begin[i] == end[i]:
             i += 1
@@ -125,9 +138,29 @@ def _runs(begin: Sequence[int], end: Sequence[int]) -> List[Tuple[_Run, int]]:
         else:
             while j < n and (begin[j], end[j]) == (begin[i], end[i]):
                 j += 1
-        runs.append((_Run(i, j, begin[i], causal, window), end[j - 1]))
+        first, row = begin[i], i
+        if not runs and end[i] - first == 1 and (causal or j == i + 1 > 1):
+            row, causal = 0, True           # the rows above see nothing, as in a causal run: left padding
+        runs.append(_Part(_Run(row, j, causal, window), first, end[j - 1]))
         i = j
     return runs
+
+
+def _joined(some: List[_Part], more: List[_Part]) -> Optional[List[_Part]]:
+    """Runs that are right for both sequences, or None. A window does not show in a run that is no longer;
+    of the two the longer one stands for both."""
+    if len(some) != len(more):
+        return None
+    joined = []
+    for a, b in zip(some, more):
+        window = max(a.run.window, b.run.window)
+        if a.run._replace(window=window) != b.run._replace(window=window):
+            return None
+        if any(x.run.window != window and (x.run.window or x.last - x.first > window) for x in (a, b)):
+            return None
+        longer = max(a, b, key=lambda x: x.last - x.first)
+        joined.append(longer._replace(run=a.run._replace(window=window)))
+    return joined
 
 
 def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_causal: bool,
@@ -140,7 +173,7 @@ def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_
         if window and not is_causal:
             raise ValueError("a sliding window without causality and without a mask")
         causal = q_len > 1 and is_causal
-        return [(0, batch, _Run(0, q_len, 0, causal, window), [kv_len] * batch)]
+        return [_Call(0, batch, _Run(0, q_len, causal, window), [0] * batch, [kv_len] * batch)]
     seen = _visible(mask, batch, q_len, kv_len)
     if mask.shape[0] == 1:
         seen = seen[:1]                                         # the same for all sequences
@@ -154,11 +187,15 @@ def _plan(mask: Optional[torch.Tensor], batch: int, q_len: int, kv_len: int, is_
     rows = [_runs(b, e) for b, e in zip(begin.tolist(), end.tolist())] * (batch // seen.shape[0])
     calls: List[_Call] = []
     b = 0
-    while b < batch:  # neighbours that differ in their ends go together
-        shape, stop = [run for run, _ in rows[b]], b + 1
-        while stop < batch and [run for run, _ in rows[stop]] == shape:
-            stop += 1
-        calls += [(b, stop, run, [rows[x][i][1] for x in range(b, stop)]) for i, run in enumerate(shape)]
+    while b < batch:  # neighbours that differ in where their keys begin and end go together
+        shape, stop = rows[b], b + 1
+        while stop < batch:
+            joined = _joined(shape, rows[stop])
+            if joined is None:
+                break
+            shape, stop = joined, stop + 1
+        calls += [_Call(b, stop, part.run, [x[i].first for x in rows[b:stop]],
+                        [x[i].last for x in rows[b:stop]]) for i, part in enumerate(shape)]
         b = stop
     return calls
 
@@ -199,19 +236,20 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
         options.update(_settings)
     layer = getattr(module, "layer_idx", None) or 0
     sinks = None if s_aux is None else s_aux.detach().float().contiguous()
-    full = sum((stop - b) * (run.end - run.begin) for b, stop, run, _ in calls) == batch * q_len
+    full = sum((x.end - x.begin) * (x.run.end - x.run.begin) for x in calls) == batch * q_len
     out = (torch.empty if full else torch.zeros)((batch, q_len, heads, value.shape[3]), dtype=query.dtype,
                                                  device=query.device)
-    for b, stop, run, ends in calls:
-        rows, keys = slice(run.begin, run.end), slice(run.first, max(ends))
-        lengths = [end - run.first for end in ends]
+    for b, stop, run, firsts, lasts in calls:
+        base = min(firsts)
+        rows, keys = slice(run.begin, run.end), slice(base, max(lasts))
+        starts = None if max(firsts) == base else [first - base for first in firsts]
         if q_len == 1:
-            options["offsets"] = [santa.offset(layer, length) for length in lengths]
+            options["offsets"] = [santa.offset(layer, last - first) for first, last in zip(firsts, lasts)]
             options["request_ids"] = list(range(b, stop))
         r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
                          out=out.transpose(1, 2)[b:stop, :,
-                                                 rows], q_layout="HND", kv_layout="HND", seq_lens=lengths,
-                         causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or
+                                                 rows], q_layout="HND", kv_layout="HND",
+                         seq_lens=[last - base for last in lasts], kv_start=starts, causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or
                          0.0, sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
         if r.stats is not None:
             _counts = Counts(*(x + getattr(r.stats, name) for name, x in _counts._asdict().items()))

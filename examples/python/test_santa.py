@@ -1368,12 +1368,12 @@ def test_hf_masks():
 
     def expand(plan, batch, q_len, kv_len):
         seen = np.zeros((batch, q_len, kv_len), bool)
-        for b, stop, run, ends in plan:
-            assert len(ends) == stop - b
-            for x, end in zip(range(b, stop), ends):
+        for b, stop, run, firsts, lasts in plan:
+            assert len(firsts) == len(lasts) == stop - b
+            for x, first, end in zip(range(b, stop), firsts, lasts):
                 for i in range(run.begin, run.end):
-                    last = end - (run.end - 1 - i) if run.causal else end
-                    seen[x, i, max(run.first, last - run.window if run.window else 0):last] = True
+                    last = max(end - (run.end - 1 - i) if run.causal else end, 0)
+                    seen[x, i, max(first, last - run.window if run.window else 0):last] = True
         return seen
     segments = (row[None] // 12 == row[:, None] // 12) & causal()
     prefix = causal() | (row[None] < 9)
@@ -1403,8 +1403,8 @@ def test_hf_masks():
         if len(masks) == 1:
             assert (expand(hf._plan(mask, 3, *sizes[1:], True, 0), 3,
                            *sizes[1:]) == mask[:, 0].numpy()).all(), kind
-    for kind, calls in (("causal", 1), ("window", 1), ("left", 3), ("left and window", 3), ("segments", 4),
-                        ("right", 3), ("all", 1)):
+    for kind, calls in (("causal", 1), ("window", 1), ("left", 1), ("left and window", 1), ("segments", 4),
+                        ("right", 3), ("all", 1), ("step", 1)):
         mask = torch.from_numpy(np.stack(kinds[kind])[:, None])
         assert len(hf._plan(mask, *mask[:, 0].shape, True,
                             0)) == calls, (kind, hf._plan(mask, *mask[:, 0].shape, True, 0))
