@@ -4,7 +4,8 @@
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
               copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel, draw-kernel,
-              select-kernel, list-kernel, vattention-kernels, buckets-kernel, route-kernel, launch
+              select-kernel, list-kernel, vattention-kernels, buckets-kernel, route-kernel,
+              steps-kernel, launch, steps
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -107,6 +108,16 @@ struct va_params {
 
 /* relative to 2^top; NaN: the head is bad */
 struct rest_mass { double sum; float top; };
+
+/* Of >>steps-kernel. Of a query head `capacity` entries, `stride` scores; the last three of a merge. */
+struct step_params {
+    const float *scores;                            /* [batch, heads, stride] */
+    int *index, *rows;                              /* [batch, heads, capacity]; [batch, heads] */
+    float *weight, *lse;                            /* as index; as rows or NULL; of a merge [rows] */
+    i64 stride, capacity;
+    float *out;                                     /* [batch, heads, dv]; of a merge [rows, dv] */
+    const float *other_out, *other_lse;
+};
 
 /* Rows times vectors, both as they lie in memory, see k_rows. Strides in bytes: of a sequence, KV
    head, vector, feature. */
@@ -299,6 +310,7 @@ struct params {
     unsigned *raw_sets, *own, *sets;
     int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
     int *runs_dense;                                /* [batch, kv_heads] */
+    step_params step;
 };
 
 /* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
@@ -744,6 +756,11 @@ void k_nearest_plain(const params p) {
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
 void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
+void k_step_scores(const params) { standin_kernel(256, 0, 0); }
+void k_step_masses(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
+void k_step_draws(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_step_gather(const params) { standin_kernel(128, 0, 0); }
+void k_step_merge(const params) { standin_kernel(128, 0, 0); }
 
 #else
 
@@ -9516,6 +9533,121 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
     p.stats->largest_bucket = 1e-6 * (double)largest / (double)rows;
 }
 
+/* --------------------------------------------------------------------------- >>steps-kernel */
+
+/* The steps of santa_cuda.h, around kernels of other sections. Nothing here is tuned. */
+
+/* What a scores kernel has left with p.raw, in base 2, as natural scores.
+   Grid: (256s of keys, query head, batch), 256 threads. Reads and writes 4 bytes a key. */
+__global__ void __launch_bounds__(256) k_step_scores(const __grid_constant__ params p) {
+    const int b = blockIdx.z, head = blockIdx.y, j = (int)(blockIdx.x * 256 + threadIdx.x);
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    if (j >= p.capacity) return;
+    const float *const from = (const float *)p.stash + stash_entry(p, b, head, 0);
+    const float x = j >= begin && j < end ? from[j] : MASKED;
+    ((float *)p.step.scores)[((i64)b * p.heads + head) * p.step.stride + j]
+        = x < MASK_LIMIT ? -INFINITY : x * 0.69314718055994530942f;
+}
+
+/* Scores to what a scores kernel leaves: a warp has a block of 64 keys and up to 8 query heads.
+   Grid: (8 blocks, 8 query heads, batch). Reads 4 bytes a key, writes as k_scores does. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_step_masses(const __grid_constant__ params p) {
+    const int b = blockIdx.z, slice = blockIdx.y, lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
+    const int block = (int)(blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5)), first = block * BLOCK + 8 * r;
+    const int heads = min(p.heads - slice * PASS_HEADS, (int)PASS_HEADS);
+    zero_arrivals(p);
+    if (block < p.blocks) {
+        float s[2][8], m[2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const i64 row = (i64)b * p.heads + slice * PASS_HEADS + min(2 * c + e, heads - 1);
+            m[e] = MASKED;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float x = first + i < p.capacity
+                                  ? p.step.scores[row * p.step.stride + first + i] * LOG2E : MASKED;
+                s[e][i] = x < MASK_LIMIT ? MASKED : x;
+                m[e] = fmaxf(m[e], s[e][i]);        /* NaN is caught by the sum */
+            }
+#pragma unroll
+            for (int o = 4; o < 32; o <<= 1) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
+        }
+        write_block(p, b, 0, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+    }
+    launch_dependents();
+}
+
+/* Draws that k_gather or k_top have left, and their weights. A draw counts 1 / samples, flash's what it
+   says; chosen keys their share of the mass of all that are.
+   Grid: (query head, batch), 256 threads. Barriers: those of cta_scan. */
+__global__ void __launch_bounds__(PORTION) k_step_draws(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int tid = threadIdx.x;
+    const i64 row = (i64)blockIdx.y * p.heads + blockIdx.x;
+    const int n = p.draws[row], *const keys = p.keys + row * p.max_draws;
+    const float *const scores = (const float *)p.stash + row * p.blocks * BLOCK;
+    rest_mass rest = { 0.0, 0.0f };
+    double mass = 0.0;
+    if (p.list_rest) {
+        double mine = 0.0;
+        rest = p.list_rest[row];
+        for (int i = tid; i < n; i += PORTION) mine += (double)pow2(scores[keys[i]] - rest.top);
+        cta_scan<GATHER_WARPS>(mine, s.scratch, &mass);
+    }
+    for (int i = tid; i < n; i += PORTION) {
+        const double drawn = p.weights ? (double)p.weights[row * p.max_draws + i] : 1.0,
+                     chosen = p.list_rest ? (double)pow2(scores[keys[i]] - rest.top) : 0.0;
+        p.step.index[row * p.step.capacity + i] = keys[i];
+        p.step.weight[row * p.step.capacity + i]
+            = (float)(p.list_rest ? chosen / mass : drawn * p.per_sample);
+    }
+    if (tid) return;
+    p.step.rows[row] = n;
+    if (p.list_rest && p.step.lse)
+        p.step.lse[row] = head_lse(p, (int)blockIdx.x, rest.top, mass + rest.sum);
+}
+
+/* Weighted rows of V. A key that is not one of the sequence makes its head NaN.
+   Grid: (query head, batch, 128 columns of V), 128 threads. Reads the listed rows. */
+__global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ params p) {
+    const int head = blockIdx.x, b = blockIdx.y, kv = head / p.group,
+              column = (int)(blockIdx.z * 128 + threadIdx.x);
+    const i64 row = (i64)b * p.heads + head, at = row * p.step.capacity;
+    const int n = (int)min(max((i64)p.step.rows[row], (i64)0), p.step.capacity);
+    const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    if (column >= p.dv) return;
+    const char *const v = p.v + kv * p.v_stride[2] + column * p.v_stride[3];
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < n; i++) {
+        const int j = p.step.index[at + i];
+        const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
+        const float x = from == NO_ROW ? __int_as_float(0x7fc00000) : load_any(p.v_type, v + from);
+        sum += p.step.weight[at + i] * x;
+    }
+    p.step.out[row * p.dv + column] = sum * p.v_scale;
+}
+
+/* As santa_merge. Grid: rows, 128 threads, each with some columns. Barrier: all have read the lse. */
+__global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ params p) {
+    const i64 row = blockIdx.x;
+    float *const out = p.step.out + row * p.dv;
+    const float *const other = p.step.other_out + row * p.dv;
+    const float x = p.step.lse[row], y = p.step.other_lse[row];
+    const bool bad = x != x || y != y, alone = x == -INFINITY;
+    __syncthreads();
+    if (!bad && y == -INFINITY) return;
+    const double m = fmax((double)x, (double)y), wx = alone ? 0.0 : exp((double)x - m),
+                 wy = exp((double)y - m);
+    for (int c = threadIdx.x; c < p.dv; c += 128)
+        out[c] = bad     ? __int_as_float(0x7fc00000)
+                 : alone ? other[c]
+                         : (float)(((double)out[c] * wx + (double)other[c] * wy) / (wx + wy));
+    if (threadIdx.x == 0)
+        p.step.lse[row] = bad ? __int_as_float(0x7fc00000) : alone ? y : (float)(m + log(wx + wy));
+}
+
 #endif  /* SANTA_CUDA_STANDIN */
 
 /* --------------------------------------------------------------------------------- >>launch */
@@ -10992,6 +11124,26 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     p->lens_batch = lists;
 }
 
+/* A call, but for its geometry and layout. */
+santa_status prepare(const santa_problem *problem, void *workspace, call *c) {
+    const santa_attention *a = &problem->a;
+    params &p = c->p;
+    c->a = a;
+    fill_problem(problem, c->g, &p);
+    c->list = (const int *)a->key_list;
+    c->list_lens = (const int *)a->key_list_lens;
+    c->list_weights = a->key_weights;
+    c->listed_row = a->key_list_rows != 0;
+    c->workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
+    c->place_row(0);
+    c->stream = (cudaStream_t)problem->o.stream;
+    c->cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
+    const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
+    c->streams = c->cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
+    c->tiles = suits_tiles(a);
+    return read_device(&c->card);
+}
+
 santa_status decode(const santa_problem *problem, void *workspace, size_t workspace_bytes,
                     santa_stats *stats) {
     const santa_attention *a = &problem->a;
@@ -11030,14 +11182,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     for (const void *at : routed) if (at && (s = check_pointer(at)) != SANTA_OK) return s;
 
     params &p = c.p;
-    c.a = a;
-    fill_problem(problem, c.g, &p);
-    c.list = (const int *)a->key_list;
-    c.list_lens = (const int *)a->key_list_lens;
-    c.list_weights = a->key_weights;
-    c.listed_row = a->key_list_rows != 0;
-    c.workspace = (char *)(((uintptr_t)workspace + 255) / 256 * 256);
-    c.place_row(0);
+    if ((s = prepare(problem, workspace, &c)) != SANTA_OK) return s;
     p.stats = stats;
     p.std_error = a->std_error;
     if ((stats || a->std_error) && c.g.draws) {
@@ -11045,14 +11190,6 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         p.draws = (int *)(c.workspace + c.l.draws);
         if (c.g.weights) p.weights = (float *)(c.workspace + c.l.weights);
     }
-
-    c.stream = (cudaStream_t)o->stream;
-    if ((s = read_device(&c.card)) != SANTA_OK) return s;
-    c.cores = vectors(&a->k) && p.d <= 256 && whole_pieces(p.k_type, p.d);
-    const bool q_as_it_is = p.k_type == SANTA_E4M3 ? p.q_type != SANTA_F32 : p.q_type == p.k_type;
-    c.streams = c.cores && p.k_row == p.k_stride[1] && p.soft_cap == 0.0f && !p.slopes && q_as_it_is;
-
-    c.tiles = suits_tiles(a);
 
     if (stats && (s = cuda_status(cudaMemsetAsync(stats, 0, sizeof *stats, c.stream))) != SANTA_OK)
         return s;
@@ -11200,7 +11337,221 @@ const santa_backend backend = { "cuda", check, workspace_size, decode, proxy_enc
 /* Runs before main in any program that links this file. */
 struct at_start { at_start() { santa_register_backend(SANTA_CUDA, &backend); } } registered;
 
+/* ---------------------------------------------------------------------------------- >>steps */
+
+/* Scores are those that top-k leaves behind. */
+santa_status scores_problem(const santa_attention *a, const santa_options *o, santa_problem *problem) {
+    if (!a || !o) return SANTA_ERR_NULL_ARGUMENT;
+    santa_attention exact = *a;
+    santa_options x = {};
+    x.method = SANTA_TOP_K;
+    x.num_samples = 1;
+    x.stream = o->stream;
+    exact.std_error = nullptr;
+    if (o->scores != SANTA_SCORES_EXACT) return SANTA_ERR_BACKEND_SCORES;
+    if (a->key_list) return SANTA_ERR_KEY_LIST_METHOD;
+    if (a->q.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
+    const santa_status s = santa_problem_make(&exact, &x, problem);
+    return s == SANTA_OK ? check(problem) : s;
+}
+
+/* A problem of which nothing but the scores is there: all heads are one KV head's, V is one row. */
+santa_status sample_problem(i64 batch, i64 heads, i64 n, const santa_options *o, santa_problem *problem) {
+    enum { DIM = 4 };
+    if (!o) return SANTA_ERR_NULL_ARGUMENT;
+    santa_attention a = {};
+    santa_options x = *o;
+    const unsigned drawing = bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS) | bit(SANTA_PROP)
+                           | bit(SANTA_FLASH) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
+    if ((unsigned)x.method >= (unsigned)SANTA_METHOD_COUNT || !(drawing & bit(x.method)))
+        return SANTA_ERR_METHOD;
+    if (x.ranks.count > 1) return SANTA_ERR_RANKS_METHOD;
+    if (batch < 1 || heads < 1 || n < 1) return SANTA_ERR_SHAPE;
+    if (n > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
+    if (batch > 65535 || heads > 65535) return SANTA_ERR_BACKEND_SIZE;
+    x.scores = SANTA_SCORES_EXACT;
+    x.dense_below = x.item_begin = x.item_end = 0;
+    a.q = a.out = santa_view(nullptr, SANTA_F32, batch, 1, heads, DIM);
+    a.k = a.v = santa_view(nullptr, SANTA_F32, batch, n, 1, DIM);
+    a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
+    for (int i = 0; i < 3; i++) a.k.stride[i] = a.v.stride[i] = 0;
+    const santa_status s = santa_problem_make(&a, &x, problem);
+    if (s == SANTA_OK && x.method == SANTA_FLASH) problem->a.std_error = (float *)problem;  /* weights */
+    return s;
+}
+
+/* Its sizes; *extra: where in a workspace V's row is, with the results that nobody wants behind it. */
+santa_status sample_layout(const santa_problem &problem, call *c, size_t *extra) {
+    const pipeline *row = pipeline_of(problem);
+    memset((void *)c, 0, sizeof *c);
+    const santa_status s = geometry_of(*row, &problem, &c->g);
+    if (s != SANTA_OK) return s;
+    c->l = layout_of(*row, c->g, problem.o.stash);
+    *extra = add_part(&c->l, (size_t)(c->g.batch * c->g.heads + 1), 4 * sizeof(float));
+    return c->l.total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
+}
+
+santa_status check_pointers(std::initializer_list<const void *> all) {
+    santa_status s = SANTA_OK;
+    for (const void *at : all) if (s == SANTA_OK && at) s = check_pointer(at);
+    return s;
+}
+
 }  /* namespace */
+
+extern "C" size_t santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o) {
+    santa_problem problem;
+    return scores_problem(a, o, &problem) == SANTA_OK ? workspace_size(&problem) : 0;
+}
+
+extern "C" santa_status santa_cuda_scores(const santa_attention *a, const santa_options *o, int64_t q_index,
+                                          float *scores, int64_t scores_stride, void *workspace,
+                                          size_t workspace_bytes) {
+    santa_problem problem;
+    call c;
+    santa_status s = scores_problem(a, o, &problem);
+    if (s != SANTA_OK) return s;
+    if (!scores) return SANTA_ERR_NULL_ARGUMENT;
+    for (const santa_tensor *t : { &a->q, &a->k }) if (!t->data) return SANTA_ERR_NULL_DATA;
+    if (q_index < 0 || q_index >= problem.q_len) return SANTA_ERR_INDEX;
+    if (scores_stride < problem.capacity) return SANTA_ERR_CAPACITY;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < workspace_size(&problem)) return SANTA_ERR_WORKSPACE_SIZE;
+    s = check_pointers({ a->q.data, a->k.data, a->seq_lens, a->kv_start, a->context_lens, a->block_table,
+                         a->alibi_slopes, scores, workspace });
+    if (s != SANTA_OK) return s;
+    memset((void *)&c, 0, sizeof c);
+    const pipeline *row = pipeline_of(problem);
+    if ((s = geometry_of(*row, &problem, &c.g)) != SANTA_OK) return s;
+    c.l = layout_of(*row, c.g, problem.o.stash);
+    if ((s = prepare(&problem, workspace, &c)) != SANTA_OK) return s;
+    c.p.q_index = (int)q_index;
+    c.p.raw = 1;
+    c.p.step.scores = scores;
+    c.p.step.stride = scores_stride;
+    cudaError_t e = launch_pass(c);
+    if (e == cudaSuccess)
+        e = launch<k_step_scores>(c, grid_of({ ceil_div(c.g.keys, 256), c.g.heads, c.g.batch }), 256, 0,
+                                  false);
+    return cuda_status(e);
+}
+
+extern "C" int64_t santa_cuda_sample_capacity(int64_t n, const santa_options *o) {
+    santa_problem problem;
+    call c;
+    size_t extra;
+    return sample_problem(1, 1, n, o, &problem) == SANTA_OK && sample_layout(problem, &c, &extra) == SANTA_OK
+        ? c.g.draws : 0;
+}
+
+extern "C" size_t santa_cuda_sample_workspace_size(int64_t batch, int64_t heads, int64_t n,
+                                                   const santa_options *o) {
+    santa_problem problem;
+    call c;
+    size_t extra;
+    return sample_problem(batch, heads, n, o, &problem) == SANTA_OK
+        && sample_layout(problem, &c, &extra) == SANTA_OK ? c.l.total + 255 : 0;
+}
+
+extern "C" santa_status santa_cuda_sample(const float *scores, int64_t scores_stride, int64_t batch,
+                                          int64_t heads, int64_t n, int64_t q_index,
+                                          const santa_options *o, const santa_cuda_draws *draws,
+                                          void *workspace, size_t workspace_bytes) {
+    santa_problem problem;
+    call c;
+    params &p = c.p;
+    size_t extra;
+    santa_status s = sample_problem(batch, heads, n, o, &problem);
+    if (s != SANTA_OK || (s = sample_layout(problem, &c, &extra)) != SANTA_OK) return s;
+    if (!scores || !draws || !draws->index || !draws->weight || !draws->rows)
+        return SANTA_ERR_NULL_ARGUMENT;
+    if (q_index < 0 || q_index > INT32_MAX) return SANTA_ERR_INDEX;
+    if (draws->capacity < c.g.draws || scores_stride < n) return SANTA_ERR_CAPACITY;
+    if (!workspace) return SANTA_ERR_WORKSPACE_NULL;
+    if (workspace_bytes < c.l.total + 255) return SANTA_ERR_WORKSPACE_SIZE;
+    s = check_pointers({ scores, draws->index, draws->weight, draws->rows, draws->lse, o->seeds, o->offsets,
+                         o->request_ids, workspace });
+    if (s != SANTA_OK || (s = prepare(&problem, workspace, &c)) != SANTA_OK) return s;
+    const bool selects = problem.o.method == SANTA_TOP_K || problem.o.method == SANTA_TOP_P;
+    p.q_index = (int)q_index;
+    p.v = c.workspace + extra;
+    p.out = c.workspace + extra + 4 * sizeof(float);
+    p.out_stride[1] = 0;
+    p.keys = (int *)(c.workspace + c.l.keys);
+    p.draws = (int *)(c.workspace + c.l.draws);
+    p.weights = c.g.weights ? (float *)(c.workspace + c.l.weights) : nullptr;
+    p.arrivals = p.portions > 1 ? c.g.batch * c.g.heads * c.g.columns : 0;
+    /* its index counts query rows, of which there is one */
+    if (draws->lse) p.lse = (float *)((uintptr_t)draws->lse - (uintptr_t)(q_index * heads) * sizeof(float));
+    p.raw = selects;
+    p.list_rest = selects ? (rest_mass *)(c.workspace + c.l.rest) : nullptr;
+    p.step.scores = scores;
+    p.step.stride = scores_stride;
+    p.step.index = draws->index;
+    p.step.weight = draws->weight;
+    p.step.rows = draws->rows;
+    p.step.lse = draws->lse;
+    p.step.capacity = draws->capacity;
+    cudaError_t e = cudaMemsetAsync((void *)p.v, 0, 4 * sizeof(float), c.stream);
+    if (e == cudaSuccess)
+        e = launch<k_step_masses>(c, grid_of({ ceil_div(c.g.blocks, SCORE_WARPS),
+                                               ceil_div(heads, PASS_HEADS), batch }),
+                                  SCORE_WARPS * 32, 0, false);
+    if (e == cudaSuccess)
+        e = selects ? launch<k_top>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true)
+          : problem.o.method == SANTA_FLASH ? launch_draws<flash>(c) : launch_draws<comb>(c);
+    if (e == cudaSuccess)
+        e = launch<k_step_draws>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false);
+    return cuda_status(e);
+}
+
+extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_cuda_draws *draws,
+                                          float *out, void *stream) {
+    santa_problem problem;
+    santa_options o = {};
+    call c;
+    if (!a || !draws || !draws->index || !draws->weight || !draws->rows || !out)
+        return SANTA_ERR_NULL_ARGUMENT;
+    if (draws->capacity < 1) return SANTA_ERR_CAPACITY;
+    santa_attention dense = *a;
+    dense.std_error = nullptr;
+    dense.key_list = nullptr;
+    o.stream = stream;
+    santa_status s = a->v.device == SANTA_CUDA ? santa_problem_make(&dense, &o, &problem) : SANTA_ERR_DEVICE;
+    if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
+    if (!a->v.data) return SANTA_ERR_NULL_DATA;
+    s = check_pointers({ a->v.data, a->seq_lens, a->block_table, draws->index, draws->weight, draws->rows,
+                         out });
+    if (s != SANTA_OK) return s;
+    memset((void *)&c, 0, sizeof c);
+    if ((s = geometry_of(*pipeline_of(problem), &problem, &c.g)) != SANTA_OK) return s;
+    fill_problem(&problem, c.g, &c.p);
+    c.stream = (cudaStream_t)stream;
+    c.p.step.index = draws->index;
+    c.p.step.weight = draws->weight;
+    c.p.step.rows = draws->rows;
+    c.p.step.capacity = draws->capacity;
+    c.p.step.out = out;
+    return cuda_status(launch<k_step_gather>(c, grid_of(c.g.combine), 128, 0, false));
+}
+
+extern "C" santa_status santa_cuda_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
+                                         const float *other_out, const float *other_lse, void *stream) {
+    call c;
+    if (!out || !lse || !other_out || !other_lse) return SANTA_ERR_NULL_ARGUMENT;
+    if (rows < 0 || head_dim_v < 1) return SANTA_ERR_SHAPE;
+    if (rows > INT32_MAX || head_dim_v > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    const santa_status s = check_pointers({ out, lse, other_out, other_lse });
+    if (s != SANTA_OK || rows == 0) return s;
+    memset((void *)&c, 0, sizeof c);
+    c.stream = (cudaStream_t)stream;
+    c.p.dv = (int)head_dim_v;
+    c.p.step.out = out;
+    c.p.step.lse = lse;
+    c.p.step.other_out = other_out;
+    c.p.step.other_lse = other_lse;
+    return cuda_status(launch<k_step_merge>(c, dim3((unsigned)rows), 128, 0, false));
+}
 
 extern "C" santa_status santa_cuda_init(void) { return santa_register_backend(SANTA_CUDA, &backend); }
 

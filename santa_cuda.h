@@ -77,6 +77,8 @@
                        time: with a copy of K 1.1 times as fast as dense at 1 x 128k keys, 1.4
                        to 1.6 at 8 x 32k (bench/ladder.md). A copy of K with a NaN costs much:
                        all keys of the KV head are scored by that CTA.
+   STEPS               santa_scores, santa_sample, santa_gather and santa_merge have companions
+                       below: one query row of all heads of a batch, device pointers, a stream.
    HOST MEMORY         k, v or both may be pinned host memory (cudaHostAlloc, cudaHostRegister),
                        their .device SANTA_CUDA all the same: kernels read what they need across
                        the bus. Methods that read few rows can live with that: V under prop, K and
@@ -139,6 +141,47 @@ santa_status santa_cuda_init(void);
 /* A CUDA failure comes back as SANTA_ERR_CUDA + cudaError_t. The code of such a status, 0 for
    any other. */
 int santa_cuda_error(santa_status s);
+
+/* The steps of santa.h for one query row of a whole batch. All arrays are device memory, f32 and int32,
+   dense where no stride is given; kernels are enqueued on o->stream or stream, as santa_decode does, and
+   statuses are its own. Written for looking into a method, not for speed.
+
+   Scores of query row q_index: scores[(batch * heads + head) * scores_stride + key], for all keys that
+   a sequence of a->k has room for, which is what scores_stride is at least; after scale, soft cap and
+   ALiBi, -inf for keys that are masked or not there. Exact scores alone. */
+santa_status santa_cuda_scores(const santa_attention *a, const santa_options *o, int64_t q_index,
+                               float *scores, int64_t scores_stride, void *workspace,
+                               size_t workspace_bytes);
+size_t       santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o);
+
+/* Of each head its draws: sum of weight[i] * v[index[i]], i < rows, is the estimate. Where santa_sample
+   counts a row that was drawn twice, here are two entries. In ascending order but for iid. */
+typedef struct santa_cuda_draws {
+    int32_t *index;                /* [batch, heads, capacity] */
+    float   *weight;               /* [batch, heads, capacity] */
+    int32_t *rows;                 /* [batch, heads]: entries used */
+    float   *lse;                  /* [batch, heads] or NULL: log of the sum of exp(score) */
+    int64_t  capacity;             /* at least santa_cuda_sample_capacity */
+} santa_cuda_draws;
+
+/* The rows that santa_decode would draw with these options for query row q_index and these scores, n of
+   each head, scores_stride apart. iid, strat, sys, prop, flash, top-k, top-p; another is ERR_METHOD. A
+   head with NaN or +inf gives rows = 0 and lse NaN, one without mass rows = 0 and lse = -inf. */
+santa_status santa_cuda_sample(const float *scores, int64_t scores_stride, int64_t batch, int64_t heads,
+                               int64_t n, int64_t q_index, const santa_options *o,
+                               const santa_cuda_draws *draws, void *workspace, size_t workspace_bytes);
+int64_t      santa_cuda_sample_capacity(int64_t n, const santa_options *o);       /* 0 if not valid */
+size_t       santa_cuda_sample_workspace_size(int64_t batch, int64_t heads, int64_t n,
+                                              const santa_options *o);            /* 0 if not valid */
+
+/* out[batch, heads, head_dim_v] = v_scale * sum of weight[i] * V[index[i]]. Entries may be yours: a key
+   that the sequence does not have makes its head NaN. lse is not looked at, a->out not written. */
+santa_status santa_cuda_gather(const santa_attention *a, const santa_cuda_draws *draws, float *out,
+                               void *stream);
+
+/* As santa_merge: out is [rows, head_dim_v]. */
+santa_status santa_cuda_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
+                              const float *other_out, const float *other_lse, void *stream);
 
 #ifdef __cplusplus
 }

@@ -766,6 +766,9 @@ static void long_context(void) {
 /* ------------------------------------------------------------------------------------------------- every kernel */
 
 static void saap_kernels(void);
+static void steps_edges(void);
+static void steps_errors(void);
+static void steps_chain(const ref_spec &s, totals *t);
 
 #include "test_ranks.h"
 
@@ -842,6 +845,10 @@ static void every_kernel(void) {
         CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
     }
     saap_kernels();
+    steps_edges();
+    steps_errors();
+    totals steps = {0, 0, 0};
+    steps_chain(spec16(4, 1, 100, 64), &steps);
     /* prefill: those for sm_90a are there only where they were compiled for it, and others take their place */
     for (santa_dtype type : {SANTA_F16, SANTA_BF16})
         for (int64_t d : {128, 192}) {
@@ -2612,6 +2619,7 @@ static void lists_same_bits(void) {
     }
 }
 #include "test_below.h"
+#include "test_steps.h"
 #include "test_saap.h"
 #include "test_prefill.h"
 
@@ -2654,7 +2662,12 @@ static const test_case lists[] = {
     {0, 0}
 };
 
+static const test_case steps[] = {
+    {"steps_match_cpu", steps_match_cpu}, {"steps_edges", steps_edges}, {"steps_errors", steps_errors},
+    {0, 0}
+};
+
 #define TEST_SUITES {"gpu_against_cpu", against_cpu}, {"gpu", behaviour}, {"gpu_proxy", copies}, {"gpu_lists", lists}, \
     {"gpu_selected", selected}, {"gpu_ranks", over_ranks}, {"gpu_vattention", va_cases}, {"gpu_saap", saap_cases}, \
-                    {"gpu_prefill", prefill_cases},
+                    {"gpu_prefill", prefill_cases}, {"gpu_steps", steps},
 #include "../main.c"

@@ -1060,6 +1060,77 @@ static void check_assign(problem *x, int64_t count, santa_dtype type, const char
               "%s: %u ranges of %lld buckets", what, l->grid.x, (long long)n);
 }
 
+/* The steps of santa_cuda.h: what they launch, in a workspace as large as they say. */
+static void check_steps(void) {
+    char *const work = address(R_WORKSPACE);
+    float *const scores = (float *)address(R_Q);
+    const santa_cuda_draws draws = {(int32_t *)address(R_LIST), (float *)address(R_WEIGHTS), (int32_t *)address(R_LIST_LENS),
+                                    (float *)address(R_LSE), 100000};
+    const auto names = [](std::initializer_list<const char *> want) {
+        CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+        if (!CHECK_INT(standin.launches.size(), want.size())) return;
+        for (size_t i = 0; i < want.size(); i++) {
+            const std::string &name = name_of(standin.launches[i]);
+            CHECK_MSG(name.compare(0, strlen(want.begin()[i]), want.begin()[i]) == 0, "%s, want %s", name.c_str(),
+                      want.begin()[i]);
+        }
+    };
+    problem x = make(SMALL, SANTA_DENSE);
+    size_t bytes = santa_cuda_scores_workspace_size(&x.a, &x.o);
+    map_memory(bytes, 0);
+    standin.start();
+    CHECK_STATUS(santa_cuda_scores(&x.a, &x.o, 0, (float *)address(R_LSE), 1000, work, bytes), SANTA_OK);
+    names({"k_scores<__nv_bfloat16, 4, false>", "k_step_scores"});
+    check_grid(standin.launches[1], 4, 8, 2, "k_step_scores");
+    for (int m = SANTA_DENSE; m < SANTA_METHOD_COUNT; m++)
+        for (int64_t samples : {100, 1000}) {
+            santa_options o = {};
+            o.method = (santa_method)m;
+            o.num_samples = samples;
+            if (m == SANTA_FLASH) o.tile_size = 8;
+            const bool draws_rows = m >= SANTA_IID && m <= SANTA_FLASH, selects = m == SANTA_TOP_K || m == SANTA_TOP_P;
+            bytes = santa_cuda_sample_workspace_size(3, 20, 5000, &o);
+            CHECK((bytes > 0) == (draws_rows || selects));
+            map_memory(bytes, 0);
+            standin.start();
+            CHECK_STATUS(santa_cuda_sample(scores, 5000, 3, 20, 5000, 2, &o, &draws, work, bytes),
+                         bytes ? SANTA_OK : SANTA_ERR_METHOD);
+            if (!bytes) continue;
+            names({"k_step_masses", selects ? "k_top" : "k_gather<float, 1", "k_step_draws"});
+            check_grid(standin.launches[0], 10, 3, 3, "k_step_masses");
+            check_grid(standin.launches[2], 20, 3, 1, "k_step_draws");
+            params p;
+            memcpy((void *)&p, standin.launches[1].parameters.data(), sizeof p);
+            const uint64_t rows = 60, entries = rows * 79, units = entries * (64u >> p.unit_shift);
+            std::vector<part> parts = {{"block sums", p.block_sums, units * 8, 8}, {"stash", p.stash, entries * 256, 16},
+                                       {"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4},
+                                       {"draws", p.draws, rows * 4, 4}, {"V", p.v, 16, 16}, {"out", p.out, rows * 16, 4}};
+            if (selects) parts.push_back({"rest", p.list_rest, rows * sizeof(rest_mass), 8});
+            CHECK((p.weights != NULL) == (m == SANTA_FLASH));
+            if (p.weights) parts.push_back({"weights", p.weights, rows * (uint64_t)p.max_draws * 4, 4});
+            if (!selects && p.portions > 1) {
+                CHECK_INT(p.arrivals, rows);
+                parts.push_back({"arrivals", p.arrived, rows * 4, 4});
+                parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * 128 * 4, 4});
+            }
+            check_parts(parts, work, bytes, "steps");
+            CHECK(p.max_draws == santa_cuda_sample_capacity(5000, &o) && p.q_index == 2);
+        }
+    standin.start();
+    CHECK_STATUS(santa_cuda_gather(&x.a, &draws, (float *)address(R_OUT), NULL), SANTA_OK);
+    names({"k_step_gather"});
+    check_grid(standin.launches[0], 8, 2, 1, "k_step_gather");
+    standin.start();
+    CHECK_STATUS(santa_cuda_merge(70000, 64, scores, (float *)address(R_LSE), (float *)address(R_OUT),
+                                  (float *)address(R_K), NULL), SANTA_OK);
+    names({"k_step_merge"});
+    check_grid(standin.launches[0], 70000, 1, 1, "k_step_merge");
+    standin.start();
+    CHECK_STATUS(santa_cuda_merge(1, 64, scores, (float *)1, (float *)address(R_OUT), (float *)address(R_K), NULL),
+                 SANTA_ERR_HOST_POINTER);
+    CHECK_STATUS(santa_cuda_merge((int64_t)1 << 31, 64, scores, scores, scores, scores, NULL), SANTA_ERR_BACKEND_SIZE);
+}
+
 /* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
 static void wide_groups(void) {
     for (santa_dtype type : {SANTA_BF16, SANTA_F16})
@@ -1469,6 +1540,7 @@ static void every_kernel(void) {
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
     over_ranks();
+    check_steps();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 256, 320})
             for (int rows : {0, 1}) {
