@@ -624,7 +624,6 @@ extern "C" {
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens beside a window")                         \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
-    X(ERR_BACKEND_MASS,        "this device has no saap.measure_mass")                                     \
     X(ERR_BACKEND_RANKS,       "over ranks this device has dense, iid, strat, sys and prop")               \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \

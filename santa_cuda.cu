@@ -280,6 +280,7 @@ struct params {
     int new_tiles;                                  /* CTAs of k_rows, if k_index compares their nearest */
     const float *logits;                            /* [batch, heads, buckets] */
     routed_row *routed;                             /* [batch, kv_heads] */
+    i64 *covered;       /* [batch, heads] of row q_index, behind those of earlier ones: millionths, or -1 */
     bucket_span *spans;             /* [batch, kv_heads, buckets], where shared memory has no room */
     float2 *logit_parts;                            /* [batch, heads, logit_tiles]: max, sum of exp */
     int logit_tiles;
@@ -755,6 +756,8 @@ void k_nearest_plain(const params p) {
 }
 void k_index(const params) { standin_kernel(32 * INDEX_WARPS, sizeof(index_memory), 0); }
 void k_route(const params) { standin_kernel(ROUTE_THREADS, sizeof(route_memory), 0); }
+void k_route_error(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_route_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_route_stats(const params) { standin_kernel(256, 0, 0); }
 void k_step_scores(const params) { standin_kernel(256, 0, 0); }
 void k_step_masses(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
@@ -9501,6 +9504,101 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
                        routes ? (i64)((double)largest / far * 1e6) : 0 };
 }
 
+/* What a head is off by, from its draws, as santa__routed_errors of santa.h has it: (1 - pi) of the square
+   of a drawn key's weight times its row's distance to out, which is read as it was rounded. Launched for
+   a.std_error alone, behind k_combine.
+   Grid: (query head, batch), 256 threads: a warp owns every eighth draw, its lanes features and columns.
+   Reads the drawn rows of K and V again. Barriers: those of cta_scan. */
+__global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
+    const i64 item = (i64)b * p.kv_heads + kv, result = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const int n = p.list_lens[item], *const list = p.list + item * p.list_pitch;
+    const float *const weights = p.list_weights + item * p.list_pitch;
+    const list_range range = p.list_ranges[item];
+    const char *const q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2],
+               *const out = p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                          + head * p.out_stride[2];
+    const float lse = p.lse[result] * LOG2E;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    double sum = 0.0, drawn = 0.0;
+#pragma unroll 1
+    for (int i = tid >> 5; i < n; i += GATHER_WARPS) {
+        const int j = list[i];
+        if (j < range.to || j >= range.from) continue;
+        const i64 k = row_offset(p, p.k_stride, b, j), v = row_offset(p, p.v_stride, b, j);
+        float score = 0.0f, dist = 0.0f;
+        if (lane == 0) drawn += 1.0;
+        if (k == NO_ROW) continue;                  /* out is NaN */
+        for (int f = lane; f < p.d; f += 32)
+            score += load_any(p.q_type, q + f * p.q_stride[3])
+                   * load_any(p.k_type, p.k + k + kv * p.k_stride[2] + f * p.k_stride[3]);
+        for (int c = lane; c < p.dv; c += 32) {
+            const float row = load_any(p.v_type, p.v + v + kv * p.v_stride[2] + c * p.v_stride[3]),
+                        to = row * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
+            dist += to * to;
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) {
+            score += __shfl_xor_sync(FULL, score, o);
+            dist += __shfl_xor_sync(FULL, dist, o);
+        }
+        const double w = exp2((double)finished_score(p, head, score, j - position) - (double)lse)
+                       * (double)weights[i];
+        if (lane == 0) sum += (1.0 - 1.0 / (double)weights[i]) * w * w * (double)dist;
+    }
+    cta_scan<GATHER_WARPS>(sum, s.scratch, &sum);
+    cta_scan<GATHER_WARPS>(drawn, s.scratch, &drawn);
+    if (tid) return;
+    const int whole = p.pieces[item].keys, far = range.from - range.to;
+    const bool reads = drawn > 0.0 || whole > 0 || end - begin > far, leaves = far > whole;
+    p.std_error[result] = lse != lse        ? lse
+                        : !leaves || !reads ? 0.0f
+                        : drawn < 2.0       ? INFINITY
+                                            : (float)sqrt(sum);
+}
+
+/* Share of a head's softmax in the keys that are read, of scores that k_scores left as such.
+   Grid: (query head, batch), 256 threads. Reads the block sums, and the scores of the keys that are read.
+   Barriers: for the maximum, and those of cta_scan. */
+__global__ void __launch_bounds__(PORTION) k_route_mass(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int tid = threadIdx.x, b = blockIdx.y, head = blockIdx.x, kv = head / p.group;
+    const i64 item = (i64)b * p.kv_heads + kv, row = (i64)b * p.heads + head;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const float2 *const sums = p.block_sums + row * p.blocks + first;
+    const float *const scores = (const float *)p.stash + row * p.blocks * BLOCK;
+    float m = MASKED;
+    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) s.tops[tid / 32] = m;
+    __syncthreads();
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    double all = 0.0, read = 0.0;
+    for (int i = tid; i < blocks; i += PORTION) all += block_mass(sums[i], m);
+    const auto add = [&](int j) { if (j >= begin && j < end) read += (double)pow2(scores[j] - m); };
+    const list_range range = p.list_ranges[item];
+    for (int j = begin + tid; j < range.to; j += PORTION) add(j);
+    for (int j = max(range.from, range.to) + tid; j < end; j += PORTION) add(j);
+    for (int i = tid; i < p.list_lens[item] && p.list_weights; i += PORTION)
+        add(p.list[item * p.list_pitch + i]);
+    const list_pieces pieces = p.pieces[item];
+    const list_piece *const table = p.piece_table + item * p.buckets;
+    key_index x;
+    if (pieces.count && find_index(p, b, kv, x))
+        for (int i = 0; i < pieces.count; i++) {
+            const int to = i + 1 < pieces.count ? table[i + 1].at : pieces.keys;
+            for (int k = tid; k < to - table[i].at; k += PORTION) add(x.key[table[i].first + k]);
+        }
+    cta_scan<GATHER_WARPS>(all, s.scratch, &all);
+    cta_scan<GATHER_WARPS>(read, s.scratch, &read);
+    if (tid == 0) p.covered[row] = all > 0.0 ? (i64)(fmin(read / all, 1.0) * 1e6) : -1;
+}
+
 /* Adds the counts of one query row to p.stats; with the last row the means of all.
    Grid: one CTA; a thread owns every 256th sequence and KV head. A diagnostic; no barrier. */
 __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ params p) {
@@ -9522,7 +9620,12 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
         add(&p.stats->visited_buckets, x.segments);
     }
     if (threadIdx.x || p.q_index < p.q_len - 1) return;
-    i64 rows = 0, imbalance = 0, largest = 0;
+    const i64 results = (i64)p.batch * p.heads;
+    i64 rows = 0, imbalance = 0, largest = 0, covered = 0;
+    for (i64 i = -p.q_index * results; p.covered && i < results; i++)
+        if (p.covered[i] >= 0) { covered += p.covered[i]; rows++; }
+    if (rows) p.stats->covered_mass = 1e-6 * (double)covered / (double)rows;
+    rows = 0;
     for (i64 i = -p.q_index * items; i < items; i++) {
         rows += p.routed[i].has_far;
         imbalance += p.routed[i].imbalance;
@@ -9683,6 +9786,7 @@ struct geometry {
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
+    bool measures, keeps_lse;                       /* covered_mass; an lse of its own for std_error */
     /* of SANTA_SAMPLE_ATTENTION */
     i64 q_blocks, k_blocks, mask_words, units, sample_splits;
     extent sample, select, mask;
@@ -9697,7 +9801,7 @@ struct layout {
     size_t rank_mass, rank_masses, part, parts;
     size_t candidates, taken, list, va_rows, va_heads;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
-    size_t routed, rest, ranges, total;
+    size_t routed, covered, kept_lse, rest, ranges, total;
     size_t row_sums, shares, masses, set_masses, raw_sets, own, sets, picked, runs_dense;
     size_t short_partial;
 };
@@ -10289,6 +10393,8 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
 }
 
 cudaError_t launch_errors(const call &c) {
+    if (c.p.method == SANTA_SAAP)
+        return launch<k_route_error>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false);
     return launch<k_error>(c, dim3((unsigned)c.g.heads, (unsigned)c.g.batch), 128 * ERROR_PARTS, 0, false);
 }
 
@@ -10623,7 +10729,6 @@ void fill_index(const santa_attention *a, i64 batch, i64 capacity, params *p) {
 
 santa_status measure_routed(const santa_problem *problem, geometry *g) {
     const santa_buckets *r = problem->a.buckets;
-    if (problem->o.saap.measure_mass) return SANTA_ERR_BACKEND_MASS;
     if (g->d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
     g->buckets = r->num_buckets;
     g->hidden = r->hidden;
@@ -10632,6 +10737,15 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     /* all keys, and a comb may have one tooth more */
     g->list_most = g->keys + g->samples + 1;
     g->list_heads = g->group;
+    g->measures = problem->o.saap.measure_mass != 0;
+    g->keeps_lse = problem->a.std_error && !problem->a.lse;
+    if (g->measures) {
+        g->slices = ceil_div(g->group, PASS_HEADS);
+        g->rows = 1;
+        g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+        g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+        if (g->work >= INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    }
     return measure_lists(problem->a.k.dtype, g);
 }
 
@@ -10650,6 +10764,12 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->list_lens = add_part(l, items, sizeof(int));
     l->list_ranges = add_part(l, items, sizeof(list_range));
     l->routed = add_part(l, saturating(items, (size_t)g.q_len), sizeof(routed_row));
+    const size_t results = saturating(rows, (size_t)g.q_len),
+                 blocks = g.measures ? saturating(rows, (size_t)g.blocks) : 0;
+    l->kept_lse = add_part(l, g.keeps_lse ? results : 0, sizeof(float));
+    l->covered = add_part(l, g.measures ? results : 0, sizeof(i64));
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     arrange_exact(g, stash, l);
 }
 
@@ -10676,7 +10796,14 @@ cudaError_t launch_routed(call &c) {
     p.list_heads = p.group;
     p.list_most = (int)p.list_pitch;
     p.routed = p.stats ? (routed_row *)(c.workspace + c.l.routed) + p.q_index * items : nullptr;
-    const bool hidden = r->hidden > 0;
+    const bool hidden = r->hidden > 0, measures = c.g.measures && p.stats;
+    if (c.g.keeps_lse) p.lse = (float *)(c.workspace + c.l.kept_lse);
+    p.covered = measures ? (i64 *)(c.workspace + c.l.covered) + p.q_index * c.g.batch * c.g.heads : nullptr;
+    if (measures) {
+        p.raw = 1;
+        const cudaError_t scored = launch_pass(c);
+        if (scored != cudaSuccess) return scored;
+    }
     fill_vectors(q, p.group, 2, &x);
     x.x += p.q_index * q->stride[1] * size_of(q->dtype);
     if (hidden) fill_rows(r, r->w1, r->b1, r->hidden, p.d, STEP_UNITS, &x);
@@ -10699,7 +10826,9 @@ cudaError_t launch_routed(call &c) {
     }
     p.logit_tiles = (int)rows_tiles(x);
     if (e == cudaSuccess) e = launch<k_route>(c, grid_of(c.g.stats), ROUTE_THREADS, 0, true);
-    return e == cudaSuccess ? launch_list(c, true) : e;
+    if (e == cudaSuccess) e = launch_list(c, true);
+    return e == cudaSuccess && measures
+        ? launch<k_route_mass>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false) : e;
 }
 
 cudaError_t count_routed(const call &c) { return launch<k_route_stats>(c, dim3(1), 256, 0, false); }
@@ -10884,11 +11013,11 @@ const pipeline *pipeline_of(const santa_problem &problem) {
     return nullptr;
 }
 
-/* Whether k_error is for it. */
+/* Whether k_error or k_route_error is for it. */
 bool has_error(const santa_options &o) {
-    return o.scores == SANTA_SCORES_EXACT
+    return o.method == SANTA_SAAP || (o.scores == SANTA_SCORES_EXACT
         && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
-            || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH);
+            || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH));
 }
 
 /* Whether the method's pipeline works over ranks. */
@@ -11440,8 +11569,8 @@ extern "C" int64_t santa_cuda_sample_capacity(int64_t n, const santa_options *o)
     santa_problem problem;
     call c;
     size_t extra;
-    return sample_problem(1, 1, n, o, &problem) == SANTA_OK && sample_layout(problem, &c, &extra) == SANTA_OK
-        ? c.g.draws : 0;
+    return sample_problem(1, 1, n, o, &problem) == SANTA_OK
+        && sample_layout(problem, &c, &extra) == SANTA_OK ? c.g.draws : 0;
 }
 
 extern "C" size_t santa_cuda_sample_workspace_size(int64_t batch, int64_t heads, int64_t n,
@@ -11517,7 +11646,8 @@ extern "C" santa_status santa_cuda_gather(const santa_attention *a, const santa_
     dense.std_error = nullptr;
     dense.key_list = nullptr;
     o.stream = stream;
-    santa_status s = a->v.device == SANTA_CUDA ? santa_problem_make(&dense, &o, &problem) : SANTA_ERR_DEVICE;
+    if (a->v.device != SANTA_CUDA) return SANTA_ERR_DEVICE;
+    santa_status s = santa_problem_make(&dense, &o, &problem);
     if (s != SANTA_OK || (s = check(&problem)) != SANTA_OK) return s;
     if (!a->v.data) return SANTA_ERR_NULL_DATA;
     s = check_pointers({ a->v.data, a->seq_lens, a->block_table, draws->index, draws->weight, draws->rows,

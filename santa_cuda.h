@@ -19,9 +19,10 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
-                       vattention, pps, saap, sample-attention without row_mass. Exact scores; for sys, prop, pps, top-k and vattention
-                       also those from a copy of K. The others, q8_0, item ranges, and
-                       std_error of vattention, pps, saap or from a copy have a status of their own.
+                       vattention, pps, saap, sample-attention without row_mass. Exact scores; for
+                       sys, prop, pps, top-k and vattention also those from a copy of K. The others,
+                       q8_0, item ranges, and std_error of vattention, pps or from a copy have a
+                       status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
@@ -106,7 +107,8 @@
                        Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
                        but where two centroids are as near to rounding, an index of the same
-                       bytes, the same draws; without measure_mass and std_error. Fast: new keys
+                       bytes, the same draws. std_error is taken from out as it was rounded, and
+                       measure_mass reads all of K with stats alone. Fast: new keys
                        and centroids both f16 or both bf16, rows of 16-byte pieces, head_dim at
                        most 128. Keys enter in stream order; every 64th makes the index anew.
    SAME DRAWS          Random numbers are the CPU's bits; scores round differently, so about 1

@@ -393,18 +393,43 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     }
 }
 
+static void check_scores(const problem &x, const standin_launch &l, const params &p, const std::string &name);
+
 static void check_routed_launches(const problem &x, const char *workspace, uint64_t bytes) {
-    const int64_t rows = x.a.q.shape[1], before = x.router.hidden ? 2 : 1, each = before + 3 + (x.stats ? 1 : 0);
+    const bool measures = x.stats && x.o.saap.measure_mass;
+    const int64_t rows = x.a.q.shape[1], before = x.router.hidden ? 2 : 1,
+                  each = before + 3 + 2 * measures + (x.a.std_error != NULL) + (x.stats ? 1 : 0);
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     for (int64_t i = 0; i < rows * each; i++) {
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
-        const int which = (int)(i % each - before + 1);
+        const int at = (int)(i % each) - measures;               /* -1: scores for the mass */
+        int which = at - (int)before + 1;
         params p;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-        CHECK_MSG(l.overlap == (i % each > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s", name.c_str(),
+        CHECK_MSG(l.overlap == (at > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s", name.c_str(),
                   l.overlap ? "early" : "late");
+        if (measures) {
+            const uint64_t heads = (uint64_t)(x.a.q.shape[0] * p.heads), blocks = heads * (uint64_t)p.blocks;
+            check_parts({{"block sums", p.block_sums, blocks * 8, 8}, {"scores", p.stash, blocks * 256, 16},
+                         {"covered", p.covered, heads * 8, 8}}, workspace, bytes, name);
+        }
+        if (at < 0) {
+            CHECK(p.raw == 1 && p.rows == 1);
+            check_scores(x, l, p, name);
+            continue;
+        }
+        if (which >= 4) {                                        /* mass, error, stats */
+            const char *const want = measures && which == 4                       ? "k_route_mass"
+                                     : x.a.std_error && which == 4 + measures     ? "k_route_error" : "k_route_stats";
+            CHECK_MSG(name == want, "%s, want %s", name.c_str(), want);
+            if (strcmp(want, "k_route_stats")) check_grid(l, p.heads, x.a.q.shape[0], 1, name);
+            if (x.a.std_error && !x.a.lse)
+                check_parts({{"lse", p.lse, (uint64_t)(x.a.q.shape[0] * rows * p.heads) * 4, 4}}, workspace, bytes, name);
+            if (strcmp(want, "k_route_stats")) continue;
+            which = 4;
+        }
         check_parts(routed_parts(x, p), workspace, bytes, name);
         check_routed(x, l, p, which, name);
     }
@@ -1589,7 +1614,9 @@ static void every_kernel(void) {
                         for (int64_t count : {1, 4, 5, 3000, 100000})
                             for (santa_dtype key : {SANTA_F16, SANTA_E4M3}) check_assign(&x, count, key, "new keys");
                         x.o.saap.measure_mass = 1;
-                        CHECK_STATUS(run(x), SANTA_ERR_BACKEND_MASS);
+                        if (x.o.num_samples != SANTA_NONE) x.a.std_error = (float *)address(R_ERROR);
+                        if (hidden) x.a.lse = NULL;
+                        CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                     }
     int count = 0;
     for (launched *k = all_launched; k; k = k->next, count++)
@@ -1764,6 +1791,7 @@ static void random_calls(void) {
             add_router(&x, 1 + test_below(&r, (int64_t)1 << test_below(&r, 18)), one_in(&r, 2) ? 0 : 1 + test_below(&r, 2000),
                        (santa_dtype)test_below(&r, 3));
             if (one_in(&r, 3)) x.o.num_samples = SANTA_NONE;
+            x.o.saap.measure_mass = one_in(&r, 3);
             if (one_in(&r, 3)) { x.router.slots = (const int32_t *)(address(R_ROUTER) + ((int64_t)1 << 37)); x.router.num_slots = test_below(&r, 100); }
             if (one_in(&r, 8)) x.router.index = (char *)x.router.index + 2;
             if (one_in(&r, 3)) x.router.q = x.a.q;

@@ -96,6 +96,7 @@ static bool verify_on_gpu(routed &x, on_gpu &g, rows_counted *rows, const char *
                 for (int64_t c = 0; c < s.head_dim_v; c++)
                     ref_set(&x.p.a.out, b, i, h, c, ref_get(&r.out, b, i, h, c));
     memcpy(x.p.lse, r.lse.data(), 4 * r.lse.size());
+    if (x.p.a.std_error) memcpy(x.p.std_error, r.std_error.data(), 4 * r.std_error.size());
     return verify(&x, &g.o, &r.stats, rows, what) != 0;
 }
 
@@ -279,7 +280,7 @@ static shape random_shape(test_rng *r, int number) {
     as.key_layout = (ref_layout)test_below(r, REF_LAYOUTS);
     as.own_q    = (int)test_below(r, 2);
     as.permuted = (int)test_below(r, 2);
-    as.no_error = 1;
+    as.no_error = number % 4 == 3;
     return as;
 }
 
@@ -289,6 +290,7 @@ static santa_options random_options(test_rng *r, const shape &as) {
     o.saap.sink_tokens  = pick(r, {0, SANTA_NONE, 1, 7, 100});
     o.saap.local_tokens = pick(r, {0, SANTA_NONE, 1, 20, 130});
     if (test_below(r, 3) == 0) o.saap.uniform_share = pick(r, {1, 2, 4}) * 0.25;
+    o.saap.measure_mass = (int)test_below(r, 2);
     return o;
 }
 
@@ -300,7 +302,9 @@ static void saap_random(void) {
     for (int t = 0; t < (test_quick ? 6 : 120); t++) {
         const shape as = random_shape(&r, t);
         routed_problem x(as);
-        on_gpu g(x.p.a, random_options(&r, as));
+        const santa_options o = random_options(&r, as);
+        if (o.num_samples == SANTA_NONE) x.p.a.std_error = NULL;     /* its error is bias */
+        on_gpu g(x.p.a, o);
         gpu_view keys(x.keys);
         char what[200];
         snprintf(what, sizeof what, "problem %d of seed %llu: %lld/%lld heads, %lld keys, dim %lld/%lld, %lld buckets, %lld "
@@ -334,6 +338,17 @@ static void saap_limits(void) {
             for (int64_t c = 0; c < 64; c++) CHECK_NEAR(ref_get(&r.out, 0, 0, h, c), ref_get(&x.p.a.out, 0, 0, h, c), 2e-5, 1e-4);
         }
     }
+    /* errors need an lse, and have their own where none is asked for */
+    x.p.a.std_error = x.p.std_error;
+    santa_options o = drawn(20, 1);
+    o.saap.measure_mass = 1;
+    on_gpu with(x.p.a, o);
+    x.p.a.lse = NULL;
+    on_gpu without(x.p.a, o);
+    x.p.a.lse = x.p.lse;
+    x.p.a.std_error = NULL;
+    if (!assign_both(x, with, keys.t) || !assign_both(x, without, keys.t) || !with.run() || !without.run()) return;
+    CHECK(with.get().std_error[0] > 0.0f && with.get().std_error == without.get().std_error);
     rows_counted rows = {0, 0};
     on_gpu none(x.p.a, plain(SANTA_NONE)), more(x.p.a, plain(1));
     none.o.saap.local_tokens = more.o.saap.local_tokens = 20;
@@ -541,7 +556,10 @@ static void saap_kernels(void) {
         as.key_type = plain_keys ? SANTA_F32 : SANTA_BF16;
         as.no_error = 1;
         routed_problem x(as);
-        on_gpu g(x.p.a, drawn(10, 1));
+        x.p.a.std_error = x.p.std_error;
+        santa_options o = drawn(10, 1);
+        o.saap.measure_mass = 1;
+        on_gpu g(x.p.a, o);
         gpu_view keys(x.keys);
         if (!assign_both(x, g, keys.t)) return;
         CHECK_STATUS(assign_on_gpu(g, keys.t, 99, 1), SANTA_OK);
@@ -566,7 +584,6 @@ static void saap_errors(void) {
         refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, want, what);
     };
     static float host[64];
-    with("covered mass", SANTA_ERR_BACKEND_MASS, [](santa_buckets *, santa_options *o) { o->saap.measure_mass = 1; });
     with("no index", SANTA_ERR_BUCKETS_NULL, [](santa_buckets *r, santa_options *) { r->index = NULL; });
     with("an index on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->index = host; });
     with("centroids on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->centroids = host; });
