@@ -410,7 +410,8 @@
 
    >>ranks
 
-   One context over several processes, hosts or GPUs (options.ranks). Each rank holds a range of the keys,
+   One context over several processes, hosts or GPUs (options.ranks; what a GPU refuses of it santa_check
+   says). Each rank holds a range of the keys,
    in the order of the ranks, with its own seq_lens, first_key and context_lens; q and the options are
    the same on all, and so is the result, to the bit. Ranges may be uneven or empty; a decode step's
    token goes to the rank that holds the context's end. The bytes that ranks exchange go through
@@ -433,8 +434,15 @@
    pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
                             which places each rank in the one comb. The sums of the sure keys go apart, as
                             they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
-   The other methods, lists of keys, a copy of K, std_error and dense_below are refused. stats are each
-   rank's own.
+   vattention               the sets, sample and budgets of one process, wherever sinks, local tokens and
+                            heavy ones lie; heavy by the oracle or by heavy_index, the same array on all
+                            ranks, which counts keys from the context's start. For each query row and up to
+                            8 KV heads: 8 bytes, how many keys; with the oracle what top-k tells; 8 a KV
+                            head, how many are left to the sample; a bit for each random word tried; 56 a
+                            head (and with the full guarantee two rows of V), the base sample's sums; bits
+                            again for the rest. An exchange of results, as for dense, with 4 more bytes.
+   saap, sample-attention, lists of keys, a copy of K, a predictor of heavy tokens, std_error and dense_below
+   are refused. stats are each rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -612,7 +620,7 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: dense, iid to top-p, pps; no std_error, dense_below, copy of K, list or step")          \
+      "over ranks: no saap, sample-attention, std_error, dense_below, copy of K, list, predictor or step") \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -3025,8 +3033,8 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
         return SANTA_ERR_RANKS;
     if (!santa__has_ranks(o)) return SANTA_OK;
     if (!r->all_gather) return SANTA_ERR_RANKS;
-    if (!(traits & (SANTA_EXACT | SANTA_DRAWS | SANTA_BIASED)) || (traits & SANTA_SPARSE))
-        return SANTA_ERR_RANKS_METHOD;
+    if (traits & (SANTA_SPARSE | SANTA_ROUTES)) return SANTA_ERR_RANKS_METHOD;
+    if ((traits & SANTA_ADAPTS) && o->vattention.heavy) return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
     return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
            || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
@@ -3226,6 +3234,12 @@ static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa_method_traits(o->method) & traits) != 0;
 }
 
+/* Whether vAttention finds heavy tokens by their scores. */
+static int santa__has_oracle(const santa_options *o) {
+    return santa__has_traits(o, SANTA_ADAPTS) && !santa__has_traits(o, SANTA_ROUTES) && !o->vattention.heavy
+           && !o->vattention.heavy_index && o->vattention.heavy_tokens != 0;
+}
+
 /* Whether the method picks keys by their scores, which it keeps beside the masses. */
 static int santa__selects(const santa_options *o) {
     return santa__has_traits(o, SANTA_BIASED) && !santa__has_traits(o, SANTA_SPARSE);
@@ -3411,9 +3425,7 @@ enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
 typedef struct santa__va_head { santa__state sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
 
 static void santa__needs_vattention(santa__plan *p) {
-    const santa_vattention_options *v = &p->o->vattention;
-    const int has_oracle = !v->heavy && !v->heavy_index && v->heavy_tokens != 0;
-    p->score_stride = has_oracle ? p->blocks * p->block : 0;
+    p->score_stride = santa__has_oracle(p->o) ? p->blocks * p->block : 0;
     p->scores = santa__part(p, p->queries * p->score_stride, 4);
     p->chosen = santa__part(p, p->words, 8);
     p->drawn = santa__part(p, p->words, 8);
@@ -3596,7 +3608,7 @@ static int64_t santa__chunk(int64_t keys) {
 
 /* Whether ranks tell each other the masses of a row before they draw. */
 static int santa__meets_ranks(const santa_options *o) {
-    return santa__has_ranks(o) && (santa__has_traits(o, SANTA_DRAWS) || santa__selects(o));
+    return santa__has_ranks(o) && !santa__has_traits(o, SANTA_EXACT);
 }
 
 /* What ranks tell each other of a query: the largest score, the mass relative to its exp or NaN. flash:
@@ -3610,8 +3622,23 @@ typedef struct santa__rank_bins { double sum[256]; int32_t count[256]; } santa__
    exchange instead of four. */
 enum { SANTA__BEST = 2048 };
 static int64_t santa__num_best(const santa_options *o) {
-    return o->method == SANTA_TOP_K && o->num_samples <= SANTA__BEST ? o->num_samples : 0;
+    const int64_t most = o->method == SANTA_TOP_K ? o->num_samples
+                         : santa__has_oracle(o)   ? SANTA__MAX(o->vattention.heavy_tokens, 0)
+                                                  : 0;
+    return most <= SANTA__BEST ? most : 0;
 }
+
+/* What ranks tell of a head of vAttention from the base sample; of the full guarantee also the
+   numerators, of the fixed set and of the sample. */
+typedef struct santa__rank_sums { double m[2], d[2], d2, t; int64_t bad; } santa__rank_sums;
+
+static uint64_t santa__sums_bytes(const santa_problem *p) {
+    return sizeof(santa__rank_sums)
+           + (p->o.vattention.guarantee == SANTA_GUARANTEE_FULL ? 8 * (uint64_t)p->head_dim_v : 0);
+}
+
+/* Random words that ranks try together, a bit for each says whether it names a key of theirs. */
+enum { SANTA__TRIES = 32768 };
 
 /* Bytes of what ranks tell of a query. */
 static uint64_t santa__message_bytes(const santa_problem *p) {
@@ -3619,32 +3646,46 @@ static uint64_t santa__message_bytes(const santa_problem *p) {
     return sizeof(santa__rank_mass)
            + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
               : best > 0                                  ? (best + 1) / 2 * 8
-              : santa__selects(&p->o)                     ? sizeof(santa__rank_bins)
-                                                          : 0);
+              : santa__selects(&p->o) || santa__has_oracle(&p->o) ? sizeof(santa__rank_bins)
+                                                                  : 0);
+}
+
+/* The most that they tell of one at a time. */
+static uint64_t santa__most_bytes(const santa_problem *p) {
+    uint64_t most = santa__message_bytes(p);
+    if (santa__has_traits(&p->o, SANTA_ADAPTS))
+        most = SANTA__MAX(SANTA__MAX(most, santa__sums_bytes(p)), (uint64_t)(SANTA__TRIES / 8));
+    return most;
 }
 
 /* What a call over ranks has behind its other workspaces: messages on a span of jobs, of this rank and of
-   all, a count likewise, the best scores of all, and what follows for each query; results of this rank
-   and of all. */
+   all, a count likewise, the best scores of all, what follows for each query, and a head's numerators;
+   results of this rank and of all. */
 typedef struct santa__meeting {
-    uint64_t message, messages, count, counts, best, met, part, all_parts, acc, total;
+    uint64_t message, messages, count, counts, best, met, sums, part, all_parts, acc, total;
 } santa__meeting;
 
 /* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks miss. */
 static int santa__has_sure(const santa_options *o) { return santa__has_traits(o, SANTA_SHARES_ROWS); }
 
-/* Floats of a rank's results: out and lse, and what santa__gather_parts says. */
+/* Floats of a rank's results: out and lse, vAttention's largest score, and what santa__gather_parts says. */
 static uint64_t santa__part_floats(const santa_problem *p) {
     const uint64_t dv = (uint64_t)p->head_dim_v;
     return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
-                      dv + 1 + (santa__has_sure(&p->o) ? dv + 2 : 0));
+                      dv + 1 + (santa__has_sure(&p->o) ? dv + 2 : 0)
+                          + (santa__has_traits(&p->o, SANTA_ADAPTS) ? 1 : 0));
+}
+
+/* Whether a rank's results are those of its own keys alone. */
+static int santa__joins_by_lse(const santa_options *o) {
+    return santa__has_traits(o, SANTA_EXACT | SANTA_ADAPTS);
 }
 
 static santa__meeting santa__meeting_of(const santa_problem *p) {
     const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p),
-                   bytes = santa__message_bytes(p);
+                   bytes = santa__most_bytes(p);
     const int64_t queries = santa__meets_ranks(&p->o) ? p->group * SANTA__SPAN : 0,
-                  counts = santa__has_traits(&p->o, SANTA_TILES_APART) ? queries : 0;
+                  counts = santa__has_traits(&p->o, SANTA_TILES_APART | SANTA_ADAPTS) ? queries : 0;
     santa__meeting m;
     santa__plan at;                                       /* adds up parts */
     memset(&at, 0, sizeof at);
@@ -3654,6 +3695,7 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
     m.counts = santa__part(&at, counts, santa__mul(sizeof(int64_t), ranks));
     m.best = santa__part(&at, santa__num_best(&p->o), santa__mul(sizeof(float), ranks));
     m.met = santa__part(&at, queries, sizeof(santa__met));
+    m.sums = santa__part(&at, santa__has_traits(&p->o, SANTA_ADAPTS) ? 2 * p->head_dim_v : 0, sizeof(float));
     m.part = santa__part(&at, 1, santa__mul(floats, sizeof(float)));
     m.all_parts = santa__part(&at, 1, santa__mul(santa__mul(floats, sizeof(float)), ranks));
     m.acc = santa__part(&at, p->head_dim_v, sizeof(double));
@@ -3874,6 +3916,7 @@ typedef struct santa__job {
     int is_shared;                       /* threads share the job's pieces */
     const santa__met *met;               /* of each query, or NULL: there are no other ranks */
     float *sure;                         /* what santa__gather_parts tells them, [rows of out, dv + 2] */
+    struct santa__va *va;                /* of a row of vAttention over ranks */
     int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
     char *work;
@@ -4987,12 +5030,14 @@ static void santa__state_join(santa__state *s, float max, double sum, float *kee
     s->d = s->d * (double)*keep + (double)*add * sum;
 }
 
-/* Another state over other keys joins this one, without moments. */
+/* Another state over other keys joins this one, without n2. */
 static void santa__state_add(santa__state *s, const santa__state *other, int64_t dv) {
     float keep, add;
     int64_t c;
     s->bad |= other->bad;
     santa__state_join(s, other->m, other->d, &keep, &add);
+    s->d2 = s->d2 * (double)(keep * keep) + other->d2 * (double)(add * add);
+    s->t = s->t * (double)(keep * keep) + other->t * (double)(add * add);
     for (c = 0; c < dv; c++) s->n[c] = s->n[c] * keep + other->n[c] * add;
 }
 
@@ -6387,7 +6432,7 @@ SANTADEF santa_status santa_budget_full(const santa_budget *in, int64_t *budget)
    as large as the most demanding of them asks. So every head keeps its (epsilon, delta), and K
    and V rows are read once for the group. */
 
-/* A query row of one group at work. */
+/* A query row of one group at work. Positions count the middle's keys. */
 typedef struct santa__va {
     const santa__job *j;
     santa__va_head *head;       /* [group] */
@@ -6395,7 +6440,20 @@ typedef struct santa__va {
     int32_t *list;              /* keys to add, ascending */
     int64_t lo, mid, residual;  /* the middle, between sinks and local: lo .. */
     int64_t looked;             /* rows of K that the oracle read */
+    int64_t read, sampled;      /* keys that joined a set, the sample */
     int moments;                /* of the sample */
+    /* Over ranks lo, mid, looked, read and sampled are this rank's, all else is of all: keys of the row,
+       heavy ones of a head, positions of the middle and those before lo, sizes of the samples; positions
+       that are free and to be drawn, the next word; words without a key, by what was expected of them;
+       and what the ranks say and learn. */
+    int64_t all, heavy, all_mid, before, base, budget, free, left, tries;
+    santa__rng rng;
+    uint64_t at;
+    double barren;
+    int complement, pass;
+    char *message;
+    size_t message_bytes;
+    santa__met *met;
 } santa__va;
 
 static santa__va santa__va_make(const santa__job *j) {
@@ -6420,8 +6478,26 @@ static santa__va santa__va_make(const santa__job *j) {
     return x;
 }
 
+/* Where the sinks end and the local window begins in a row of `all` keys, of which those from offset on
+   are here. */
+static void santa__va_place(santa__va *x, int64_t offset, int64_t all) {
+    const santa_vattention_options *v = &x->j->o->vattention;
+    const int64_t n = x->j->end - x->j->begin, sinks = SANTA__MIN(v->sink_tokens, all),
+                  local = SANTA__MIN(v->local_tokens, all - sinks), end = all - local;
+    const int64_t from = SANTA__MIN(SANTA__MAX(sinks - offset, 0), n),
+                  to = SANTA__MIN(SANTA__MAX(end - offset, 0), n);
+    x->all = all;
+    x->all_mid = end - sinks;
+    x->heavy = SANTA__MIN(v->heavy_tokens == SANTA_AUTO ? (all + 39) / 40 : v->heavy_tokens, x->all_mid);
+    x->lo = x->j->begin + from;
+    x->mid = to - from;
+    x->before = offset + from - sinks;
+}
+
 /* The list's keys join a set of all heads. */
 static void santa__va_add_list(santa__va *x, int set, int64_t count) {
+    x->read += count;
+    if (set == SANTA__SAMPLE) x->sampled += count;
     santa__attend_keys(x->j, 0, x->list, 0, count, &x->head->sums[set], sizeof *x->head,
                        set == SANTA__SAMPLE ? x->moments : SANTA__NO_MOMENTS);
 }
@@ -6457,6 +6533,16 @@ static void santa__va_add_rest(santa__va *x) {
     santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->chosen, ~(uint64_t)0));
 }
 
+/* The positions drawn join the sample; complement: those that are not. */
+static void santa__va_add_drawn(santa__va *x, int complement) {
+    int64_t i;
+    for (i = 0; i <= x->mid / 64; i++) {
+        if (complement) x->drawn[i] = ~(x->drawn[i] | x->chosen[i]);
+        x->chosen[i] |= x->drawn[i];
+    }
+    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->drawn, 0));
+}
+
 /* count more of the `left` free positions of the middle, uniform without replacement. Redraws
    on a hit; a word that would favour small positions is redrawn too (Lemire's bound). When more
    than half of them are wanted, those that stay out are drawn instead: else the last ones would
@@ -6465,7 +6551,7 @@ static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, in
     const uint32_t size = (uint32_t)x->mid, uneven = (0u - size) % size;
     const int64_t words = x->mid / 64 + 1;
     const int complement = count > left - count;
-    int64_t draws = complement ? left - count : count, i;
+    int64_t draws = complement ? left - count : count;
     memset(x->drawn, 0, (size_t)words * sizeof *x->drawn);
     while (draws > 0) {
         const uint64_t wide = (uint64_t)santa__rng_word(rng, (*at)++) * size;
@@ -6473,11 +6559,7 @@ static void santa__va_add_sample(santa__va *x, santa__rng *rng, uint64_t *at, in
         if ((uint32_t)wide < uneven || santa__has_bit(x->chosen, position)) continue;
         draws -= santa__set_bit(x->drawn, position);
     }
-    for (i = 0; i < words; i++) {
-        if (complement) x->drawn[i] = ~(x->drawn[i] | x->chosen[i]);
-        x->chosen[i] |= x->drawn[i];
-    }
-    santa__va_add_list(x, SANTA__SAMPLE, santa__list_bits(x, 0, x->drawn, 0));
+    santa__va_add_drawn(x, complement);
 }
 
 /* Sets the keys of a list in chosen; returns how many are new. */
@@ -6505,13 +6587,14 @@ static int64_t santa__va_predict(santa__va *x, int64_t g, int64_t want) {
     return santa__va_mark(x, x->list, SANTA__MIN(count, want));
 }
 
-/* The same by the exact oracle, from the scores of the middle. */
+/* The same by the exact oracle, from the scores of the middle. Over ranks the choice is made. */
 static int64_t santa__va_best(santa__va *x, int64_t g, int64_t want) {
     const float *s = x->j->scores + g * x->j->plan->score_stride;
     uint32_t threshold;
     int64_t i, ties, marked = 0;
     for (i = 0; i < x->mid; i++) x->head[g].sums[SANTA__FIXED].bad |= santa__nan_or_plus_inf(s[i]);
-    santa__select(s, x->mid, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    if (x->met) { threshold = x->met[g].choice.threshold; ties = x->met[g].choice.ties; }
+    else santa__select(s, x->mid, NULL, (double)want, 0, 0.0f, &threshold, &ties);
     for (i = 0; i < x->mid; i++)
         if (santa__selected(s[i], threshold, &ties)) marked += santa__set_bit(x->chosen, i);
     return marked;
@@ -6540,13 +6623,13 @@ static void santa__va_scores(santa__va *x) {
                      (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i, stride);
 }
 
-/* Sinks, heavy tokens and the local window; returns how many keys these are. */
+/* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys these are. */
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy && !j->o->vattention.heavy_index;
     int64_t g, i, count = j->end - j->begin - x->mid;
     memset(x->chosen, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->chosen);
-    if (heavy > 0 && oracle) santa__va_scores(x);
+    if (heavy > 0 && oracle && !x->met) santa__va_scores(x);
     for (g = 0; heavy > 0 && g < j->group; g++)
         count += oracle ? santa__va_best(x, g, heavy) : santa__va_predict(x, g, heavy);
     i = santa__list_range(x->list, 0, j->begin, x->lo);
@@ -6576,9 +6659,9 @@ static double santa__sink_mass(const float *sink, double m) {
 
 /* Algorithm 2: what head g needs, from the fixed sums and the base sample. Fills that part of
    its audit. */
-static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base) {
+static int64_t santa__va_needed(const santa__va *x, int64_t g, int64_t base, const santa__state *fixed,
+                                const santa__state *sample) {
     const santa_vattention_options *v = &x->j->o->vattention;
-    const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
     santa_audit *audit = &x->head[g].audit;
     const double nb = (double)base, w = (double)x->residual / nb,
                  m = (double)SANTA__MAX(fixed->m, sample->m);
@@ -6624,9 +6707,9 @@ static int64_t santa__va_sample_residual(santa__va *x, int64_t base) {
     santa__va_add_sample(x, &rng, &at, base, x->residual);
     for (g = 0; g < x->j->group; g++) {
         santa__va_head *head = &x->head[g];
-        const int bad = head->sums[SANTA__FIXED].bad || head->sums[SANTA__SAMPLE].bad;
+        const santa__state *fixed = &head->sums[SANTA__FIXED], *sample = &head->sums[SANTA__SAMPLE];
         head->audit.num_base = base;
-        head->audit.needed = bad ? base : santa__va_needed(x, g, base);
+        head->audit.needed = fixed->bad || sample->bad ? base : santa__va_needed(x, g, base, fixed, sample);
         budget = SANTA__MAX(budget, head->audit.needed);
     }
     if (budget < x->residual) santa__va_add_sample(x, &rng, &at, budget - base, x->residual - base);
@@ -6653,6 +6736,24 @@ static float santa__va_std_error(const santa__va *x, int64_t g, const float *out
     return (float)(ns / total * sqrt(SANTA__MAX(spread, 0.0) * (1.0 - b / ns) / b));
 }
 
+/* What the budget makes of the audit. */
+static void santa__va_audit(const santa__va *x, santa_audit *audit, int64_t budget) {
+    audit->num_keys = x->all;
+    audit->num_residual = x->residual;
+    audit->num_fixed = audit->num_keys - x->residual;
+    audit->budget = budget;
+    audit->exact = budget == x->residual;
+    audit->density = (double)(audit->num_fixed + budget) / (double)audit->num_keys;
+    if (audit->num_base == 0) audit->needed = budget;
+}
+
+/* The same where the largest score of all that was read is m: that of the base sample may be smaller. */
+static void santa__va_rescale_audit(santa_audit *audit, double m) {
+    const double f = exp(audit->max_score - m);
+    audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
+    audit->max_score = m;
+}
+
 /* Ratio of the sums, fixed + residual / budget * sample, and the rest of the audit. */
 static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     const santa__job *j = x->j;
@@ -6667,20 +6768,11 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
     float *acc = SANTA__PART(float, j, acc), lse, std_error = 0.0f;
     double share;
     int64_t c;
-    audit->num_keys = j->end - j->begin;
-    audit->num_residual = x->residual;
-    audit->num_fixed = audit->num_keys - x->residual;
-    audit->budget = budget;
-    audit->exact = budget == x->residual;
-    audit->density = (double)(audit->num_fixed + budget) / (double)audit->num_keys;
+    santa__va_audit(x, audit, budget);
     if (audit->num_base == 0) {
-        audit->needed = budget;
         audit->denominator = total + santa__sink_mass(santa__sink(j, g), m);
-    } else {                         /* the rest of the sample may have a larger score */
-        const double f = exp(audit->max_score - m);
-        audit->sigma *= f; audit->denominator *= f; audit->norm *= f; audit->trace *= f * f;
-    }
-    audit->max_score = m;
+        audit->max_score = m;
+    } else santa__va_rescale_audit(audit, m);
     if (j->o->vattention.audit) j->o->vattention.audit[santa__slot(j, g)] = *audit;
 
     lse = santa__lse((float)m, total, santa__sink(j, g), &share);
@@ -6699,14 +6791,11 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
 static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa_vattention_options *v = &j->o->vattention;
     const int64_t n = j->end - j->begin;
-    const int64_t sinks = SANTA__MIN(v->sink_tokens, n), local = SANTA__MIN(v->local_tokens, n - sinks);
     santa__va x = santa__va_make(j);
-    int64_t g, heavy, base, budget, read;
+    int64_t g, base, budget, read;
     (void)span; (void)from; (void)to;
-    x.lo = j->begin + sinks;
-    x.mid = n - sinks - local;
-    heavy = SANTA__MIN(v->heavy_tokens == SANTA_AUTO ? (n + 39) / 40 : v->heavy_tokens, x.mid);
-    x.residual = n - santa__va_add_fixed(&x, heavy);
+    santa__va_place(&x, 0, n);
+    x.residual = n - santa__va_add_fixed(&x, x.heavy);
     base = v->base_samples == SANTA_AUTO ? SANTA__MAX((x.residual + 39) / 40, 32) : v->base_samples;
     if (base < x.residual) {
         budget = santa__va_sample_residual(&x, base);
@@ -7718,7 +7807,7 @@ static void santa__choose_bin(const santa__said *x, int shift, float m, santa__c
 
 /* The same by either, in so many passes. */
 static int santa__choice_passes(const santa_options *o) {
-    return !santa__selects(o) ? 0 : santa__num_best(o) > 0 ? 1 : 4;
+    return !santa__selects(o) && !santa__has_oracle(o) ? 0 : santa__num_best(o) > 0 ? 1 : 4;
 }
 
 /* tops: as santa__select's. */
@@ -7977,6 +8066,341 @@ static void santa__run_team(santa__team *team) {
     }
 }
 
+/* vAttention over ranks. The middle's positions count the keys of all ranks, whose parts of a row lie one
+   behind the other. Which of them are drawn depends on which are heavy, in any rank: all go through the
+   same random words, each tells which of these name free keys of its own, and where enough are drawn the
+   words end. What every rank knows is the same on all of them, and so are the steps they take. */
+
+static void santa__va_run(santa__team *team, void (*run)(santa__job *, int64_t, int64_t, int64_t)) {
+    santa__phase phase;
+    phase.pieces = santa__one_piece;
+    phase.run = run;
+    phase.is_joint = 0;
+    santa__run_phase(team, &phase);
+}
+
+/* A number of each of n things, on all ranks. */
+static const int64_t *santa__tell_counts(santa__team *team, int64_t n) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    santa__tell(team, call->meeting + at.count, (size_t)n * sizeof(int64_t), call->meeting + at.counts);
+    return (const int64_t *)(const void *)(call->meeting + at.counts);
+}
+
+/* So many bytes of each of n things, with room for what jobs say. */
+static void santa__va_messages(santa__team *team, santa__job *j, int64_t jobs, size_t bytes) {
+    int64_t i;
+    for (i = 0; i < jobs; i++) {
+        j[i].va->message = team->call->meeting + santa__meeting_of(&team->call->p).message + (size_t)i * bytes;
+        j[i].va->message_bytes = bytes;
+    }
+}
+
+static char *santa__va_tell(santa__team *team, int64_t jobs, size_t bytes) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    santa__tell(team, call->meeting + at.message, (size_t)jobs * bytes, call->meeting + at.messages);
+    return call->meeting + at.messages;
+}
+
+/* Phases of a row. */
+static void santa__va_look(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    (void)span; (void)from; (void)to;
+    if (j->va->heavy > 0 && santa__has_oracle(j->o) && j->va->mid > 0) santa__va_scores(j->va);
+}
+
+static void santa__va_say_choices(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__va *x = j->va;
+    int64_t g;
+    (void)span; (void)from; (void)to;
+    for (g = 0; g < j->group; g++) {
+        santa__rank_mass *message =
+            (santa__rank_mass *)(void *)(x->message + (size_t)g * x->message_bytes / (size_t)j->group);
+        message->max = message->total = 0.0;
+        santa__say_choice(j->o, j->scores + g * j->plan->score_stride, x->mid, NULL, x->pass,
+                          &x->met[g].choice, message);
+    }
+}
+
+static void santa__va_fix(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    (void)span; (void)from; (void)to;
+    j->va->residual = j->end - j->begin - santa__va_add_fixed(j->va, j->va->heavy);
+}
+
+/* A bit for each of the next words: whether it draws a free key of this rank. */
+static void santa__va_try(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__va *x = j->va;
+    const uint32_t size = (uint32_t)x->all_mid, uneven = x->all_mid > 0 ? (0u - size) % size : 0;
+    uint8_t *said = (uint8_t *)(void *)x->message;
+    int64_t i;
+    (void)span; (void)from; (void)to;
+    memset(x->message, 0, x->message_bytes);
+    for (i = 0; x->left > 0 && i < x->tries; i++) {
+        const uint64_t wide = (uint64_t)santa__rng_word(&x->rng, x->at + (uint64_t)i) * size;
+        const int64_t position = (int64_t)(wide >> 32) - x->before;
+        if ((uint32_t)wide < uneven || position < 0 || position >= x->mid) continue;
+        if (santa__has_bit(x->chosen, position) || !santa__set_bit(x->drawn, position)) continue;
+        said[i / 8] = (uint8_t)(said[i / 8] | 1u << i % 8);
+    }
+}
+
+/* The words up to `end` of those tried count. */
+static void santa__va_settle(santa__va *x, int64_t end) {
+    const uint8_t *said = (const uint8_t *)(const void *)x->message;
+    int64_t i;
+    for (i = end; i < x->tries; i++) {
+        const uint64_t wide = (uint64_t)santa__rng_word(&x->rng, x->at + (uint64_t)i) * (uint32_t)x->all_mid;
+        const int64_t position = (int64_t)(wide >> 32) - x->before;
+        if (said[i / 8] >> i % 8 & 1) x->drawn[position / 64] &= ~((uint64_t)1 << (position & 63));
+    }
+    x->at += (uint64_t)end;
+}
+
+static void santa__va_add(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__va *x = j->va;
+    (void)span; (void)from; (void)to;
+    if (x->budget == x->residual) santa__va_add_rest(x);
+    else if (x->free >= 0) santa__va_add_drawn(x, x->complement);
+}
+
+/* A sample of so many of the free positions is to be drawn. */
+static void santa__va_want(santa__va *x, int64_t count, int64_t free_ones) {
+    x->free = free_ones;
+    x->complement = count > free_ones - count;
+    x->left = x->complement ? free_ones - count : count;
+    x->barren = 0.0;
+    memset(x->drawn, 0, (size_t)(x->mid / 64 + 1) * sizeof *x->drawn);
+}
+
+/* Words that a row should try next, in whole bytes of all ranks: a few more than it will need. */
+static int64_t santa__va_tries(const santa__va *x) {
+    const double words = (1.2 * (double)x->left + 64.0) * (double)x->all_mid / (double)SANTA__MAX(x->free, 1);
+    if (x->left == 0) return 0;
+    return words < (double)SANTA__TRIES ? (int64_t)(words / 64.0 + 1.0) * 64 : (int64_t)SANTA__TRIES;
+}
+
+/* What the words of a row drew in all ranks: a bit may be set in one of them only. */
+static void santa__va_count(santa__team *team, santa__va *x, const char *said, size_t apart) {
+    const uint8_t *all = (const uint8_t *)(const void *)said;
+    const int64_t ranks = team->call->p.o.ranks.count;
+    const int64_t left = x->left;
+    int64_t i, r;
+    for (i = 0; x->left > 0 && i < x->tries; i++) {
+        int hit = 0;
+        for (r = 0; r < ranks; r++) hit |= all[(size_t)r * apart + (size_t)i / 8] >> i % 8 & 1;
+        x->left -= hit;
+        x->free -= hit;
+    }
+    x->barren = x->left < left ? 0.0 : x->barren + (double)x->tries * (double)x->free / (double)x->all_mid;
+    /* so long without a key never happens: the exchange does not bring what was told */
+    if (x->barren > 100.0) team->has_failed = 1;
+    santa__va_settle(x, i);
+}
+
+/* Draws what rows want, and adds it to their samples. */
+static void santa__va_draw(santa__team *team, santa__job *j, int64_t jobs) {
+    while (!team->has_failed) {
+        int64_t tries = 0, i;
+        const char *all;
+        size_t bytes;
+        for (i = 0; i < jobs; i++) tries = SANTA__MAX(tries, santa__va_tries(j[i].va));
+        if (tries == 0) break;
+        bytes = (size_t)tries / 8;
+        santa__va_messages(team, j, jobs, bytes);
+        for (i = 0; i < jobs; i++) j[i].va->tries = tries;
+        santa__va_run(team, santa__va_try);
+        all = santa__va_tell(team, jobs, bytes);
+        for (i = 0; i < jobs && !team->has_failed; i++)
+            if (j[i].va->left > 0) santa__va_count(team, j[i].va, all + (size_t)i * bytes, (size_t)jobs * bytes);
+    }
+    if (!team->has_failed) santa__va_run(team, santa__va_add);
+}
+
+static void santa__va_say_sums(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__va *x = j->va;
+    const size_t row = (size_t)j->v.dim * sizeof(float);
+    const int has_rows = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL;
+    int64_t g;
+    int k;
+    (void)span; (void)from; (void)to;
+    for (g = 0; g < j->group; g++) {
+        const santa__state *s = x->head[g].sums;
+        char *message = x->message + (size_t)g * x->message_bytes / (size_t)j->group;
+        santa__rank_sums *sums = (santa__rank_sums *)(void *)message;
+        for (k = 0; k < SANTA__SETS; k++) {
+            sums->m[k] = (double)s[k].m;
+            sums->d[k] = s[k].d;
+            if (has_rows) memcpy(message + sizeof *sums + (size_t)k * row, s[k].n, row);
+        }
+        sums->d2 = s[SANTA__SAMPLE].d2;
+        sums->t = s[SANTA__SAMPLE].t;
+        sums->bad = s[SANTA__FIXED].bad || s[SANTA__SAMPLE].bad;
+    }
+}
+
+/* A head's sums over all ranks, and what they ask for. */
+static int64_t santa__va_needed_by_all(const santa__team *team, const santa__job *j, int64_t g, char *all,
+                                       size_t apart) {
+    const santa__call *call = team->call;
+    const int64_t dv = j->o->vattention.guarantee == SANTA_GUARANTEE_FULL ? j->v.dim : 0;
+    float *rows = (float *)(void *)(call->meeting + santa__meeting_of(&call->p).sums);
+    santa__state sum[SANTA__SETS];
+    int64_t r;
+    int k;
+    for (k = 0; k < SANTA__SETS; k++) santa__state_begin(&sum[k], rows + k * dv, NULL, dv);
+    for (r = 0; r < call->p.o.ranks.count; r++, all += apart) {
+        const santa__rank_sums *told = (const santa__rank_sums *)(const void *)all;
+        for (k = 0; k < SANTA__SETS; k++) {
+            santa__state one;
+            memset(&one, 0, sizeof one);
+            one.m = (float)told->m[k];
+            one.d = told->d[k];
+            one.bad = told->bad != 0;
+            if (k == SANTA__SAMPLE) { one.d2 = told->d2; one.t = told->t; }
+            one.n = (float *)(void *)(all + sizeof *told) + k * dv;
+            santa__state_add(&sum[k], &one, dv);
+        }
+    }
+    if (sum[SANTA__FIXED].bad || sum[SANTA__SAMPLE].bad) return j->va->base;
+    return santa__va_needed(j->va, g, j->va->base, &sum[SANTA__FIXED], &sum[SANTA__SAMPLE]);
+}
+
+/* The result of this rank's keys alone, without sinks: santa__join_ranks puts them together. */
+static void santa__va_write_part(santa__va *x, int64_t g) {
+    const santa__job *j = x->j;
+    const santa__state *fixed = &x->head[g].sums[SANTA__FIXED], *sample = &x->head[g].sums[SANTA__SAMPLE];
+    const double m = (double)SANTA__MAX(fixed->m, sample->m),
+                 w = x->budget > 0 ? (double)x->residual / (double)x->budget : 1.0;
+    const double ef = santa__rescale(fixed, m), es = santa__rescale(sample, m),
+                 total = ef * fixed->d + w * es * sample->d;
+    santa_audit *audit = j->o->vattention.audit;
+    float *acc = SANTA__PART(float, j, acc);
+    int64_t c;
+    for (c = 0; c < j->v.dim; c++)
+        acc[c] = total > 0.0 ? (float)((ef * (double)fixed->n[c] + w * es * (double)sample->n[c]) / total) : 0.0f;
+    for (c = 0; c < j->v.dim; c++) acc[c] *= j->p->v_scale;
+    santa__write(j, g, fixed->bad || sample->bad ? NULL : acc,
+                 total > 0.0 ? (float)(m + log(total)) : santa__neg_inf(), 0.0f);
+    j->p->a.lse[j->p->batch * j->p->q_len * j->p->heads + santa__slot(j, g)] = (float)m;
+    if (!audit) return;
+    audit += santa__slot(j, g);
+    memset(audit, 0, sizeof *audit);
+    if (x->all == 0) return;
+    santa__va_audit(x, &x->head[g].audit, x->budget);
+    *audit = x->head[g].audit;
+}
+
+static void santa__va_end(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__va *x = j->va;
+    const int64_t n = j->end - j->begin;
+    int64_t g;
+    (void)span; (void)from; (void)to;
+    for (g = 0; g < j->group; g++) santa__va_write_part(x, g);
+    j->stats->draws += x->sampled * j->group;
+    j->stats->exact_rows += x->all > 0 && x->budget == x->residual ? j->group : 0;
+    j->stats->v_rows_read += x->read;
+    j->stats->v_rows_head += x->read * j->group;
+    j->stats->k_rows_read += SANTA__MIN(n, x->read + x->looked);
+}
+
+/* Which keys of the middle are heavy for each head, see santa__meet. */
+static void santa__va_choose(santa__team *team, santa__job *j, int64_t jobs) {
+    const santa__call *call = team->call;
+    const int64_t group = call->p.group, n = jobs * group;
+    const santa__said said = santa__said_make(call, n);
+    const int passes = santa__choice_passes(&call->p.o);
+    int64_t i;
+    int pass;
+    santa__va_run(team, santa__va_look);
+    santa__va_messages(team, j, jobs, (size_t)((uint64_t)group * santa__message_bytes(&call->p)));
+    for (pass = 0; pass < passes; pass++) {
+        for (i = 0; i < jobs; i++) j[i].va->pass = pass;
+        santa__va_run(team, santa__va_say_choices);
+        if (!santa__tell_messages(team, &said)) return;
+        for (i = 0; i < n; i++) {
+            const santa__said on = santa__said_on(call, said, i);
+            santa__choose(call, &on, pass, 0.0f, &j[i / group].va->met[i % group].choice);
+        }
+    }
+}
+
+/* A row's base sample, and the budgets from it. */
+static void santa__va_sample(santa__team *team, santa__job *j, int64_t jobs) {
+    const santa_vattention_options *v = &j->o->vattention;
+    const int64_t group = j->group;
+    const size_t bytes = (size_t)group * (size_t)santa__sums_bytes(j->p);
+    int64_t i, g, sampling = 0;
+    char *all;
+    for (i = 0; i < jobs; i++) {
+        santa__va *x = j[i].va;
+        x->base = v->base_samples == SANTA_AUTO ? SANTA__MAX((x->residual + 39) / 40, 32) : v->base_samples;
+        x->budget = SANTA__MIN(x->base, x->residual);
+        x->rng = santa__job_rng(&j[i], SANTA__STREAM_VATTENTION, 0);
+        x->free = -1;
+        if (x->budget < x->residual) { santa__va_want(x, x->base, x->residual); sampling++; }
+    }
+    santa__va_draw(team, j, jobs);
+    if (!sampling || team->has_failed) return;
+    santa__va_messages(team, j, jobs, bytes);
+    santa__va_run(team, santa__va_say_sums);
+    all = santa__va_tell(team, jobs, bytes);
+    if (team->has_failed) return;
+    for (i = 0; i < jobs; i++) {
+        santa__va *x = j[i].va;
+        const int is_done = x->budget == x->residual;
+        for (g = 0; g < group && !is_done; g++) {
+            santa_audit *audit = &x->head[g].audit;
+            audit->num_base = x->base;
+            audit->needed = santa__va_needed_by_all(team, &j[i], g,
+                                                    all + ((size_t)i * bytes + (size_t)g * (bytes / (size_t)group)),
+                                                    (size_t)jobs * bytes);
+            x->budget = SANTA__MAX(x->budget, audit->needed);
+        }
+        x->free = -1;
+        if (is_done) x->mid = 0;                                      /* nothing is left */
+        else if (x->budget < x->residual) santa__va_want(x, x->budget - x->base, x->residual - x->base);
+    }
+    santa__va_draw(team, j, jobs);
+}
+
+static void santa__run_va(santa__team *team, santa__job *j, int64_t jobs) {
+    const santa__call *call = team->call;
+    const santa_ranks_options *ranks = &call->p.o.ranks;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    int64_t *mine = (int64_t *)(void *)(call->meeting + at.count), i, r, offset = 0, all = 0;
+    santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
+    const int64_t *counts;
+    santa__va row[SANTA__SPAN];
+    mine[0] = j->end - j->begin;
+    counts = santa__tell_counts(team, 1);
+    if (team->has_failed) return;
+    for (r = 0; r < ranks->count; r++) {
+        if (r == ranks->rank) offset = all;
+        all += counts[r];
+    }
+    memset(met, 0, (size_t)(jobs * j->group) * sizeof *met);
+    for (i = 0; i < jobs * j->group; i++) met[i].choice.threshold = 0xffffffffu;
+    for (i = 0; i < jobs; i++) {
+        row[i] = santa__va_make(&j[i]);
+        j[i].va = &row[i];
+        row[i].met = met + i * j->group;
+        santa__va_place(&row[i], offset, all);
+    }
+    for (i = 0; i < jobs * j->group; i++) met[i].choice.want = (double)row->heavy;
+    if (row->heavy > 0 && santa__has_oracle(j->o)) santa__va_choose(team, j, jobs);
+    if (team->has_failed) return;
+    santa__va_run(team, santa__va_fix);
+    for (i = 0; i < jobs; i++) mine[i] = row[i].residual;
+    counts = santa__tell_counts(team, jobs);
+    if (team->has_failed) return;
+    for (i = 0; i < jobs; i++) {
+        row[i].residual = 0;
+        for (r = 0; r < ranks->count; r++) row[i].residual += counts[r * jobs + i];
+    }
+    santa__va_sample(team, j, jobs);
+    if (!team->has_failed) santa__va_run(team, santa__va_end);
+}
+
 /* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose
    threads share each job. */
 static void santa__run_items(const santa__call *call, char *work, int64_t i, int64_t to, int64_t span,
@@ -7990,7 +8414,9 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             for (h = 0; h < jobs; h++) before[h] = j[h].stats->k_rows_read;
             rows = santa__next_rows(j, jobs, q);
             if (team) { team->j = j; team->jobs = jobs; }
-            if (j->begin == j->end && !(santa__meets_ranks(j->o) && santa__has_sure(j->o))) {
+            if (santa__meets_ranks(j->o) && santa__has_traits(j->o, SANTA_ADAPTS)) {
+                santa__run_va(team, j, jobs);
+            } else if (j->begin == j->end && !(santa__meets_ranks(j->o) && santa__has_sure(j->o))) {
                 if (santa__meets_ranks(j->o)) santa__meet(team, j, jobs);
             } else if (team) santa__run_team(team);
             else santa__run_alone(j, jobs);
@@ -8878,7 +9304,7 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     }
     for (r = 0; r < ranks && !bad; r++) {
         double w = 1.0;
-        if (santa__has_traits(&p->o, SANTA_EXACT)) sum += w = exp((double)lse[r * apart] - m);
+        if (santa__joins_by_lse(&p->o)) sum += w = exp((double)lse[r * apart] - m);
         for (c = 0; c < dv && w > 0.0; c++) acc[c] += w * (double)part[r * apart + c];
     }
     if (sure && !bad) {
@@ -8888,11 +9314,24 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     }
     *joined = *lse;
     if (bad) *joined = santa__nan();
-    else if (santa__has_traits(&p->o, SANTA_EXACT)) {
+    else if (santa__joins_by_lse(&p->o)) {
         *joined = santa__lse((float)m, sum, p->a.sinks ? p->a.sinks + head : NULL, &share);
         share /= sum > 0.0 ? sum : 1.0;
     }
     for (c = 0; c < dv; c++) acc[c] = bad ? (double)santa__nan() : acc[c] * share;
+}
+
+/* The audit of result i is as yet relative to the base sample's largest score. max: that of what each rank
+   has read. */
+static void santa__join_audits(santa_audit *audit, const santa_problem *p, const float *max, int64_t apart,
+                               float lse) {
+    double m = (double)SANTA__MASKED;
+    int64_t r;
+    if (audit->num_keys == 0) return;
+    for (r = 0; r < p->o.ranks.count; r++) m = SANTA__MAX(m, (double)max[r * apart]);
+    if (audit->num_base > 0) { santa__va_rescale_audit(audit, m); return; }
+    audit->denominator = exp(SANTA__MIN((double)lse - m, 600.0));
+    audit->max_score = m;
 }
 
 /* A call whose keys are spread over ranks: each one's result goes to all of them. */
@@ -8929,6 +9368,8 @@ static santa_status santa__run_ranks(santa__call *call) {
                           call->sure ? all + rows * (dv + 1) + i * (dv + 2) : NULL, floats, dv, acc, &lse);
         for (c = 0; c < dv; c++) santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
         if (p.a.lse) p.a.lse[i] = lse;
+        if (p.o.vattention.audit && santa__has_traits(&p.o, SANTA_ADAPTS))
+            santa__join_audits(p.o.vattention.audit + i, &p, all + rows * (dv + 1) + i, floats, lse);
     }
     return SANTA_OK;
 }

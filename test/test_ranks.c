@@ -31,7 +31,8 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
     o.ranks.count = ranks;
     o.ranks.all_gather = talk_all_gather;
     o.ranks.user = &t;
-    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 3); t.known++) {
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? (int64_t)MOST_EXCHANGES : broken + 2);
+         t.known++) {
         if (sum) memset(sum, 0, sizeof *sum);
         worst = SANTA_OK;
         for (t.rank = 0; t.rank < ranks; t.rank++) {
@@ -210,6 +211,87 @@ static void same_top(void) {
     CHECK_MSG(moved * 500 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
 }
 
+/* vAttention: the sets, budgets and audits of one process, wherever the sinks, the local window, heavy
+   tokens and the sample lie. */
+static void same_budgets(void) {
+    static const int64_t tokens[] = {20, SANTA_NONE, 4, 0, 1, 130};
+    test_rng r = test_rng_make(34);
+    int64_t rows = 0, moved = 0, sampled = 0, complete = 0;
+    for (int turn = 0; turn < (test_quick ? 20 : 120); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        santa_stats sum, whole;
+        santa_audit audit[2][64];
+        santa_options o = ref_options(SANTA_VATTENTION, 1, (uint64_t)turn);
+        santa_vattention_options *v = &o.vattention;
+        v->sink_tokens = tokens[turn % 6];
+        v->local_tokens = tokens[(turn + turn / 6) % 6];
+        v->heavy_tokens = turn % 3 == 0 ? 0 : turn % 3 == 1 ? 1 + test_below(&r, 20) : SANTA_NONE;
+        v->base_samples = turn % 4 == 1 ? 2 + test_below(&r, 30) : 0;
+        v->epsilon = turn % 2 ? 0.15 : 0.4;
+        v->delta = 0.1;
+        v->guarantee = turn / 2 % 2 ? SANTA_GUARANTEE_FULL : SANTA_GUARANTEE_DENOMINATOR;
+        v->bound = turn / 4 % 2 ? SANTA_BOUND_HOEFFDING : SANTA_BOUND_CLT;
+        s.gain = turn % 5 == 4 ? 4.0 : 0.7;
+        s.len += turn % 4 ? 300 : 0;
+        s.batch = turn % 7 == 6 ? 2 : 1;
+        if (turn % 8 == 7) o.scores = SANTA_SCORES_BERNOULLI_STRAT;
+        ref_build(&p, &s);
+        p.a.std_error = NULL;
+        const int64_t n = numbers_of(&p), results = s.batch * s.q_len * s.heads;
+        int32_t *index = (int32_t *)test_alloc((size_t)(results * 24) * sizeof *index);
+        if (turn % 6 == 4) {                         /* a caller's own, some of them no keys, some twice */
+            v->heavy_tokens = 20;
+            v->heavy_stride = 24;
+            for (int64_t i = 0; i < results * 24; i++) index[i] = (int32_t)test_below(&r, s.len + 40) - 20;
+            v->heavy_index = index;
+        }
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        float *one = ref_floats(n), *many = ref_floats(n);
+        v->audit = audit[0];
+        if (ref_run(&p, &o, &whole)) {
+            take(&p, one);
+            v->audit = audit[1];
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
+            int same = sum.draws == whole.draws && sum.v_rows_head == whole.v_rows_head;
+            for (int64_t i = 0; i < results; i++) {
+                const santa_audit *x = &audit[1][i], *y = &audit[0][i];
+                const double m = x->max_score;
+                CHECK_INT(x->num_keys, y->num_keys);
+                CHECK_INT(x->num_fixed, y->num_fixed);
+                CHECK_INT(x->num_residual, y->num_residual);
+                CHECK_INT(x->num_base, y->num_base);
+                same &= x->needed == y->needed && x->budget == y->budget && x->exact == y->exact;
+                sampled += !y->exact;
+                complete += !y->exact && 2 * (y->budget - y->num_base) > y->num_residual - y->num_base;
+                if (!same || y->num_keys == 0) continue;
+                CHECK_NEAR(m, y->max_score, 1e-5, 1e-5);
+                CHECK_NEAR(x->density, y->density, 1e-12, 0.0);
+                CHECK_NEAR(x->denominator, y->denominator, 0.0, 2e-5);
+                CHECK_NEAR(x->sigma, y->sigma, 1e-6, 1e-4);
+                CHECK_NEAR(x->trace, y->trace, 1e-6, 1e-4);
+                CHECK_NEAR(x->norm, y->norm, 1e-4, 1e-4);
+            }
+            for (int64_t x = 0; x < n; x += dv + 1) {
+                int far = !same;
+                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 5e-5f);
+                rows++;
+                moved += far;
+                if (!far) CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
+            }
+        }
+        free(index);
+        free(one);
+        free(many);
+        ref_free(&p);
+    }
+    CHECK_MSG(moved * 100 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
+    CHECK_MSG(sampled > rows / 4 && complete > 0, "%d of %d rows are sampled, %d by what is left out",
+              (int)sampled, (int)rows, (int)complete);
+}
+
 /* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
 static void unbiased(void) {
     static const int64_t cuts[] = {0, 70, 71, 71, 200};
@@ -246,12 +328,14 @@ static void serial(void *user, int64_t count, santa_task task, void *context) {
 
 static void threads(void) {
     static const int64_t cuts[] = {0, 1300, 1301, 3000};
-    static const santa_method kinds[] = {SANTA_SYS, SANTA_DENSE, SANTA_PPS};
-    for (int turn = 0; turn < 6; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_TOP_P, SANTA_VATTENTION,
+                                           SANTA_PPS};
+    for (int turn = 0; turn < 10; turn++) {
         ref_spec s = ref_spec_make(8, 4, 3000, 32);
         ref_problem p;
-        santa_options o = ref_options(kinds[turn / 2], 64, 5);
+        santa_options o = ref_options(methods[turn / 2], 64, 5);
         s.layout = turn & 1 ? REF_HND : REF_NHD;
+        s.gain = 0.7;
         s.batch = 2;
         ref_build(&p, &s);
         const int64_t n = numbers_of(&p);
@@ -270,15 +354,17 @@ static void threads(void) {
 /* A NaN in K of one rank reaches all of them; V's where it is drawn. */
 static void nan_in_one(void) {
     static const int64_t cuts[] = {0, 60, 120, 180};
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS,   SANTA_FLASH,
-                                           SANTA_TOP_K, SANTA_TOP_P, SANTA_PPS};
-    for (int turn = 0; turn < 18; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P,
+                                           SANTA_VATTENTION, SANTA_PPS};
+    for (int turn = 0; turn < 21; turn++) {
         ref_spec s = ref_spec_make(4, 2, 180, 32);
         ref_problem p;
         float many[4 * 33];
-        const santa_options o = ref_options(methods[turn % 6], 16, 1);
+        santa_options o = ref_options(methods[turn % 7], 16, 1);
+        o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = 4;
+        o.vattention.epsilon = 0.4;
         ref_build(&p, &s);
-        ref_set(&p.a.k, 0, 30 + 60 * (turn / 6), 1, 3, (double)test_nan());
+        ref_set(&p.a.k, 0, 30 + 60 * (turn / 7), 1, 3, (double)test_nan());
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
             for (int i = 0; i < 4 * 33; i++) CHECK_INT(test_is_nan(many[i]), i >= 2 * 33);
         ref_free(&p);
@@ -289,14 +375,14 @@ static void nan_in_one(void) {
 static void nothing_to_see(void) {
     static const int64_t cuts[] = {0, 64, 100};
     static const int32_t none[1] = {0};
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_PROP,  SANTA_FLASH,
-                                           SANTA_TOP_K, SANTA_TOP_P, SANTA_PPS};
-    for (int turn = 0; turn < 12; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P,
+                                           SANTA_VATTENTION, SANTA_PPS};
+    for (int turn = 0; turn < 14; turn++) {
         ref_spec s = ref_spec_make(2, 1, 100, 32);
         ref_problem p;
         float many[2 * 33];
-        const santa_options o = ref_options(methods[turn % 6], 16, 1);
-        s.sinks = turn / 6;
+        const santa_options o = ref_options(methods[turn % 7], 16, 1);
+        s.sinks = turn / 7;
         ref_build(&p, &s);
         p.a.seq_lens = none;
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 2, -1, many, NULL), SANTA_OK))
@@ -311,19 +397,60 @@ static void nothing_to_see(void) {
 
 static void failures(void) {
     static const int64_t cuts[] = {0, 50, 200};
-    static const santa_method kinds[] = {SANTA_DENSE, SANTA_SYS, SANTA_PPS};
-    for (int exchanges = 1; exchanges <= 3; exchanges++)
-        for (int broken = 0; broken < exchanges; broken++) {
+    static const struct { santa_method method; int64_t exchanges; } calls[] = {
+        {SANTA_DENSE, 1}, {SANTA_SYS, 2}, {SANTA_FLASH, 3}, {SANTA_TOP_K, 2}, {SANTA_TOP_P, 5},
+        {SANTA_VATTENTION, 7}, {SANTA_PPS, 3},
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int64_t broken = 0; broken <= calls[i].exchanges; broken++) {
             ref_spec s = ref_spec_make(2, 1, 200, 32);
             ref_problem p;
             float many[2 * 33];
+            s.gain = 0.7;
             ref_build(&p, &s);
-            const santa_options o = ref_options(kinds[exchanges - 1], 16, 1);
+            santa_options o = ref_options(calls[i].method, 16, 1);
+            o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = 4;
+            o.vattention.base_samples = 8;
+            o.vattention.epsilon = 0.4;
             /* run_ranks looks that nothing was written */
             CHECK_STATUS(run_ranks(&p, o, cuts, 2, broken, many, NULL),
-                         SANTA_ERR_RANKS_EXCHANGE);
+                         broken < calls[i].exchanges ? SANTA_ERR_RANKS_EXCHANGE : SANTA_OK);
             ref_free(&p);
         }
+}
+
+/* Says that there are keys, and not which. */
+static int half_an_exchange(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    (void)user; (void)stream;
+    memset(all, 0, 2 * bytes);
+    if (bytes == 8) {
+        memcpy(all, mine, bytes);
+        memcpy((char *)all + bytes, mine, bytes);
+    }
+    return 0;
+}
+
+static void no_loop(void) {
+    ref_spec s = ref_spec_make(2, 1, 600, 32);
+    ref_problem p;
+    santa_options o = ref_options(SANTA_VATTENTION, 16, 1);
+    ref_build(&p, &s);
+    p.a.std_error = NULL;
+    o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = SANTA_NONE;
+    o.ranks.count = 2;
+    o.ranks.all_gather = half_an_exchange;
+    const size_t bytes = santa_workspace_size(&p.a, &o);
+    void *work = test_alloc(bytes);
+    CHECK_STATUS(santa_decode(&p.a, &o, work, bytes, NULL), SANTA_ERR_RANKS_EXCHANGE);
+    free(work);
+    ref_free(&p);
+}
+
+static int64_t predict_nothing(void *user, int64_t batch, int64_t q_index, int64_t head, const float *q,
+                               int64_t begin, int64_t end, int64_t count, int32_t *index) {
+    (void)user; (void)batch; (void)q_index; (void)head; (void)q;
+    (void)begin; (void)end; (void)count; (void)index;
+    return 0;
 }
 
 static void refusals(void) {
@@ -338,7 +465,7 @@ static void refusals(void) {
         santa_options o = ref_options((santa_method)m, 16, 1);
         const int goes = m == SANTA_DENSE || m == SANTA_IID || m == SANTA_STRAT || m == SANTA_SYS
                       || m == SANTA_PROP || m == SANTA_FLASH || m == SANTA_TOP_K || m == SANTA_TOP_P
-                      || m == SANTA_PPS;
+                      || m == SANTA_PPS || m == SANTA_VATTENTION;
         o.ranks.all_gather = talk_all_gather;
         o.ranks.user = &t;
         o.ranks.count = 2;
@@ -369,6 +496,11 @@ static void refusals(void) {
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     o.dense_below = 0;
     CHECK_INT(santa_sample_workspace_size(100, &o), 0);
+    o.method = SANTA_VATTENTION;
+    o.vattention.heavy = predict_nothing;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
+    o.method = SANTA_SYS;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     float error[2];
     p.a.std_error = error;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
@@ -379,11 +511,13 @@ const test_case suite_ranks[] = {
     {"dense over ranks is dense", dense_is_dense},
     {"samplers draw the rows that one process draws", same_rows},
     {"top-k and top-p take the keys that one process takes", same_top},
+    {"vattention has the sets and budgets of one process", same_budgets},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},
     {"no keys at all", nothing_to_see},
     {"an exchange that fails writes nothing", failures},
+    {"an exchange that brings nothing ends", no_loop},
     {"what is refused", refusals},
     {0, 0},
 };

@@ -700,7 +700,9 @@ def test_ranks():
     for method, options in (("dense", {}), ("sys", {"num_samples": 16, "seed": 3}),
                             ("flash", {"num_samples": 16, "seed": 3, "tile_size": 32}),
                             ("top-k", {"num_samples": 16}), ("top-p", {"top_p": 0.5}),
-                            ("pps", {"num_samples": 16, "seed": 3})):
+                            ("pps", {"num_samples": 16, "seed": 3}),
+                            ("vattention", {"vattention": {"sink_tokens": 8, "local_tokens": 8,
+                                                           "epsilon": 0.4, "heavy_tokens": 8}})):
         whole = santa.decode(q, k, v, method=method, causal=True, lse=True, **options)
         for r in over_ranks(q, k, v, (0, 64, 65, 300), method=method, causal=True, lse=True, **options):
             near(r.out, whole.out)

@@ -1477,7 +1477,7 @@ static void over_ranks(void) {
                 x.o.ranks.rank = 5;
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
-                for (santa_method other : {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_PPS}) {
+                for (santa_method other : {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS}) {
                     const int32_t *const context = x.a.context_lens;
                     x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
                     x.o.method = other;
