@@ -410,12 +410,11 @@
 
    >>ranks
 
-   One context over several processes, hosts or GPUs (options.ranks; what a GPU refuses of it santa_check
-   says). Each rank holds a range of the keys,
-   in the order of the ranks, with its own seq_lens, first_key and context_lens; q and the options are
-   the same on all, and so is the result, to the bit. Ranges may be uneven or empty; a decode step's
-   token goes to the rank that holds the context's end. The bytes that ranks exchange go through
-   all_gather, which is yours: MPI_Allgather, ncclAllGather, gloo.
+   One context over several processes, hosts or GPUs (options.ranks; a GPU has the first two rows below).
+   Each rank holds a range of the keys, in the order of the ranks, with its own seq_lens, first_key and
+   context_lens; q and the options are the same on all, and so is the result, to the bit. Ranges may be
+   uneven or empty; a decode step's token goes to the rank that holds the context's end. The bytes that
+   ranks exchange go through all_gather, which is yours: MPI_Allgather, ncclAllGather, gloo.
    dense                    each rank's output and lse are merged: one exchange a call, of 4 *
                             (head_dim_v + 1) bytes a row and head.
    iid, strat, sys, prop    after the scores an exchange of 16 bytes a head, for each query row and up to 8
@@ -427,13 +426,13 @@
                             tiles lie where one process has them, whatever the ranges are; then one of 8:
                             how many tiles have mass. Of a tile that lies in several ranks each draws what
                             falls on its part. It wants context_lens.
+   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
+                            which places each rank in the one comb. The sums of the sure keys go apart, as
+                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
    top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of up to 2048:
                             each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
                             in the exchange before the draw. Else four exchanges of 3 kB a head: how many
                             keys, and how much mass, have which 8 bits of the score next. Then the sums.
-   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
-                            which places each rank in the one comb. The sums of the sure keys go apart, as
-                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
    vattention               the sets, sample and budgets of one process, wherever sinks, local tokens and
                             heavy ones lie; heavy by the oracle or by heavy_index, the same array on all
                             ranks, which counts keys from the context's start. For each query row and up to
@@ -441,8 +440,8 @@
                             head, how many are left to the sample; a bit for each random word tried; 56 a
                             head (and with the full guarantee two rows of V), the base sample's sums; bits
                             again for the rest. An exchange of results, as for dense, with 4 more bytes.
-   saap, sample-attention, lists of keys, a copy of K, a predictor of heavy tokens, std_error and dense_below
-   are refused. stats are each rank's own.
+   Refused: saap, sample-attention, lists of keys, a copy of K, a predictor of heavy tokens, std_error,
+   dense_below. stats are each rank's own.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -884,7 +883,8 @@ typedef struct santa_vattention_options {
     santa_audit *audit;            /* [batch, q_len, heads] or NULL */
     /* NULL, or instead of a predictor your own keys: [batch, q_len, heads] rows of heavy_tokens
        (above 0) each, heavy_stride ints apart, 0 = heavy_tokens; on k's device. As a
-       predictor's: -1 and whatever is no key between sinks and local tokens is dropped */
+       predictor's: -1 and whatever is no key between sinks and local tokens is dropped. Over ranks
+       they count from the context's start */
     const int32_t *heavy_index;
     int64_t        heavy_stride;
 } santa_vattention_options;
@@ -3668,7 +3668,8 @@ typedef struct santa__meeting {
 /* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks miss. */
 static int santa__has_sure(const santa_options *o) { return santa__has_traits(o, SANTA_SHARES_ROWS); }
 
-/* Floats of a rank's results: out and lse, vAttention's largest score, and what santa__gather_parts says. */
+/* Floats of a rank's results: out and lse, vAttention's largest score, and what santa__gather_parts
+   says. */
 static uint64_t santa__part_floats(const santa_problem *p) {
     const uint64_t dv = (uint64_t)p->head_dim_v;
     return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
@@ -3695,7 +3696,8 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
     m.counts = santa__part(&at, counts, santa__mul(sizeof(int64_t), ranks));
     m.best = santa__part(&at, santa__num_best(&p->o), santa__mul(sizeof(float), ranks));
     m.met = santa__part(&at, queries, sizeof(santa__met));
-    m.sums = santa__part(&at, santa__has_traits(&p->o, SANTA_ADAPTS) ? 2 * p->head_dim_v : 0, sizeof(float));
+    m.sums = santa__part(&at, santa__has_traits(&p->o, SANTA_ADAPTS) ? 2 * p->head_dim_v : 0,
+                         sizeof(float));
     m.part = santa__part(&at, 1, santa__mul(floats, sizeof(float)));
     m.all_parts = santa__part(&at, 1, santa__mul(santa__mul(floats, sizeof(float)), ranks));
     m.acc = santa__part(&at, p->head_dim_v, sizeof(double));
@@ -4853,8 +4855,8 @@ static void santa__draw_top(santa__mass *x, double want, int by_mass, santa__pic
     uint32_t threshold;
     int64_t ties;
     if (chosen) {
-        santa__pick_selected(x->u, n, x->first * x->block, chosen->threshold, chosen->ties, x->m, &chosen->mass,
-                             l);
+        santa__pick_selected(x->u, n, x->first * x->block, chosen->threshold, chosen->ties, x->m,
+                             &chosen->mass, l);
         return;
     }
     santa__select(x->u, n, by_mass || x->block != SANTA_BLOCK ? NULL : x->max, want, by_mass, x->m,
@@ -6623,7 +6625,8 @@ static void santa__va_scores(santa__va *x) {
                      (int)SANTA__MIN(x->mid - i, (int64_t)SANTA_BLOCK), 0, j->group, j->scores + i, stride);
 }
 
-/* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys these are. */
+/* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys these
+   are. */
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy && !j->o->vattention.heavy_index;
@@ -7740,7 +7743,8 @@ static void santa__say_best(const float *s, int64_t n, const float *tops, float 
 }
 
 /* The choice from the best of each rank. */
-static void santa__choose_best(const santa__said *x, float *best, int64_t count, float m, santa__choice *c) {
+static void santa__choose_best(const santa__said *x, float *best, int64_t count, float m,
+                               santa__choice *c) {
     int64_t r, i, ties, before = 0;
     for (r = 0; r < x->ranks->count; r++)
         memcpy(best + r * count, santa__said_mass(x, r) + 1, (size_t)count * sizeof *best);
@@ -7811,8 +7815,8 @@ static int santa__choice_passes(const santa_options *o) {
 }
 
 /* tops: as santa__select's. */
-static void santa__say_choice(const santa_options *o, const float *s, int64_t n, const float *tops, int pass,
-                              const santa__choice *c, santa__rank_mass *message) {
+static void santa__say_choice(const santa_options *o, const float *s, int64_t n, const float *tops,
+                              int pass, const santa__choice *c, santa__rank_mass *message) {
     const int64_t best = santa__num_best(o);
     if (best > 0) santa__say_best(s, n, tops, (float *)(void *)(message + 1), best);
     else santa__say_bins(s, n, (float)message->max, 24 - 8 * pass, c,
@@ -7964,8 +7968,8 @@ static int santa__tell_messages(santa__team *team, const santa__said *said) {
 }
 
 /* A query's mass over all ranks, its lse, and what of it a method that selects wants. */
-static void santa__meet_query(const santa__call *call, const santa__job *j, int64_t x, const santa__said *said,
-                              santa__met *met) {
+static void santa__meet_query(const santa__call *call, const santa__job *j, int64_t x,
+                              const santa__said *said, santa__met *met) {
     const santa__share *whole = &met->whole;
     santa__choice *c = &met->choice;
     double keys_share;
@@ -8089,9 +8093,10 @@ static const int64_t *santa__tell_counts(santa__team *team, int64_t n) {
 
 /* So many bytes of each of n things, with room for what jobs say. */
 static void santa__va_messages(santa__team *team, santa__job *j, int64_t jobs, size_t bytes) {
+    char *messages = team->call->meeting + santa__meeting_of(&team->call->p).message;
     int64_t i;
     for (i = 0; i < jobs; i++) {
-        j[i].va->message = team->call->meeting + santa__meeting_of(&team->call->p).message + (size_t)i * bytes;
+        j[i].va->message = messages + (size_t)i * bytes;
         j[i].va->message_bytes = bytes;
     }
 }
@@ -8147,9 +8152,10 @@ static void santa__va_try(santa__job *j, int64_t span, int64_t from, int64_t to)
 /* The words up to `end` of those tried count. */
 static void santa__va_settle(santa__va *x, int64_t end) {
     const uint8_t *said = (const uint8_t *)(const void *)x->message;
+    const uint64_t size = (uint64_t)x->all_mid;
     int64_t i;
     for (i = end; i < x->tries; i++) {
-        const uint64_t wide = (uint64_t)santa__rng_word(&x->rng, x->at + (uint64_t)i) * (uint32_t)x->all_mid;
+        const uint64_t wide = santa__rng_word(&x->rng, x->at + (uint64_t)i) * size;
         const int64_t position = (int64_t)(wide >> 32) - x->before;
         if (said[i / 8] >> i % 8 & 1) x->drawn[position / 64] &= ~((uint64_t)1 << (position & 63));
     }
@@ -8174,7 +8180,8 @@ static void santa__va_want(santa__va *x, int64_t count, int64_t free_ones) {
 
 /* Words that a row should try next, in whole bytes of all ranks: a few more than it will need. */
 static int64_t santa__va_tries(const santa__va *x) {
-    const double words = (1.2 * (double)x->left + 64.0) * (double)x->all_mid / (double)SANTA__MAX(x->free, 1);
+    const double each = (double)x->all_mid / (double)SANTA__MAX(x->free, 1),
+                 words = (1.2 * (double)x->left + 64.0) * each;
     if (x->left == 0) return 0;
     return words < (double)SANTA__TRIES ? (int64_t)(words / 64.0 + 1.0) * 64 : (int64_t)SANTA__TRIES;
 }
@@ -8211,7 +8218,8 @@ static void santa__va_draw(santa__team *team, santa__job *j, int64_t jobs) {
         santa__va_run(team, santa__va_try);
         all = santa__va_tell(team, jobs, bytes);
         for (i = 0; i < jobs && !team->has_failed; i++)
-            if (j[i].va->left > 0) santa__va_count(team, j[i].va, all + (size_t)i * bytes, (size_t)jobs * bytes);
+            if (j[i].va->left > 0)
+                santa__va_count(team, j[i].va, all + (size_t)i * bytes, (size_t)jobs * bytes);
     }
     if (!team->has_failed) santa__va_run(team, santa__va_add);
 }
@@ -8277,8 +8285,9 @@ static void santa__va_write_part(santa__va *x, int64_t g) {
     float *acc = SANTA__PART(float, j, acc);
     int64_t c;
     for (c = 0; c < j->v.dim; c++)
-        acc[c] = total > 0.0 ? (float)((ef * (double)fixed->n[c] + w * es * (double)sample->n[c]) / total) : 0.0f;
-    for (c = 0; c < j->v.dim; c++) acc[c] *= j->p->v_scale;
+        acc[c] = total > 0.0 ? (float)((ef * (double)fixed->n[c] + w * es * (double)sample->n[c])
+                                       * ((double)j->p->v_scale / total))
+                             : 0.0f;
     santa__write(j, g, fixed->bad || sample->bad ? NULL : acc,
                  total > 0.0 ? (float)(m + log(total)) : santa__neg_inf(), 0.0f);
     j->p->a.lse[j->p->batch * j->p->q_len * j->p->heads + santa__slot(j, g)] = (float)m;
@@ -8328,7 +8337,7 @@ static void santa__va_choose(santa__team *team, santa__job *j, int64_t jobs) {
 static void santa__va_sample(santa__team *team, santa__job *j, int64_t jobs) {
     const santa_vattention_options *v = &j->o->vattention;
     const int64_t group = j->group;
-    const size_t bytes = (size_t)group * (size_t)santa__sums_bytes(j->p);
+    const size_t each = (size_t)santa__sums_bytes(j->p), bytes = (size_t)group * each;
     int64_t i, g, sampling = 0;
     char *all;
     for (i = 0; i < jobs; i++) {
@@ -8351,8 +8360,7 @@ static void santa__va_sample(santa__team *team, santa__job *j, int64_t jobs) {
         for (g = 0; g < group && !is_done; g++) {
             santa_audit *audit = &x->head[g].audit;
             audit->num_base = x->base;
-            audit->needed = santa__va_needed_by_all(team, &j[i], g,
-                                                    all + ((size_t)i * bytes + (size_t)g * (bytes / (size_t)group)),
+            audit->needed = santa__va_needed_by_all(team, &j[i], g, all + (size_t)(i * group + g) * each,
                                                     (size_t)jobs * bytes);
             x->budget = SANTA__MAX(x->budget, audit->needed);
         }

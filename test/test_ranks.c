@@ -31,8 +31,8 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
     o.ranks.count = ranks;
     o.ranks.all_gather = talk_all_gather;
     o.ranks.user = &t;
-    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? (int64_t)MOST_EXCHANGES : broken + 2);
-         t.known++) {
+    const int64_t most = broken < 0 ? (int64_t)MOST_EXCHANGES : broken + 2;
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < most; t.known++) {
         if (sum) memset(sum, 0, sizeof *sum);
         worst = SANTA_OK;
         for (t.rank = 0; t.rank < ranks; t.rank++) {
