@@ -1768,10 +1768,8 @@ typedef struct santa__kernels {
    such registers. */
 #if defined(__clang__) || defined(__CUDACC__) || !defined(__GNUC__) || __GNUC__ < 8
 #define SANTA__UNROLL_REGISTERS
-#define SANTA__UNROLL_A_FEW
 #else
 #define SANTA__UNROLL_REGISTERS _Pragma("GCC unroll 16")
-#define SANTA__UNROLL_A_FEW _Pragma("GCC unroll 4")
 #endif
 
 /* The vocabulary: vectors of SANTA__LANES floats, of which dot keeps SANTA__KEEP_K sums in
@@ -10294,7 +10292,6 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__SPAN
 #undef SANTA__TEAM_KEYS
 #undef SANTA__UNROLL_REGISTERS
-#undef SANTA__UNROLL_A_FEW
 #undef SANTA__X86
 #undef santa__draw_none
 
@@ -10377,21 +10374,20 @@ SANTA__INLINE SANTA__V SANTA__ISA(vpairs)(SANTA__V x, SANTA__V k, SANTA__V q) {
 }
 #endif
 
-/* Lines number i, i + of, .. of a row to come, if any: a line before each vector and head's
-   products, since all at once would fill the CPU's queue of loads, and some would be dropped. A
-   compiler that may move them brings them together: up to half slower from memory. For four heads
-   in f32 the tests of an unrolled loop, taken or not, measured better than a loop. */
-SANTA__INLINE void SANTA__ISA(send)(int unrolled, const char *coming, int64_t bytes, int i, int of) {
+/* Line i of a row to come, if it has one; with i = of - 1 the rest, too. A line before each vector
+   and head's products, since all at once would fill the CPU's queue of loads, and some would be
+   dropped. A compiler that may move them brings them together: up to half slower from memory. */
+SANTA__INLINE void SANTA__ISA(send)(const char *coming, int64_t bytes, int i, int of) {
     int64_t b;
-    if (unrolled) {
-        if (!coming) return;
-        SANTA__UNROLL_A_FEW
-        for (b = i * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
-        return;
-    }
-    if (i * 64 >= bytes) return;
-    SANTA__PREFETCH(coming + i * 64);
-    for (b = (i + of) * 64; b < bytes; b += of * 64) SANTA__PREFETCH(coming + b);
+    if (i * 64 < bytes) SANTA__PREFETCH(coming + i * 64);
+    if (i == of - 1)
+        for (b = of * 64; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
+}
+
+/* All of them. */
+SANTA__INLINE void SANTA__ISA(send_all)(const char *coming, int64_t bytes) {
+    int64_t b;
+    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(coming + b);
 }
 
 /* A strip of 32 features of rows and heads into their sums, as floats or in pairs of bf16; n
@@ -10400,7 +10396,8 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
                                          int rows, const char *q, int heads, int one, const char *coming,
                                          int64_t bytes, SANTA__V *acc) {
     const int wide = pairs ? 2 * SANTA__LANES : SANTA__LANES,
-              head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS);
+              head = santa__packed(pairs ? SANTA__PAIRS : SANTA__FLOATS),
+              sending = heads == 4 && t != SANTA_F32 ? 1 : SANTA__PACK / wide; /* few lines: few tests */
     SANTA__V x[8];
     int k, g, u;
     SANTA__UNROLL
@@ -10413,8 +10410,7 @@ SANTA__INLINE void SANTA__ISA(dot_strip)(santa_dtype t, int pairs, const char *c
         SANTA__UNROLL
         for (g = 0; g < heads; g++) {
             SANTA__V y;
-            SANTA__ISA(send)
-            (heads == 4 && t == SANTA_F32, coming, bytes, u / wide * heads + g, SANTA__PACK / wide * heads);
+            if (u / wide < sending) SANTA__ISA(send)(coming, bytes, u / wide * heads + g, sending * heads);
             if (heads == 2 && g > 0 && one) continue;
             y = SANTA__ISA(vget)((const float *)(const void *)(q + g * head));
             SANTA__KEEP_ORDER();
@@ -10457,8 +10453,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     const int rows = SANTA__MIN(SANTA__KEEP_K / heads, 8),
               step = integers ? 32 * SANTA__QUANTS : SANTA__PACK;
     const int far = x->heads == 1 ? SANTA__AHEAD : x->in_order ? SANTA__AHEAD_TOKENS : SANTA__AHEAD_HEADS;
-    const int64_t bytes = santa__bytes(t, d), whole = d / step * step,
-                  all = SANTA__MAX(whole, (int64_t)rows * step);
+    const int64_t bytes = santa__bytes(t, d), whole = d / step * step;
     const int64_t kv_heads = x->heads, k_step = x->k_step, q_strip = x->q_strip,
                   cycle = x->in_order ? kv_heads : 1;
     int i, k, g;
@@ -10477,36 +10472,39 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
             SANTA__V acc[SANTA__KEEP_K];
             float sum[SANTA__KEEP_K];
             int64_t at = start, c;
-            int sent = 0;
-            if (!x->in_order) { coming = row + i + far; next = start; }
-            SANTA__UNROLL
-            for (k = 0; k < SANTA__KEEP_K; k++) acc[k] = SANTA__ISA(vset)(0.0f);
-            SANTA__UNROLL
-            for (c = 0; c < all; c += step) {
-                const char *p = NULL;
-                int64_t lines = 0;
-                if (sent++ < rows) {
+            const char *ahead[8];
+            int strip = 0;
+            if (!x->in_order) {
+                SANTA__UNROLL
+                for (k = 0; k < rows; k++) ahead[k] = row[i + far + k] + start;
+            } else
+                for (k = 0; k < rows; k++) {
                     const int last = ++next_head == cycle;
-                    p = *coming + next;
-                    lines = bytes;
+                    ahead[k] = *coming + next;
                     coming += last;
                     next = last ? back : next + k_step;
                     next_head = last ? 0 : next_head;
                 }
-                if (integers || by_strip || c >= whole) SANTA__ISA(send)(0, p, lines, 0, 1);
-                if (c >= whole) continue;
+            SANTA__UNROLL
+            for (k = 0; k < SANTA__KEEP_K; k++) acc[k] = SANTA__ISA(vset)(0.0f);
+            SANTA__UNROLL
+            for (c = 0; c < whole; c += step, strip++) {
+                const char *p = ahead[SANTA__MIN(strip, rows - 1)];
+                const int64_t lines = strip < rows ? bytes : 0;
+                if (integers || by_strip) SANTA__ISA(send_all)(p, lines);
                 if (integers)
                     SANTA__ISA(dot_quants)
                     (r, at, rows, q + c % SANTA__PACK_Q8, heads, one, SANTA__QUANTS, acc);
                 else if (by_strip) {
-                    float strip[8][SANTA__PACK];
+                    float wide[8][SANTA__PACK];
                     const char *f[8];
-                    for (k = 0; k < rows; k++) f[k] = santa__unpack(t, r[k] + at, strip[k]);
+                    for (k = 0; k < rows; k++) f[k] = santa__unpack(t, r[k] + at, wide[k]);
                     SANTA__ISA(dot_strip)(SANTA_F32, 0, f, 0, rows, q, heads, one, NULL, 0, acc);
                 } else SANTA__ISA(dot_strip)(t, pairs, r, at, rows, q, heads, one, p, lines, acc);
                 at += santa__bytes(t, step);
                 if (!integers || (c + step) % SANTA__PACK_Q8 == 0) q += q_strip;
             }
+            for (; strip < rows; strip++) SANTA__ISA(send_all)(ahead[strip], bytes); /* d is small */
             if (integers && whole < d) SANTA__ISA(dot_quants)(r, at, rows, q, heads, one, 1, acc);
             SANTA__ISA(vsums)(acc, sum);
             if (pairs || (santa__unit(t) > 1.0f && whole == d))
@@ -10524,15 +10522,16 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
     }
 }
 
-/* Fours of heads, with a type that the compiler knows and the usual d, too; f32 was slower that
-   way. A function for each: all in one leaves the compiler too few registers for the inner loops,
-   and fours are what most models spend their time in. */
+/* Fours of heads, with a type that the compiler knows; of f16 and bf16, whose products take least
+   beside the loop itself, with the usual d, too. A function for each: all in one leaves the
+   compiler too few registers for the inner loops, and fours are what most models spend their time
+   in. */
 #if !SANTA__BY_STRIP
 #define SANTA__DOT(name, t, form) \
     SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(name)(const char *const *row, int n, int64_t d, \
                                                                const santa__queries *x) { \
         int64_t g = 0; \
-        if (d == 128 && t != SANTA_F32) \
+        if (d == 128 && (t == SANTA_F16 || t == SANTA_BF16)) \
             for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, 128, x, 4, g); \
         for (; g + 4 <= x->group; g += 4) SANTA__ISA(dot_heads)(t, form, 0, row, n, d, x, 4, g); \
     }
