@@ -3915,6 +3915,9 @@ typedef struct santa__job {
     int form;                            /* of packed */
     int is_shared;                       /* threads share the job's pieces */
     const santa__met *met;               /* of each query, or NULL: there are no other ranks */
+    santa__met *meeting;                 /* the same while they meet, in so many passes; what is said */
+    char *message;
+    int pass;
     float *sure;                         /* what santa__gather_parts tells them, [rows of out, dv + 2] */
     struct santa__va *va;                /* of a row of vAttention over ranks */
     int32_t *active;                     /* features some query's estimate holds */
@@ -6450,9 +6453,8 @@ typedef struct santa__va {
     santa__rng rng;
     uint64_t at;
     double barren;
-    int complement, pass;
-    char *message;
-    size_t message_bytes;
+    int complement;
+    size_t message_bytes;       /* of the job's message */
     santa__met *met;
 } santa__va;
 
@@ -7866,6 +7868,23 @@ static void santa__say_scores(const santa__job *j, int64_t x, int pass, const sa
                       mass.block == SANTA_BLOCK ? mass.max : NULL, pass, c, message);
 }
 
+/* What this rank says of the queries of a job. */
+static void santa__say_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    int64_t x;
+    (void)span; (void)from; (void)to;
+    for (x = 0; x < j->group; x++) {
+        santa__choice *c = &j->meeting[x].choice;
+        santa__rank_mass *message =
+            (santa__rank_mass *)(void *)(j->message + (uint64_t)x * santa__message_bytes(j->p));
+        if (j->pass == 0) {
+            c->threshold = 0xffffffffu;
+            c->has_mass = 1;
+            santa__say_mass(j, x, message);
+        }
+        if (santa__choice_passes(j->o)) santa__say_scores(j, x, j->pass, c, message);
+    }
+}
+
 /* How many tiles between the first and the last here have mass. */
 static int64_t santa__inner_tiles(const santa_options *o, const santa__mass *x) {
     const int64_t tile = o->tile_size / x->block;
@@ -7978,37 +7997,6 @@ static void santa__meet_query(const santa__call *call, const santa__job *j, int6
         whole->bad ? santa__nan() : santa__lse(whole->m, whole->total, santa__sink(j, x), &keys_share);
 }
 
-/* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
-   keys here included, and what else they need to draw as one process does. */
-static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
-    const santa__call *call = team->call;
-    santa__met *met = (santa__met *)(void *)(call->meeting + santa__meeting_of(&call->p).met);
-    const int64_t group = call->p.group, n = jobs * group;
-    const int passes = santa__choice_passes(&call->p.o);
-    const santa__said said = santa__said_make(call, n);
-    int64_t i;
-    int pass = 0;
-    memset(met, 0, (size_t)n * sizeof *met);
-    for (i = 0; i < jobs; i++) j[i].met = NULL;
-    do {
-        for (i = 0; i < n; i++) {
-            const santa__job *one = &j[i / group];
-            santa__choice *c = &met[i].choice;
-            if (pass == 0) santa__say_mass(one, i % group, santa__message_on(call, i));
-            if (pass == 0) { c->threshold = 0xffffffffu; c->has_mass = 1; }
-            if (passes) santa__say_scores(one, i % group, pass, c, santa__message_on(call, i));
-        }
-        if (!santa__tell_messages(team, &said)) return;
-        for (i = 0; i < n; i++) {
-            const santa__said on = santa__said_on(call, said, i);
-            if (pass == 0) santa__meet_query(call, &j[i / group], i % group, &on, &met[i]);
-            if (passes) santa__choose(call, &on, pass, met[i].whole.m, &met[i].choice);
-        }
-    } while (++pass < passes);
-    if (santa__has_traits(&call->p.o, SANTA_TILES_APART)) santa__meet_tiles(team, j, n, &said, met);
-    for (i = 0; i < jobs; i++) j[i].met = met + i * group;
-}
-
 static void santa__run_phase(santa__team *team, const santa__phase *phase) {
     santa__job *j = team->j;
     team->phase = phase;
@@ -8018,6 +8006,39 @@ static void santa__run_phase(santa__team *team, const santa__phase *phase) {
     santa__run_tasks(j->o, &team->call->pieces,
                      (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
                      team);
+}
+
+/* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
+   keys here included, and what else they need to draw as one process does. */
+static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
+    static const santa__phase say = { santa__one_piece, santa__say_row, 0 };
+    const santa__call *call = team->call;
+    santa__met *met = (santa__met *)(void *)(call->meeting + santa__meeting_of(&call->p).met);
+    const int64_t group = call->p.group, n = jobs * group;
+    const int passes = santa__choice_passes(&call->p.o);
+    const santa__said said = santa__said_make(call, n);
+    int64_t i;
+    int pass = 0;
+    team->j = j;
+    team->jobs = jobs;
+    memset(met, 0, (size_t)n * sizeof *met);
+    for (i = 0; i < jobs; i++) j[i].met = NULL;
+    do {
+        for (i = 0; i < jobs; i++) {
+            j[i].meeting = met + i * group;
+            j[i].message = (char *)santa__message_on(call, i * group);
+            j[i].pass = pass;
+        }
+        santa__run_phase(team, &say);
+        if (!santa__tell_messages(team, &said)) return;
+        for (i = 0; i < n; i++) {
+            const santa__said on = santa__said_on(call, said, i);
+            if (pass == 0) santa__meet_query(call, &j[i / group], i % group, &on, &met[i]);
+            if (passes) santa__choose(call, &on, pass, met[i].whole.m, &met[i].choice);
+        }
+    } while (++pass < passes);
+    if (santa__has_traits(&call->p.o, SANTA_TILES_APART)) santa__meet_tiles(team, j, n, &said, met);
+    for (i = 0; i < jobs; i++) j[i].met = met + i * group;
 }
 
 /* Where the keys of each job, or of its heads where these draw apart, lie among those of all ranks. */
@@ -8094,7 +8115,7 @@ static void santa__va_messages(santa__team *team, santa__job *j, int64_t jobs, s
     char *messages = team->call->meeting + santa__meeting_of(&team->call->p).message;
     int64_t i;
     for (i = 0; i < jobs; i++) {
-        j[i].va->message = messages + (size_t)i * bytes;
+        j[i].message = messages + (size_t)i * bytes;
         j[i].va->message_bytes = bytes;
     }
 }
@@ -8118,9 +8139,9 @@ static void santa__va_say_choices(santa__job *j, int64_t span, int64_t from, int
     (void)span; (void)from; (void)to;
     for (g = 0; g < j->group; g++) {
         santa__rank_mass *message =
-            (santa__rank_mass *)(void *)(x->message + (size_t)g * x->message_bytes / (size_t)j->group);
+            (santa__rank_mass *)(void *)(j->message + (size_t)g * x->message_bytes / (size_t)j->group);
         message->max = message->total = 0.0;
-        santa__say_choice(j->o, j->scores + g * j->plan->score_stride, x->mid, NULL, x->pass,
+        santa__say_choice(j->o, j->scores + g * j->plan->score_stride, x->mid, NULL, j->pass,
                           &x->met[g].choice, message);
     }
 }
@@ -8134,10 +8155,10 @@ static void santa__va_fix(santa__job *j, int64_t span, int64_t from, int64_t to)
 static void santa__va_try(santa__job *j, int64_t span, int64_t from, int64_t to) {
     santa__va *x = j->va;
     const uint32_t size = (uint32_t)x->all_mid, uneven = x->all_mid > 0 ? (0u - size) % size : 0;
-    uint8_t *said = (uint8_t *)(void *)x->message;
+    uint8_t *said = (uint8_t *)(void *)j->message;
     int64_t i;
     (void)span; (void)from; (void)to;
-    memset(x->message, 0, x->message_bytes);
+    memset(j->message, 0, x->message_bytes);
     for (i = 0; x->left > 0 && i < x->tries; i++) {
         const uint64_t wide = (uint64_t)santa__rng_word(&x->rng, x->at + (uint64_t)i) * size;
         const int64_t position = (int64_t)(wide >> 32) - x->before;
@@ -8149,7 +8170,7 @@ static void santa__va_try(santa__job *j, int64_t span, int64_t from, int64_t to)
 
 /* The words up to `end` of those tried count. */
 static void santa__va_settle(santa__va *x, int64_t end) {
-    const uint8_t *said = (const uint8_t *)(const void *)x->message;
+    const uint8_t *said = (const uint8_t *)(const void *)x->j->message;
     const uint64_t size = (uint64_t)x->all_mid;
     int64_t i;
     for (i = end; i < x->tries; i++) {
@@ -8231,7 +8252,7 @@ static void santa__va_say_sums(santa__job *j, int64_t span, int64_t from, int64_
     (void)span; (void)from; (void)to;
     for (g = 0; g < j->group; g++) {
         const santa__state *s = x->head[g].sums;
-        char *message = x->message + (size_t)g * x->message_bytes / (size_t)j->group;
+        char *message = j->message + (size_t)g * x->message_bytes / (size_t)j->group;
         santa__rank_sums *sums = (santa__rank_sums *)(void *)message;
         for (k = 0; k < SANTA__SETS; k++) {
             sums->m[k] = (double)s[k].m;
@@ -8321,7 +8342,7 @@ static void santa__va_choose(santa__team *team, santa__job *j, int64_t jobs) {
     santa__va_run(team, santa__va_look);
     santa__va_messages(team, j, jobs, (size_t)((uint64_t)group * santa__message_bytes(&call->p)));
     for (pass = 0; pass < passes; pass++) {
-        for (i = 0; i < jobs; i++) j[i].va->pass = pass;
+        for (i = 0; i < jobs; i++) j[i].pass = pass;
         santa__va_run(team, santa__va_say_choices);
         if (!santa__tell_messages(team, &said)) return;
         for (i = 0; i < n; i++) {

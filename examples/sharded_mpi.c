@@ -1,5 +1,5 @@
-/* One context over several processes by MPI, each with a range of the keys: the same rows are drawn
-   and the same result comes out, on every rank, as of the whole context in one process.
+/* One context over several processes by MPI, each with a range of the keys: the same rows are drawn or
+   chosen and the same result comes out, on every rank, as of the whole context in one process.
    Build: mpicc -O2 -o sharded_mpi examples/sharded_mpi.c -lm     Run: mpirun -n 4 sharded_mpi */
 #define SANTA_IMPLEMENTATION
 #include "../santa.h"
@@ -10,9 +10,13 @@
 
 enum { N = 32768, HEADS = 8, KV_HEADS = 2, D = 64, STEPS = 20 };
 
+static int64_t exchanges, told;                            /* calls, and bytes that this rank said */
+
 /* All that santa needs of a transport. */
 static int all_gather(void *user, const void *mine, size_t bytes, void *all, void *stream) {
     (void)stream;
+    exchanges++;
+    told += (int64_t)bytes;
     return bytes > INT32_MAX
         || MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, *(MPI_Comm *)user)
                != MPI_SUCCESS;
@@ -61,6 +65,8 @@ static double attend(float *q, float *k, float *v, int64_t begin, int64_t end, c
 }
 
 int main(int argc, char **argv) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS,   SANTA_FLASH,     SANTA_PPS,
+                                           SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION};
     MPI_Comm world = MPI_COMM_WORLD;
     int rank, ranks, good = 1;
     data_arguments(argc, argv, "One context over the processes of an MPI job: mpirun -n 4 sharded_mpi");
@@ -76,14 +82,16 @@ int main(int argc, char **argv) {
 
     if (rank == 0)
         printf("%d keys over %d ranks, %d query heads\n"
-               "method   one process   one rank's keys   over ranks   output off by   rows drawn here\n",
+               "method       one process   one rank's keys   over ranks   output off by   rows read here   "
+               "exchanges\n",
                N, ranks, HEADS);
-    for (int sampled = 0; sampled < 2; sampled++) {
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         santa_options o, alone;
         santa_stats stats;
         memset(&o, 0, sizeof o);
-        o.method = sampled ? SANTA_SYS : SANTA_DENSE;
+        o.method = methods[i];
         o.seed = 7;
+        o.vattention.epsilon = 0.2;
         alone = o;
         o.ranks.count = ranks;
         o.ranks.rank = rank;
@@ -92,14 +100,16 @@ int main(int argc, char **argv) {
 
         float *my_k = k + begin * KV_HEADS * D, *my_v = v + begin * KV_HEADS * D;
         MPI_Barrier(world);
+        exchanges = told = 0;
         const double shared = attend(q, my_k, my_v, begin, end, &o, spread, &stats);
         MPI_Barrier(world);
         const double own = attend(q, my_k, my_v, begin, end, &alone, whole, NULL);
         if (rank == 0) {
             const double one = attend(q, k, v, 0, N, &alone, whole, NULL);
             const double off = santa_relative_l2(spread, whole, HEADS * D);
-            printf("%-6s %9.3f ms %15.3f ms %9.3f ms %15.1e %17d\n", santa_method_name(o.method), 1e3 * one,
-                   1e3 * own, 1e3 * shared, off, (int)stats.v_rows_head);
+            printf("%-10s %10.3f ms %14.3f ms %9.3f ms %15.1e %16d %6d of %d kB\n", santa_method_name(o.method),
+                   1e3 * one, 1e3 * own, 1e3 * shared, off, (int)stats.v_rows_head, (int)(exchanges / STEPS),
+                   (int)((told / STEPS + 512) / 1024));
             good &= off < 1e-5;
         }
         /* the others wait here, without a share of the processor */
