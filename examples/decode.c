@@ -25,7 +25,7 @@ typedef struct config {
     int64_t prompt_tokens, steps, compare_tokens, compare_seeds;
     int64_t method, samples, tile_size, scores, bernoulli_draws, probes, local;
     double  top_p, epsilon, delta, temperature;
-    int64_t prefill, chunks, block, dense_layers;
+    int64_t prefill, chunks, block, dense_layers, draft;
     double  alpha;
     int64_t seed, threads;
     uint64_t given;                             /* bit i: options[i] was on the command line */
@@ -55,7 +55,8 @@ typedef enum value_kind { FLAG, TEXT, INTEGER, NUMBER, CHOICE } value_kind;
 typedef enum option_id {
     MODEL, TOKENIZER, PROMPT, PROMPT_FILE, PROMPT_TOKENS, STEPS, TEMPERATURE, SEED, THREADS,
     PREFILL, ALPHA, CHUNKS, BLOCK, DENSE_LAYERS, PREFILL_OPTIONS,
-    METHOD, SAMPLES, TILE_SIZE, TOP_P, EPSILON, DELTA, BUCKETS, PROBES, LOCAL, SCORES, BERNOULLI_DRAWS,
+    METHOD, DRAFT, SAMPLES, TILE_SIZE, TOP_P, EPSILON, DELTA, BUCKETS, PROBES, LOCAL, SCORES,
+    BERNOULLI_DRAWS,
     COMPARE, COMPARE_TOKENS, COMPARE_SEEDS, DEMO, HELP, OPTIONS
 } option_id;
 
@@ -102,6 +103,8 @@ static const struct {
     { "prefill-options", TEXT_IN(prefill_options),
       "FILE  of prefill_tune: alphas and chunks of each layer and length" },
     { "method",          CHOICE_IN(method, methods),          "attention, behind the prefill" },
+    { "draft",           INTEGER_IN(draft, 1, 64),
+      "N  the method drafts N tokens, one exact call checks them: dense's text, and how many it kept" },
     { "samples",         INTEGER_IN(samples, 0, SANTA_MAX_SAMPLES),
       "S  draws a head, k of top-k; saap: for a group, 0 = none  [128; 64 in --demo]" },
     { "tile-size",       INTEGER_IN(tile_size, 8, 1 << 30),   "N  keys per tile of prop and flash  [256]" },
@@ -243,6 +246,8 @@ static int check_use(const config *c, llama_error *e) {
     const int method = every_method ? -1 : (int)c->method;
     const struct { option_id id; int useful; const char *when; } rules[] = {
         { PROMPT_FILE,     !given(c, PROMPT), "cannot stand beside --prompt" },
+        { DRAFT,           !table && method != SANTA_DENSE && c->prefill == SANTA_DENSE,
+          "needs a --method other than dense, and neither a table nor --prefill sample" },
         { COMPARE,         !given(c, DEMO), "is a part of --demo" },
         { STEPS,           !given(c, COMPARE), "has no meaning for --compare: see --compare-tokens" },
         { TEMPERATURE,     !given(c, COMPARE), "has no meaning for --compare: it compares distributions" },
@@ -615,6 +620,66 @@ static int generate(session *s, const config *c, const santa_options *o, int32_t
     return 0;
 }
 
+/* The same by drafts (speculative decoding): the method drafts c->draft tokens, one exact call for all of
+   their rows says which stay, and gives one more. The text is as dense's. */
+static int speculate(session *s, const config *c, const santa_options *o, int32_t *generated,
+                     int64_t *count, llama_error *e) {
+    llama_state *state = &s->state;
+    const int32_t vocab = s->model.vocab_size;
+    const size_t rows = 2 * (size_t)c->draft + 1;
+    wrapped  lines = { "", 0, 0, "" };
+    uint64_t random = (uint64_t)c->seed;
+    int64_t drafted = 0, kept = 0, checks = 0, i;
+    int32_t token[65], last = s->token[s->prompt - 1];
+    int is_done = 0;
+    float *draft = (float *)malloc(rows * (size_t)vocab * sizeof *draft), *exact;
+    if (!draft) return llama_fail(e, "no memory for %d rows of logits", (int)rows);
+    exact = draft + c->draft * vocab;
+    int status = llama_state_chunk(state, larger(c->draft + 1, state->chunk), e);
+    if (status == 0) status = llama_state_options(state, o, e);
+    for (*count = 0; *count < s->steps && !is_done && status == 0;) {
+        const int64_t position = s->prompt - 1 + *count, n = smaller(c->draft, s->steps - *count - 1);
+        token[0] = last;
+        for (i = 0; i < n && status == 0; i++) {
+            status = llama_forward(state, token[i], position + i, 1, e);
+            if (status != 0) break;
+            memcpy(draft + i * vocab, state->logits, (size_t)vocab * sizeof *draft);
+            token[i + 1] = llama_sample(state->logits, vocab, c->temperature, &random);
+            if (token[i + 1] < 0) status = llama_fail(e, "the model's logits are not finite");
+        }
+        if (status == 0) status = llama_verify(state, token, n + 1, position, exact, e);
+        checks++;
+        for (i = 0; i <= n && !is_done && status == 0; i++) {
+            int is_kept = 0;
+            if (i < n) {
+                is_kept = llama_accept(exact + i * vocab, draft + i * vocab, vocab, c->temperature, &random,
+                                       &token[i + 1]);
+                drafted++;
+                kept += is_kept;
+            } else token[i + 1] = llama_sample(exact + i * vocab, vocab, c->temperature, &random);
+            if (token[i + 1] < 0) { status = llama_fail(e, "the model's logits are not finite"); break; }
+            is_done = token[i + 1] == LLAMA_BOS || token[i + 1] == LLAMA_EOS;
+            if (is_done) break;
+            print_piece(s->wrap ? &lines : NULL, llama_decode_token(&s->tokenizer, last, token[i + 1]));
+            generated[(*count)++] = last = token[i + 1];
+            if (!is_kept) break;
+        }
+    }
+    free(draft);
+    if (status != 0) return status;
+    end_word(&lines);
+    printf("\n");
+    fflush(stdout);
+    fprintf(s->info,
+            "[%d tokens by %d exact calls: %d of %d drafted ones kept, %.1f %%, %.2f tokens a call;\n"
+            " the drafts read %.1f %% of V rows and %.1f %% of K]\n",
+            (int)*count, (int)checks, (int)kept, (int)drafted, percent((double)kept, (double)drafted),
+            (double)*count / (double)larger(checks, 1),
+            percent((double)state->stats.v_rows_read, (double)state->stats.keys),
+            percent((double)state->stats.k_features_read, (double)state->stats.keys * s->model.head_dim));
+    return 0;
+}
+
 static int run_text(session *s, const config *c, llama_error *e) {
     const santa_options o = attention_options(c);
     int64_t count;
@@ -622,7 +687,7 @@ static int run_text(session *s, const config *c, llama_error *e) {
     int status = generated ? prefill(s, c, e) : llama_fail(e, "no memory for %d tokens", (int)s->steps);
     if (status == 0) {
         if (c->prompt) printf("%s", c->prompt);
-        status = generate(s, c, &o, generated, &count, e);
+        status = (given(c, DRAFT) ? speculate : generate)(s, c, &o, generated, &count, e);
     }
     free(generated);
     return status;

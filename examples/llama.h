@@ -1019,9 +1019,11 @@ static inline int llama_prefill_options(llama_state *s, int32_t layer, const san
 
 /* n <= s->chunk tokens at position .. through all layers: enters their keys and values in the
    cache and leaves their last hidden states in s->x. A prefill ends with the last layer's keys and
-   values: what follows there is wanted of a prompt's last token only, which llama_forward takes. */
+   values: what follows there is wanted of a prompt's last token only, which llama_forward takes. A
+   check goes on to the end, with the attention of a prefill. */
+typedef enum llama_pass { LLAMA_STEP, LLAMA_PREFILL, LLAMA_CHECK } llama_pass;
 static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, int64_t position,
-                               int prefill, llama_error *e) {
+                               llama_pass pass, llama_error *e) {
     const llama_model *m = s->model;
     const int64_t dim = m->dim, q_dim = m->q_dim, kv_dim = m->kv_dim, hidden = m->hidden_dim;
     if (position < 0 || position + n > s->capacity)
@@ -1036,7 +1038,7 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
     for (int32_t layer = 0; layer < m->n_layers; layer++) {
         float *k = s->k_cache + (layer * s->capacity + position) * kv_dim;
         float *v = s->v_cache + (layer * s->capacity + position) * kv_dim;
-        const int is_last = prefill && layer + 1 == m->n_layers;
+        const int is_last = pass == LLAMA_PREFILL && layer + 1 == m->n_layers;
         llama_rmsnorm(m, s->normed, s->x, m->att_norm + layer * dim, n);
         if (!is_last || s->rows)
             llama_matmul(s, s->q_plain, m->wq + layer * q_dim * dim, s->normed, n, q_dim, dim);
@@ -1050,8 +1052,8 @@ static inline int llama_layers(llama_state *s, const int32_t *token, int64_t n, 
         santa_status status =
             s->buckets ? llama_assign(s, layer, n, (int32_t)(position + n)) : SANTA_OK;
         if (status == SANTA_OK && !is_last)
-            status = prefill ? llama_attend_prefill(s, layer, position, n)
-                             : llama_attend_sampled(s, layer, position);
+            status = pass == LLAMA_STEP ? llama_attend_sampled(s, layer, position)
+                                        : llama_attend_prefill(s, layer, position, n);
         if (status != SANTA_OK) return llama_fail(e, "attention: %s", santa_status_string(status));
         if (is_last) break;
         llama_matmul(s, s->normed, m->wo + layer * dim * q_dim, s->attended, n, dim, q_dim);
@@ -1073,7 +1075,7 @@ static inline int llama_prefill(llama_state *s, const int32_t *token, int64_t co
                                 llama_error *e) {
     for (int64_t i = 0; i < count; i += s->chunk) {
         const int64_t n = llama_min(count - i, s->chunk);
-        if (llama_layers(s, token + i, n, position + i, 1, e) != 0) return -1;
+        if (llama_layers(s, token + i, n, position + i, LLAMA_PREFILL, e) != 0) return -1;
     }
     return 0;
 }
@@ -1087,11 +1089,26 @@ static inline int llama_forward(llama_state *s, int32_t token, int64_t position,
         const santa_options dense = llama_dense();
         if (llama_state_options(s, &dense, e) != 0) return -1;
     }
-    if (llama_layers(s, &token, 1, position, 0, e) != 0) return -1;
+    if (llama_layers(s, &token, 1, position, LLAMA_STEP, e) != 0) return -1;
     if (want_logits) {
         llama_rmsnorm(m, s->x, s->x, m->norm, 1);
         llama_matmul(s, s->logits, m->classifier, s->x, 1, m->vocab_size, m->dim);
     }
+    return 0;
+}
+
+/* n <= s->chunk tokens at position .. in one pass, with the attention of a prefill: their keys and
+   values, over what may be there, and logits[n][vocab_size] of what follows each. It checks tokens that
+   were drafted. */
+static inline int llama_verify(llama_state *s, const int32_t *token, int64_t n, int64_t position,
+                               float *logits, llama_error *e) {
+    const llama_model *m = s->model;
+    if (n > s->chunk)
+        return llama_fail(e, "%lld tokens at once: there is room for %lld", (long long)n,
+                          (long long)s->chunk);
+    if (llama_layers(s, token, n, position, LLAMA_CHECK, e) != 0) return -1;
+    llama_rmsnorm(m, s->x, s->x, m->norm, n);
+    llama_matmul(s, logits, m->classifier, s->x, n, m->vocab_size, m->dim);
     return 0;
 }
 
@@ -1136,6 +1153,34 @@ static inline int32_t llama_sample(const float *logits, int32_t n, double temper
         if (mass > u * sum) return i;
     }
     return best;
+}
+
+/* Speculative sampling: a token that was drawn by the draft's logits is kept, or another one takes its
+   place, such that the result is distributed by the exact logits. Whether it was kept; *token is -1 where
+   logits are not finite. temperature 0: kept if it is the exact ones' best. */
+static inline int llama_accept(const float *exact, const float *draft, int32_t n, double temperature,
+                               uint64_t *random, int32_t *token) {
+    const double u = llama_uniform(random), other = llama_uniform(random);
+    const int32_t best = llama_argmax(exact, n), best_draft = llama_argmax(draft, n), drafted = *token;
+    double sum = 0.0, sum_draft = 0.0, left = 0.0, mass = 0.0;
+    for (int32_t i = 0; i < n; i++)
+        if (!isfinite(exact[i]) || !isfinite(draft[i])) { *token = -1; return 0; }
+    if (temperature == 0.0) { *token = best; return best == drafted; }
+    for (int32_t i = 0; i < n; i++) {
+        sum += exp((double)(exact[i] - exact[best]) / temperature);
+        sum_draft += exp((double)(draft[i] - draft[best_draft]) / temperature);
+    }
+#define LLAMA_P(logits, best, sum, i) (exp((double)(logits[i] - logits[best]) / temperature) / sum)
+    if (u * LLAMA_P(draft, best_draft, sum_draft, drafted) < LLAMA_P(exact, best, sum, drafted)) return 1;
+    for (int32_t i = 0; i < n; i++)
+        left += fmax(LLAMA_P(exact, best, sum, i) - LLAMA_P(draft, best_draft, sum_draft, i), 0.0);
+    for (int32_t i = 0; i < n; i++) {
+        mass += fmax(LLAMA_P(exact, best, sum, i) - LLAMA_P(draft, best_draft, sum_draft, i), 0.0);
+        if (mass > other * left) { *token = i; return 0; }
+    }
+#undef LLAMA_P
+    *token = best;
+    return 0;
 }
 
 #endif /* LLAMA_H */

@@ -33,7 +33,8 @@ helps() {
 decoder() {
     build examples/decode.c || return 1
     [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
-    for method in dense sys; do
+    for method in dense sys "sys --draft 3"; do
+        # shellcheck disable=SC2086
         limited "$dir/program" --method $method --steps 8 --prompt "In the beginning" >"$dir/text" || return 1
         [ -s "$dir/text" ] || return 1
     done

@@ -407,6 +407,60 @@ static const char *text_of(char *from) {
     return text;
 }
 
+/* Drafts that an exact call checks: the greedy text is dense's whatever drafted it, and all is kept where
+   the draft is exact, too. */
+static void drafts(void) {
+    static char dense[sizeof message];
+    const char *none[6] = {NULL}, *few[6] = {"--draft", "4", "--samples", "4"},
+               *all[6] = {"--draft", "3", "--samples", "400"}, *one[6] = {"--draft", "1", "--top-p", "1"},
+               *wrong[6] = {"--draft", "4", "--prefill", "sample"};
+    int kept = 0, drafted = 0;
+    if (!set_up()) return;
+    const file_bytes model = make_versioned(usual);
+    write_file(model_path, model.data, model.size);
+    CHECK(decode_long("dense", none) == 0);
+    strcpy(dense, text_of(message));
+    CHECK_MSG(decode_long("sys", few) == 0, "it said: %.300s", message);
+    const char *said = strstr(message, "exact calls: ");
+    CHECK(said && sscanf(said, "exact calls: %d of %d", &kept, &drafted) == 2);
+    CHECK(drafted > kept && kept > 0);
+    CHECK_MSG(!strcmp(text_of(message), dense), "not dense's text: %.300s", message);
+    CHECK(decode_long("top-k", all) == 0 && strstr(message, "15 of 15 drafted ones kept, 100.0 %"));
+    CHECK_MSG(!strcmp(text_of(message), dense), "not dense's text: %.300s", message);
+    CHECK(decode_long("top-p", one) == 0 && strstr(message, "10 of 10 drafted"));
+    CHECK(decode_long("sys", wrong) == 1 && strstr(message, "--draft needs"));
+    CHECK(decode_long("dense", few) == 1);
+    tear_down();
+}
+
+/* What is kept and what takes the place of the others is distributed by the exact logits. */
+static void speculative_sampling(void) {
+    enum { N = 5, TURNS = 40000 };
+    static const float exact[N] = {0.0f, 1.0f, -1.0f, 2.0f, 0.5f},
+                       draft[N] = {1.5f, 0.0f, 0.0f, 1.0f, -2.0f};
+    uint64_t random = 9;
+    int count[N] = {0}, kept = 0;
+    double sum = 0.0, sum_draft = 0.0, overlap = 0.0;
+    for (int i = 0; i < N; i++) {
+        sum += exp((double)exact[i] / 0.8);
+        sum_draft += exp((double)draft[i] / 0.8);
+    }
+    for (int turn = 0; turn < TURNS; turn++) {
+        int32_t token = llama_sample(draft, N, 0.8, &random);
+        kept += llama_accept(exact, draft, N, 0.8, &random, &token);
+        if (!CHECK(token >= 0 && token < N)) return;
+        count[token]++;
+    }
+    for (int i = 0; i < N; i++) {
+        const double p = exp((double)exact[i] / 0.8) / sum, q = exp((double)draft[i] / 0.8) / sum_draft;
+        overlap += fmin(p, q);
+        CHECK_NEAR(count[i], p * TURNS, 4.5 * sqrt(p * (1.0 - p) * TURNS), 0);
+        CHECK_MSG(fabs(count[i] - q * TURNS) > 20.0 * sqrt(q * (1.0 - q) * TURNS),
+                  "token %d: the draft's", i);
+    }
+    CHECK_NEAR(kept, overlap * TURNS, 4.5 * sqrt(overlap * (1.0 - overlap) * TURNS), 0);
+}
+
 /* Each call with its options behind the buckets: what the decoder says, or exit code 0 and this in it. */
 static void buckets(void) {
     static const struct { const char *method, *more[6], *says; int code, exact; } calls[] = {
@@ -894,6 +948,8 @@ static void no_fork(void) { SKIP("needs fork"); }
 #define missing_files    no_fork
 #define versioned_files  no_fork
 #define buckets          no_fork
+#define drafts           no_fork
+#define speculative_sampling no_fork
 #define formats          no_fork
 #define version_1        no_fork
 #define prefill_matches_forward no_fork
@@ -911,6 +967,8 @@ const test_case suite_model[] = {
     {"broken tokenizer", broken_tokenizer},
     {"missing files", missing_files},
     {"keys in buckets: options and files", buckets},
+    {"drafts that an exact call checks", drafts},
+    {"speculative sampling", speculative_sampling},
     {"versioned files, whole and broken", versioned_files},
     {"formats of one model agree", formats},
     {"llama2.c, versions 1 and 2", version_1},
