@@ -392,8 +392,8 @@
    mask runs the third stage on blocks of your own choice, exactly those (a row that is left no key gives
    zeros, and lse as without keys); causal may then be 0.
    Memory: 12 bytes for each sampled row and block of keys per thread, 2 for each head and block. On a
-   GPU, where row_mass is refused: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each
-   sampled row and 2048 keys, about 9 a block.
+   GPU: of a head 16 for each unit of 64 sampled rows and 64 keys, 8 for each sampled row and 2048 keys,
+   about 9 a block; for row_mass 4 a key, for as many rows as share a pass.
 
    >>lists
 
@@ -624,7 +624,6 @@ extern "C" {
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
-    X(ERR_BACKEND_ROW_MASS,    "this device has no row_mass")                                              \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \

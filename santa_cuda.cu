@@ -301,6 +301,7 @@ struct params {
     const unsigned char *mask;                      /* [batch, heads, q_blocks, k_blocks] or NULL */
     unsigned char *mask_out;                        /* likewise */
     santa_sample_audit *audit;                      /* [batch, heads] or NULL */
+    float *row_mass;                                /* [batch, q_len, heads] or NULL */
     int chunks, units, sample_splits, stage;        /* units: of 64 sampled rows; stage: of k_sample */
     double alpha_columns, alpha_slashes, dense_above;
     float2 *row_sums;                               /* [batch, heads, units, sample_splits, 64]: max, sum */
@@ -715,6 +716,8 @@ template <typename T> void k_sample(const params p) {
 void k_select(const params) { standin_kernel(256, sizeof(select_memory), 0); }
 void k_join(const params) { standin_kernel(256, sizeof(select_memory), 0); }
 void k_audit(const params) { standin_kernel(256, sizeof(select_memory), 0); }
+void k_row_mass(const params) { standin_kernel(256, sizeof(select_memory), 0); }
+void k_row_audit(const params) { standin_kernel(256, sizeof(select_memory), 0); }
 void k_mask(const params) { standin_kernel(128, 0, 0); }
 void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
@@ -4059,6 +4062,38 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     add(&p.stats->k_features_head, keys * p.d * p.group);
 }
 
+/* Mean of the `worst` smallest numbers, by all of a CTA's 256 threads; each(f) calls f with a thread's own
+   ones, and is called as often as there are different ones among these. *smallest: of all, NaN beside a NaN. */
+template <typename Each>
+__device__ __forceinline__ double low_mean(select_memory &shared, int worst, float *smallest, Each each) {
+    float last = -1.0f;
+    double low = 0.0;
+    *smallest = 2.0f;
+    for (int taken = 0; taken < worst;) {
+        float least = 2.0f;
+        double count = 0.0, found;
+        each([&](float x) {
+            if (x > last && x < least) { least = x; count = 0.0; }
+            count += x == least ? 1.0 : 0.0;
+        });
+        float all = least;
+#pragma unroll
+        for (int o = 16; o; o >>= 1) all = fminf(all, __shfl_xor_sync(FULL, all, o));
+        __syncthreads();
+        if (threadIdx.x % 32 == 0) shared.least[threadIdx.x / 32] = all;
+        __syncthreads();
+        for (int i = 0; i < 8; i++) all = fminf(all, shared.least[i]);
+        cta_scan<8>(least == all ? count : 0.0, shared.scratch, &found);
+        if (!(all < 2.0f) || found == 0.0) break;   /* a NaN */
+        if (taken == 0) *smallest = all;
+        const int now = min((int)found, worst - taken);
+        low += (double)all * (double)now;
+        taken += now;
+        last = all;
+    }
+    return worst > 0 ? low / (double)worst : 1.0;
+}
+
 /* Mean of the sampled rows' shares, and of the worst 1 % of them.
    Grid: (head, batch), 256 threads; each looks at every 256th row as often as there are worst ones.
    Barriers: for a row's share; for the least so far. */
@@ -4084,42 +4119,82 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     }
     cta_scan<8>(mine, shared.scratch, &sum);
     __syncthreads();
-    float last = -1.0f;
-    double low = 0.0;
-    const int worst = (rows + 99) / 100;
-    for (int taken = 0; taken < worst;) {
-        float least = 2.0f;
-        double count = 0.0, found;
+    float smallest;
+    const double low = low_mean(shared, (rows + 99) / 100, &smallest, [&](auto take) {
         for (int u = 0; u < p.units; u++) {
             int from, to;
             if (!unit_rows(p, b, u, from, to)) continue;
-            for (int i = threadIdx.x; i < to - from; i += 256) {
-                const float x = shares[(i64)u * p.sample_splits * BLOCK + i];
-                if (x > last && x < least) { least = x; count = 0.0; }
-                count += x == least ? 1.0 : 0.0;
-            }
+            for (int i = threadIdx.x; i < to - from; i += 256)
+                take(shares[(i64)u * p.sample_splits * BLOCK + i]);
         }
-        float all = least;
-#pragma unroll
-        for (int o = 16; o; o >>= 1) all = fminf(all, __shfl_xor_sync(FULL, all, o));
-        __syncthreads();
-        if (threadIdx.x % 32 == 0) shared.least[threadIdx.x / 32] = all;
-        __syncthreads();
-        for (int i = 0; i < 8; i++) all = fminf(all, shared.least[i]);
-        cta_scan<8>(least == all ? count : 0.0, shared.scratch, &found);
-        if (!(all < 2.0f) || found == 0.0) break;   /* a NaN */
-        const int now = min((int)found, worst - taken);
-        low += (double)all * (double)now;
-        taken += now;
-        last = all;
-    }
+    });
     if (threadIdx.x) return;
     santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
     const int *picked = p.picked + ((i64)b * p.heads + head) * 2;
     const bool bad = picked[0] < 0 || picked[1] < 0;
     const double nan = (double)__int_as_float(0x7fc00000);
     a->sampled_mass = bad ? nan : rows > 0 ? sum / (double)rows : 1.0;
-    a->sampled_low = bad ? nan : worst > 0 ? low / (double)worst : 1.0;
+    a->sampled_low = bad ? nan : low;
+}
+
+/* What query row q_index keeps of each head's softmax, from the block sums of k_scores.
+   Grid: (head, batch), 256 threads; a warp has every eighth 32 blocks of the mask.
+   Reads 8 bytes for 64 keys. Barriers: for the maximum, and those of cta_scan. */
+__global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params p) {
+    SHARED(shared, select_memory);
+    const int head = blockIdx.x, b = blockIdx.y, kv = head / p.group, lane = threadIdx.x & 31,
+              warp = threadIdx.x >> 5, per = p.block_shift - 6;
+    const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + kv];
+    const float2 *const sums = p.block_sums + ((i64)b * p.heads + head) * p.blocks;
+    const unsigned *const sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+    int begin, end, start, position;
+    row_range(p, b, 0, 1, begin, end, start);
+    row_range(p, b, p.q_index, 1, begin, end, position);
+    const int first = begin / BLOCK, last = begin < end ? (end - 1) / BLOCK + 1 : first,
+              r = position >> p.block_shift;
+    float m = MASKED;
+    double all = 0.0, read = 0.0;
+    for (int i = first + threadIdx.x; i < last; i += 256) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (lane == 0) shared.least[warp] = m;
+    __syncthreads();
+    for (int i = 0; i < 8; i++) m = fmaxf(m, shared.least[i]);
+    for (int w = warp; ((i64)w << per) * 32 < last; w += 8) {
+        const unsigned word = p.mask ? mask_word(p, b, head, r, start >> p.block_shift, w)
+                              : dense ? FULL : set_word(p, b, sets, r, w);
+        for (int k = 0; k < 1 << per; k++) {
+            const i64 i = ((32ll * w + lane) << per) + k;
+            if (i < first || i >= last) continue;
+            const double mass = block_mass(sums[i], m);
+            all += mass;
+            if (word >> lane & 1u) read += mass;
+        }
+    }
+    cta_scan<8>(all, shared.scratch, &all);
+    cta_scan<8>(read, shared.scratch, &read);
+    if (threadIdx.x) return;
+    const float share = (float)fmin(read / all, 1.0);
+    p.row_mass[((i64)b * p.q_len + p.q_index) * p.heads + head]
+        = all != all ? __int_as_float(0x7fc00000) : all > 0.0 ? share : 1.0f;
+}
+
+/* The smallest row_mass of a head, and the mean of the 1 % smallest. Grid: (head, batch), 256 threads. */
+__global__ void __launch_bounds__(256) k_row_audit(const __grid_constant__ params p) {
+    SHARED(shared, select_memory);
+    const int head = blockIdx.x, b = blockIdx.y;
+    const float *const mass = p.row_mass + (i64)b * p.q_len * p.heads + head;
+    float smallest;
+    bool bad = false;
+    for (int i = threadIdx.x; i < p.q_len; i += 256) bad |= !(mass[(i64)i * p.heads] <= 1.0f);
+    bad = __syncthreads_or(bad);
+    const double low = low_mean(shared, (p.q_len + 99) / 100, &smallest, [&](auto take) {
+        for (int i = threadIdx.x; i < p.q_len; i += 256) take(mass[(i64)i * p.heads]);
+    });
+    if (threadIdx.x) return;
+    santa_sample_audit *a = p.audit + (i64)b * p.heads + head;
+    a->cra = bad ? (double)__int_as_float(0x7fc00000) : (double)smallest;
+    a->low_mass = bad ? (double)__int_as_float(0x7fc00000) : low;
 }
 
 /* mask_out. Grid: (blocks of query rows, head, batch), 128 threads, a byte each. */
@@ -4235,10 +4310,11 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
     }
     if (all) { by_group = keys; by_head = keys * p.group; }
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+    const i64 scored = p.row_mass ? keys : by_group;
     add(&p.stats->keys, keys);
-    add(&p.stats->k_rows_read, by_group);
-    add(&p.stats->k_features_read, by_group * p.d);
-    add(&p.stats->k_features_head, by_group * p.d * p.group);
+    add(&p.stats->k_rows_read, scored);
+    add(&p.stats->k_features_read, scored * p.d);
+    add(&p.stats->k_features_head, scored * p.d * p.group);
     add(&p.stats->v_rows_read, by_group);
     add(&p.stats->v_rows_head, by_head);
     add(&p.stats->dense_rows, short_rows * p.group);
@@ -10150,10 +10226,24 @@ cudaError_t count_listed(const call &c) {
     return launch<k_list_stats>(c, grid_of(c.g.stats), 256, 0, false);
 }
 
-/* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense. */
+/* Scores of as many query rows as share a pass over K. */
+void measure_pass(const santa_problem *problem, geometry *g) {
+    g->slices = ceil_div(g->group, PASS_HEADS);
+    /* eight-bit keys scale the q of a pass together: more rows would be other bits */
+    const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
+    g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
+    if (g->rows > problem->q_len) g->rows = problem->q_len;
+    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
+    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+}
+
+/* SANTA_SAMPLE_ATTENTION: k_sample, k_select, k_join, and the tiles of dense; for row_mass the scores of
+   each row by k_scores, k_row_mass, and k_row_audit. */
 
 /* Blocks are looked at, however few rows there are. */
-bool asks(const santa_sample_attention_options &x) { return x.mask || x.mask_out || x.audit; }
+bool asks(const santa_sample_attention_options &x) {
+    return x.mask || x.mask_out || x.audit || x.row_mass;
+}
 
 santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     const santa_sample_attention_options &x = problem->o.sample_attention;
@@ -10172,6 +10262,10 @@ santa_status measure_sparse(const santa_problem *problem, geometry *g) {
     g->select = { 2, g->heads, g->batch };
     g->mask = { g->q_blocks, g->heads, g->batch };
     const extent tiles = { g->q_len, g->heads * ceil_div(g->dv, TILE_COLUMNS), g->batch };
+    if (x.row_mass) {
+        measure_pass(problem, g);
+        if (g->work >= INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    }
     return fits(g->sample) && fits(g->mask) && fits(tiles) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
@@ -10181,6 +10275,9 @@ void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
                  words = (size_t)(2 * g.mask_words);
     arrange_exact(g, stash, l);
     l->runs_dense = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(int));
+    const size_t blocks = g.work ? saturating(saturating(rows, (size_t)g.rows), (size_t)g.blocks) : 0;
+    l->block_sums = add_part(l, blocks, sizeof(float2));
+    l->stash = add_part(l, blocks, BLOCK * sizeof(float));
     if (!g.is_sampled) return;
     l->row_sums = add_part(l, sums, sizeof(float2));
     l->shares = add_part(l, g.is_audited ? sums : 0, sizeof(float));
@@ -10202,39 +10299,6 @@ cudaError_t launch_stage(call &c, int stage) {
                                    : launch_sample<__nv_bfloat16>(c, stage);
 }
 
-cudaError_t launch_sparse(call &c) {
-    params &p = c.p;
-    const geometry &g = c.g;
-    if (!g.k_blocks) return launch_exact(c);
-    p.row_sums = (float2 *)(c.workspace + c.l.row_sums);
-    p.shares = (float *)(c.workspace + c.l.shares);
-    p.masses = (float4 *)(c.workspace + c.l.masses);
-    p.set_masses = (float *)(c.workspace + c.l.set_masses);
-    p.raw_sets = (unsigned *)(c.workspace + c.l.raw_sets);
-    p.own = (unsigned *)(c.workspace + c.l.own);
-    p.sets = (unsigned *)(c.workspace + c.l.sets);
-    p.picked = (int *)(c.workspace + c.l.picked);
-    p.runs_dense = (int *)(c.workspace + c.l.runs_dense);
-    p.is_sparse = 1;
-    cudaError_t e = cudaSuccess;
-    if (g.is_sampled) {
-        fill_tiles(c, 1, BLOCK);
-        e = launch_stage(c, AT_MAXIMA);
-        if (e == cudaSuccess) e = launch_stage(c, AT_MASSES);
-        if (e == cudaSuccess) e = launch<k_select>(c, grid_of(g.select), 256, 0, false);
-    }
-    if (e == cudaSuccess && (g.is_sampled || p.audit))
-        e = launch<k_join>(c, grid_of(g.stats), 256, 0, false);
-    if (e == cudaSuccess && g.is_sampled && p.audit) {
-        e = launch_stage(c, AT_SHARES);
-        if (e == cudaSuccess) e = launch<k_audit>(c, grid_of({ g.heads, g.batch, 1 }), 256, 0, false);
-    }
-    if (e == cudaSuccess && p.mask_out) e = launch<k_mask>(c, grid_of(g.mask), 128, 0, false);
-    if (e != cudaSuccess) return e;
-    fill_tiles(c, p.per_head || p.mask ? 1 : TILE_HEADS, 1 << p.block_shift);
-    return launch_prefill(c);
-}
-
 void fill_sparse(const santa_sample_attention_options &x, const geometry &g, params *p) {
     p->block_shift = x.block_size == 128 ? 7 : 6;
     p->mask_words = (int)g.mask_words;
@@ -10244,6 +10308,7 @@ void fill_sparse(const santa_sample_attention_options &x, const geometry &g, par
     p->mask = x.mask;
     p->mask_out = x.mask_out;
     p->audit = x.audit;
+    p->row_mass = x.row_mass;
     p->chunks = (int)x.num_chunks;
     p->units = (int)g.units;
     p->sample_splits = (int)g.sample_splits;
@@ -10279,13 +10344,7 @@ template <auto measure_draws> santa_status measure_sampled(const santa_problem *
     const santa_status s = measure_draws(problem, g);
     if (s != SANTA_OK) return s;
     g->portions = ceil_div(g->draws, PORTION);
-    g->slices = ceil_div(g->group, PASS_HEADS);
-    /* eight-bit keys scale the q of a pass together: more rows would be other bits */
-    const bool shared = problem->a.k.dtype == SANTA_F16 || problem->a.k.dtype == SANTA_BF16;
-    g->rows = shared && g->group < PASS_HEADS ? PASS_HEADS / g->group : 1;
-    if (g->rows > problem->q_len) g->rows = problem->q_len;
-    g->work = g->batch * g->kv_heads * g->slices * g->blocks;
-    g->scores = { ceil_div(g->work, SCORE_WARPS), 1, 1 };
+    measure_pass(problem, g);
     g->gather = { g->heads, g->batch, g->portions * g->columns };
     /* work: see divisor */
     return g->work < INT32_MAX && fits(g->gather) ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
@@ -10369,6 +10428,48 @@ cudaError_t launch_rows_scores(call &c) {
     p.rows = 1;
     c.place_row(in_pass);
     return cudaSuccess;
+}
+
+cudaError_t launch_sparse(call &c) {
+    params &p = c.p;
+    const geometry &g = c.g;
+    if (!g.k_blocks) return launch_exact(c);
+    p.row_sums = (float2 *)(c.workspace + c.l.row_sums);
+    p.shares = (float *)(c.workspace + c.l.shares);
+    p.masses = (float4 *)(c.workspace + c.l.masses);
+    p.set_masses = (float *)(c.workspace + c.l.set_masses);
+    p.raw_sets = (unsigned *)(c.workspace + c.l.raw_sets);
+    p.own = (unsigned *)(c.workspace + c.l.own);
+    p.sets = (unsigned *)(c.workspace + c.l.sets);
+    p.picked = (int *)(c.workspace + c.l.picked);
+    p.runs_dense = (int *)(c.workspace + c.l.runs_dense);
+    p.is_sparse = 1;
+    cudaError_t e = cudaSuccess;
+    if (g.is_sampled) {
+        fill_tiles(c, 1, BLOCK);
+        e = launch_stage(c, AT_MAXIMA);
+        if (e == cudaSuccess) e = launch_stage(c, AT_MASSES);
+        if (e == cudaSuccess) e = launch<k_select>(c, grid_of(g.select), 256, 0, false);
+    }
+    if (e == cudaSuccess && (g.is_sampled || p.audit))
+        e = launch<k_join>(c, grid_of(g.stats), 256, 0, false);
+    if (e == cudaSuccess && g.is_sampled && p.audit) {
+        e = launch_stage(c, AT_SHARES);
+        if (e == cudaSuccess) e = launch<k_audit>(c, grid_of({ g.heads, g.batch, 1 }), 256, 0, false);
+    }
+    if (e == cudaSuccess && p.mask_out) e = launch<k_mask>(c, grid_of(g.mask), 128, 0, false);
+    if (e != cudaSuccess) return e;
+    fill_tiles(c, p.per_head || p.mask ? 1 : TILE_HEADS, 1 << p.block_shift);
+    e = launch_prefill(c);
+    if (!p.row_mass) return e;
+    const params whole = p;
+    const extent heads = { g.heads, g.batch, 1 };
+    for (; e == cudaSuccess && p.q_index < p.q_len; p.q_index++) {
+        e = launch_rows_scores(c);
+        if (e == cudaSuccess) e = launch<k_row_mass>(c, grid_of(heads), 256, 0, false);
+    }
+    p = whole;
+    return e == cudaSuccess && p.audit ? launch<k_row_audit>(c, grid_of(heads), 256, 0, false) : e;
 }
 
 template <typename Pick> cudaError_t launch_draws(const call &c) {
@@ -11096,10 +11197,7 @@ santa_status check(const santa_problem *problem) {
     geometry g;
     const santa_status s = geometry_of(*row, problem, &g);
     if (s != SANTA_OK) return s;
-    if (o->method == SANTA_SAMPLE_ATTENTION) {
-        if (o->sample_attention.row_mass) return SANTA_ERR_BACKEND_ROW_MASS;
-        if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
-    }
+    if (g.k_blocks && !suits_tiles(a)) return SANTA_ERR_BACKEND_SPARSE;
     return layout_of(*row, g, o->stash).total > (size_t)PTRDIFF_MAX / 2 ? SANTA_ERR_OVERFLOW : SANTA_OK;
 }
 
@@ -11295,7 +11393,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
                                    a->context_lens, a->kv_start, o->seeds, o->offsets, o->request_ids,
                                    proxied ? a->proxy : nullptr, proxied ? a->proxy_lens : nullptr,
                                    sparse ? sparse->mask : nullptr, sparse ? sparse->mask_out : nullptr,
-                                   sparse ? sparse->audit : nullptr,
+                                   sparse ? sparse->audit : nullptr, sparse ? sparse->row_mass : nullptr,
                                    a->key_list, a->key_list_lens, a->key_weights,
                                    adapts ? o->vattention.heavy_index : nullptr,
                                    adapts ? o->vattention.audit : nullptr };

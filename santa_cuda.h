@@ -19,10 +19,10 @@
                        synchronisation, no read-back. It may be captured in a CUDA graph; with
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
-                       vattention, pps, saap, sample-attention without row_mass. Exact scores; for
-                       sys, prop, pps, top-k and vattention also those from a copy of K. The others,
-                       q8_0, item ranges, and std_error of vattention, pps or from a copy have a
-                       status of their own.
+                       vattention, pps, saap, sample-attention. Exact scores; for sys, prop, pps,
+                       top-k and vattention also those from a copy of K. The others, q8_0, item
+                       ranges, and std_error of vattention, pps or from a copy have a status of their
+                       own.
                        std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are

@@ -856,10 +856,11 @@ static void every_kernel(void) {
             s.q_len = 40;
             s.causal = 1;
             problem p(s);
-            block audit(4 * sizeof(santa_sample_audit)), mask(4096);
+            block audit(4 * sizeof(santa_sample_audit)), mask(4096), mass(4 * 40 * 4);
             santa_options o = options(SANTA_SAMPLE_ATTENTION, 0);
             o.sample_attention.audit = (santa_sample_audit *)audit.data();
             o.sample_attention.mask_out = (uint8_t *)mask.data();
+            o.sample_attention.row_mass = (float *)mass.data();
             on_gpu g(p.a, o);
             CHECK(g.run());
         }

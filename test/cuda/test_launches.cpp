@@ -22,7 +22,7 @@ static santa_status note(santa_status s) {
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
     R_OFFSETS, R_IDS, R_COPY, R_COPY_LENS, R_LIST, R_LIST_LENS, R_WEIGHTS, R_HEAVY, R_AUDIT, R_ERROR,
-    R_MASK, R_MASK_OUT, R_BLOCK_AUDIT, REGIONS,
+    R_MASK, R_MASK_OUT, R_BLOCK_AUDIT, R_ROW_MASS, REGIONS,
     R_ROUTER = R_LIST                                /* there are no lists beside it */
 };
 
@@ -607,7 +607,7 @@ static const std::string &name_of(const standin_launch &l) {
 /* Prefill: calls of 32 rows and more whose q, K and V are of one 16-bit type in 16-byte rows. */
 static bool asks_for_blocks(const problem &x) {
     const santa_sample_attention_options &o = x.o.sample_attention;
-    return x.o.method == SANTA_SAMPLE_ATTENTION && (o.mask || o.mask_out || o.audit);
+    return x.o.method == SANTA_SAMPLE_ATTENTION && (o.mask || o.mask_out || o.audit || o.row_mass);
 }
 static bool is_tiled(const problem &x) {
     const santa_attention &a = x.a;
@@ -682,10 +682,21 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     if (sampled && o.audit) want.insert(want.end(), {sample, "k_audit"});
     if (sparse && o.mask_out) want.push_back("k_mask");
     want.push_back("k_prefill");
+    /* rows that share a pass of k_scores */
+    const int64_t group = heads / kv_heads, q_len = x.a.q.shape[1];
+    const bool pages = x.a.block_table && x.a.k.shape[1] % 8, plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes,
+               one = plain || pages || group >= 8;
+    const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
+    for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
+        if (row % pass == 0) want.push_back(plain ? "k_scores_plain" : "k_scores<");
+        want.push_back("k_row_mass");
+    }
+    if (sparse && o.row_mass && o.audit) want.push_back("k_row_audit");
     if (x.stats) want.push_back("k_prefill_stats");
     if (!CHECK_INT(standin.launches.size(), want.size())) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     int stage = 0;
+    int64_t row = 0;
     for (size_t i = 0; i < want.size(); i++) {
         const standin_launch &l = standin.launches[i];
         const std::string &name = name_of(l);
@@ -693,9 +704,22 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
         if (!CHECK(l.parameters.size() == sizeof p)) return;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream && !l.overlap, "%s: stream", name.c_str());
-        check_parameters(x, p, 0, name);
+        const bool scores = want[i].compare(0, 8, "k_scores") == 0, mass = want[i] == "k_row_mass";
+        check_parameters(x, p, scores || mass ? row : 0, name);
         check_parts(tiled_parts(x, p), workspace, bytes, name);
         if (want[i] == "k_prefill") { check_tiles(x, l, p, name); continue; }
+        if (scores || mass) {
+            const uint64_t blocks = (uint64_t)(batch * heads * p.rows) * (uint64_t)p.blocks;
+            check_parts({{"block sums", p.block_sums, blocks * 8, 8}, {"stash", p.stash, blocks * 256, 16}}, workspace,
+                        bytes, name);
+            CHECK(p.row_mass == o.row_mass);
+        }
+        if (scores) {
+            CHECK_INT(p.rows, q_len - row < pass ? q_len - row : pass);
+            check_scores(x, l, p, name);
+            continue;
+        }
+        row += mass;
         CHECK_MSG(name == want[i], "%s, want %s", name.c_str(), want[i].c_str());
         if (name == sample) {
             const int64_t splits = over(over(p.capacity, 64), 32), units = chunks * size / 64;
@@ -703,7 +727,8 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
             CHECK_MSG(p.stage == stage++ && p.chunks == chunks && p.units == units && p.sample_splits == splits
                           && p.tile_heads == 1,
                       "%s: slices", name.c_str());
-        } else if (name == "k_select") check_grid(l, 2, heads, batch, name);
+        } else if (mass || name == "k_row_audit") check_grid(l, heads, batch, 1, name);
+        else if (name == "k_select") check_grid(l, 2, heads, batch, name);
         else if (name == "k_audit") check_grid(l, heads, batch, 1, name);
         else if (name == "k_mask") {
             CHECK(p.mask_out == o.mask_out && p.q_blocks == (x.a.q.shape[1] + 2 * size - 2) / size
@@ -1370,8 +1395,8 @@ static void sparse_errors(void) {
         if (i == 3) x.a.v.dtype = SANTA_F32;
         if (i == 4) x = make({2, 64, 8, 2, 1000, 264, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
         if (i == 5) x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
-        if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_LSE);
-        run_on_cards(x, i == 0 ? SANTA_OK : i < 6 ? SANTA_ERR_BACKEND_SPARSE : SANTA_ERR_BACKEND_ROW_MASS, "sparse");
+        if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
+        run_on_cards(x, i == 0 || i == 6 ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE, "sparse");
         x.a.q.shape[1] = x.a.out.shape[1] = 31;      /* runs dense */
         if (i < 6) run_on_cards(x, SANTA_OK, "sparse, few rows");
     }
@@ -1382,13 +1407,14 @@ static void host_pointers(void) {
     static double host[8];
     for (int i = 0; i < REGIONS; i++) {
         sizes s = SMALL;
-        const bool blocks = i == R_MASK || i == R_MASK_OUT || i == R_BLOCK_AUDIT;
+        const bool blocks = i >= R_MASK && i <= R_ROW_MASS;
         if (blocks) s.q_len = 64;
         problem x = make(s, blocks ? SANTA_SAMPLE_ATTENTION : i < R_HEAVY ? SANTA_PROP : SANTA_VATTENTION);
         x.a.causal = 1;
         x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
         x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
         x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+        x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
         x.a.seq_lens     = (const int32_t *)address(R_LENS);
         x.a.sinks        = (const float *)address(R_SINKS);
         x.a.alibi_slopes = (const float *)address(R_SLOPES);
@@ -1420,6 +1446,7 @@ static void host_pointers(void) {
             case R_MASK: x.o.sample_attention.mask = (const uint8_t *)host; break;
             case R_MASK_OUT: x.o.sample_attention.mask_out = (uint8_t *)host; break;
             case R_BLOCK_AUDIT: x.o.sample_attention.audit = (santa_sample_audit *)host; break;
+            case R_ROW_MASS: x.o.sample_attention.row_mass = (float *)host; break;
             default: x.o.request_ids = (const uint64_t *)host; break;
         }
         standin.start();
@@ -1524,6 +1551,7 @@ static void every_kernel(void) {
                             x.a.causal = 1;
                             if (how % 2) x.stats = (santa_stats *)address(R_STATS);
                             if (how % 2) x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+                            if (how % 2) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
                             if (how > 3) x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
                             if (how > 5) x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
                             if (how % 4 > 1) x.o.sample_attention.block_size = 128;
@@ -1691,7 +1719,7 @@ static problem random_problem(test_rng *r) {
         if (one_in(r, 4)) b.mask = (const uint8_t *)address(R_MASK);
         if (one_in(r, 3)) b.mask_out = (uint8_t *)address(R_MASK_OUT);
         if (one_in(r, 3)) b.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
-        if (one_in(r, 30)) b.row_mass = (float *)address(R_LSE);
+        if (one_in(r, 6)) b.row_mass = (float *)address(R_ROW_MASS);
     }
     const santa_dtype q_types[] = {SANTA_F32, SANTA_F16, SANTA_BF16};
     if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
@@ -1817,7 +1845,7 @@ static void every_status(void) {
     if (!produced[SANTA_ERR_WORKSPACE_NULL]) random_calls();     /* this case alone */
     if (!produced[SANTA_ERR_HOST_POINTER]) host_pointers();
     if (!produced[SANTA_ERR_BACKEND_TOO_LONG]) limits();
-    if (!produced[SANTA_ERR_BACKEND_ROW_MASS]) sparse_errors();
+    if (!produced[SANTA_ERR_BACKEND_SPARSE]) sparse_errors();
     problem part = make(SMALL, SANTA_DENSE);
     part.o.item_end = 1;
     run_on_cards(part, SANTA_ERR_BACKEND_ITEMS, "a range of items");
