@@ -10662,15 +10662,17 @@ SANTA__INLINE void SANTA__ISA(mass_heads)(float *s, int64_t s_stride, int heads,
 SANTA__TARGET static void SANTA__ISA(mass)(float *s, int64_t s_stride, int64_t heads, int n, float *max,
                                            float *sum, int64_t stride) {
     for (; heads > 0; heads -= 4, s += 4 * s_stride, max += 4 * stride, sum += 4 * stride) {
-        const int few = (int)SANTA__MIN(heads, (int64_t)4);
+        const int few = (int)SANTA__MIN(heads, (int64_t)4), narrow = n < SANTA__LANES;
         float wide[4 * SANTA__LANES];
         int g, i;
-        if (n >= SANTA__LANES) { SANTA__ISA(mass_heads)(s, s_stride, few, n, max, sum, stride); continue; }
-        for (g = 0; g < few; g++)
+        for (g = 0; g < few && narrow; g++)
             for (i = 0; i < SANTA__LANES; i++)
                 wide[g * SANTA__LANES + i] = i < n ? s[g * s_stride + i] : SANTA__MASKED;
-        SANTA__ISA(mass_heads)(wide, SANTA__LANES, few, SANTA__LANES, max, sum, stride);
-        for (g = 0; g < few; g++) memcpy(s + g * s_stride, wide + g * SANTA__LANES, (size_t)n * sizeof *s);
+        SANTA__ISA(mass_heads)
+        (narrow ? wide : s, narrow ? SANTA__LANES : s_stride, few, SANTA__MAX(n, SANTA__LANES), max, sum,
+         stride);
+        for (g = 0; g < few && narrow; g++)
+            memcpy(s + g * s_stride, wide + g * SANTA__LANES, (size_t)n * sizeof *s);
     }
 }
 
@@ -10909,7 +10911,7 @@ static void SANTA__ISA(copied)(const char *block, const santa__format *f, const 
 #endif
 
 /* Butterflies a + b, a - b, in natural order: the result is the same on every machine. */
-SANTA__INLINE void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
     const int64_t piece = f->piece;
     SANTA__V sign[4];
     float bit[SANTA__LANES];
@@ -10942,6 +10944,53 @@ SANTA__TARGET static void SANTA__ISA(rotate)(float *x, const float *turn, const 
     SANTA__ISA(butterflies)(x, f);
 }
 
+#if SANTA__BY_STRIP
+SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    const float unit = santa__unit(t);
+    int64_t c, i;
+    int bad = 0;
+    for (c = 0; c < n; c += SANTA__PACK, row += santa__bytes(t, SANTA__PACK)) {
+        const int64_t left = SANTA__MIN(n - c, (int64_t)SANTA__PACK);
+        char tail[4 * SANTA__PACK] = {0};
+        float strip[SANTA__PACK];
+        const char *x = row;
+        if (left < SANTA__PACK) x = (const char *)memcpy(tail, row, (size_t)santa__bytes(t, left));
+        x = santa__unpack(t, x, strip);
+        if (x != (const char *)strip) memcpy(strip, x, sizeof strip);
+        for (i = 0; i < (left + 15) / 16 * 16; i++) {
+            f[c + i] = strip[i] * unit;
+            bad |= santa__not_finite(f[c + i]);
+        }
+    }
+    return bad;
+}
+#else
+SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t n, float *f) {
+    const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
+    int64_t c;
+    int bad = 0;
+    for (c = 0; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
+        SANTA__V x = zero;
+        if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
+        else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
+        if (santa__unit(t) > 1.0f) x = SANTA__ISA(vmul)(x, unit);
+        bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
+        SANTA__ISA(vput)(f + c, x);
+    }
+    return bad;
+}
+
+SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    switch (t) {
+#define SANTA__X(id, name, bytes, numbers) \
+    case SANTA_##id: return SANTA__ISA(widen_type)(SANTA_##id, row, n, f);
+        SANTA_DTYPE_LIST(SANTA__X)
+#undef SANTA__X
+    }
+    return 1;
+}
+#endif
+
 SANTA__TARGET static float SANTA__ISA(encode)(santa_dtype t, const char *row, const float *turn,
                                               const float *centre, const santa__format *f, char *codes) {
     const int parts = 8 / f->bits, levels = 1 << f->bits;
@@ -10955,10 +11004,14 @@ SANTA__TARGET static float SANTA__ISA(encode)(santa_dtype t, const char *row, co
     int k;
     for (c = 0; c < f->features; c += SANTA__LANES) {
         SANTA__V y = zero;
-        if (c + SANTA__LANES <= f->dim) y = SANTA__ISA(vrow)(t, row, c);
-        else if (c < f->dim) y = SANTA__ISA(vrow_tail)(t, row, c, f->dim - c);
-        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(SANTA__ISA(vmul)(y, SANTA__ISA(vset)(unit)),
-                                                 SANTA__ISA(vget)(turn + c)));
+        if (c + SANTA__LANES <= f->dim)
+            y = SANTA__ISA(vmul)(SANTA__ISA(vrow)(t, row, c), SANTA__ISA(vset)(unit));
+        else if (c < f->dim) {
+            float part[16];
+            SANTA__ISA(widen)(t, row + santa__bytes(t, c), f->dim - c, part);
+            y = SANTA__ISA(vget)(part);
+        }
+        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(y, SANTA__ISA(vget)(turn + c)));
     }
     SANTA__ISA(butterflies)(x, f);
     for (c = 0; c < f->features; c += SANTA__LANES) {
@@ -11037,10 +11090,7 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
             float *to = wide + r * pad;
             x[r] = to;
             if (t == SANTA_F32 && (uintptr_t)row % 4 == 0) x[r] = (const float *)(const void *)row;
-            for (c = 0; c < d && x[r] == to; c += SANTA__LANES)
-                SANTA__ISA(vput)(to + c, c + SANTA__LANES <= d
-                                             ? SANTA__ISA(vrow)(t, row, c)
-                                             : SANTA__ISA(vrow_tail)(t, row, c, d - c));
+            else SANTA__ISA(widen)(t, row, d, to);
         }
         SANTA__UNROLL
         for (r = 0; r < ROWS; r++) {
@@ -11075,31 +11125,6 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
                     bucket[i] = (int32_t)(first + at + r);
                 }
     }
-}
-
-SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t n, float *f) {
-    const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
-    int64_t c;
-    int bad = 0;
-    for (c = 0; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
-        SANTA__V x = zero;
-        if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
-        else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
-        if (santa__unit(t) > 1.0f) x = SANTA__ISA(vmul)(x, unit);
-        bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
-        SANTA__ISA(vput)(f + c, x);
-    }
-    return bad;
-}
-
-SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
-    switch (t) {
-#define SANTA__X(id, name, bytes, numbers) \
-    case SANTA_##id: return SANTA__ISA(widen_type)(SANTA_##id, row, n, f);
-        SANTA_DTYPE_LIST(SANTA__X)
-#undef SANTA__X
-    }
-    return 1;
 }
 
 /* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
