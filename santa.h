@@ -422,6 +422,9 @@
                             falls on its part of the mass of all: the rows that one process draws, but
                             where rounding moves a threshold to a neighbouring key. Then one exchange of
                             sums, as for dense.
+   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
+                            which places each rank in the one comb. The sums of the sure keys go apart, as
+                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
    flash                    likewise, of 64 bytes a head: also the first and the last tile of each rank, as
                             tiles lie where one process has them, whatever the ranges are; then one of 8:
                             how many tiles have mass. Of a tile that lies in several ranks each draws what
@@ -440,8 +443,20 @@
                             head, how many are left to the sample; a bit for each random word tried; 56 a
                             head (and with the full guarantee two rows of V), the base sample's sums; bits
                             again for the rest. An exchange of results, as for dense, with 4 more bytes.
-   Refused: saap, sample-attention, lists of keys, a copy of K, a predictor of heavy tokens, std_error,
-   dense_below. stats are each rank's own.
+   a copy of K, to draw     each rank has one of its own keys. Exchanges, for each query row and up to 8 KV
+   by sys, prop, pps        heads at a time: 40 bytes a head, from which all see alike which heads are to be
+                            rescued; if some are, the 4 * rescue_keys of each of these (its likeliest keys
+                            here: those of all ranks are chosen among them) and 16 a head; 8 a head, or a KV
+                            head with pps, which place each rank in the comb; 40 a head of what was drawn;
+                            if some head is then done again with exact scores, 16 a head, and with pps 8.
+                            Then the sums. First and last keys are the context's: give context_lens. The
+                            rows are those of one process where ranges begin with a whole block of the
+                            copy (of 64 keys); else blocks lie otherwise and a range's last keys, which
+                            fill no block, are read exactly: other rows, as good. With kv_start the first
+                            keys are those of the rank that it ends in.
+   Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of heavy
+   tokens, std_error, dense_below. stats are each rank's own, but rescued_rows, redone_rows and variances
+   the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -620,7 +635,8 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: no saap, sample-attention, std_error, dense_below, copy of K, list, predictor or step") \
+      "over ranks: no saap, sample-attention, std_error, dense_below, list, predictor or step; "           \
+      "a copy of K to draw by sys, prop, pps only")                                                        \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -2619,6 +2635,18 @@ static int santa__sees(const santa__range *r, int64_t key) {
     return key >= r->begin && key < r->end && (key < r->gap || key >= r->gap_end);
 }
 
+/* The keys that a query row with range r here sees in all ranks, likewise counted. What is left out by
+   kv_start is as if there were nothing before it. */
+static santa__range santa__key_range_of_ranks(const santa_attention *a, int64_t b, const santa__range *r) {
+    santa__range all = *r;
+    all.begin = a->window > 0 ? SANTA__MAX(r->position - a->window + 1, -a->first_key) : -a->first_key;
+    if (santa__kv_start(a, b) > 0) all.begin = SANTA__MAX(all.begin, santa__kv_start(a, b));
+    all.end = a->causal               ? r->position + 1
+              : a->context_lens       ? a->context_lens[b] - a->first_key
+                                      : santa__seq_len(a, b);
+    return all;
+}
+
 /* Whether two elements share memory, as far as strides show it: from the smallest stride up,
    each must reach over all that the smaller ones span. (Strides that mesh without that are
    refused, too.) */
@@ -3034,7 +3062,8 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
     if (traits & (SANTA_SPARSE | SANTA_ROUTES)) return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_ADAPTS) && o->vattention.heavy) return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
-    return a->std_error || a->key_list || o->scores == SANTA_SCORES_PROXY
+    return a->std_error || a->key_list
+           || (o->scores == SANTA_SCORES_PROXY && !(traits & SANTA_DRAWS))
            || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
 
@@ -3379,6 +3408,13 @@ typedef struct santa__copied_head {
     double scale;                            /* from the state's numerator to the result */
     float lse;
     int is_done;                             /* without exact scores */
+    /* over ranks: of all of them the mass of the keys read exactly; whether there is a rescue, and of which
+       masses, see santa__select */
+    double fixed;
+    float fixed_max;
+    int is_rescued;
+    uint32_t threshold;
+    int64_t ties;
 } santa__copied_head;
 
 /* Those of a group's heads, and one list of keys, with weights for each head. */
@@ -3638,9 +3674,24 @@ static uint64_t santa__sums_bytes(const santa_problem *p) {
 /* Random words that ranks try together, a bit for each says whether it names a key of theirs. */
 enum { SANTA__TRIES = 32768 };
 
+/* From a copy of K: of its keys, those read exactly, and the variance to expect times that mass; then of
+   keys read exactly or drawn, and the sums over the latter. */
+typedef struct santa__rank_copied { santa__rank_mass copied; double fixed_max, fixed, spread; }
+    santa__rank_copied;
+typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; } santa__rank_drawn;
+
+/* How many masses of a head each rank sends that may be rescued. */
+static int64_t santa__num_rescued(const santa_options *o) {
+    return santa__is_copied(o) && o->proxy.rescue_above < 1e300
+               ? SANTA__MIN(o->proxy.rescue_keys, (int64_t)INT32_MAX) : 0;
+}
+
 /* Bytes of what ranks tell of a query. */
 static uint64_t santa__message_bytes(const santa_problem *p) {
     const uint64_t best = (uint64_t)santa__num_best(&p->o);
+    if (santa__is_copied(&p->o))
+        return SANTA__MAX(sizeof(santa__rank_copied),
+                          santa__mul((uint64_t)santa__num_rescued(&p->o), sizeof(float)));
     return sizeof(santa__rank_mass)
            + (santa__has_traits(&p->o, SANTA_TILES_APART) ? sizeof(santa__rank_tiles)
               : best > 0                                  ? (best + 1) / 2 * 8
@@ -3692,7 +3743,8 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
     m.messages = santa__part(&at, queries, santa__mul(bytes, ranks));
     m.count = santa__part(&at, counts, sizeof(int64_t));
     m.counts = santa__part(&at, counts, santa__mul(sizeof(int64_t), ranks));
-    m.best = santa__part(&at, santa__num_best(&p->o), santa__mul(sizeof(float), ranks));
+    m.best = santa__part(&at, SANTA__MAX(santa__num_best(&p->o), santa__num_rescued(&p->o)),
+                         santa__mul(sizeof(float), ranks));
     m.met = santa__part(&at, queries, sizeof(santa__met));
     m.sums = santa__part(&at, santa__has_traits(&p->o, SANTA_ADAPTS) ? 2 * p->head_dim_v : 0,
                          sizeof(float));
@@ -3706,7 +3758,8 @@ static santa__meeting santa__meeting_of(const santa_problem *p) {
 /* Number of this rank's first key: samplers over ranks count keys from the context's start, so that
    blocks and tiles lie as in one process. */
 static int64_t santa__origin(const santa_problem *p) {
-    return santa__meets_ranks(&p->o) && p->a.context_lens ? p->a.first_key : 0;
+    const int has_blocks = santa__is_copied(&p->o);              /* which lie as in this rank's copy */
+    return santa__meets_ranks(&p->o) && p->a.context_lens && !has_blocks ? p->a.first_key : 0;
 }
 
 /* Whether threads get even shares of so many pieces. */
@@ -5786,10 +5839,15 @@ static santa__part_of santa__copied_keys(const santa__job *j, const santa__range
     const santa_proxy_options *o = &j->o->proxy;
     const int32_t *lens = j->p->a.proxy_lens;
     const int64_t keys = j->plan->format.keys;
+    santa__range all = *r;
     santa__part_of part;
-    int64_t to = r->end - SANTA__MIN(o->local_tokens, r->end);
+    int64_t to;
+    if (santa__has_ranks(j->o)) all = santa__key_range_of_ranks(&j->p->a, j->batch, r);
+    to = SANTA__MIN(all.end - SANTA__MIN(o->local_tokens, SANTA__MAX(all.end, 0)), r->end);
     if (lens) to = SANTA__MIN(to, lens[j->batch]);
-    part.from = r->begin + SANTA__MIN(o->sink_tokens, r->end - r->begin);
+    part.from = r->begin;
+    if (o->sink_tokens > r->begin - all.begin)
+        part.from += SANTA__MIN(o->sink_tokens - (r->begin - all.begin), r->end - r->begin);
     part.to = SANTA__MAX(to / keys * keys, part.from);
     return part;
 }
@@ -5931,24 +5989,39 @@ static santa__mass santa__copied_mass(const santa__job *j, int64_t x, santa__par
     return mass;
 }
 
+/* The mass of keys read exactly beside m's. */
+static double santa__copied_rest(const santa__mass *m, float max, double fixed) {
+    return fixed > 0.0 ? fixed * exp(SANTA__MIN((double)max - (double)m->m, 600.0)) : 0.0;
+}
+
 /* Sums and shares, beside what is read exactly. A head with a NaN has none. */
-static void santa__copied_shares(const santa__job *j, santa__mass *m, const santa__state *fixed,
+static void santa__copied_shares(const santa__job *j, santa__mass *m, float fixed_max, double fixed,
                                  int is_rounded) {
     if (santa__prefix(m)) m->total = (double)santa__nan();
-    m->rest = fixed->d > 0.0 ? fixed->d * exp(SANTA__MIN((double)fixed->m - (double)m->m, 600.0)) : 0.0;
+    m->rest = santa__copied_rest(m, fixed_max, fixed);
     if (!santa__selects(j->o)) santa__mass_units(m, is_rounded);
+}
+
+/* Sum of (noise |q| gain)^2 over the copy's keys, by their masses: shares if there are units, else
+   relative to exp(m). */
+static double santa__copied_spread(const santa__job *j, int64_t x, const santa__mass *m, int has_units) {
+    const int64_t skip = m->first - j->begin / SANTA_BLOCK;
+    const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
+    double sum = 0.0;
+    int64_t b;
+    for (b = 0; b < m->blocks; b++)
+        if (has_units) sum += (double)m->unit[b] * (double)spread[b];
+        else if (m->sum[b] > 0.0f)
+            sum += (m->prefix[b + 1] - m->prefix[b]) / (double)m->sum[b] * (double)spread[b];
+    if (m->blocks == 0) return 0.0;
+    return sum * j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim);
 }
 
 /* The variance of a head's log weights to expect from the copy's own error: the mean v of (noise
    |q| gain)^2 over the copy's keys, by their masses, times their share beside the keys read
    exactly. Where these hide the copy's, its mass may well be exp(v / 2) times what it seems. */
-static double santa__expected_variance(const santa__job *j, int64_t x, const santa__mass *m) {
-    const int64_t skip = m->first - j->begin / SANTA_BLOCK;
-    const float *spread = SANTA__PART(float, j, spread) + x * j->plan->blocks + skip;
-    double sum = 0.0, grown;
-    int64_t b;
-    for (b = 0; b < m->blocks; b++) sum += (double)m->unit[b] * (double)spread[b];
-    sum *= j->plan->format.noise * santa__square_sum(j->q + x * j->plan->d_pad, j->k.dim);
+static double santa__expected_variance(const santa__mass *m, double sum) {
+    double grown;
     grown = m->total * exp(SANTA__MIN(0.5 * sum * (1.0 + m->rest / m->total), 300.0));
     return sum * (1.0 + m->rest / m->total) * (grown / (grown + m->rest));
 }
@@ -5976,13 +6049,12 @@ static void santa__mend_block(const int32_t *index, const float *s, int n, float
     *sum = total;
 }
 
-/* The keys of a head's largest masses, ascending; how many. The largest of a block is its unit, so
-   that few blocks need a look. */
-static int64_t santa__likeliest(const santa__mass *m, const float *u, int64_t want, float *p,
-                                int32_t *index) {
+/* The keys of a head's largest masses and others, ascending; how many. The largest of a block is its
+   unit, so that few blocks need a look. */
+static int64_t santa__likely(const santa__mass *m, const float *u, int64_t want, float *p, int32_t *index) {
     float least = 0.0f;
     uint32_t threshold = 0;
-    int64_t b, i, ties, found = 0, rows = 0;
+    int64_t b, i, ties, found = 0;
     if (want < m->blocks) santa__select(m->unit, m->blocks, NULL, (double)want, 0, 0.0f, &threshold, &ties);
     if (threshold & 0x80000000u) least = santa__from_bits(threshold & 0x7fffffffu);
     for (b = 0; b < m->blocks; b++) {
@@ -5995,21 +6067,24 @@ static int64_t santa__likeliest(const santa__mass *m, const float *u, int64_t wa
             index[found++] = (int32_t)((m->first + b) * SANTA_BLOCK + i);
         }
     }
-    santa__select(p, found, NULL, (double)want, 0, 0.0f, &threshold, &ties);
-    for (i = 0; i < found; i++)
-        if (santa__selected(p[i], threshold, &ties)) index[rows++] = index[i];
-    return rows;
+    return found;
 }
 
-/* The head's likeliest keys get exact scores. Returns how many. */
-static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m) {
+/* The head's likeliest keys get exact scores: those of the largest masses here, or those that all ranks
+   chose. Returns how many. */
+static int64_t santa__rescue(const santa__job *j, int64_t x, const santa__mass *m,
+                             const santa__copied_head *head) {
     const int64_t skip = m->first - j->begin / SANTA_BLOCK;
     float *s = SANTA__PART(float, j, ranked), *u = santa__weights_of(j, x);
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks + skip;
     float *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks + skip;
     int32_t *index = SANTA__PART(int32_t, j, rank_index);
-    const int64_t rows = santa__likeliest(m, u, j->o->proxy.rescue_keys, s, index);
-    int64_t i, n, b;
+    const int64_t want = j->o->proxy.rescue_keys, found = santa__likely(m, u, want, s, index);
+    uint32_t threshold = head->threshold;
+    int64_t ties = head->ties, rows = 0, i, n, b;
+    if (!santa__has_ranks(j->o)) santa__select(s, found, NULL, (double)want, 0, 0.0f, &threshold, &ties);
+    for (i = 0; i < found; i++)
+        if (santa__selected(s[i], threshold, &ties)) index[rows++] = index[i];
     for (i = 0; i < rows; i += SANTA_BLOCK)
         santa__score(j, santa__keys_from(index + i, 0, rows - i),
                      (int)SANTA__MIN(rows - i, (int64_t)SANTA_BLOCK), x, 1, s + i, SANTA_BLOCK);
@@ -6095,16 +6170,15 @@ static double santa__found_variance(const santa__copied_head *x) {
 
 /* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
    Z^ + sum of exp(s) / pi - exp(s^) / pi over the drawn ones. */
-static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m,
+static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m, float max, double sum,
                                 santa__copied_head *head) {
-    const santa__state *s = &head->state;
-    float top = m->total > 0.0 ? SANTA__MAX(m->m, s->m) : s->m;
-    double d = s->d > 0.0 ? s->d * exp((double)s->m - (double)top) : 0.0, share;
+    float top = m->total > 0.0 ? SANTA__MAX(m->m, max) : max;
+    double d = sum > 0.0 ? sum * exp((double)max - (double)top) : 0.0, share;
     if (m->total > 0.0)
         d += exp((double)m->m - (double)top) * (m->total - (m->total + m->rest) * head->drawn);
-    if (!(d > 0.0)) { top = s->m; d = s->d; }                         /* the drawn keys were overrated */
+    if (!(d > 0.0)) { top = max; d = sum; }                           /* the drawn keys were overrated */
     head->lse = santa__lse(top, d, santa__sink(j, x), &share);
-    head->scale = s->d > 0.0 ? share * (double)j->p->v_scale / s->d : 0.0;
+    head->scale = sum > 0.0 ? share * (double)j->p->v_scale / sum : 0.0;
 }
 
 /* Estimate of sqrt(E|out - exact|^2) for one of `heads` heads that drew together: the larger of two
@@ -6148,20 +6222,16 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
 }
 
 /* A head once more, with exact scores: as its method does it without a copy, pps as in a group of
-   one. */
-static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
+   one. First its masses. */
+static santa__mass santa__redo_scores(const santa__job *j, int64_t x) {
     const santa__range *r = santa__range_of(j, x);
     const int64_t first = j->begin / SANTA_BLOCK;
-    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
-               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
     santa__mass m = santa__mass_of(j, x);
-    float *u = santa__weights_of(j, x), *acc = SANTA__PART(float, j, acc), error = 0.0f, lse;
+    float *u = santa__weights_of(j, x);
     float *max = SANTA__PART(float, j, block_max) + x * j->plan->blocks,
           *sum = SANTA__PART(float, j, block_sum) + x * j->plan->blocks;
-    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
-    double share;
     int64_t b, i;
-    int bad;
+    m.u = u;
     m.unit = SANTA__PART(float, j, units) + x % j->group * j->plan->blocks;
     m.chance = SANTA__PART(float, j, chance);
     for (b = m.first; b < m.first + m.blocks; b++) {
@@ -6174,11 +6244,29 @@ static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
         santa__block_mass(j->kernel, santa__selects(j->o), s, 0, 1, SANTA_BLOCK,
                           max + (b - first), sum + (b - first), 0);
     }
-    l->k = NULL;
-    bad = santa__pick(j->o, j->exact_draw, &m, u, &rng, &dither, l, j->stats);
     j->stats->redone_rows++;
     j->stats->k_rows_read += r->end - r->begin;
-    if (bad) { santa__write(j, x, NULL, 0.0f, 0.0f); return; }
+    return m;
+}
+
+static void santa__count_redone(const santa__job *j, const santa__picks *l) {
+    const int64_t first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
+    uint64_t *seen = SANTA__PART(uint64_t, j, seen);
+    int64_t i;
+    for (i = 0; i < l->rows; i++) j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first);
+    j->stats->v_rows_head += l->rows;
+}
+
+static void santa__redo_draws(const santa__job *j, int64_t x, santa__mass m, santa__picks *l) {
+    santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
+               dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
+    float *u = santa__weights_of(j, x), *acc = SANTA__PART(float, j, acc), error = 0.0f, lse;
+    double share;
+    l->k = NULL;
+    if (santa__pick(j->o, j->exact_draw, &m, u, &rng, &dither, l, j->stats)) {
+        santa__write(j, x, NULL, 0.0f, 0.0f);
+        return;
+    }
     lse = santa__lse(m.m, m.total, santa__sink(j, x), &share);
     share *= (double)j->p->v_scale;
     santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)share, acc);
@@ -6187,9 +6275,7 @@ static void santa__redo(const santa__job *j, int64_t x, santa__picks *l) {
                     ? santa__sizes_error(j, &m, l, l->weight, share)
                     : santa__std_error(j, l, acc, share);
     santa__write(j, x, acc, lse, error);
-    for (i = 0; i < l->rows; i++)
-        j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first * SANTA_BLOCK);
-    j->stats->v_rows_head += l->rows;
+    santa__count_redone(j, l);
 }
 
 /* Results of `heads` heads that drew together, from head h on: as they are, or once more. */
@@ -6206,28 +6292,24 @@ static void santa__finish_copied(const santa__job *j, int64_t x0, int64_t h, int
         santa__count_guards(tally, x);
         x->is_done = !santa__not_finite_d(mass[i].total) && !x->state.bad && x->found <= o->exact_above;
         if (!x->is_done) continue;
-        santa__copied_scale(j, x0 + i, &mass[i], x);
+        santa__copied_scale(j, x0 + i, &mass[i], x->state.m, x->state.d, x);
         for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)x->state.n[c] * x->scale);
         if (j->p->a.std_error && x->state.d > 0.0)
             error = santa__copied_error(j, i - h, heads, &mass[h], l, x);
         santa__write(j, x0 + i, acc, x->lse, error);
     }
-    for (i = h; i < h + heads; i++) if (!head[i].is_done) santa__redo(j, x0 + i, l);
+    for (i = h; i < h + heads; i++)
+        if (!head[i].is_done) santa__redo_draws(j, x0 + i, santa__redo_scores(j, x0 + i), l);
 }
 
-/* Draws for `heads` heads together, from head h on, and what comes of it. */
+/* Draws for `heads` heads together, from head h on, and what comes of it, but over ranks. */
 static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t heads, santa__mass *mass,
                                santa__copied_head *head) {
     const int64_t first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x0 + h);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
-    santa__picks l;
+    santa__picks l = santa__shared_picks(j);
     int64_t i, rows = 0;
-    memset(&l, 0, sizeof l);
-    l.index = SANTA__PART(int32_t, j, index);
-    l.count = SANTA__PART(int32_t, j, count);
-    l.weight = SANTA__PART(float, j, weight);
-    l.v = &j->v;
     l.k = &j->k;
     if (!santa__selects(j->o))
         santa__draw_shared(&mass[h], heads, j->o->num_samples, &rng, &l, j->plan->capacity);
@@ -6238,7 +6320,7 @@ static void santa__draw_copied(santa__job *j, int64_t x0, int64_t h, int64_t hea
     j->stats->v_rows_read += rows;
     j->stats->v_rows_head += l.rows * heads;
     if (santa__has_traits(j->o, SANTA_DRAWS)) j->stats->draws += l.draws;
-    santa__finish_copied(j, x0, h, heads, mass, &l, head);
+    if (!santa__has_ranks(j->o)) santa__finish_copied(j, x0, h, heads, mass, &l, head);
 }
 
 /* A rounded stash of the copy: sixteenths of an octave in a byte, down to 2^-16. Never to 0: a key
@@ -6254,12 +6336,11 @@ static void santa__round_octaves(float *u, int64_t n) {
     }
 }
 
-static void santa__copied_row(santa__job *j, int64_t row) {
+/* What a row reads exactly, and its heads' masses without a sum yet. */
+static void santa__begin_copied(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
     const santa__part_of part = santa__copied_keys(j, r);
-    const int is_top = santa__selects(j->o);
-    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
     uint64_t *seen = SANTA__PART(uint64_t, j, seen);
     int64_t h, i, fixed;
@@ -6276,20 +6357,31 @@ static void santa__copied_row(santa__job *j, int64_t row) {
     j->stats->v_rows_read += fixed;
     j->stats->v_rows_head += fixed * j->group;
     j->stats->proxy_rows_read += part.to - part.from;
+    for (h = 0; h < j->group; h++)
+        SANTA__PART(santa__mass, j, masses)[h] = santa__copied_mass(j, x0 + h, part);
+}
+
+static void santa__copied_row(santa__job *j, int64_t row) {
+    const int64_t x0 = row * j->group;
+    const int is_top = santa__selects(j->o);
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    int64_t h;
+    santa__begin_copied(j, row);
     for (h = 0; h < j->group; h++) {
         santa__mass *m = &mass[h];
-        *m = santa__copied_mass(j, x0 + h, part);
-        santa__copied_shares(j, m, &head[h].state, 0);
+        const santa__state *fixed = &head[h].state;
+        santa__copied_shares(j, m, fixed->m, fixed->d, 0);
         if (is_top || !(m->total > 0.0)) continue;
-        head[h].expected = santa__expected_variance(j, x0 + h, m);
+        head[h].expected = santa__expected_variance(m, santa__copied_spread(j, x0 + h, m, 1));
         if (head[h].expected > j->o->proxy.rescue_above && j->o->proxy.rescue_keys > 0) {
             j->stats->rescued_rows++;
-            j->stats->k_rows_read += santa__rescue(j, x0 + h, m);
-            santa__copied_shares(j, m, &head[h].state, 0);
+            j->stats->k_rows_read += santa__rescue(j, x0 + h, m, &head[h]);
+            santa__copied_shares(j, m, fixed->m, fixed->d, 0);
         }
         if (j->o->stash > SANTA_STASH_F32) {
             santa__round_octaves(santa__weights_of(j, x0 + h), m->blocks * SANTA_BLOCK);
-            santa__copied_shares(j, m, &head[h].state, 1);
+            santa__copied_shares(j, m, fixed->m, fixed->d, 1);
         }
     }
     if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, x0, 0, j->group, mass, head);
@@ -6300,6 +6392,93 @@ static void santa__copied_rows(santa__job *j, int64_t span, int64_t from, int64_
     int64_t row;
     (void)span; (void)from; (void)to;
     for (row = 0; row < j->rows; row++) santa__copied_row(j, row);
+}
+
+/* The same of one row over ranks, in steps between which they meet, see santa__run_copied. */
+static void santa__step_begin(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    (void)span; (void)from; (void)to;
+    santa__begin_copied(j, 0);
+}
+
+static void santa__step_rescue(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    int64_t h;
+    (void)span; (void)from; (void)to;
+    for (h = 0; h < j->group; h++) {
+        if (!head[h].is_rescued) continue;
+        j->stats->rescued_rows++;
+        j->stats->k_rows_read += santa__rescue(j, h, &SANTA__PART(santa__mass, j, masses)[h], &head[h]);
+    }
+}
+
+static void santa__step_size(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    const int is_shared = santa__has_traits(j->o, SANTA_SHARES_ROWS);
+    const int is_rounded = j->o->stash > SANTA_STASH_F32;
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    int64_t h;
+    (void)span; (void)from; (void)to;
+    for (h = 0; h < j->group; h++) {
+        if (is_rounded) santa__round_octaves(santa__weights_of(j, h), mass[h].blocks * SANTA_BLOCK);
+        santa__copied_shares(j, &mass[h], head[h].fixed_max, head[h].fixed, is_rounded);
+        if (!is_shared) santa__size_blocks(&mass[h], 1, j->o->num_samples);
+    }
+    if (is_shared) santa__size_blocks(mass, j->group, j->o->num_samples);
+}
+
+static void santa__step_draw(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    int64_t h;
+    (void)span; (void)from; (void)to;
+    if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) santa__draw_copied(j, 0, 0, j->group, mass, head);
+    else for (h = 0; h < j->group; h++) santa__draw_copied(j, 0, h, 1, mass, head);
+}
+
+static void santa__step_redo(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    int64_t h;
+    (void)span; (void)from; (void)to;
+    for (h = 0; h < j->group; h++) {
+        if (!SANTA__PART(santa__copied_head, j, heads)[h].is_done) mass[h] = santa__redo_scores(j, h);
+        else mass[h].blocks = 0;
+    }
+}
+
+/* What pps draws by then: each head by itself. */
+static void santa__step_resize(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    int64_t h;
+    (void)span; (void)from; (void)to;
+    for (h = 0; h < j->group; h++) {
+        santa__rng dither = santa__job_rng(j, SANTA__STREAM_STASH, h);
+        santa__round_stash(j->o->stash, &dither, mass[h].first * SANTA_BLOCK, mass[h].blocks * SANTA_BLOCK,
+                           santa__weights_of(j, h));
+        if (santa__prefix(&mass[h])) mass[h].total = (double)santa__nan();
+        santa__mass_units(&mass[h], j->o->stash > SANTA_STASH_F32);
+        santa__size_blocks(&mass[h], 1, j->o->num_samples);
+    }
+}
+
+/* This rank's parts of the results. */
+static void santa__step_finish(santa__job *j, int64_t span, int64_t from, int64_t to) {
+    santa__mass *mass = SANTA__PART(santa__mass, j, masses);
+    const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
+    float *acc = SANTA__PART(float, j, acc);
+    int64_t h, c;
+    (void)span; (void)from; (void)to;
+    for (h = 0; h < j->group; h++) {
+        santa__picks l = santa__shared_picks(j);
+        if (head[h].is_done) {
+            for (c = 0; c < j->v.dim; c++) acc[c] = (float)((double)head[h].state.n[c] * head[h].scale);
+            santa__write(j, h, acc, head[h].lse, 0.0f);
+        } else if (santa__has_traits(j->o, SANTA_SHARES_ROWS)) {
+            santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, h);
+            santa__draw_shared(&mass[h], 1, j->o->num_samples, &rng, &l, 0);
+            santa__gather_parts(j, h, 1, &mass[h], &l);
+            santa__count_redone(j, &l);
+        } else santa__redo_draws(j, h, mass[h], &l);
+    }
 }
 
 /* ------------------------------------------------------------ >>budgets-code */
@@ -8069,6 +8248,204 @@ static void santa__run_sizes(santa__team *team) {
     if (!team->has_failed) santa__run_phase(team, &draw);
 }
 
+/* The masses of the jobs' heads, and where they lie in those of all ranks. */
+static void santa__meet_copies(santa__team *team) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    const int64_t group = call->p.group, n = team->jobs * group;
+    santa__rank_mass *mine = (santa__rank_mass *)(void *)(call->meeting + at.message);
+    santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
+    santa__said said = santa__said_make(call, n);
+    int64_t i;
+    said.apart = (size_t)n * sizeof *mine;
+    for (i = 0; i < n; i++) {
+        santa__mass *m = &SANTA__PART(santa__mass, &team->j[i / group], masses)[i % group];
+        m->share = NULL;
+        mine[i] = santa__mass_said(m);
+    }
+    if (!santa__tell(team, mine, said.apart, call->meeting + at.messages)) return;
+    for (i = 0; i < n; i++, said.at += sizeof *mine) {
+        met[i].whole = santa__share_of(&said, -1);
+        SANTA__PART(santa__mass, &team->j[i / group], masses)[i % group].share = &met[i].whole;
+    }
+}
+
+/* The same of the copy, and what else tells whether heads are to be rescued. Returns how many are. */
+static int64_t santa__meet_guards(santa__team *team) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    const santa_proxy_options *o = &call->p.o.proxy;
+    const int64_t group = call->p.group, n = team->jobs * group;
+    santa__rank_copied *mine = (santa__rank_copied *)(void *)(call->meeting + at.message), *all;
+    santa__met *met = (santa__met *)(void *)(call->meeting + at.met);
+    santa__said said = santa__said_make(call, n);
+    int64_t i, r, rescued = 0;
+    said.apart = (size_t)n * sizeof *mine;
+    memset(met, 0, (size_t)n * sizeof *met);
+    for (i = 0; i < n; i++) {
+        const santa__job *one = &team->j[i / group];
+        const santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
+        santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
+        mine[i].copied = santa__mass_said(m);
+        mine[i].fixed_max = (double)head->state.m;
+        mine[i].fixed = head->state.d;
+        mine[i].spread = mine[i].copied.total > 0.0 ? santa__copied_spread(one, i % group, m, 0) : 0.0;
+    }
+    all = (santa__rank_copied *)(void *)(call->meeting + at.messages);
+    if (!santa__tell(team, mine, said.apart, all)) return 0;
+    for (i = 0; i < n; i++, said.at += sizeof *mine) {
+        const santa__job *one = &team->j[i / group];
+        santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
+        santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
+        double spread = 0.0;
+        met[i].whole = santa__share_of(&said, -1);
+        m->share = &met[i].whole;
+        head->fixed_max = SANTA__MASKED;
+        for (r = 0; r < call->p.o.ranks.count; r++)
+            head->fixed_max = SANTA__MAX(head->fixed_max, (float)all[r * n + i].fixed_max);
+        for (r = 0; r < call->p.o.ranks.count; r++) {
+            const santa__rank_copied *x = &all[r * n + i];
+            if (x->fixed > 0.0) head->fixed += x->fixed * exp(x->fixed_max - (double)head->fixed_max);
+            if (x->spread > 0.0) spread += x->spread * exp(x->copied.max - (double)met[i].whole.m);
+        }
+        if (met[i].whole.bad || !(met[i].whole.total > 0.0)) continue;
+        m->m = met[i].whole.m;
+        m->total = met[i].whole.total;
+        m->rest = santa__copied_rest(m, head->fixed_max, head->fixed);
+        head->expected = santa__expected_variance(m, spread / (m->total + m->rest));
+        head->is_rescued = head->expected > o->rescue_above && o->rescue_keys > 0;
+        rescued += head->is_rescued;
+    }
+    return rescued;
+}
+
+/* Which keys of all ranks are rescued: each tells its largest masses. Of equal ones those of the first
+   ranks are. */
+static void santa__meet_rescues(santa__team *team, int64_t rescued) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    const santa_ranks_options *ranks = &call->p.o.ranks;
+    const int64_t group = call->p.group, most = santa__num_rescued(&call->p.o);
+    float *mine = (float *)(void *)(call->meeting + at.message),
+          *all = (float *)(void *)(call->meeting + at.messages),
+          *one_head = (float *)(void *)(call->meeting + at.best);
+    int64_t i, k, r, c;
+    for (i = 0, k = 0; i < team->jobs * group; i++) {
+        const santa__job *one = &team->j[i / group];
+        santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
+        santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
+        float *s = SANTA__PART(float, one, ranked);
+        int64_t found, n = 0;
+        if (!head->is_rescued) continue;
+        santa__copied_shares(one, m, head->fixed_max, head->fixed, 0);
+        found = santa__likely(m, m->u, most, s, SANTA__PART(int32_t, one, rank_index));
+        santa__select(s, found, NULL, (double)most, 0, 0.0f, &head->threshold, &head->ties);
+        for (c = 0; c < found; c++)
+            if (santa__selected(s[c], head->threshold, &head->ties)) mine[k * most + n++] = s[c];
+        while (n < most) mine[k * most + n++] = SANTA__MASKED;
+        k++;
+    }
+    if (!santa__tell(team, mine, (size_t)(rescued * most) * sizeof *mine, all)) return;
+    for (i = 0, k = 0; i < team->jobs * group; i++) {
+        santa__copied_head *head =
+            &SANTA__PART(santa__copied_head, &team->j[i / group], heads)[i % group];
+        if (!head->is_rescued) continue;
+        for (r = 0; r < ranks->count; r++)
+            memcpy(one_head + r * most, all + (r * rescued + k) * most, (size_t)most * sizeof *all);
+        santa__select(one_head, ranks->count * most, NULL, (double)most, 0, 0.0f, &head->threshold,
+                      &head->ties);
+        for (c = 0; c < ranks->rank * most; c++)
+            head->ties -= santa__sortable(one_head[c]) == head->threshold;
+        k++;
+    }
+}
+
+/* What the drawn keys show: heads are done, or drawn again from exact scores. Returns how many are not. */
+static int64_t santa__meet_drawn(santa__team *team) {
+    const santa__call *call = team->call;
+    const santa__meeting at = santa__meeting_of(&call->p);
+    const int64_t group = call->p.group, n = team->jobs * group;
+    santa__rank_drawn *mine = (santa__rank_drawn *)(void *)(call->meeting + at.message), *all;
+    santa__said said = santa__said_make(call, n);
+    int64_t i, r, redone = 0;
+    said.apart = (size_t)n * sizeof *mine;
+    for (i = 0; i < n; i++) {
+        const santa__copied_head *head =
+            &SANTA__PART(santa__copied_head, &team->j[i / group], heads)[i % group];
+        mine[i].state.max = (double)head->state.m;
+        mine[i].state.total = head->state.bad ? (double)santa__nan() : head->state.d;
+        mine[i].drawn = head->drawn;
+        mine[i].weight = head->weight;
+        mine[i].square = head->square;
+    }
+    all = (santa__rank_drawn *)(void *)(call->meeting + at.messages);
+    if (!santa__tell(team, mine, said.apart, all)) return 0;
+    for (i = 0; i < n; i++, said.at += sizeof *mine) {
+        const santa__job *one = &team->j[i / group];
+        santa__copied_head *head = &SANTA__PART(santa__copied_head, one, heads)[i % group];
+        const santa__mass *m = &SANTA__PART(santa__mass, one, masses)[i % group];
+        const santa__share sums = santa__share_of(&said, -1);
+        head->drawn = head->weight = head->square = 0.0;
+        for (r = 0; r < call->p.o.ranks.count; r++) {
+            head->drawn += all[r * n + i].drawn;
+            head->weight += all[r * n + i].weight;
+            head->square += all[r * n + i].square;
+        }
+        head->found = santa__found_variance(head);
+        if (m->total > 0.0 || sums.total > 0.0 || sums.bad)              /* there are keys in some rank */
+            santa__count_guards(SANTA__PART(santa__tally, one, tally), head);
+        head->is_done = !santa__not_finite_d(m->total) && !sums.bad
+                        && head->found <= call->p.o.proxy.exact_above;
+        redone += !head->is_done;
+        if (!head->is_done) continue;
+        santa__copied_scale(one, i % group, m, sums.m, sums.total, head);
+        head->scale *= exp((double)head->state.m - (double)sums.m);
+    }
+    return redone;
+}
+
+/* Draws from a copy of K over ranks. All see the same messages, so that all meet as often. */
+static void santa__run_copied(santa__team *team) {
+    static const santa__phase begin = { santa__one_piece, santa__step_begin, 0 },
+                              rescue = { santa__one_piece, santa__step_rescue, 0 },
+                              size = { santa__one_piece, santa__step_size, 0 },
+                              draw = { santa__one_piece, santa__step_draw, 0 },
+                              redo = { santa__one_piece, santa__step_redo, 0 },
+                              resize = { santa__one_piece, santa__step_resize, 0 },
+                              finish = { santa__one_piece, santa__step_finish, 0 };
+    const int is_shared = santa__has_sure(team->j->o);
+    int64_t some;
+    if (team->j->begin < team->j->end) santa__run_phase(team, &santa__phases_copied[0]);
+    santa__run_phase(team, &begin);
+    some = santa__meet_guards(team);
+    if (some) {
+        santa__meet_rescues(team, some);
+        if (team->has_failed) return;
+        santa__run_phase(team, &rescue);
+        santa__meet_copies(team);
+    }
+    if (team->has_failed) return;
+    santa__run_phase(team, &size);
+    santa__meet_sizes(team, is_shared ? 1 : team->j->group);
+    if (team->has_failed) return;
+    santa__run_phase(team, &draw);
+    some = santa__meet_drawn(team);
+    if (some) {
+        santa__run_phase(team, &redo);
+        santa__meet_copies(team);
+        if (is_shared && !team->has_failed) {
+            santa__run_phase(team, &resize);
+            santa__meet_sizes(team, team->j->group);
+        }
+    }
+    if (!team->has_failed) santa__run_phase(team, &finish);
+}
+
+/* Whether ranks have more to tell each other than masses. */
+static int santa__meets_often(const santa_options *o) {
+    return santa__meets_ranks(o) && (santa__has_sure(o) || santa__is_copied(o));
+}
+
 static void santa__run_team(santa__team *team) {
     santa__job *j = team->j;
     int64_t h;
@@ -8081,7 +8458,12 @@ static void santa__run_team(santa__team *team) {
         return;
     }
     for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
-    if (santa__meets_ranks(j->o) && santa__has_sure(j->o)) { santa__run_sizes(team); return; }
+    if (santa__meets_often(j->o)) {
+        for (h = 0; h < team->jobs; h++) j[h].met = NULL;
+        if (santa__is_copied(j->o)) santa__run_copied(team);
+        else santa__run_sizes(team);
+        return;
+    }
     for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
         santa__run_phase(team, &j->method->phase[i]);
         if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
@@ -8443,7 +8825,7 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
             if (team) { team->j = j; team->jobs = jobs; }
             if (santa__meets_ranks(j->o) && santa__has_traits(j->o, SANTA_ADAPTS)) {
                 santa__run_va(team, j, jobs);
-            } else if (j->begin == j->end && !(santa__meets_ranks(j->o) && santa__has_sure(j->o))) {
+            } else if (j->begin == j->end && !santa__meets_often(j->o)) {
                 if (santa__meets_ranks(j->o)) santa__meet(team, j, jobs);
             } else if (team) santa__run_team(team);
             else santa__run_alone(j, jobs);

@@ -39,7 +39,7 @@ static inline int talk_all_gather(void *user, const void *mine, size_t bytes, vo
 }
 
 /* Rank r of p has the keys cuts[r] .. cuts[r + 1] - 1 of each sequence, as far as these have them. */
-typedef struct shard { santa_attention a; int32_t lens[8], context[8]; } shard;
+typedef struct shard { santa_attention a; int32_t lens[8], context[8]; void *copy; } shard;
 
 static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, shard *x) {
     const int64_t from = ref_min(cuts[r], p->spec.len - 1);
@@ -58,6 +58,15 @@ static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, sha
     x->a.first_key = from;
     x->a.seq_lens = x->lens;
     x->a.context_lens = x->context;
+}
+
+/* A copy of the K of a rank, to be freed. */
+static inline void cut_copy(shard *x) {
+    const size_t bytes = santa_proxy_size(&x->a);
+    x->copy = test_alloc(bytes + 1);
+    memset(x->copy, 0xff, bytes);
+    x->a.proxy = x->copy;
+    CHECK_STATUS(santa_proxy_encode(&x->a, 0, x->a.k.shape[1], NULL), SANTA_OK);
 }
 
 /* Some of what a call may have. */

@@ -17,6 +17,15 @@ static void take(const ref_problem *p, float *to) {
     }
 }
 
+/* The rank in whose copy of K a key is NaN, or -1. */
+static int64_t poisoned = -1;
+
+static void poison(const shard *x) {
+    const size_t gains = 16 * 64 * (size_t)(x->a.k.shape[3] / 32);      /* behind the codes of a block */
+    const uint16_t bad = 0x7e00u;
+    memcpy((char *)x->copy + gains + 14, &bad, sizeof bad);
+}
+
 /* Every rank's result, which must have the same bits; stats added up. Returns the status. */
 static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
                               int64_t broken, float *result, santa_stats *sum) {
@@ -40,6 +49,8 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             santa_stats stats;
             santa_status s;
             cut(p, cuts, t.rank, &x);
+            if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
+            if (t.rank == poisoned) poison(&x);
             o.ranks.rank = t.rank;
             t.exchange = 0;
             const size_t bytes = santa_workspace_size(&x.a, &o);
@@ -48,6 +59,7 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             take(p, t.rank ? other : result);
             s = santa_decode(&x.a, &o, work, bytes, &stats);
             free(work);
+            free(x.copy);
             if (s != SANTA_OK) {                     /* nothing was written */
                 float *now = ref_floats(n);
                 take(p, now);
@@ -64,6 +76,11 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
                 sum->keys += stats.keys;
                 sum->v_rows_head += stats.v_rows_head;
                 sum->tiles += stats.tiles;
+                /* of the whole context, on every rank */
+                sum->rescued_rows = stats.rescued_rows;
+                sum->redone_rows = stats.redone_rows;
+                sum->expected_variance = stats.expected_variance;
+                sum->found_variance = stats.found_variance;
                 sum->tiles_skipped += stats.tiles_skipped;
             }
         }
@@ -293,6 +310,121 @@ static void same_budgets(void) {
               (int)sampled, (int)rows, (int)complete);
 }
 
+static void serial(void *user, int64_t count, santa_task task, void *context) {
+    (void)user;
+    for (int64_t i = count; i-- > 0;) task(context, i);
+}
+
+/* From copies of K, whose blocks are one process's where ranges begin with a whole one. */
+static void copied_rows(void) {
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PPS, SANTA_PROP, SANTA_PPS};
+    test_rng r = test_rng_make(34);
+    int64_t rows = 0, moved = 0, rescued = 0, redone = 0;
+    double off[2] = {0.0, 0.0};                      /* where blocks are others, as good as one process */
+    for (int turn = 0; turn < (test_quick ? 24 : 192); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v, cut_to = turn % 8 == 7 ? 1 : 64;
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        shard all;
+        santa_stats sum, whole;
+        santa_options o = ref_options(methods[turn % 4], 24, (uint64_t)turn);
+        s.len += 64 * test_below(&r, 10);
+        o.scores = SANTA_SCORES_PROXY;
+        o.proxy.rescue_keys = turn % 5 == 2 ? SANTA_NONE : turn % 5 == 3 ? 70 : 0;
+        o.proxy.rescue_above = turn % 3 ? 1e-3 : 0.0;
+        o.proxy.exact_above = turn % 4 == 3 ? 0.02 : turn % 4 == 2 ? SANTA_NONE : 0.0;
+        if (turn % 7 == 5) o.stash = SANTA_STASH_U8;
+        if (turn % 6 == 1) o.proxy.local_tokens = 150;
+        if (turn % 6 == 2) { o.proxy.local_tokens = SANTA_NONE; o.proxy.sink_tokens = 70; }
+        ref_build(&p, &s);
+        p.a.proxy_bits = turn % 3 == 1 ? 2 : 4;
+        make_cuts(&r, turn % 4, s.len / cut_to, ranks, cuts);
+        for (int64_t i = 0; i < ranks; i++) cuts[i] *= cut_to;
+        cuts[ranks] = s.len;
+        const int64_t n = numbers_of(&p), whole_cuts[2] = {0, s.len};
+        float *one = ref_floats(n), *many = ref_floats(n);
+        cut(&p, whole_cuts, 0, &all);
+        cut_copy(&all);
+        p.a.proxy = all.copy;
+        if (ref_run(&p, &o, &whole)) {
+            take(&p, one);
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
+            CHECK_INT(sum.keys, whole.keys);
+            if (cut_to == 64) {
+                CHECK_INT(sum.rescued_rows, whole.rescued_rows);
+                CHECK_INT(sum.redone_rows, whole.redone_rows);
+                CHECK_NEAR(sum.expected_variance, whole.expected_variance, 2e-6, 1e-4);
+                if (whole.redone_rows == 0) CHECK_INT(sum.draws, whole.draws);
+            }
+            rescued += whole.rescued_rows;
+            redone += whole.redone_rows;
+            double *exact = ref_exact(&p);
+            for (int64_t x = 0; x < s.heads * (dv + 1) && cut_to == 1; x++)
+                for (int k = 0; k < 2 && x % (dv + 1) < dv; k++) {
+                    const double to = (double)(k ? many : one)[x] - exact[x / (dv + 1) * dv + x % (dv + 1)];
+                    off[k] += to * to;
+                }
+            free(exact);
+            for (int64_t x = 0; x < n && cut_to == 64; x += dv + 1) {
+                int far = 0;
+                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 4e-5f);
+                far |= !isinf(one[x + dv]) && !(fabsf(many[x + dv] - one[x + dv]) < 1e-4f);
+                rows++;
+                moved += far;
+            }
+        }
+        free(all.copy);
+        free(one);
+        free(many);
+        ref_free(&p);
+    }
+    CHECK_MSG(moved * 200 <= rows, "%d of %d rows differ", (int)moved, (int)rows);
+    CHECK(rescued > 0 && redone > 0);
+    CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one process by %g", off[1], off[0]);
+}
+
+/* A NaN in K is in all results, one in a copy costs exact scores; no keys at all; an exchange that fails. */
+static void copies_of_nothing(void) {
+    static const int64_t cuts[] = {0, 192, 192, 384, 600};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
+    static const int32_t none[1] = {0};
+    for (int turn = 0; turn < 10; turn++) {
+        const int kind = turn / 2;
+        ref_spec s = ref_spec_make(4, 2, 600, 32);
+        ref_problem p;
+        santa_stats sum;
+        float many[4 * 33], one[4 * 33];
+        santa_options o = ref_options(methods[turn % 2], 16, 1);
+        o.scores = SANTA_SCORES_PROXY;
+        ref_build(&p, &s);
+        if (kind < 2) ref_set(&p.a.k, 0, kind ? 597 : 200, 1, 3, (double)test_nan());
+        if (kind == 2) poisoned = 2;
+        if (kind == 3) p.a.seq_lens = none;
+        if (kind == 4) o.proxy.rescue_above = o.proxy.exact_above = 1e-6;
+        if (kind == 4 && CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, one, &sum), SANTA_OK)) {
+            const int last = turn % 2 ? 8 : 7;       /* with rescue and exact scores; then the results */
+            CHECK_INT(sum.redone_rows, 4);
+            for (int broken = 0; broken < last; broken++)
+                CHECK_STATUS(run_ranks(&p, o, cuts, 4, broken, many, NULL), SANTA_ERR_RANKS_EXCHANGE);
+            CHECK_STATUS(run_ranks(&p, o, cuts, 4, last, many, NULL), SANTA_OK);
+            o.num_threads = 3;
+            o.parallel_for = serial;
+            CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, NULL), SANTA_OK);
+            CHECK(!memcmp(one, many, sizeof one));
+        } else if (kind < 4 && CHECK_STATUS(run_ranks(&p, o, cuts, 4, -1, many, &sum), SANTA_OK)) {
+            CHECK_INT(sum.redone_rows, kind < 3 ? 2 : 0);
+            for (int i = 0; i < 4 * 33; i++) {
+                CHECK_INT(test_is_nan(many[i]), kind < 2 && i >= 2 * 33);
+                if (kind == 3 && i % 33 < 32) CHECK_NEAR(many[i], 0.0, 0.0, 0.0);
+                if (kind == 3 && i % 33 == 32) CHECK(isinf(many[i]) && many[i] < 0.0f);
+            }
+        }
+        poisoned = -1;
+        ref_free(&p);
+    }
+}
+
 /* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
 static void unbiased(void) {
     static const int64_t cuts[] = {0, 70, 71, 71, 200};
@@ -322,11 +454,6 @@ static void unbiased(void) {
 }
 
 /* The bits do not depend on threads; with them the exchanges stay in order. */
-static void serial(void *user, int64_t count, santa_task task, void *context) {
-    (void)user;
-    for (int64_t i = count; i-- > 0;) task(context, i);
-}
-
 static void threads(void) {
     static const int64_t cuts[] = {0, 1300, 1301, 3000};
     static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_TOP_P, SANTA_VATTENTION,
@@ -490,9 +617,13 @@ static void refusals(void) {
         o.ranks.count = 1;
         CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     }
-    santa_options o = ref_options(SANTA_SYS, 16, 1);
+    santa_options o = ref_options(SANTA_TOP_K, 16, 1);
     o.ranks.all_gather = talk_all_gather;
     o.ranks.count = 2;
+    o.scores = SANTA_SCORES_PROXY;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
+    o.scores = SANTA_SCORES_EXACT;
+    o.method = SANTA_SYS;
     o.dense_below = 10;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     o.dense_below = 0;
@@ -513,6 +644,8 @@ const test_case suite_ranks[] = {
     {"samplers draw the rows that one process draws", same_rows},
     {"top-k and top-p take the keys that one process takes", same_top},
     {"vattention has the sets and budgets of one process", same_budgets},
+    {"draws from copies of K are those that one process draws", copied_rows},
+    {"copies of K: NaN, no keys, exchanges that fail, threads", copies_of_nothing},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
     {"a NaN in one rank is in the result", nan_in_one},
