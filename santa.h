@@ -454,8 +454,8 @@
                             copy (of 64 keys); else blocks lie otherwise and a range's last keys, which
                             fill no block, are read exactly: other rows, as good. With kv_start the first
                             keys are those of the rank that it ends in.
-   Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of heavy
-   tokens, std_error, dense_below. stats are each rank's own, but rescued_rows, redone_rows and variances
+   Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of
+   heavy tokens, std_error, dense_below. stats are each rank's own, but rescued_rows, redone_rows and variances
    the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
@@ -637,7 +637,7 @@ extern "C" {
     X(ERR_RANKS_METHOD,                                                                                    \
       "over ranks: no saap, sample-attention, std_error, dense_below, list, predictor or step; "           \
       "a copy of K to draw by sys, prop, pps only")                                                        \
-    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0")                                        \
+    X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
@@ -3678,7 +3678,8 @@ enum { SANTA__TRIES = 32768 };
    keys read exactly or drawn, and the sums over the latter. */
 typedef struct santa__rank_copied { santa__rank_mass copied; double fixed_max, fixed, spread; }
     santa__rank_copied;
-typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; } santa__rank_drawn;
+typedef struct santa__rank_drawn { santa__rank_mass state; double drawn, weight, square; }
+    santa__rank_drawn;
 
 /* How many masses of a head each rank sends that may be rescued. */
 static int64_t santa__num_rescued(const santa_options *o) {
@@ -8111,6 +8112,8 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
 static int santa__tell(santa__team *team, const void *mine, size_t bytes, void *all) {
     const santa_ranks_options *ranks = &team->call->p.o.ranks;
     if (ranks->all_gather(ranks->user, mine, bytes, all, NULL) != 0) team->has_failed = 1;
+    /* what it draws by must count what this rank has */
+    else if (memcmp((const char *)all + (size_t)ranks->rank * bytes, mine, bytes) != 0) team->has_failed = 1;
     return !team->has_failed;
 }
 
@@ -8226,13 +8229,18 @@ static void santa__meet_sizes(santa__team *team, int64_t apart) {
     double *mine = (double *)(void *)(team->call->meeting + at.message),
            *all = (double *)(void *)(team->call->meeting + at.messages);
     const int64_t n = team->jobs * apart, rank = team->call->p.o.ranks.rank;
+    const double most = 1.0 + 1.01 * (double)team->call->p.group * (double)team->call->p.o.num_samples;
     int64_t i, r;
     for (i = 0; i < n; i++)
         mine[i] = SANTA__PART(santa__mass, &team->j[i / apart], masses)[i % apart].sizes;
-    if (!santa__tell(team, mine, (uint64_t)n * sizeof *mine, all)) return;
+    if (!santa__tell(team, mine, (size_t)n * sizeof *mine, all)) return;
     for (i = 0; i < n; i++)
-        for (r = 0; r < rank; r++)
-            SANTA__PART(santa__mass, &team->j[i / apart], masses)[i % apart].before += all[r * n + i];
+        for (r = 0; r < rank; r++) {
+            santa__mass *m = &SANTA__PART(santa__mass, &team->j[i / apart], masses)[i % apart];
+            m->before += all[r * n + i];
+            /* more than all heads' draws: not what that rank said */
+            if (!(m->before >= 0.0 && m->before <= most)) team->has_failed = 1;
+        }
 }
 
 /* SANTA_PPS over ranks: masses make sizes, and those of the keys before it place a rank in the comb. A

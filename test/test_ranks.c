@@ -384,7 +384,7 @@ static void copied_rows(void) {
     CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one process by %g", off[1], off[0]);
 }
 
-/* A NaN in K is in all results, one in a copy costs exact scores; no keys at all; an exchange that fails. */
+/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges that fail. */
 static void copies_of_nothing(void) {
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const santa_method methods[] = {SANTA_SYS, SANTA_PPS};
@@ -571,6 +571,18 @@ static void no_loop(void) {
     void *work = test_alloc(bytes);
     CHECK_STATUS(santa_decode(&p.a, &o, work, bytes, NULL), SANTA_ERR_RANKS_EXCHANGE);
     free(work);
+    for (int turn = 0; turn < 3; turn++) {           /* all_gather leaves out what this rank said */
+        o.method = turn ? SANTA_PPS : SANTA_SYS;
+        o.scores = turn == 2 ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
+        void *const copy = test_alloc(santa_proxy_size(&p.a));
+        p.a.proxy = copy;
+        CHECK_STATUS(santa_proxy_encode(&p.a, 0, 600, NULL), SANTA_OK);
+        const size_t other = santa_workspace_size(&p.a, &o);
+        work = test_alloc(other);
+        CHECK_STATUS(santa_decode(&p.a, &o, work, other, NULL), SANTA_ERR_RANKS_EXCHANGE);
+        free(work);
+        free(copy);
+    }
     ref_free(&p);
 }
 
