@@ -178,7 +178,7 @@ $(BUILD)/test/santa_cuda.o: santa_cuda.cu $(wildcard santa_cuda.h) santa.h test/
 	@mkdir -p $(@D)
 	nvcc -std=c++17 $(NVCCFLAGS) -include test/cuda/launched.h -c -o $@ $<
 
-$(BUILD)/bench_cuda: bench/bench_cuda.cu $(BUILD)/santa_cuda.o
+$(BUILD)/bench_cuda: bench/bench_cuda.cu bench/gain.h $(BUILD)/santa_cuda.o
 	nvcc -std=c++17 $(NVCCFLAGS) -o $@ $< $(BUILD)/santa_cuda.o
 
 $(BUILD)/accuracy_cuda: bench/accuracy/accuracy_cuda.cu bench/accuracy/accuracy.c $(wildcard bench/accuracy/*.h examples/*.h) \

@@ -2,9 +2,12 @@
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
      build/bench_cuda [--quick] [--saap | --vattention | --prefill] [--csv FILE]          with a method: its rows alone
    Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
-   buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median. */
+   buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median.
+   Ratios are of calls timed in turns, by the least times, with 10 and 90 % of what single rounds say; none where the machine
+   is too busy: see gain.h. */
 #define SANTA_IMPLEMENTATION
 #include "../santa_cuda.h"
+#include "gain.h"
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <cstdio>
@@ -78,35 +81,66 @@ struct timer {
         CUDA(cudaEventCreate(&from));
         CUDA(cudaEventCreate(&to));
     }
-    double median(const std::function<void()> &f, int runs) {
+    cudaGraphExec_t capture(const std::function<void()> &f) {
         cudaGraph_t graph;
         cudaGraphExec_t exec;
         CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
         f();
         CUDA(cudaStreamEndCapture(stream, &graph));
         CUDA(cudaGraphInstantiate(&exec, graph, 0));
-        const double us = median_of(exec, runs);
-        CUDA(cudaGraphExecDestroy(exec));
         CUDA(cudaGraphDestroy(graph));
+        return exec;
+    }
+    double median(const std::function<void()> &f, int runs) {
+        const cudaGraphExec_t exec = capture(f);
+        const double us = middle(in_turns({ exec }, runs)[0]);
+        CUDA(cudaGraphExecDestroy(exec));
         return us;
     }
-    double median_of(cudaGraphExec_t exec, int runs) {
-        std::vector<double> t;
-        for (int i = -runs / 4; i < runs; i++) {
-            thrash<<<1024, 256, 0, stream>>>(buffer, n);
-            CUDA(cudaEventRecord(from, stream));
-            CUDA(cudaGraphLaunch(exec, stream));
-            CUDA(cudaEventRecord(to, stream));
-            CUDA(cudaEventSynchronize(to));
-            float ms;
-            CUDA(cudaEventElapsedTime(&ms, from, to));
-            if (i >= 0) t.push_back(1e3 * ms);
-        }
+    /* us of each call in each round */
+    std::vector<std::vector<double>> in_turns(const std::vector<cudaGraphExec_t> &calls, int runs) {
+        std::vector<std::vector<double>> t(calls.size());
+        for (int i = -runs / 4; i < runs; i++)
+            for (size_t c = 0; c < calls.size(); c++) {
+                thrash<<<1024, 256, 0, stream>>>(buffer, n);
+                CUDA(cudaEventRecord(from, stream));
+                CUDA(cudaGraphLaunch(calls[c], stream));
+                CUDA(cudaEventRecord(to, stream));
+                CUDA(cudaEventSynchronize(to));
+                float ms;
+                CUDA(cudaEventElapsedTime(&ms, from, to));
+                if (i >= 0) t[c].push_back(1e3 * ms);
+            }
         CUDA(cudaGetLastError());
+        return t;
+    }
+    static double middle(std::vector<double> t) {
         std::sort(t.begin(), t.end());
         return t[t.size() / 2];
     }
 };
+
+/* slow over fast, of one run in turns; busy: the largest so far. */
+static gain ratio(const std::vector<double> &slow, const std::vector<double> &fast, double *busy) {
+    const gain g = gain_of(slow.data(), fast.data(), (int)slow.size());
+    if (g.busy > *busy) *busy = g.busy;
+    return g;
+}
+static void print_ratio(const gain &g, const char *of) {
+    if (g.busy > TOO_BUSY) printf("      ? x %s (%.2f .. %.2f)", of, g.low, g.high);
+    else printf("  %5.2f x %s (%.2f .. %.2f)", g.best, of, g.low, g.high);
+}
+static void print_verdict(double busy) {
+    if (busy > TOO_BUSY) printf("  ?: no verdict (machine too busy: p90/p10 = %.2f)\n", busy);
+}
+/* In the CSV file; empty where there is no verdict. */
+static const char *csv_ratio(const gain &g) {
+    static char text[4][24];
+    static int at = 0;
+    char *to = text[at++ % 4];
+    snprintf(to, sizeof text[0], g.busy > TOO_BUSY ? "" : "%.3f", g.best);
+    return to;
+}
 
 /* bits: of a copy of K, or 0 */
 struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };
@@ -165,9 +199,13 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
             t.stream>>>((const uint4 *)p, n / 16, sink); }, runs);
     };
     const double floor = read(k, bytes);
+    const cudaGraphExec_t read_k = t.capture([&] {
+        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); });
     printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6,
            floor, bytes / floor * 1e-6);
-    double dense = 0.0;
+    cudaGraphExec_t dense = nullptr;
+    void *dense_workspace = nullptr;
+    double busy = 0.0;
     int bits = 0;
     for (const method &m : methods) {
         /* the copy, as the last row of K is written and all at once */
@@ -197,27 +235,40 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         void *workspace;
         if (!need) { printf("  %-14s %s\n", m.name, santa_status_string(santa_check(&a, &o))); continue; }
         CUDA(cudaMalloc(&workspace, need));
-        const double us = t.median([&] {
+        const cudaGraphExec_t call = t.capture([&] {
             santa_status s = santa_decode(&a, &o, workspace, need, nullptr);
             if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
-        }, runs);
+        });
+        if (!dense) { dense = call; dense_workspace = workspace; }                          /* the first of all sets */
+        const auto times = t.in_turns({ read_k, dense, call }, runs);
+        const double us = t.middle(times[2]);
+        const gain over_floor = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
         santa_stats *stats, host;
         CUDA(cudaMalloc(&stats, sizeof *stats));
         if (santa_decode(&a, &o, workspace, need, stats) != SANTA_OK) exit(1);
         CUDA(cudaStreamSynchronize(t.stream));
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
-        if (m.method == SANTA_DENSE) dense = us;
         double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
         if (m.bits) moved += (double)santa_proxy_size(&a);
-        printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x floor  %5.2f x dense\n", m.name, m.samples,
-               stash_name[m.stash],
-               us, moved / 1e6, moved / us * 1e-6, us / floor, dense / us);
+        printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s", m.name, m.samples, stash_name[m.stash], us, moved / 1e6,
+               moved / us * 1e-6);
+        print_ratio(over_floor, "floor");
+        if (call != dense) print_ratio(over_dense, "dense");
+        printf("\n");
         fflush(stdout);
-        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", type_name[type], batch, n, layout, m.name,
-                         m.samples, (int)m.stash, us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
-        CUDA(cudaFree(workspace));
+        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%s,%s\n", type_name[type], batch, n, layout, m.name,
+                         m.samples, (int)m.stash, us, t.middle(times[0]), moved, moved / us * 1e-6, csv_ratio(over_floor),
+                         csv_ratio(over_dense));
+        if (call != dense) {
+            CUDA(cudaGraphExecDestroy(call));
+            CUDA(cudaFree(workspace));
+        }
         CUDA(cudaFree(stats));
     }
+    print_verdict(busy);
+    CUDA(cudaGraphExecDestroy(read_k));
+    if (dense) CUDA(cudaGraphExecDestroy(dense));
+    CUDA(cudaFree(dense_workspace));
     CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
     if (table) CUDA(cudaFree(table));
     if (a.proxy) CUDA(cudaFree(a.proxy));
@@ -280,7 +331,9 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
     CUDA(cudaMalloc(&a.proxy, copy));
     if (santa_proxy_encode(&a, 0, n, t.stream) != SANTA_OK) exit(1);
     printf("\nbf16, batch %d x %d, NHD, peaked, heads of a group agree by %.2f\n", batch, n, (double)agree);
-    double dense = 0.0;
+    double busy = 0.0;
+    cudaGraphExec_t dense = nullptr;
+    void *dense_workspace = nullptr;
     for (int adapts = 0; adapts < 2; adapts++) {
         santa_options o;
         memset(&o, 0, sizeof o);
@@ -297,19 +350,24 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
             const santa_status s = santa_decode(&a, &o, workspace, need, to);
             if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
         };
-        const double us = t.median([&] { call(nullptr); }, runs);
-        if (!adapts) dense = us;
+        const cudaGraphExec_t captured = t.capture([&] { call(nullptr); });
+        if (!adapts) { dense = captured; dense_workspace = workspace; }
         if (adapts) o.vattention.audit = audit;
         call(stats);
         CUDA(cudaStreamSynchronize(t.stream));
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
         const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2 + (adapts ? (double)copy : 0.0);
         const size_t as_many = std::min((size_t)moved, t.n * 4);
-        const double once = t.median([&] {
+        const cudaGraphExec_t read = t.capture([&] {
             read_all<<<(unsigned)((as_many + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)t.buffer, as_many / 16, sink);
-        }, runs) * moved / (double)as_many;
-        printf("  %-10s %9.1f us  %8.1f MB  %5.2f TB/s  %5.2f x reading that  %5.2f x dense", adapts ? "vattention" : "dense", us,
-               moved / 1e6, moved / us * 1e-6, us / once, dense / us);
+        });
+        auto times = t.in_turns({ read, dense, captured }, runs);
+        for (double &x : times[0]) x *= moved / (double)as_many;
+        const double us = t.middle(times[2]), once = t.middle(times[0]);
+        const gain over_once = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
+        printf("  %-10s %9.1f us  %8.1f MB  %5.2f TB/s", adapts ? "vattention" : "dense", us, moved / 1e6, moved / us * 1e-6);
+        print_ratio(over_once, "reading that");
+        if (adapts) print_ratio(over_dense, "dense");
         if (adapts) {
             santa_audit x;
             CUDA(cudaMemcpy(&x, audit, sizeof x, cudaMemcpyDeviceToHost));
@@ -318,10 +376,18 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
         }
         printf("\n");
         fflush(stdout);
-        if (csv) fprintf(csv, "bf16,%d,%d,NHD,%s peaked %.2f,0,0,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", batch, n,
-                         adapts ? "vattention" : "dense", (double)agree, us, once, moved, moved / us * 1e-6, us / once, dense / us);
-        CUDA(cudaFree(workspace));
+        if (csv) fprintf(csv, "bf16,%d,%d,NHD,%s peaked %.2f,0,0,%.2f,%.2f,%.0f,%.3f,%s,%s\n", batch, n,
+                         adapts ? "vattention" : "dense", (double)agree, us, once, moved, moved / us * 1e-6,
+                         csv_ratio(over_once), csv_ratio(over_dense));
+        CUDA(cudaGraphExecDestroy(read));
+        if (adapts) {
+            CUDA(cudaGraphExecDestroy(captured));
+            CUDA(cudaFree(workspace));
+        }
     }
+    print_verdict(busy);
+    CUDA(cudaGraphExecDestroy(dense));
+    CUDA(cudaFree(dense_workspace));
     CUDA(cudaFree(k)); CUDA(cudaFree(v)); CUDA(cudaFree(q)); CUDA(cudaFree(out)); CUDA(cudaFree(sink));
     CUDA(cudaFree(stats)); CUDA(cudaFree(audit)); CUDA(cudaFree(a.proxy));
 }
@@ -456,38 +522,46 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     o.stream = t.stream;
     santa_stats *stats, host;
     CUDA(cudaMalloc(&stats, sizeof *stats));
-    const auto decode = [&](double *us) {
+    void *workspace[2];
+    const auto decode = [&](int which) {
         const size_t need = santa_workspace_size(&a, &o);
-        void *workspace;
         if (!need) { fprintf(stderr, "%s\n", santa_status_string(santa_check(&a, &o))); exit(1); }
-        CUDA(cudaMalloc(&workspace, need));
+        CUDA(cudaMalloc(&workspace[which], need));
         const auto call = [&](santa_stats *to) {
-            santa_status s = santa_decode(&a, &o, workspace, need, to);
+            santa_status s = santa_decode(&a, &o, workspace[which], need, to);
             if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
         };
-        *us = t.median([&] { call(nullptr); }, runs);
         call(stats);
         CUDA(cudaStreamSynchronize(t.stream));
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
-        CUDA(cudaFree(workspace));
+        return t.capture([&] { call(nullptr); });
     };
-    double us, dense;
-    decode(&us);
+    const cudaGraphExec_t routed = decode(0);
     const santa_stats saap = host;
     const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2;
-    const double floor = t.median([&] { read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>(
-        (const uint4 *)k, (size_t)moved / 16, sink); }, runs);
+    const cudaGraphExec_t read = t.capture([&] { read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>(
+        (const uint4 *)k, (size_t)moved / 16, sink); });
     o = none;
     o.method = SANTA_DENSE;
-    decode(&dense);
+    const cudaGraphExec_t dense = decode(1);
+    const auto times = t.in_turns({ read, dense, routed }, runs);
+    const double floor = t.middle(times[0]), us = t.middle(times[2]);
+    double busy = 0.0;
+    const gain over_floor = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
     printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, largest %.1f x mean; "
-           "its rows, %.1f MB: read in %.1f us; dense %.1f us, %.2f x; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", kv_heads, x.batch, n,
-           x.hidden, x.samples == SANTA_NONE ? 0 : x.samples, x.imbalanced ? ", imbalanced" : "", us,
+           "its rows, %.1f MB: read in %.1f us; dense %.1f us;", kv_heads, x.batch, n, x.hidden,
+           x.samples == SANTA_NONE ? 0 : x.samples, x.imbalanced ? ", imbalanced" : "", us,
            1e2 * (double)saap.visited_rows / (double)saap.far_rows, saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6,
-           floor, dense, dense / us, all, next, one);
+           floor, t.middle(times[1]));
+    print_ratio(over_dense, "dense");
+    printf("; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", all, next, one);
+    print_verdict(busy);
     fflush(stdout);
-    if (csv) fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%.3f,%.3f\n", x.batch, n, kv_heads, x.hidden,
-                     x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved, moved / us * 1e-6, us / floor, dense / us);
+    if (csv) fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%s,%s\n", x.batch, n, kv_heads,
+                     x.hidden, x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved, moved / us * 1e-6, csv_ratio(over_floor),
+                     csv_ratio(over_dense));
+    for (const cudaGraphExec_t g : { routed, read, dense }) CUDA(cudaGraphExecDestroy(g));
+    for (void *w : workspace) CUDA(cudaFree(w));
     for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias, (void *)sink, r.index, (void *)stats, (void *)lens })
         CUDA(cudaFree(p));
 }

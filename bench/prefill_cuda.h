@@ -151,7 +151,7 @@ static void time_prefill(timer &t, const prompt &x, bool sparse, int runs, doubl
     CUDA(cudaGraphGetNodes(graph, nodes, &count));
     CUDA(cudaGraphDestroyNode(nodes[count - 1]));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    *before = t.median_of(exec, runs);
+    *before = t.middle(t.in_turns({ exec }, runs)[0]);
     CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
 }
