@@ -455,7 +455,8 @@
                             fill no block, are read exactly: other rows, as good. With kv_start the first
                             keys are those of the rank that it ends in.
    Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of
-   heavy tokens, std_error, dense_below. stats are each rank's own, but rescued_rows, redone_rows and variances
+   heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact scores, where the
+   results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more. stats are each rank's own, but rescued_rows, redone_rows and variances
    the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
@@ -635,8 +636,8 @@ extern "C" {
     X(ERR_RANKS,                                                                                           \
       "ranks.count or ranks.rank is out of range, all_gather is NULL, or flash has no context_lens")       \
     X(ERR_RANKS_METHOD,                                                                                    \
-      "over ranks: no saap, sample-attention, std_error, dense_below, list, predictor or step; "           \
-      "a copy of K to draw by sys, prop, pps only")                                                        \
+      "over ranks: no saap, sample-attention, dense_below, list, predictor or step; "                      \
+      "a copy of K to draw by sys, prop, pps only; std_error of dense, iid, strat, sys, prop only")        \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
@@ -3062,8 +3063,11 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
     if (traits & (SANTA_SPARSE | SANTA_ROUTES)) return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_ADAPTS) && o->vattention.heavy) return SANTA_ERR_RANKS_METHOD;
     if ((traits & SANTA_TILES_APART) && !a->context_lens) return SANTA_ERR_RANKS;
-    return a->std_error || a->key_list
-           || (o->scores == SANTA_SCORES_PROXY && !(traits & SANTA_DRAWS))
+    if (a->std_error
+        && (!(traits & (SANTA_EXACT | SANTA_DRAWS)) || (traits & (SANTA_TILES_APART | SANTA_SHARES_ROWS))
+            || o->scores == SANTA_SCORES_PROXY))
+        return SANTA_ERR_RANKS_METHOD;
+    return a->key_list || (o->scores == SANTA_SCORES_PROXY && !(traits & SANTA_DRAWS))
            || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
 
@@ -3718,13 +3722,32 @@ typedef struct santa__meeting {
 /* Whether a row's heads draw the same keys, so that the sure ones take up what all ranks miss. */
 static int santa__has_sure(const santa_options *o) { return santa__has_traits(o, SANTA_SHARES_ROWS); }
 
-/* Floats of a rank's results: out and lse, vAttention's largest score, and what santa__gather_parts
-   says. */
-static uint64_t santa__part_floats(const santa_problem *p) {
+/* Weighted sums over rows of V that tell a result's std_error, and doubles of them all, see
+   santa__error_part. */
+static int64_t santa__error_sets(const santa_options *o) {
+    if (!santa__has_traits(o, SANTA_DRAWS)) return 0;
+    return o->num_combs > 1 ? o->num_combs : santa__has_traits(o, SANTA_INDEPENDENT) ? 1 : 2;
+}
+
+static int64_t santa__error_doubles(const santa_options *o, int64_t dv) {
+    return santa__error_sets(o) > 0 ? 2 + santa__error_sets(o) * (dv + 2) : 0;
+}
+
+/* Floats of a rank's results: out and lse, vAttention's largest score, what santa__gather_parts says,
+   and, from an even one on, doubles for std_error. */
+static uint64_t santa__result_floats(const santa_problem *p) {
     const uint64_t dv = (uint64_t)p->head_dim_v;
     return santa__mul(santa__mul((uint64_t)p->batch, santa__mul((uint64_t)p->q_len, (uint64_t)p->heads)),
                       dv + 1 + (santa__has_sure(&p->o) ? dv + 2 : 0)
                           + (santa__has_traits(&p->o, SANTA_ADAPTS) ? 1 : 0));
+}
+
+static uint64_t santa__part_floats(const santa_problem *p) {
+    const uint64_t floats = santa__result_floats(p), rows = santa__mul((uint64_t)p->batch, (uint64_t)p->q_len);
+    if (!p->a.std_error) return floats;
+    return santa__add(santa__add(floats, floats & 1u),
+                      santa__mul(santa__mul(rows, (uint64_t)p->heads),
+                                 2 * (uint64_t)santa__error_doubles(&p->o, p->head_dim_v)));
 }
 
 /* Whether a rank's results are those of its own keys alone. */
@@ -3973,6 +3996,7 @@ typedef struct santa__job {
     char *message;
     int pass;
     float *sure;                         /* what santa__gather_parts tells them, [rows of out, dv + 2] */
+    double *errors;                      /* NULL, or what santa__error_part tells them of each row */
     struct santa__va *va;                /* of a row of vAttention over ranks */
     int32_t *active;                     /* features some query's estimate holds */
     int64_t num_active;
@@ -4419,7 +4443,7 @@ static int32_t santa__walk_draw(const santa__walk *w, const santa__mass *x, doub
 typedef struct santa__picks {
     int32_t *index, *count;
     float *weight;
-    int64_t rows, draws;
+    int64_t rows, draws, before;  /* draws of earlier ranks, which combs count on from */
     const santa__rows *v, *k;
 } santa__picks;
 
@@ -4626,6 +4650,7 @@ static void santa__draw_comb(const santa_options *o, const santa__mass *x, santa
     const int64_t s = o->num_samples;
     const santa__positions m = santa__positions_combs(rng, 0, o->num_combs, s, x->total);
     int64_t b = 0, i = santa__positions_before(&m, x, x->prefix[0]);
+    l->before = i;
     while (b < x->blocks) {
         int64_t end = tile ? ((x->first + b) / tile + 1) * tile - x->first : x->blocks, n;
         end = SANTA__MIN(end, x->blocks);
@@ -5543,6 +5568,48 @@ static float santa__std_error(const santa__job *j, const santa__picks *l, const 
 }
 
 
+static void santa__add_to_set(double *set, double weight, const float *row, int64_t dv) {
+    int64_t c;
+    set[0] += weight;
+    set[1] += weight * santa__square_sum(row, dv);
+    for (c = 0; c < dv; c++) set[2 + c] += weight * (double)row[c];
+}
+
+/* What santa__std_error knows of the draws of one rank, for santa__join_errors: the share, a sum of
+   squares, and sets of a weight, the sum of weight |v|^2 and that of weight v. iid: of all draws, by their
+   counts. Combs: of each one. Else the sum over neighbours here, and the first and the last row. */
+static void santa__error_part(const santa__job *j, int64_t x, const santa__picks *l, double share) {
+    const int64_t dv = j->v.dim, combs = j->o->num_combs;
+    double *e = j->errors + santa__slot(j, x) * santa__error_doubles(j->o, dv), *set = e + 2;
+    float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
+    double last = 0.0;
+    int64_t i, r, c, at = l->before;
+    e[0] = share;
+    for (i = 0; i < l->rows; i++) {
+        const double w = (double)l->weight[i] / (double)l->count[i];
+        double dist = 0.0;
+        santa__load_row(&j->v, l->index[i], row);
+        if (combs > 1) {
+            for (r = 0; r < combs; r++) {
+                const int64_t more = (r - at % combs + combs) % combs < l->count[i] % combs,
+                              times = l->count[i] / combs + more;
+                if (times) santa__add_to_set(set + r * (dv + 2), (double)times * w, row, dv);
+            }
+            at += l->count[i];
+        } else if (santa__has_traits(j->o, SANTA_INDEPENDENT)) {
+            santa__add_to_set(set, (double)l->count[i], row, dv);
+        } else {
+            if (i == 0) santa__add_to_set(set, w, row, dv);
+            if (i == l->rows - 1) santa__add_to_set(set + dv + 2, w, row, dv);
+            for (c = 0; i > 0 && c < dv; c++)
+                dist += ((double)row[c] - (double)other[c]) * ((double)row[c] - (double)other[c]);
+            e[1] += 0.25 * (w * w + last * last) * dist;
+        }
+        last = w;
+        swap = row; row = other; other = swap;
+    }
+}
+
 /* Weights and masses of the blocks from .. to - 1 of all queries of the span: K once. */
 static void santa__score_blocks(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__plan *p = j->plan;
@@ -5619,6 +5686,7 @@ static void santa__gather_query(const santa__job *j, int64_t x, const santa__pic
     if (picked->bad) { santa__write(j, x, NULL, 0.0f, 0.0f); return; }
     santa__gather(&j->v, j->kernel, l->index, l->weight, l->rows, (float)picked->share, acc);
     if (j->p->a.std_error && l->rows) error = santa__std_error(j, l, acc, picked->share);
+    if (j->errors && l->rows) santa__error_part(j, x, l, picked->share);
     santa__write(j, x, acc, picked->lse, error);
     for (i = 0; i < l->rows; i++) j->stats->v_rows_read += santa__set_bit(seen, l->index[i] - first);
     j->stats->v_rows_head += l->rows;
@@ -7625,6 +7693,7 @@ typedef struct santa__call {
     uint64_t bytes;       /* of workspace */
     char *work, *meeting; /* the workspaces; santa__meeting */
     float *sure;          /* see santa__job */
+    double *errors;
     int64_t span, works;  /* see santa__span, santa__num_works */
     santa__work pieces;   /* that threads take */
 } santa__call;
@@ -7636,6 +7705,7 @@ static santa_status santa__call_make(santa__call *call, const santa_attention *a
     if (s != SANTA_OK) return s;
     call->meeting = NULL;
     call->sure = NULL;
+    call->errors = NULL;
     if (a->q.device == SANTA_CPU) return santa__plan_call(&call->plan, &call->p, &call->bytes);
     backend = santa__backends[a->q.device];
     return backend ? backend->check(&call->p) : SANTA_ERR_NO_BACKEND;
@@ -7698,6 +7768,7 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
     j->copy_unit = SANTA__PART(float, j, copy_unit);
     j->copy_less = j->copy_unit + j->plan->queries;
     j->sure = call->sure;
+    j->errors = call->errors;
 }
 
 /* Query rows q .. q + rows - 1, whose key ranges are in j. */
@@ -9738,6 +9809,50 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
     for (c = 0; c < dv; c++) acc[c] = bad ? (double)santa__nan() : acc[c] * share;
 }
 
+/* The std_error of a result from what all ranks say of its draws, `apart` from each other. mean: the
+   result. */
+static float santa__join_errors(const santa_options *o, const double *e, int64_t apart, int64_t dv,
+                                const double *mean) {
+    const int64_t sets = santa__error_sets(o), ranks = o->ranks.count;
+    const double n = (double)o->num_samples;
+    const double *last = NULL;
+    double share = 0.0, total = 0.0, weight = 0.0;
+    int64_t r, c, k;
+    for (r = 0; r < ranks; r++) {
+        const double *x = e + r * apart;
+        share = SANTA__MAX(share, x[0]);
+        for (k = 0; k < sets; k++) weight += x[2 + k * (dv + 2)];
+        total += x[1];
+        if (o->num_combs > 1 || !(x[2] > 0.0)) continue;
+        if (santa__has_traits(o, SANTA_INDEPENDENT)) {
+            total += x[3] * x[0] * x[0];
+            continue;
+        }
+        for (c = 0; last && c < dv; c++) {
+            const double dist = x[4 + c] / x[2] - last[2 + c] / last[0];
+            total += 0.25 * (x[2] * x[2] + last[0] * last[0]) * dist * dist;
+        }
+        last = x + 2 + (dv + 2);
+    }
+    if (!(weight > 0.0)) return 0.0f;
+    if (o->num_samples < 2) return santa__inf();
+    if (o->num_combs == 1 && !santa__has_traits(o, SANTA_INDEPENDENT))
+        return (float)(sqrt(total * n / (n - 1.0)) * share);
+    for (c = 0; c < dv; c++) {
+        double all = 0.0, squares = 0.0;
+        for (k = 0; k < sets; k++) {
+            double one = 0.0;
+            for (r = 0; r < ranks; r++) one += e[r * apart + 4 + k * (dv + 2) + c];
+            all += one;
+            squares += one * one;
+        }
+        if (o->num_combs > 1) total += squares - all * all / (double)sets;
+        else total += n * mean[c] * mean[c] - 2.0 * mean[c] * all * share;
+    }
+    if (o->num_combs == 1) return (float)sqrt(SANTA__MAX(total, 0.0) / (n * (n - 1.0)));
+    return (float)(sqrt(SANTA__MAX(total, 0.0) * (double)sets / (double)(sets - 1)) * share);
+}
+
 /* The audit of result i is as yet relative to the base sample's largest score. max: that of what each rank
    has read. */
 static void santa__join_audits(santa_audit *audit, const santa_problem *p, const float *max, int64_t apart,
@@ -9758,7 +9873,8 @@ static santa_status santa__run_ranks(santa__call *call) {
     const santa__meeting at = santa__meeting_of(&p);
     const int64_t dv = p.head_dim_v, rows = p.batch * p.q_len * p.heads;
     const int64_t floats = (int64_t)santa__part_floats(&p);
-    const int64_t size = santa__bytes(p.a.out.dtype, 1);
+    const int64_t size = santa__bytes(p.a.out.dtype, 1), doubles = santa__error_doubles(&p.o, dv);
+    const int64_t first = ((int64_t)santa__result_floats(&p) + 1) / 2 * 2;
     float *part = (float *)(void *)(call->meeting + at.part),
           *all = (float *)(void *)(call->meeting + at.all_parts);
     double *acc = (double *)(void *)(call->meeting + at.acc);
@@ -9768,6 +9884,8 @@ static santa_status santa__run_ranks(santa__call *call) {
     call->p.a.out = santa_view(part, SANTA_F32, p.batch, p.q_len, p.heads, dv);
     call->p.a.lse = part + rows * dv;
     if (santa__has_sure(&p.o)) call->sure = part + rows * (dv + 1);
+    if (p.a.std_error && doubles) call->errors = (double *)(void *)(part + first);
+    call->p.a.std_error = NULL;                          /* each rank's own would not add up */
     if (santa__has_traits(&p.o, SANTA_EXACT)) call->p.a.sinks = NULL;
     s = santa__run(call);
     call->p = p;
@@ -9785,6 +9903,11 @@ static santa_status santa__run_ranks(santa__call *call) {
                           call->sure ? all + rows * (dv + 1) + i * (dv + 2) : NULL, floats, dv, acc, &lse);
         for (c = 0; c < dv; c++) santa__store(p.a.out.dtype, out + c * stride[3] * size, (float)acc[c]);
         if (p.a.lse) p.a.lse[i] = lse;
+        if (p.a.std_error)
+            p.a.std_error[i] = santa__is_nan(lse) ? lse
+                               : !doubles         ? 0.0f
+                               : santa__join_errors(&p.o, (double *)(void *)(all + first) + i * doubles,
+                                                    floats / 2, dv, acc);
         if (p.o.vattention.audit && santa__has_traits(&p.o, SANTA_ADAPTS))
             santa__join_audits(p.o.vattention.audit + i, &p, all + rows * (dv + 1) + i, floats, lse);
     }

@@ -11187,7 +11187,7 @@ santa_status check(const santa_problem *problem) {
     if (!row) return SANTA_ERR_BACKEND_SCORES;
     if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
-    if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (a->std_error && (!has_error(*o) || o->ranks.count > 1)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;

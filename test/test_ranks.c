@@ -26,6 +26,8 @@ static void poison(const shard *x) {
     memcpy((char *)x->copy + gains + 14, &bad, sizeof bad);
 }
 
+static int wants_error;
+
 /* Every rank's result, which must have the same bits; stats added up. Returns the status. */
 static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
                               int64_t broken, float *result, santa_stats *sum) {
@@ -51,6 +53,7 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
             cut(p, cuts, t.rank, &x);
             if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
             if (t.rank == poisoned) poison(&x);
+            if (wants_error) x.a.std_error = whole.std_error;
             o.ranks.rank = t.rank;
             t.exchange = 0;
             const size_t bytes = santa_workspace_size(&x.a, &o);
@@ -425,6 +428,46 @@ static void copies_of_nothing(void) {
     }
 }
 
+/* std_error is one process's where the rows are. */
+static void same_errors(void) {
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_STRAT, SANTA_IID, SANTA_DENSE};
+    test_rng r = test_rng_make(36);
+    int64_t rows = 0, other = 0;
+    wants_error = 1;
+    for (int turn = 0; turn < (test_quick ? 20 : 160); turn++) {
+        ref_spec s = some_spec(&r, turn);
+        const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
+        int64_t cuts[MOST_RANKS + 1];
+        ref_problem p;
+        santa_options o = ref_options(methods[turn % 5], turn % 9 == 8 ? 1 : 32, (uint64_t)turn);
+        if (turn % 3 == 1 && turn % 5 < 2 && o.num_samples > 1) o.num_combs = 4;
+        ref_build(&p, &s);
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        const int64_t n = numbers_of(&p), results = s.batch * s.q_len * s.heads;
+        float *one = ref_floats(n), *many = ref_floats(n), *error = ref_floats(results);
+        if (CHECK(p.a.std_error) && ref_run(&p, &o, NULL)) {
+            take(&p, one);
+            for (int64_t i = 0; i < results; i++) error[i] = p.a.std_error[i];
+            CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, NULL), SANTA_OK);
+            for (int64_t i = 0; i < results; i++) {
+                int far = 0;
+                for (int64_t c = 0; c < dv; c++)
+                    far |= !(fabsf(many[i * (dv + 1) + c] - one[i * (dv + 1) + c]) < 2e-5f);
+                rows++;
+                other += far;
+                if (isinf(error[i])) CHECK(isinf(p.a.std_error[i]));
+                else if (!far) CHECK_NEAR(p.a.std_error[i], error[i], 1e-5, 1e-4);
+            }
+        }
+        free(one);
+        free(many);
+        free(error);
+        ref_free(&p);
+    }
+    wants_error = 0;
+    CHECK_MSG(other * 100 <= rows, "%d of %d rows differ", (int)other, (int)rows);
+}
+
 /* The estimate over ranks has the exact result as its mean: borders lose and double nothing. */
 static void unbiased(void) {
     static const int64_t cuts[] = {0, 70, 71, 71, 200};
@@ -647,6 +690,8 @@ static void refusals(void) {
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     float error[2];
     p.a.std_error = error;
+    CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
+    o.method = SANTA_PPS;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     ref_free(&p);
 }
@@ -657,6 +702,7 @@ const test_case suite_ranks[] = {
     {"top-k and top-p take the keys that one process takes", same_top},
     {"vattention has the sets and budgets of one process", same_budgets},
     {"draws from copies of K are those that one process draws", copied_rows},
+    {"std_error is that of one process", same_errors},
     {"copies of K: NaN, no keys, exchanges that fail, threads", copies_of_nothing},
     {"the mean over seeds is exact attention", unbiased},
     {"threads change no bit", threads},
