@@ -330,7 +330,8 @@ template <int N> struct a_number { enum { value = N }; };
 
 struct any { };                                     /* K of any type and stride, by plain loads */
 struct e4m3 { unsigned char x; };
-struct narrow { };                                  /* V of 16 or 8 bits; f32 takes more registers */
+struct sixteen { unsigned short x; };               /* f16 or bf16, see with_type */
+struct on_cores { };                                /* that or e4m3, where it is asked for each block */
 
 template <typename K> constexpr bool eight_bits = false;              /* of the types on tensor cores */
 template <> constexpr bool eight_bits<e4m3> = true;
@@ -406,7 +407,7 @@ struct comb {
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
-/* The same for a context over ranks: of all positions those in this rank's part of the mass. */
+/* The same, also for a context over ranks: of all positions those in this rank's part of the mass. */
 struct comb_over_ranks : comb {
     enum { OVER_RANKS = 1 };
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
@@ -602,7 +603,7 @@ template <typename K, int ROW> struct list_memory {
     float top[WARPS][PASS_HEADS], sum[WARPS][PASS_HEADS], square[WARPS][PASS_HEADS];
 };
 static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
-                  && sizeof(list_memory<__half, 512>) <= (size_t)LEAST_SHARED,
+                  && sizeof(list_memory<sixteen, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
 /* k_top: of each value of a digit, how many scores have it, and their mass; warps' sums. */
@@ -694,7 +695,7 @@ template <typename K> void k_scores_plain(const params) {
 template <typename K, int C, bool PAGED> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
-template <typename V, int CH, typename Pick> void k_gather(const params) {
+template <int CH, typename Pick> void k_gather(const params) {
     standin_kernel(PORTION, sizeof(gather_memory<CH, Pick>), 0);
 }
 template <typename K> void k_dense_plain(const params) {
@@ -704,13 +705,13 @@ template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
     standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
-template <typename T> void k_prefill(const params p) {
+void k_prefill(const params p) {
     standin_kernel(TILE_THREADS, sizeof(screened), (size_t)prefill_bytes(p.d, p.one_tile));
 }
 template <typename T> void k_prefill_groups(const params) {
     standin_kernel(3 * 128, sizeof(groups_memory), GROUPS_BYTES);
 }
-template <typename T> void k_sample(const params p) {
+void k_sample(const params p) {
     standin_kernel(SAMPLE_THREADS, sizeof(sample_memory), (size_t)sample_bytes(p.d));
 }
 void k_select(const params) { standin_kernel(256, sizeof(select_memory), 0); }
@@ -842,12 +843,16 @@ __device__ __forceinline__ void copy16(uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(dst), "l"(from) : "memory");
 }
-/* The line is the first that L2 gives up: K is read once, and what the GPU wrote before stays
-   where it is. */
-__device__ __forceinline__ void copy16_once(uint4 *to, const char *from) {
+/* Its lines are the first that L2 gives up where data are read once, so that what the GPU wrote before
+   stays where it is. */
+__device__ __forceinline__ u64 read_policy(bool once) {
+    u64 first, normal;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+    return once ? first : normal;
+}
+__device__ __forceinline__ void copy16_by(u64 policy, uint4 *to, const char *from) {
     const unsigned dst = (unsigned)__cvta_generic_to_shared(to);
-    u64 policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(dst), "l"(from), "l"(policy) : "memory");
 }
@@ -1106,13 +1111,16 @@ __device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin,
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
-   Not PAGED: there is no table, which k_scores and k_dense have instances for, since cold code
-   costs them up to 1.5 % and 4 us; else p.table is asked. */
+   k_scores and k_dense have instances with and without a table, since cold code costs them up to
+   1.5 % and 4 us; all others ask p.table. */
+enum table_use { HAS_TABLE, ASK_TABLE };
 #define NO_ROW (-0x7fffffffffffffffll - 1)
 
-template <bool PAGED = true>
+template <table_use USE = ASK_TABLE>
 __device__ __forceinline__ i64 row_offset(const params &p, const i64 *stride, int b, int j) {
-    if (PAGED && p.table) {
+    /* never, but rows that do not wait for each other here cost more registers than there are */
+    if (USE == HAS_TABLE && !p.table) return 0;
+    if (USE == HAS_TABLE || (USE == ASK_TABLE && p.table)) {
         const unsigned page = p.by_page.quotient((unsigned)j);
         const int at = p.table[b * p.table_stride + page];
         if ((unsigned)at >= (unsigned)p.pages) return NO_ROW;
@@ -1219,9 +1227,16 @@ __device__ __forceinline__ bool find_index(const params &p, int b, int kv, key_i
 
 /* -------------------------------------------------------------------------------- >>scoring */
 
-template <typename K> struct compute { typedef K type; };             /* what the tensor cores multiply */
-template <> struct compute<e4m3> { typedef __half type; };
-template <> struct compute<any> { typedef __nv_bfloat16 type; };
+template <typename T> constexpr bool f16 = false;
+template <> constexpr bool f16<__half> = true;
+
+/* Calls f with a number of the type that the tensor cores multiply. f16 and bf16 share kernels: they
+   differ in a few instructions, which stand there for both. */
+template <typename K, typename F> __device__ __forceinline__ void with_type(const params &p, F f) {
+    if constexpr (eight_bits<K>) f(__half());
+    else if (__builtin_expect(p.k_type == SANTA_F16, 0)) f(__half());
+    else f(__nv_bfloat16());
+}
 
 /* The scores of one block of 64 keys for up to 8 query heads, by one warp. A dot product does
    not care in which order the feature index runs: lane (r = lane / 4, c = lane % 4) loads 16
@@ -1235,6 +1250,18 @@ template <typename K, int C, bool LO> struct query {
     float unscale;                                  /* e4m3: q is near 1 when it is rounded to f16 */
 };
 template <int C, bool LO> struct query<any, C, LO> { const char *row[2]; float unscale; };
+template <int C, bool LO> struct query<on_cores, C, LO> : query<sixteen, C, LO> {
+    __device__ __forceinline__ query<e4m3, C, LO> of_bytes() const {  /* the same numbers */
+        query<e4m3, C, LO> q;
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++) {
+            q.hi[i / 2][i % 2] = this->hi[i / 2][i % 2];
+            if (LO) q.lo[LO ? i / 2 : 0][i % 2] = this->lo[LO ? i / 2 : 0][i % 2];
+        }
+        q.unscale = this->unscale;
+        return q;
+    }
+};
 
 /* A pass of k_scores has several query rows, p.rows, if a group's heads for each of them fit in
    PASS_HEADS: slot n is head n % group of row n / group. Otherwise slot n is head n of a
@@ -1251,59 +1278,83 @@ template <typename K> __device__ __forceinline__ int feature_of(int i, int c) {
     return eight_bits<K> ? 64 * (i / 2) + 16 * c + 8 * (i % 2) : 32 * i + 8 * c;
 }
 
-/* Features f .. f + 7 of a row of 16-bit q, as they lie in memory. */
-__device__ __forceinline__ uint4 load_query16(const params &p, const char *row, int f) {
-    if (p.vector_q) return *(const uint4 *)(row + 2 * f);
-    unsigned w[4];
-    row += f * p.q_stride[3];
+/* A lane's features of a row of 16-bit q, as they lie in memory; zeros of a row that is not there. */
+template <typename K, int C>
+__device__ __forceinline__ void load_query16(const params &p, const char *row, bool there, uint4 (&x)[C]) {
+    const int c = threadIdx.x & 3;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        w[i] = *(const unsigned short *)row;
-        w[i] |= (unsigned)*(const unsigned short *)(row + p.q_stride[3]) << 16;
-        row += 2 * p.q_stride[3];
+    for (int i = 0; i < C; i++) x[i] = make_uint4(0, 0, 0, 0);
+    if (!there) return;
+    if (p.vector_q) {
+#pragma unroll
+        for (int i = 0; i < C; i++) {
+            const int f = feature_of<K>(i, c);
+            if (f < p.d) x[i] = *(const uint4 *)(row + 2 * f);        /* p.d is a multiple of 8 */
+        }
+        return;
     }
-    return make_uint4(w[0], w[1], w[2], w[3]);
+#pragma unroll 1
+    for (int i = 0; i < C; i++) {                   /* for a rare q one piece of code */
+        const int f = feature_of<K>(i, c);
+        const char *from = row + f * p.q_stride[3];
+        unsigned w[4] = { 0, 0, 0, 0 };
+        if (f < p.d)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                w[k] = *(const unsigned short *)from;
+                w[k] |= (unsigned)*(const unsigned short *)(from + p.q_stride[3]) << 16;
+                from += 2 * p.q_stride[3];
+            }
+#pragma unroll
+        for (int k = 0; k < C - 1; k++) x[k] = x[k + 1];
+        x[C - 1] = make_uint4(w[0], w[1], w[2], w[3]);
+    }
 }
 
 template <typename K, int C, bool LO>
 __device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
                                            query<K, C, LO> &q) {
-    typedef typename compute<K>::type T;
     const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
     const slot_place slot = slot_of(p, min(r, heads - 1));
     const char *row = p.q + b * p.q_stride[0] + (p.q_index + slot.row) * p.q_stride[1]
                     + (head + slot.head) * p.q_stride[2];
     q.unscale = 1.0f;
     if (!LO && !eight_bits<K>) {                    /* same type as K: as it is */
+        uint4 x[C];
+        load_query16<K>(p, row, r < heads, x);
 #pragma unroll
         for (int i = 0; i < C; i++) {
-            uint4 x = make_uint4(0, 0, 0, 0);
-            const int f = feature_of<K>(i, c);
-            if (r < heads && f < p.d) x = load_query16(p, row, f);    /* p.d is a multiple of 8 */
-            q.hi[2 * i][0] = x.x; q.hi[2 * i][1] = x.y;
-            q.hi[2 * i + 1][0] = x.z; q.hi[2 * i + 1][1] = x.w;
+            q.hi[2 * i][0] = x[i].x; q.hi[2 * i][1] = x[i].y;
+            q.hi[2 * i + 1][0] = x[i].z; q.hi[2 * i + 1][1] = x[i].w;
         }
         return;
     }
     float x[C][8], up = 1.0f, m = 0.0f;
+    if (LO && p.q_type == SANTA_F32) {
 #pragma unroll
-    for (int i = 0; i < C; i++) {
-        const int f = feature_of<K>(i, c);
-        const bool have = r < heads && f < p.d;
-        if (LO && p.q_type == SANTA_F32) {
+        for (int i = 0; i < 8 * C; i++) x[i / 8][i % 8] = 0.0f;
+#pragma unroll 1
+        for (int i = 0; i < C; i++) {
+            const int f = feature_of<K>(i, c);
+#pragma unroll
+            for (int e = 0; e < 8 * (C - 1); e++) x[e / 8][e % 8] = x[e / 8 + 1][e % 8];
 #pragma unroll
             for (int e = 0; e < 8; e++)
-                x[i][e] = have ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
-        } else {
-            uint4 y = make_uint4(0, 0, 0, 0);
-            if (have) y = load_query16(p, row, f);
-            if (p.q_type == SANTA_F16) unpack16<__half>(y, x[i]); else unpack16<__nv_bfloat16>(y, x[i]);
+                x[C - 1][e]
+                    = r < heads && f < p.d ? *(const float *)(row + (f + e) * p.q_stride[3]) : 0.0f;
         }
+    } else {
+        uint4 y[C];
+        load_query16<K>(p, row, r < heads, y);
 #pragma unroll
-        for (int e = 0; e < 8; e++) m = fmaxf(m, fabsf(x[i][e]));
+        for (int i = 0; i < C; i++)
+            if (p.q_type == SANTA_F16) unpack16<__half>(y[i], x[i]);
+            else unpack16<__nv_bfloat16>(y[i], x[i]);
     }
     if (eight_bits<K>) {
         /* a power of two, exact; one for all heads: it is undone after the mma */
+#pragma unroll
+        for (int i = 0; i < 8 * C; i++) m = fmaxf(m, fabsf(x[i / 8][i % 8]));
 #pragma unroll
         for (int o = 1; o < 32; o <<= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
         if (m > 1e-30f && m < 1e30f) {
@@ -1312,20 +1363,23 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
             q.unscale = __uint_as_float((127u + above) << 23);
         }
     }
+    with_type<K>(p, [&](auto type) {
+        typedef decltype(type) T;
 #pragma unroll
-    for (int i = 0; i < C; i++) {
-        T hi[8], lo[8];
+        for (int i = 0; i < C; i++) {
+            T hi[8], lo[8];
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
-            hi[e] = (T)(up * x[i][e]);
-            lo[e] = (T)(up * x[i][e] - (float)hi[e]);
+            for (int e = 0; e < 8; e++) {
+                hi[e] = (T)(up * x[i][e]);
+                lo[e] = (T)(up * x[i][e] - (float)hi[e]);
+            }
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                q.hi[2 * i + e / 2][e % 2] = *(unsigned *)&hi[2 * e];
+                if (LO) q.lo[LO ? 2 * i + e / 2 : 0][e % 2] = *(unsigned *)&lo[2 * e];
+            }
         }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            q.hi[2 * i + e / 2][e % 2] = *(unsigned *)&hi[2 * e];
-            if (LO) q.lo[LO ? 2 * i + e / 2 : 0][e % 2] = *(unsigned *)&lo[2 * e];
-        }
-    }
+    });
 }
 
 template <int C, bool LO>
@@ -1336,6 +1390,23 @@ __device__ __forceinline__ void load_query(const params &p, int b, int head, int
     for (int e = 0; e < 2; e++)
         q.row[e] = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
                  + (head + min(2 * c + e, heads - 1)) * p.q_stride[2];
+}
+
+template <int C, bool LO>
+__device__ __forceinline__ void load_query(const params &p, int b, int head, int heads,
+                                           query<on_cores, C, LO> &q) {
+    if (p.k_type != SANTA_E4M3) {
+        load_query<sixteen, C, LO>(p, b, head, heads, q);
+        return;
+    }
+    query<e4m3, C, LO> x;
+    load_query(p, b, head, heads, x);
+#pragma unroll
+    for (int i = 0; i < 4 * C; i++) {
+        q.hi[i / 2][i % 2] = x.hi[i / 2][i % 2];
+        if (LO) q.lo[LO ? i / 2 : 0][i % 2] = x.lo[LO ? i / 2 : 0][i % 2];
+    }
+    q.unscale = x.unscale;
 }
 
 /* Byte offsets of the lane's 8 keys; keys outside [begin, end) repeat a valid one and are
@@ -1360,10 +1431,9 @@ __device__ __forceinline__ bool block_rows(const params &p, int b, int kv, int f
 }
 
 /* One 16-byte piece of two K rows against q. */
-template <typename K, int C, bool LO>
+template <typename T, typename K, int C, bool LO>
 __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, uint4 d, int j,
                                            float acc[4]) {
-    typedef typename compute<K>::type T;
     if constexpr (eight_bits<K>) {
 #pragma unroll
         for (int w = 0; w < 4; w++) {                                 /* 4 features of each row */
@@ -1387,14 +1457,14 @@ __device__ __forceinline__ void piece_dots(const query<K, C, LO> &q, uint4 a, ui
 }
 
 /* The same against one of q's parts, for either type of two bytes. */
-template <typename K, int C>
+template <typename T, typename K, int C>
 __device__ __forceinline__ void piece_products(const unsigned (&q)[2 * C][2], uint4 a, uint4 d, int j,
                                                float acc[4]) {
     query<K, C, false> part;
 #pragma unroll
     for (int i = 0; i < 2 * C; i++)
         for (int k = 0; k < 2; k++) part.hi[i][k] = q[i][k];
-    piece_dots<K, C, false>(part, a, d, j, acc);
+    piece_dots<T>(part, a, d, j, acc);
 }
 
 template <typename K, int C, bool LO>
@@ -1419,8 +1489,11 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
                     x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte)
                                                           : make_uint4(0, 0, 0, 0);
                 }
+            with_type<K>(p, [&](auto type) {
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; j++) piece_dots(q, x[0][j], x[1][j], from + j, acc);
+                for (int j = 0; j < AT_ONCE; j++)
+                    piece_dots<decltype(type)>(q, x[0][j], x[1][j], from + j, acc);
+            });
         }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -1429,6 +1502,13 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
         }
     }
     return bad;
+}
+
+template <int C, bool LO>
+__device__ __forceinline__ bool block_dots(const params &p, const query<on_cores, C, LO> &q, int b, int kv,
+                                           int block, int begin, int end, float s[2][8]) {
+    if (p.k_type == SANTA_E4M3) return block_dots(p, q.of_bytes(), b, kv, block, begin, end, s);
+    return block_dots<sixteen, C, LO>(p, q, b, kv, block, begin, end, s);
 }
 
 /* Features f .. f + 3 of the lane's two rows of q. The type is asked once: a load in a branch
@@ -1718,36 +1798,35 @@ __device__ __forceinline__ const char *key_base(const params &p, const cursor &x
 }
 
 /* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table
-   reads page 0; bad_pages finds it. */
-template <typename K, int C, bool PAGED>
+   reads page 0; bad_pages finds it. What is rare is a loop: little code matters more. */
+template <typename K, int C, bool PAGED, bool HINT>
 __device__ __forceinline__ void copy_keys(const params &p, const cursor &x, int i, uint4 *slot) {
     const int lane = threadIdx.x & 31, c = lane & 3, first = x.block * BLOCK + 8 * (lane >> 2) + 2 * i;
     enum { PIECES = ring<K, C>::LOADS / 2 };
-    i64 at[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) at[h] = (i64)min(max(first + h, x.begin), x.end - 1) * p.k_row;
-    if (PAGED && __builtin_expect(!p.eights, 0))
-#pragma unroll
+    if (__builtin_expect(p.d != 32 * C || (PAGED && !p.eights), 0)) {
+#pragma unroll 1
         for (int h = 0; h < 2; h++) {
-            at[h] = row_offset(p, p.k_stride, x.b, min(max(first + h, x.begin), x.end - 1));
-            if (at[h] == NO_ROW) at[h] = 0;
+            const int j = min(max(first + h, x.begin), x.end - 1);
+            i64 at = (i64)j * p.k_row;
+            if (PAGED && !p.eights) at = row_offset<HAS_TABLE>(p, p.k_stride, x.b, j);
+            if (PAGED && at == NO_ROW) at = 0;
+#pragma unroll 1
+            for (int k = 0; k < PIECES; k++) {
+                const bool have = 64 * k + 16 * c < p.d * (int)sizeof(K);
+                copy16_or_zero(slot + (h * PIECES + k) * 32 + lane, have ? x.base + at + 64 * k : p.k,
+                               have);
+            }
         }
-    const auto each_row = [&](auto copy) {
+        return;
+    }
 #pragma unroll
-        for (int h = 0; h < 2; h++)
+    for (int h = 0; h < 2; h++) {
+        const char *from = x.base + (i64)min(max(first + h, x.begin), x.end - 1) * p.k_row;
 #pragma unroll
-            for (int k = 0; k < PIECES; k++)
-                copy(slot + (h * PIECES + k) * 32 + lane, x.base + at[h] + 64 * k, 64 * k + 16 * c);
-    };
-    if (p.d == 32 * C) {
-        /* one piece of code: a jump may be a trip to fetch it */
-        if (p.once) each_row([](uint4 *to, const char *from, int) { copy16_once(to, from); });
-        else each_row([](uint4 *to, const char *from, int) { copy16(to, from); });
-    } else {
-        each_row([&](uint4 *to, const char *from, int byte) {
-            const bool have = byte < p.d * (int)sizeof(K);
-            copy16_or_zero(to, have ? from : p.k, have);
-        });
+        for (int k = 0; k < PIECES; k++) {
+            uint4 *to = slot + (h * PIECES + k) * 32 + lane;
+            if (HINT) copy16_by(read_policy(p.once), to, from + 64 * k); else copy16(to, from + 64 * k);
+        }
     }
 }
 
@@ -1759,22 +1838,24 @@ template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p,
     const int first = x.block * BLOCK + 8 * ((threadIdx.x & 31) >> 2);
 #pragma unroll 1
     for (int i = 0; i < 8; i++)
-        bad |= row_offset(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
+        bad |= row_offset<HAS_TABLE>(p, p.k_stride, x.b, min(max(first + i, x.begin), x.end - 1)) == NO_ROW;
     return bad;
 }
 
 /* Scores of 16 keys from a slot of the ring: s[..][2i], s[..][2i + 1]. */
 template <typename K, int C>
-__device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uint4 *slot, int i,
-                                          float s[2][8]) {
+__device__ __forceinline__ void step_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
+                                          int i, float s[2][8]) {
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    with_type<K>(p, [&](auto type) {
 #pragma unroll
-    for (int k = 0; k < PIECES; k++) {
-        const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
-        piece_dots<K, C, false>(q, a, d, k, acc);
-    }
+        for (int k = 0; k < PIECES; k++) {
+            const uint4 a = slot[k * 32 + lane], d = slot[(PIECES + k) * 32 + lane];
+            piece_dots<decltype(type)>(q, a, d, k, acc);
+        }
+    });
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e][2 * i] = acc[e];
@@ -1785,14 +1866,14 @@ __device__ __forceinline__ void step_dots(const query<K, C, false> &q, const uin
 /* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that
    is STEPS - 1 further on: which one of its block, the compiler knows. */
 template <typename K, int C, typename Advance>
-__device__ __forceinline__ void stream_dots(const query<K, C, false> &q, const uint4 *mine, int &slot,
-                                            Advance advance, float s[2][8]) {
+__device__ __forceinline__ void stream_dots(const params &p, const query<K, C, false> &q,
+                                            const uint4 *mine, int &slot, Advance advance, float s[2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         advance(i + STEPS - 1);
         copy_wait<STEPS - 1>();
-        step_dots<K, C>(q, mine + slot * ring<K, C>::LOADS * 32, i, s);
+        step_dots<K, C>(p, q, mine + slot * ring<K, C>::LOADS * 32, i, s);
         if (++slot == STEPS) slot = 0;
     }
 }
@@ -1819,10 +1900,11 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
     x = in;
     in.base = key_base<PAGED>(p, in);
     int slot = 0, fill_slot = 0;                    /* places in the ring */
-    auto advance = [&](int step) {                  /* step % 4 of in's block */
+    /* step % 4 of in's block; may_end: it may be the block's last */
+    auto advance = [&](int step, bool may_end = true) {
         if (in.valid) {
-            copy_keys<K, C, PAGED>(p, in, step % 4, mine + fill_slot * LOADS * 32);
-            if (step % 4 == 3) {
+            copy_keys<K, C, PAGED, true>(p, in, step % 4, mine + fill_slot * LOADS * 32);
+            if (may_end && step % 4 == 3) {
                 in.w += SCORE_WARPS;
                 settle(p, end, in);
                 in.base = key_base<PAGED>(p, in);
@@ -1832,7 +1914,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance(i);
+    for (int i = 0; i < STEPS - 1; i++) advance(i, STEPS > 4);
     zero_arrivals(p);
     /* once all CTAs are here, gather's start up as soon as there is room */
     launch_dependents();
@@ -1849,7 +1931,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
-        stream_dots<K, C>(q, mine, slot, advance, s);
+        stream_dots<K, C>(p, q, mine, slot, advance, s);
         block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
                             bad_pages<PAGED>(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
@@ -1936,23 +2018,24 @@ __device__ __forceinline__ void gather_numbers(const params &p, int column, int 
 }
 
 /* The same for V in fours. 16 rows are on their way together, as they came (two registers for
-   four bf16), and no branch stands between the loads: at and weight go on to the next multiple
-   of 16 with the last row and weight 0. */
+   four bf16), or 8 of f32, as many bytes, and no branch stands between the loads: at and weight
+   go on to the next multiple of 16 with the last row and weight 0. */
 template <typename V, int CH>
 __device__ __forceinline__ void gather_fours(const params &p, int column, int count, const i64 *at,
                                              const float *weight, float acc[CH][4]) {
+    enum { ROWS = sizeof(V) == 4 ? 8 : 16 };
 #pragma unroll
     for (int ch = 0; ch < CH; ch++) {
         if (ch && column + 128 * ch >= p.dv) break;
         const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
 #pragma unroll 1
-        for (int i0 = 0; __any_sync(FULL, i0 < count); i0 += 16) {
-            values<V, 4> x[16];
+        for (int i0 = 0; __any_sync(FULL, i0 < count); i0 += ROWS) {
+            values<V, 4> x[ROWS];
 #pragma unroll
-            for (int i = 0; i < 16; i++) x[i].load(from + at[i0 + i]);
+            for (int i = 0; i < ROWS; i++) x[i].load(from + at[i0 + i]);
 #pragma unroll
-            for (int i = 0; i < 16; i++) {
+            for (int i = 0; i < ROWS; i++) {
                 float y[4];
                 x[i].unpack(y);
 #pragma unroll
@@ -1964,13 +2047,13 @@ __device__ __forceinline__ void gather_fours(const params &p, int column, int co
 
 /* Asks for V's type where its rows are read: the scan and the draws before are the same for all
    types, and compile once. */
-template <typename V, int CH>
+template <int CH>
 __device__ __forceinline__ void gather_rows(const params &p, int column, int count, const i64 *at,
                                             const float *weight, float acc[CH][4]) {
     if (!p.vector_v || p.dv % 4) gather_numbers<CH>(p, column, count, at, weight, acc);
-    else if constexpr (sizeof(V) == 4) gather_fours<float, CH>(p, column, count, at, weight, acc);
     else if (p.v_type == SANTA_BF16) gather_fours<__nv_bfloat16, CH>(p, column, count, at, weight, acc);
     else if (p.v_type == SANTA_F16) gather_fours<__half, CH>(p, column, count, at, weight, acc);
+    else if (p.v_type == SANTA_F32) gather_fours<float, CH>(p, column, count, at, weight, acc);
     else gather_fours<__nv_fp8_e4m3, CH>(p, column, count, at, weight, acc);
 }
 
@@ -1993,10 +2076,15 @@ __device__ __noinline__ int key_with_mass(head_sums sum, const U *stash, int blo
         return sizeof(U) == 1 ? *(const unsigned char *)(stash + i) != 0 : (float)stash[i] > 0.0f;
     };
     int t = block;
-    while (t >= 0 && sum[t].x < MASK_LIMIT) t--;
-    if (t < 0) for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT;) t++;
+#pragma unroll 1
+    for (; t >= 0 && sum[t].x < MASK_LIMIT; t--) { }
+    if (t < 0)
+#pragma unroll 1
+        for (t = block; t + 1 < sum.count && sum[t].x < MASK_LIMIT; t++) { }
     const int start = t * keys + (t < block ? keys - 1 : t > block ? 0 : min(entry, keys - 1));
+#pragma unroll 1
     for (int i = start; i >= t * keys; i--) if (has(i)) return i;
+#pragma unroll 1
     for (int i = start; i < (t + 1) * keys; i++) if (has(i)) return i;
     return start;
 }
@@ -2238,6 +2326,7 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
 
 __device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
                                                        const gather_head &x, int draw) {
+    if (!p.ranks) return comb::find(p, s, x, draw);
     const rank_share &r = s.share;
     const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
     const bool own = t >= r.before && t < r.end;
@@ -2367,9 +2456,8 @@ __device__ __noinline__ rank_share share_of(const params &p, i64 row) {
    end of the scores kernel, and a small grid is spread.
    Barriers: for the maximum, for the prefixes, for the warps' sums; with more than one portion
    also before the CTA counts itself, when all have written, and behind it, for the count. */
-template <typename V, int CH, typename Pick>
-__global__ void __launch_bounds__(PORTION, sizeof(V) < 4 ? 4 : 2)
-k_gather(const __grid_constant__ params p) {
+template <int CH, typename Pick>
+__global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ params p) {
     enum { COLUMNS = 128 * CH };
     SHARED(memory, gather_memory<CH, Pick>);
     typename Pick::scan &s = memory.scan;
@@ -2393,7 +2481,8 @@ k_gather(const __grid_constant__ params p) {
     Pick pick;
     pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
-    if (Pick::OVER_RANKS && tid == 0) s.share = share_of(p, row);
+    const bool over_ranks = Pick::OVER_RANKS && p.ranks;
+    if (over_ranks && tid == 0) s.share = share_of(p, row);
 
     /* 1 */
     pick.recall(s);
@@ -2439,7 +2528,7 @@ k_gather(const __grid_constant__ params p) {
     double total = 0.0;
 #pragma unroll
     for (int i = 0; i < GATHER_WARPS; i++) total += s.totals[i];
-    const double whole = Pick::OVER_RANKS ? s.share.total : total;
+    const double whole = over_ranks ? s.share.total : total;
     const bool bad = !(whole == whole) || isinf(whole);
     x.m = m;
     x.total = total;
@@ -2458,7 +2547,7 @@ k_gather(const __grid_constant__ params p) {
         /* lanes past the end repeat the last draw, without weight; those whose draws another rank has
            repeat one of this rank's */
         int twin = min(lane, count - 1), rows = count;
-        if (Pick::OVER_RANKS) {
+        if (over_ranks) {
             const unsigned own = __ballot_sync(FULL, at.weight > 0.0f);
             if (own) twin = own >> lane & 1u ? lane : __ffs((int)own) - 1; else rows = 0;
         }
@@ -2471,20 +2560,20 @@ k_gather(const __grid_constant__ params p) {
         else j = find((const float *)p.stash + stash);
         j = (first << unit) + __shfl_sync(FULL, j, twin);
         if (p.keys && column_block == 0 && lane < count) {
-            p.keys[row * p.max_draws + mine.draw] = !Pick::OVER_RANKS || at.weight > 0.0f ? j : -1;
+            p.keys[row * p.max_draws + mine.draw] = !over_ranks || at.weight > 0.0f ? j : -1;
             if (p.weights) p.weights[row * p.max_draws + mine.draw] = at.weight;
         }
         i64 offset = row_offset(p, p.v_stride, b, j);
         if (offset == NO_ROW) {
             offset = 0;
-            if (lane < count && (!Pick::OVER_RANKS || at.weight > 0.0f))
+            if (lane < count && (!over_ranks || at.weight > 0.0f))
                 at.weight = __int_as_float(0x7fc00000);
         }
         memory.warps[warp].at[lane] = offset + kv * p.v_stride[2];
         memory.warps[warp].weight[lane] = at.weight;
         __syncwarp();
         /* 3 */
-        gather_rows<V, CH>(p, column, rows, memory.warps[warp].at, memory.warps[warp].weight, acc);
+        gather_rows<CH>(p, column, rows, memory.warps[warp].at, memory.warps[warp].weight, acc);
     }
     __syncwarp();
 #pragma unroll
@@ -2511,7 +2600,7 @@ k_gather(const __grid_constant__ params p) {
 #pragma unroll 8
             for (int k = 0; k < p.portions; k++) f += p.partial[(counter * p.portions + k) * COLUMNS + tid];
     }
-    if (Pick::OVER_RANKS) { m = s.share.m; total = s.share.total; }
+    if (over_ranks) { m = s.share.m; total = s.share.total; }
     if (tid == PORTION - 1 && column_block == 0 && p.lse)
         p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, total);
     if (tid < COLUMNS && column + tid < p.dv) {
@@ -2692,10 +2781,17 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
    Barriers: at the end all warps must be through with the ring, where their sums go then; and
    for these, in write_split. */
 
+/* Where the lane's pieces of V are: of key 0, with pages of the first one. */
+template <typename K, int C, bool PAGED>
+__device__ __forceinline__ const char *value_base(const params &p, int b, int kv) {
+    enum { LANES = 2 * ring<K, C>::LOADS };
+    return p.v + (PAGED ? 0 : b * p.v_stride[0]) + kv * p.v_stride[2] + 16 * ((threadIdx.x & 31) % LANES);
+}
+
 /* 16 rows of V on their way to slot: those of positions 16i to 16i + 15, see online_softmax. */
 template <typename K, int C, bool PAGED>
-__device__ __forceinline__ void copy_values(const params &p, int b, int kv, int block, int begin, int end,
-                                            int i, uint4 *slot) {
+__device__ __forceinline__ void copy_values(const params &p, const char *base, int b, int block, int begin,
+                                            int end, int i, uint4 *slot) {
     enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
     const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
     const bool have = byte < p.dv * (int)sizeof(K);
@@ -2703,9 +2799,9 @@ __device__ __forceinline__ void copy_values(const params &p, int b, int kv, int 
     for (int l = 0; l < LOADS; l++) {
         const int at = l * (32 / LANES) + sub, key = block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3);
         const int j = min(max(key, begin), end - 1);
-        i64 offset = row_offset<PAGED>(p, p.v_stride, b, j);
+        i64 offset = PAGED ? row_offset<HAS_TABLE>(p, p.v_stride, b, j) : j * p.v_stride[1];
         if (PAGED && offset == NO_ROW) offset = 0;
-        copy16_or_zero(slot + l * 32 + lane, have ? p.v + offset + kv * p.v_stride[2] + byte : p.v, have);
+        copy16_or_zero(slot + l * 32 + lane, have ? base + offset : p.v, have);
     }
 }
 
@@ -2732,6 +2828,7 @@ k_dense(const __grid_constant__ params p) {
         slot = 0;
     x.block = in_block;
     const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
+    const char *const values = value_base<K, C, PAGED>(p, b, kv);
     auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
         const int fill = step % 8;
         if (in_block < last) {
@@ -2740,8 +2837,8 @@ k_dense(const __grid_constant__ params p) {
             y.block = in_block;
             if (PAGED && fill == 0) base = key_base<PAGED>(p, y);
             y.base = base;
-            if (fill < 4) copy_keys<K, C, PAGED>(p, y, fill, to);
-            else copy_values<K, C, PAGED>(p, b, kv, in_block, x.begin, x.end, fill - 4, to);
+            if (fill < 4) copy_keys<K, C, PAGED, false>(p, y, fill, to);
+            else copy_values<K, C, PAGED>(p, values, b, in_block, x.begin, x.end, fill - 4, to);
             if (fill == 7) in_block += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
@@ -2759,7 +2856,7 @@ k_dense(const __grid_constant__ params p) {
     if (x.block < last) load_query(p, b, head, heads, q);
     for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
-        stream_dots<K, C>(q, mine, slot, advance, s);
+        stream_dots<K, C>(p, q, mine, slot, advance, s);
         block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
                             bad_pages<PAGED>(p, x), s, m);
         online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
@@ -2767,23 +2864,29 @@ k_dense(const __grid_constant__ params p) {
         for (int i = 0; i < 4; i++) {
             advance(4 + i + STEPS - 1);
             copy_wait<STEPS - 1>();
+            with_type<K>(p, [&](auto type) {
+                typedef decltype(type) T;
+                /* f16: in parts, since what is there for both stands in the other's way */
+                enum { AT_ONCE = sizeof(K) == 2 && f16<T> && LOADS > 4 ? 4 : LOADS };
+#pragma unroll AT_ONCE
+                for (int l = 0; l < LOADS; l++) {
+                    float v[PER];
+                    const uint4 x = mine[(slot * LOADS + l) * 32 + lane];
+                    if constexpr (eight_bits<K>) unpack16<K>(x, v); else unpack16<T>(x, v);
+                    const float *w = &shared.weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
 #pragma unroll
-            for (int l = 0; l < LOADS; l++) {
-                float v[PER];
-                unpack16<K>(mine[(slot * LOADS + l) * 32 + lane], v);
-                const float *w = &shared.weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
+                    for (int g = 0; g < GS; g += 4) {
+                        const float4 y = *(const float4 *)(w + g);
 #pragma unroll
-                for (int g = 0; g < GS; g += 4) {
-                    const float4 y = *(const float4 *)(w + g);
-#pragma unroll
-                    for (int k = 0; k < PER; k++) {
-                        acc[g][k] += y.x * v[k];
-                        acc[g + 1][k] += y.y * v[k];
-                        acc[g + 2][k] += y.z * v[k];
-                        acc[g + 3][k] += y.w * v[k];
+                        for (int k = 0; k < PER; k++) {
+                            acc[g][k] += y.x * v[k];
+                            acc[g + 1][k] += y.y * v[k];
+                            acc[g + 2][k] += y.z * v[k];
+                            acc[g + 3][k] += y.w * v[k];
+                        }
                     }
                 }
-            }
+            });
             if (++slot == STEPS) slot = 0;
         }
     }
@@ -3076,6 +3179,7 @@ struct copier {
 template <int LINES, int CHUNKS>
 __device__ __forceinline__ void copy_block(const params &p, const tile &t, const copier &x, int first,
                                            int chunks, unsigned at, bool is_k) {
+    enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
     bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
@@ -3094,10 +3198,10 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
         for (int i = 1; i < 4; i++) from[i] = from[i - 1] + 16 * x.token;
     }
     if (whole) {
+#pragma unroll AT_ONCE
+        for (int c = 0; c < n; c++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-#pragma unroll
-            for (int c = 0; c < n; c++) {
+            for (int i = 0; i < 4; i++) {
                 const bool some = x.features > 64 * c;
                 const unsigned to = at + 16 * 128 * i + LINES * 128 * c;
                 copy16_or_zero_at(to, some ? from[i] + 128 * c : p.k, some);
@@ -3141,6 +3245,7 @@ __device__ __forceinline__ void copy_queries(const params &p, const tile &t, int
         const char *from = q.row < 0 ? p.q : p.q + t.b * p.q_stride[0] + q.row * p.q_stride[1]
                                              + q.head * p.q_stride[2] + 16 * piece;
         const unsigned at = to + piece_at(LINES, m, piece);
+#pragma unroll 1
         for (int c = 0; c < chunks; c++) {
             const bool some = q.row >= 0 && 64 * c + 8 * piece < p.d;
             copy16_or_zero_at(at + c * LINES * 128, some ? from + 128 * c : p.q, some);
@@ -3148,28 +3253,28 @@ __device__ __forceinline__ void copy_queries(const params &p, const tile &t, int
     }
 }
 
-__device__ __forceinline__ unsigned not_finite_of(unsigned x, __nv_bfloat16) {
-    return __vcmpeq2(x & 0x7f807f80u, 0x7f807f80u);
-}
-__device__ __forceinline__ unsigned not_finite_of(unsigned x, __half) {
-    return __vcmpeq2(x & 0x7c007c00u, 0x7c007c00u);
+/* Of two numbers of K's and V's type; all ones where one is not finite. */
+__device__ __forceinline__ unsigned not_finite_of(const params &p, unsigned x) {
+    const unsigned exponents = p.k_type == SANTA_F16 ? 0x7c007c00u : 0x7f807f80u;
+    return __vcmpeq2(x & exponents, exponents);
 }
 
 /* Of the lines that this thread has copied of V, numbers that are not finite become 0. Bit 4 i + k of
    what the warp gets: key 16 i + 4 * warp + k of the block had some. */
-template <int LINES, typename T>
-__device__ __forceinline__ unsigned screen_block(int chunks, char *tile, int line) {
+template <int LINES>
+__device__ __forceinline__ unsigned screen_block(const params &p, int chunks, char *tile, int line) {
     const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
     unsigned found = 0;
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {
         unsigned any = 0;
+#pragma unroll 1
         for (int c = 0; c < chunks; c++) {
             char *const chunk = tile + c * LINES * 128;
             uint4 *at = (uint4 *)(chunk + piece_at(LINES, line + (thread >> 3) + 16 * i, piece));
             uint4 x = *at;
-            const unsigned bad[4] = { not_finite_of(x.x, T()), not_finite_of(x.y, T()),
-                                      not_finite_of(x.z, T()), not_finite_of(x.w, T()) };
+            const unsigned bad[4] = { not_finite_of(p, x.x), not_finite_of(p, x.y), not_finite_of(p, x.z),
+                                      not_finite_of(p, x.w) };
             if (!(bad[0] | bad[1] | bad[2] | bad[3])) continue;
             any = 1;
             *at = make_uint4(x.x & ~bad[0], x.y & ~bad[1], x.z & ~bad[2], x.w & ~bad[3]);
@@ -3192,7 +3297,6 @@ __device__ __noinline__ bool is_seen(const params &p, const tile &t, int m, int 
 }
 /* Adds to the sums what screen_block took out, where a query sees the key: what is not finite has any
    weight. m: the lane's first query, the other one is m + 8; bad: of each warp of the copiers. */
-template <typename T>
 __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, int m, int first,
                                                const unsigned *bad, float (&acc)[16][4]) {
     const int c = threadIdx.x & 3;
@@ -3208,8 +3312,9 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
         for (int nb = 0; nb < 16; nb++) {
             const int column = t.column + 8 * nb + 2 * c;
             if (column >= p.dv) continue;
-            const unsigned x = *(const unsigned *)(row + 2 * column), which = not_finite_of(x, T());
-            const float2 y = unpack_pair(*(const typename pair_of<T>::type *)&x);
+            const unsigned x = *(const unsigned *)(row + 2 * column), which = not_finite_of(p, x);
+            const float2 y = p.k_type == SANTA_F16 ? unpack_pair(*(const __half2 *)&x)
+                                                   : unpack_pair(*(const __nv_bfloat162 *)&x);
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 if (seen[e] && which & 0xffffu) acc[nb][2 * e] += y.x;
@@ -3322,19 +3427,35 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
 /* Called, so that it does not swell its callers. */
 __device__ __noinline__ void store_one(int type, char *p, float f) { store_any(type, p, f); }
 
-/* Results of the lane's queries m and m + 8: 16 x 8 columns from t.column on. */
+/* Results of the lane's queries m, m + 8 and so on, 2 * N in all: 16 x 8 columns from t.column on. One
+   query after the other comes to the front, so that there is one piece of code for them. */
+template <int N>
 __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m, float factor,
-                                           const float top[2], const float den[2],
-                                           const float (&acc)[16][4]) {
+                                           float (&top)[N][2], float (&den)[N][2],
+                                           float (&acc)[N][16][4]) {
     const int c = threadIdx.x & 3;
+#pragma unroll 1
+    for (int i = 0; i < 2 * N; i++, m += 8) {
+        float sum = den[0][0], x[16][2];
+        const float highest = top[0][0] < MASK_LIMIT ? MASKED : top[0][0] * factor;
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-        float sum = den[e];
+        for (int nb = 0; nb < 16; nb++) {
+            x[nb][0] = acc[0][nb][0];
+            x[nb][1] = acc[0][nb][1];
+        }
+#pragma unroll
+        for (int k = 0; k < 2 * N - 1; k++) {
+            const int from = (k + 1) / 2, part = (k + 1) % 2;
+            top[k / 2][k % 2] = top[from][part];
+            den[k / 2][k % 2] = den[from][part];
+#pragma unroll
+            for (int nb = 0; nb < 32; nb++)
+                acc[k / 2][nb / 2][k % 2 * 2 + nb % 2] = acc[from][nb / 2][part * 2 + nb % 2];
+        }
         sum += __shfl_xor_sync(FULL, sum, 1);
         sum += __shfl_xor_sync(FULL, sum, 2);
-        const tile_query q = query_of(p, t, m + 8 * e);
+        const tile_query q = query_of(p, t, m);
         if (q.row < 0) continue;
-        const float highest = top[e] < MASK_LIMIT ? MASKED : top[e] * factor;
         const bool bad = !(sum == sum) || isinf(sum);
         if (p.lse && c == 0 && t.column == 0)
             p.lse[((i64)t.b * p.q_len + q.row) * p.heads + q.head] = head_lse(p, q.head, highest, sum);
@@ -3344,22 +3465,23 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
                   + (t.column + 2 * c) * p.out_stride[3];
         const bool some = sum > 0.0f || bad;
         const int columns = p.dv - t.column - 2 * c;
+#pragma unroll
+        for (int nb = 0; nb < 32; nb++) x[nb / 2][nb % 2] = some ? x[nb / 2][nb % 2] * f : 0.0f;
         if (p.pair_out) {
 #pragma unroll
             for (int nb = 0; nb < 16; nb++) {
-                const float x = some ? acc[nb][2 * e] * f : 0.0f,
-                            y = some ? acc[nb][2 * e + 1] * f : 0.0f;
-                const unsigned both = p.out_type == SANTA_BF16 ? pack(x, y, __nv_bfloat16())
-                                                               : pack(x, y, __half());
+                const unsigned both = p.out_type == SANTA_BF16 ? pack(x[nb][0], x[nb][1], __nv_bfloat16())
+                                                               : pack(x[nb][0], x[nb][1], __half());
                 if (8 * nb < columns) *(unsigned *)(out + 16 * nb) = both;
             }
             continue;
         }
+#pragma unroll 1
+        for (int nb = 0; 8 * nb < columns && nb < 16; nb++, out += 8 * p.out_stride[3]) {
+            store_one(p.out_type, out, x[0][0]);
+            store_one(p.out_type, out + p.out_stride[3], x[0][1]);
 #pragma unroll
-        for (int nb = 0; nb < 16; nb++, out += 8 * p.out_stride[3]) {
-            if (8 * nb >= columns) break;
-            store_one(p.out_type, out, some ? acc[nb][2 * e] * f : 0.0f);
-            store_one(p.out_type, out + p.out_stride[3], some ? acc[nb][2 * e + 1] * f : 0.0f);
+            for (int k = 0; k < 30; k++) x[k / 2][k % 2] = x[k / 2 + 1][k % 2];
         }
     }
 }
@@ -3369,7 +3491,6 @@ __device__ __forceinline__ void write_tile(const params &p, const tile &t, int m
    Reads: K and V once for a tile. Flops: 2 * keys * queries * (d + dv). It should run at the speed of
    mma.sync, of which ldmatrix takes half.
    Barriers, for each block of keys: K is there and V's tile free; K's tile is free; V is there. */
-template <typename T>
 __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* prefill_bytes */
     SHARED(bad, screened);
@@ -3394,11 +3515,14 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     list.begin(p, t, t.begin / BLOCK);
     int block = list.next(p, t.b);
     copy_queries<TILE_THREADS, TILE_QUERIES>(p, t, (int)threadIdx.x, chunks, q_at);
-    if (block >= 0) copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, k_at + own, true);
-    copy_commit();
-    while (block >= 0) {
+    for (bool begun = false; block >= 0; begun = true) {
         const int first = block * BLOCK;
         const bool partial = first < t.all_begin || first + BLOCK > t.all_end;
+        if (!begun || p.one_tile) {
+            if (begun) __syncthreads();             /* V is there no longer */
+            copy_block<BLOCK, 0>(p, t, k_rows, first, chunks, k_at + own, true);
+            copy_commit();
+        }
         copy_wait<0>();
         __syncthreads();
         if (!p.one_tile) {
@@ -3408,34 +3532,44 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
         float s[2][8][4];
 #pragma unroll
         for (int i = 0; i < 64; i++) s[i / 32][i / 4 % 8][i % 4] = 0.0f;
+        with_type<sixteen>(p, [&](auto type) {
+            typedef decltype(type) T;
 #pragma unroll 1
-        for (int k = 0; k < chunks; k++)
+            for (int k = 0; k < chunks; k++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {           /* 16 features */
-                unsigned a[2][4];
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int row = 32 * warp + 16 * e + (lane & 15);
-                    load_matrices(q_at + piece_at(TILE_QUERIES, row, 8 * k + 2 * i + (lane >> 4)), a[e]);
-                }
-#pragma unroll
-                for (int j = 0; j < 4; j++) {       /* 16 keys */
-                    unsigned x[4];
-                    const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
-                    load_matrices(k_at + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
+                for (int i = 0; i < 4; i++) {           /* 16 features */
+                    unsigned a[2][4];
 #pragma unroll
                     for (int e = 0; e < 2; e++) {
-                        mma(s[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
-                        mma(s[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                        const int row = 32 * warp + 16 * e + (lane & 15);
+                        const int of_a = 8 * k + 2 * i + (lane >> 4);
+                        load_matrices(q_at + piece_at(TILE_QUERIES, row, of_a), a[e]);
+                    }
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {       /* 16 keys */
+                        unsigned x[4];
+                        const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
+                        load_matrices(k_at + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
+#pragma unroll
+                        for (int e = 0; e < 2; e++) {
+                            mma(s[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
+                            mma(s[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                        }
                     }
                 }
-            }
+        });
         __syncthreads();
         const int following = list.next(p, t.b);
-        if (p.one_tile)
-            copy_block<BLOCK, 0>(p, t, v_rows, first, v_chunks, v_at + own, false);
-        else if (following >= 0)
-            copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
+        if (p.one_tile || following >= 0) {
+            copier rows = k_rows;                   /* field by field: both stay in registers */
+            rows.from = p.one_tile ? v_rows.from : k_rows.from;
+            rows.token = p.one_tile ? v_rows.token : k_rows.token;
+            rows.page = p.one_tile ? v_rows.page : k_rows.page;
+            rows.features = p.one_tile ? v_rows.features : k_rows.features;
+            copy_block<BLOCK, 0>(p, t, rows, p.one_tile ? first : following * BLOCK,
+                                 p.one_tile ? v_chunks : chunks, (p.one_tile ? v_at : k_at) + own,
+                                 !p.one_tile);
+        }
         copy_commit();
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -3447,40 +3581,44 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
         if (p.one_tile) copy_wait<0>(); else copy_wait<1>();
         unsigned found = 0;
         if (partial) {
-            found = screen_block<BLOCK, T>(v_chunks, v_tile, 0);
+            found = screen_block<BLOCK>(p, v_chunks, v_tile, 0);
             if (lane == 0) bad.of_warp[warp] = found;
         }
         __syncthreads();
+        with_type<sixteen>(p, [&](auto type) {
+            typedef decltype(type) T;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {               /* 16 keys */
-            unsigned a[2][4];
-            pack_weights<T>(s[0][2 * i], s[0][2 * i + 1], a[0]);
-            pack_weights<T>(s[1][2 * i], s[1][2 * i + 1], a[1]);
+            for (int i = 0; i < 4; i++) {               /* 16 keys */
+                unsigned a[2][4];
+                pack_weights<T>(s[0][2 * i], s[0][2 * i + 1], a[0]);
+                pack_weights<T>(s[1][2 * i], s[1][2 * i + 1], a[1]);
 #pragma unroll
-            for (int j = 0; j < 8; j++) {           /* 16 columns */
-                if (j >= 4 && v_chunks < 2) break;
-                unsigned x[4];
-                load_transposed(v_at + piece_at(BLOCK, 16 * i + (lane & 15), 2 * j + (lane >> 4)), x);
+                for (int j = 0; j < 8; j++) {           /* 16 columns */
+                    if (j >= 4 && v_chunks < 2) break;
+                    unsigned x[4];
+                    load_transposed(v_at + piece_at(BLOCK, 16 * i + (lane & 15), 2 * j + (lane >> 4)), x);
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    mma(acc[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
-                    mma(acc[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                    for (int e = 0; e < 2; e++) {
+                        mma(acc[e][2 * j], a[e][0], a[e][1], a[e][2], a[e][3], x[0], x[1], T());
+                        mma(acc[e][2 * j + 1], a[e][0], a[e][1], a[e][2], a[e][3], x[2], x[3], T());
+                    }
                 }
             }
-        }
+        });
         if (partial && (bad.of_warp[0] | bad.of_warp[1] | bad.of_warp[2] | bad.of_warp[3]))
+#pragma unroll 1
+            for (int e = 0; e < 2; e++) {           /* for rare data: one piece of code */
+                add_not_finite(p, t, m + 16 * e, first, bad.of_warp, acc[0]);
 #pragma unroll
-            for (int e = 0; e < 2; e++) add_not_finite<T>(p, t, m + 16 * e, first, bad.of_warp, acc[e]);
-        if (p.one_tile) {
-            __syncthreads();
-            if (following >= 0)
-                copy_block<BLOCK, 0>(p, t, k_rows, following * BLOCK, chunks, k_at + own, true);
-            copy_commit();
-        }
+                for (int i = 0; i < 64; i++) {
+                    const float x = acc[0][i / 4][i % 4];
+                    acc[0][i / 4][i % 4] = acc[1][i / 4][i % 4];
+                    acc[1][i / 4][i % 4] = x;
+                }
+            }
         block = following;
     }
-#pragma unroll
-    for (int e = 0; e < 2; e++) write_tile(p, t, m + 16 * e, factor, top[e], den[e], acc[e]);
+    write_tile(p, t, m, factor, top, den, acc);
 }
 
 /* For sm_90a: the tensor cores read shared memory themselves, for a group of 4 warps at once. Three such
@@ -3554,7 +3692,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 copy_wait<0>();
 #pragma unroll 1
                 for (int h = 0; h < 2; h++) {
-                    const unsigned found = screen_block<LINES, T>(2, v_tile + place * PLACE_BYTES, 64 * h);
+                    const unsigned found = screen_block<LINES>(p, 2, v_tile + place * PLACE_BYTES, 64 * h);
                     if (lane == 0) s.bad[place][h][warp] = found;
                 }
                 __syncwarp();
@@ -3567,8 +3705,9 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         const float factor = p.scale * LOG2E;
         const int m = 64 * group + 16 * (warp & 3) + (lane >> 2);
         const u64 q_lines = lines_at(base + (unsigned)(group * 64 * 128));
-        float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f }, keep[2];
-        float x[16][4], acc[16][4];
+        float tops[1][2] = { { MASKED, MASKED } }, dens[1][2] = {}, sums[1][16][4], keep[2];
+        float (&top)[2] = tops[0], (&den)[2] = dens[0], (&acc)[16][4] = sums[0];
+        float x[16][4];
         unsigned w[8][4];
 #pragma unroll
         for (int i = 0; i < 64; i++) acc[i / 4][i % 4] = 0.0f;
@@ -3611,7 +3750,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             for (int h = 0; h < 2; h++) {
                 const unsigned *bad = s.bad[place][h];
                 if (bad[0] | bad[1] | bad[2] | bad[3])
-                    add_not_finite<T>(p, t, m, h ? second : first, bad, acc);
+                    add_not_finite(p, t, m, h ? second : first, bad, acc);
             }
         };
         const auto released = [&](unsigned bar) {
@@ -3657,7 +3796,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
             products_are(acc);
             put_back(last, first, second);
         }
-        write_tile(p, t, m, factor, top, den, acc);
+        write_tile(p, t, m, factor, tops, dens, sums);
     }
 #endif
 }
@@ -3715,7 +3854,6 @@ __device__ __forceinline__ i64 unit_at(const params &p, int b, int head, int u) 
    and of the next: p.masses. AT_SHARES writes each row's share in the head's own sets: p.shares.
    Reads K once for each unit and head. Flops: 2 * d for each row and key.
    Barriers: K's tile is there; it is free; the warps' sums. */
-template <typename T>
 __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* sample_bytes */
     SHARED(shared, sample_memory);
@@ -3772,22 +3910,26 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
         float s[8][4];
 #pragma unroll
         for (int i = 0; i < 32; i++) s[i / 4][i % 4] = 0.0f;
+        with_type<sixteen>(p, [&](auto type) {
+            typedef decltype(type) T;
 #pragma unroll 1
-        for (int k = 0; k < chunks; k++)
+            for (int k = 0; k < chunks; k++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {           /* 16 features */
-                unsigned a[4];
-                const int of_a = 8 * k + 2 * i + (lane >> 4);
-                load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), of_a), a);
+                for (int i = 0; i < 4; i++) {           /* 16 features */
+                    unsigned a[4];
+                    const int of_a = 8 * k + 2 * i + (lane >> 4);
+                    load_matrices(q_at + piece_at(BLOCK, 16 * warp + (lane & 15), of_a), a);
 #pragma unroll
-                for (int j = 0; j < 4; j++) {       /* 16 keys */
-                    unsigned x[4];
-                    const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
-                    load_matrices(k_at + place + piece_at(BLOCK, row, 8 * k + 2 * i + (lane >> 3 & 1)), x);
-                    mma(s[2 * j], a[0], a[1], a[2], a[3], x[0], x[1], T());
-                    mma(s[2 * j + 1], a[0], a[1], a[2], a[3], x[2], x[3], T());
+                    for (int j = 0; j < 4; j++) {       /* 16 keys */
+                        unsigned x[4];
+                        const int row = 16 * j + (lane >> 4) * 8 + (lane & 7);
+                        const int of_x = 8 * k + 2 * i + (lane >> 3 & 1);
+                        load_matrices(k_at + place + piece_at(BLOCK, row, of_x), x);
+                        mma(s[2 * j], a[0], a[1], a[2], a[3], x[0], x[1], T());
+                        mma(s[2 * j + 1], a[0], a[1], a[2], a[3], x[2], x[3], T());
+                    }
                 }
-            }
+        });
         finish_rows<8, true>(p, t, m, first, extras, partial, s);
         if (p.stage == AT_MAXIMA) {
             float keep[2];
@@ -4103,12 +4245,14 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     double mine = 0.0, sum;
     int rows = 0;
     float *const shares = p.shares + unit_at(p, b, head, 0) * p.sample_splits * BLOCK;
+#pragma unroll 1
     for (int u = 0; u < p.units; u++) {
         int from, to, begin, end, position;
         if (!unit_rows(p, b, u, from, to)) continue;
         row_range(p, b, to - 1, 1, begin, end, position);
         const int splits = (end + SAMPLE_BLOCKS * BLOCK - 1) / (SAMPLE_BLOCKS * BLOCK);
         float *const of_unit = shares + (i64)u * p.sample_splits * BLOCK;
+#pragma unroll 1
         for (int i = threadIdx.x; i < to - from; i += 256) {
             float x = 0.0f;
             for (int k = 0; k < splits; k++) x += of_unit[k * BLOCK + i];
@@ -4121,9 +4265,11 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
     __syncthreads();
     float smallest;
     const double low = low_mean(shared, (rows + 99) / 100, &smallest, [&](auto take) {
+#pragma unroll 1
         for (int u = 0; u < p.units; u++) {
             int from, to;
             if (!unit_rows(p, b, u, from, to)) continue;
+#pragma unroll 1
             for (int i = threadIdx.x; i < to - from; i += 256)
                 take(shares[(i64)u * p.sample_splits * BLOCK + i]);
         }
@@ -4207,6 +4353,7 @@ __global__ void __launch_bounds__(128) k_mask(const __grid_constant__ params p) 
     const i64 at = (((i64)b * p.heads + head) * p.q_blocks + blockIdx.x) * p.k_blocks;
     const bool dense = !p.mask && p.runs_dense[b * (int)p.kv_heads + head / p.group];
     const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < p.k_blocks; i += 128) {
         const int block = (int)i;
         bool kept = p.mask ? p.mask[at + i] != 0 : block <= r;
@@ -4242,9 +4389,11 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     const bool is_short = is_short_row(p, b, begin, end), sampled = p.draws && !is_short;
     const i64 keys = end - begin;
     i64 by_head = 0, by_group = 0, draws = 0;
+#pragma unroll 1
     for (int g = 0; sampled && g < p.group; g++) {
         const i64 row = (i64)b * p.heads + kv * p.group + g;
         const int n = p.draws[row];
+#pragma unroll 1
         for (int i = threadIdx.x; i < n; i += 256) {
             const int j = p.keys[row * p.max_draws + i];
             bool here = false, before = false;
@@ -4283,6 +4432,7 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
     i64 keys = 0, by_head = 0, by_group = 0, short_rows = 0;
     int start, begin, end;
     row_range(p, b, 0, 1, begin, end, start);
+#pragma unroll 1
     for (int row = warp; row < p.q_len; row += 8) {
         int position;
         row_range(p, b, row, 1, begin, end, position);
@@ -4292,11 +4442,13 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
         }
         if (all || begin >= end) continue;
         const int r = position >> p.block_shift, first_row = start >> p.block_shift;
+#pragma unroll 1
         for (int w = begin >> p.block_shift >> 5; ((i64)w << p.block_shift) * 32 < end; w++) {
             unsigned any = 0;
             const i64 from = (32ll * w + lane) << p.block_shift, to = from + (1 << p.block_shift);
             const i64 low = from > begin ? from : begin, high = to < end ? to : end,
                       here = high > low ? high - low : 0;
+#pragma unroll 1
             for (int h = 0; h < p.group; h++) {
                 const int head = kv * p.group + h;
                 const unsigned *sets = p.sets + ((i64)b * p.heads + head) * 2 * p.mask_words;
@@ -4396,6 +4548,7 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     if ((threadIdx.x & 31) == 0) s.warps[threadIdx.x >> 5] = x;
     __syncthreads();
     x = s.warps[0];
+#pragma unroll 1
     for (int i = 1; i < 4 * ERROR_PARTS; i++) x = join(x, s.warps[i]);
     return x;
 }
@@ -4796,6 +4949,7 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             else if (key < n) words[key * pitch + l + lanes * i] = word - 0x3f400000u;
         }
         bool finite = good;
+#pragma unroll 1
         for (int o = 1; o < lanes; o *= 2) {
             both += __shfl_xor_sync(FULL, both, o);
             codes += __shfl_xor_sync(FULL, codes, o);
@@ -4856,6 +5010,7 @@ __device__ __forceinline__ float finished_score(const params &p, int head, float
 }
 
 __device__ __forceinline__ void send_for(const char *at, int bytes) {
+#pragma unroll 1
     for (int i = 0; i < bytes; i += 128) prefetch(at + i);
 }
 
@@ -6361,12 +6516,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         const int rows = 32 - __clz((int)all_taken);
         for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
             float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
-            if (p.v_type == SANTA_F32)
-                gather_rows<float, 1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight,
-                                      part);
-            else
-                gather_rows<narrow, 1>(p, 128 * ch, rows, memory.warps[warp].at,
-                                       memory.warps[warp].weight, part);
+            gather_rows<1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (ch == 0) acc[0][k] += part[0][k]; else acc[1][k] += part[0][k];
@@ -6750,6 +6900,7 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
                       v_at = row_offset(p, p.v_stride, t.b, key);
             const int k_lines = p.copied ? (p.d * p.k_size + 127) / 128 : 0,
                       v_lines = (p.dv * p.v_size + 127) / 128;
+#pragma unroll 1
             for (int line = l; v_at != NO_ROW && line < k_lines + v_lines; line += LANES)
                 prefetch(line < k_lines ? p.k + k_at + t.kv * p.k_stride[2] + 128 * line
                                         : p.v + v_at + t.kv * p.v_stride[2] + 128 * (line - k_lines));
@@ -6836,25 +6987,27 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         i64 start = 0, end = 0;
         if (step == MASSES) {
             wait_for_previous();                    /* from here on the scores are complete */
-            sum_parts(p, s, t, 0, t.heads);
-            cluster_sync();
-            for (int h = warp; h < t.heads; h += GATHER_WARPS) settle_head(p, s, t, h, true);
-            __syncthreads();
+            /* all heads, then those that a rescue changes */
 #pragma unroll 1
-            for (int h = 0; p.copied && h < t.heads; h++) {
-                const bool now = s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0;
+            for (int h = -1; h < (p.copied ? t.heads : 0); h++) {
+                const bool all = h < 0,
+                           now = all || (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0);
                 int rows = 0;
-                if (now) {
+                if (now && !all) {
                     rows = rescue(p, s, t, h, s.top[h], s.inverse[h],
                                   p.block_sums + (t.row + h) * p.blocks + t.first);
                     rescued = true;
                     __syncthreads();
-                    sum_parts(p, s, t, h, h + 1);
+                }
+                if (now) {
+                    const int first = all ? 0 : h, behind = all ? t.heads : h + 1;
+                    sum_parts(p, s, t, first, behind);
                     cluster_sync();
-                    if (warp == 0) settle_head(p, s, t, h, false);
+#pragma unroll 1
+                    for (int i = first + warp; i < behind; i += GATHER_WARPS) settle_head(p, s, t, i, all);
                     __syncthreads();
                 }
-                if (p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
+                if (!all && p.rescued && t.rank == 0 && tid == 0) p.rescued[t.row + h] = rows;
             }
         }
         if (step == ROUND) {
@@ -7091,6 +7244,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     /* of all rows that have keys, in whole millionths, as the CPU has it */
     i64 expected = 0, found = 0, count = 0;
     const i64 heads = (i64)p.batch * p.heads;
+#pragma unroll 1
     for (i64 row = -p.q_index * heads; row < heads; row++) {
         const float4 x = p.found[row];
         if (!(x.w > 0.0f)) continue;
@@ -7436,7 +7590,6 @@ template <typename K, int ROW>
 __global__ void __launch_bounds__(32 * list_memory<K, ROW>::WARPS, eight_bits<K> || ROW > 256 ? 2 : 3)
 k_list(const __grid_constant__ params p) {
     typedef list_memory<K, ROW> memory;
-    typedef typename compute<K>::type T;
     enum { WARPS = memory::WARPS, KEYS = memory::KEYS, LANES = memory::LANES, PIECES = ROW / 64 };
     enum { TILES = memory::TILES, CHUNKS = memory::CHUNKS };
     DYNAMIC_SHARED(slots);                          /* memory */
@@ -7513,12 +7666,15 @@ k_list(const __grid_constant__ params p) {
         /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
         float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
         copy_wait<1>();
+        with_type<K>(p, [&](auto type) {
+            typedef decltype(type) T;
 #pragma unroll
-        for (int k = 0; k < PIECES; k++) {
-            const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
-            piece_products<K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
-            if (two) piece_products<K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
-        }
+            for (int k = 0; k < PIECES; k++) {
+                const uint4 a = k_rows[k * 32], d = k_rows[(PIECES + k) * 32];
+                piece_products<T, K, CHUNKS>(q.hi, a, d, k, k & 1 ? z : y);
+                if (two) piece_products<T, K, CHUNKS>(q.lo, a, d, k, k & 1 ? y : z);
+            }
+        });
         const float bias[2] = { __shfl_sync(FULL, own.bias, r), __shfl_sync(FULL, own.bias, 8 + r) };
         float m[2];
 #pragma unroll
@@ -7575,11 +7731,19 @@ k_list(const __grid_constant__ params p) {
             for (int e = 0; e < 2; e++) sum[e] += __shfl_xor_sync(FULL, sum[e], o);
         if (r == 0) *(float2 *)&s.sum[warp][2 * c] = make_float2(sum[0], sum[1]);
         unsigned hi[2], lo[2];
+        with_type<K>(p, [&](auto type) {
+            typedef decltype(type) T;
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const float a = (float)(T)y[2 * h], d = (float)(T)y[2 * h + 1];
+                hi[h] = pack_pair<T>(a, d);
+                lo[h] = pack_pair<T>(y[2 * h] - a, y[2 * h + 1] - d);
+            }
+        });
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float a = (float)(T)y[2 * h], d = (float)(T)y[2 * h + 1];
-            hi[h] = transpose(pack_pair<T>(a, d));
-            lo[h] = transpose(pack_pair<T>(y[2 * h] - a, y[2 * h + 1] - d));
+            hi[h] = transpose(hi[h]);
+            lo[h] = transpose(lo[h]);
         }
         s.weight[warp][lane] = make_uint4(hi[0], hi[1], lo[0], lo[1]);
         copy_wait<0>();
@@ -7598,36 +7762,40 @@ k_list(const __grid_constant__ params p) {
             const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
                       piece = eight_bits<K> ? lane >> 4 : lane >> 3 & 1;
             const unsigned from = (unsigned)__cvta_generic_to_shared(s.v + row * LANES);
+            with_type<K>(p, [&](auto type) {
+                typedef decltype(type) T;
 #pragma unroll 2
-            for (int step = 0; step < steps; step++) {
-                const uint4 w = s.weight[step][lane];
+                for (int step = 0; step < steps; step++) {
+                    const uint4 w = s.weight[step][lane];
 #pragma unroll
-                for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
-                    const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
-                    unsigned v[4];
-                    load_transposed(from + (unsigned)(16 * (16 * step * LANES + (of ^ (lane & 7)))), v);
-                    if constexpr (eight_bits<K>) {
-                        /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
+                    for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+                        const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
+                        unsigned v[4];
+                        load_transposed(from + 16u * (unsigned)(16 * step * LANES + (of ^ (lane & 7))), v);
+                        if constexpr (eight_bits<K>) {
+                            /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
+                               and 2 c + 1 */
 #pragma unroll
-                        for (int k = 0; k < 2; k++) {
-                            unsigned a[4];
+                            for (int k = 0; k < 2; k++) {
+                                unsigned a[4];
 #pragma unroll
-                            for (int h = 0; h < 2; h++) {
-                                const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
-                                const __half2 even = e4m3_pair((unsigned short)u),
-                                              odd = e4m3_pair((unsigned short)(u >> 16));
-                                a[2 * h] = *(const unsigned *)&even;
-                                a[2 * h + 1] = *(const unsigned *)&odd;
+                                for (int h = 0; h < 2; h++) {
+                                    const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
+                                    const __half2 even = e4m3_pair((unsigned short)u),
+                                                  odd = e4m3_pair((unsigned short)(u >> 16));
+                                    a[2 * h] = *(const unsigned *)&even;
+                                    a[2 * h + 1] = *(const unsigned *)&odd;
+                                }
+                                mma(acc[i + k], a[0], a[1], a[2], a[3], w.x, w.y, T());
+                                mma(acc[i + k], a[0], a[1], a[2], a[3], w.z, w.w, T());
                             }
-                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.x, w.y, T());
-                            mma(acc[i + k], a[0], a[1], a[2], a[3], w.z, w.w, T());
+                        } else {
+                            mma(acc[i], v[0], v[1], v[2], v[3], w.x, w.y, T());
+                            mma(acc[i], v[0], v[1], v[2], v[3], w.z, w.w, T());
                         }
-                    } else {
-                        mma(acc[i], v[0], v[1], v[2], v[3], w.x, w.y, T());
-                        mma(acc[i], v[0], v[1], v[2], v[3], w.z, w.w, T());
                     }
                 }
-            }
+            });
 #pragma unroll
             for (int i = 0; i < TILES; i++)
 #pragma unroll
@@ -7773,6 +7941,7 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
     const int item = blockIdx.x, b = blockIdx.y;
     const listed x = listed_keys(p, b, item);
     i64 n = 0;
+#pragma unroll 1
     for (int i = threadIdx.x; i < x.all; i += 256) {
         const listed_key y = find_listed(p, x, b, item * p.list_heads / p.group, i,
                                          load_entry(p, x.keys, x.weights, i));
@@ -8027,6 +8196,7 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
     while (draws > 64) {
         const u64 end = index + (unsigned)draws;
         unsigned new_ones = 0, total;
+#pragma unroll 1
         for (u64 quad = index / 4 + (unsigned)tid; 4 * quad < end; quad += CHOOSE) {
             const uint4 x = words_of(quad);
             const unsigned w[4] = { x.x, x.y, x.z, x.w };
@@ -8364,6 +8534,7 @@ __device__ __noinline__ double upper_quantile(double q) {
     if (q < 1e-290) return t;                       /* no delta is so small: santa_check */
     z = t - (2.515517 + t * (0.802853 + t * 0.010328))
           / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+#pragma unroll 1
     for (int i = 0; i < 3; i++) {
         const double density = exp(-0.5 * z * z) * 0.39894228040143267794;
         if (!(density > 0.0)) break;
@@ -8397,6 +8568,7 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
            best = 0.0;
     if (!(c > 0.0)) return va_z(p, delta) * a;
     if (!(a > 0.0)) return va_z(p, delta - lo) * c;
+#pragma unroll 1
     for (int i = 0; i < 7; i++) {
         const double step = (hi - lo) / 33.0, x = lo + step * (double)((threadIdx.x & 31) + 1),
                      f = va_z(p, x) * a + va_z(p, delta - x) * c;
@@ -9680,6 +9852,7 @@ __global__ void __launch_bounds__(PORTION) k_route_mass(const __grid_constant__ 
 __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ params p) {
     const i64 items = (i64)p.batch * p.kv_heads;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
+#pragma unroll 1
     for (i64 i = threadIdx.x; i < items; i += 256) {
         const routed_row x = p.routed[i];
         const i64 read = (i64)x.keys - x.far + x.whole + x.drawn;
@@ -9698,10 +9871,12 @@ __global__ void __launch_bounds__(256) k_route_stats(const __grid_constant__ par
     if (threadIdx.x || p.q_index < p.q_len - 1) return;
     const i64 results = (i64)p.batch * p.heads;
     i64 rows = 0, imbalance = 0, largest = 0, covered = 0;
+#pragma unroll 1
     for (i64 i = -p.q_index * results; p.covered && i < results; i++)
         if (p.covered[i] >= 0) { covered += p.covered[i]; rows++; }
     if (rows) p.stats->covered_mass = 1e-6 * (double)covered / (double)rows;
     rows = 0;
+#pragma unroll 1
     for (i64 i = -p.q_index * items; i < items; i++) {
         rows += p.routed[i].has_far;
         imbalance += p.routed[i].imbalance;
@@ -10012,11 +10187,7 @@ template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int byt
 template <typename T> struct a_type { typedef T type; };
 
 template <typename F> cudaError_t with_key_type(int type, F f) {      /* on tensor cores */
-    switch (type) {
-        case SANTA_F16: return f(a_type<__half>());
-        case SANTA_BF16: return f(a_type<__nv_bfloat16>());
-        default: return f(a_type<e4m3>());
-    }
+    return type == SANTA_E4M3 ? f(a_type<e4m3>()) : f(a_type<sixteen>());
 }
 
 template <typename F> cudaError_t with_chunks(int features, F f) {    /* of 32 */
@@ -10106,7 +10277,7 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     if (compiled.numRegs > 64)                      /* else it is empty */
         return launch_ring<k_prefill_groups<T>>(c, grid, GROUPS_BYTES, 3 * 128);
     p.one_tile = c.card.shared < prefill_bytes(p.d, false) + (int)sizeof(screened);
-    return launch_ring<k_prefill<T>>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
+    return launch_ring<k_prefill>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
 }
 
 cudaError_t launch_prefill(call &c) {
@@ -10125,7 +10296,7 @@ cudaError_t launch_exact(call &c) {
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
     cudaError_t e = !c.cores ? launch_dense_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
-        if (!streams) return launch_dense_plain<K>(c);
+        if (!streams) return launch_dense_plain<on_cores>(c);
         return with_chunks(p.d > p.dv ? p.d : p.dv, [&](auto chunks) {
             return launch_dense<K, decltype(chunks)::value>(c);
         });
@@ -10289,14 +10460,9 @@ void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
     l->picked = add_part(l, rows, 2 * sizeof(int));
 }
 
-template <typename T> cudaError_t launch_sample(call &c, int stage) {
-    c.p.stage = stage;
-    return launch_ring<k_sample<T>>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
-}
-
 cudaError_t launch_stage(call &c, int stage) {
-    return c.p.k_type == SANTA_F16 ? launch_sample<__half>(c, stage)
-                                   : launch_sample<__nv_bfloat16>(c, stage);
+    c.p.stage = stage;
+    return launch_ring<k_sample>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
 }
 
 void fill_sparse(const santa_sample_attention_options &x, const geometry &g, params *p) {
@@ -10386,14 +10552,14 @@ template <typename K> cudaError_t launch_scores_plain(const call &c) {
 
 /* CTAs of a small grid would crowd where there is room first: each asks for so much shared
    memory that no more than its part of the grid fits on a multiprocessor. */
-template <typename V, int CH, typename Pick> cudaError_t launch_gather(const call &c) {
+template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
     const dim3 grid = grid_of(c.g.gather);
     const i64 ctas = (i64)grid.x * grid.y * grid.z, each = ceil_div(ctas, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(gather_memory<CH, Pick>);
     const cudaError_t e = cudaFuncSetAttribute(
-        k_gather<V, CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+        k_gather<CH, Pick>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
     if (e != cudaSuccess) return e;
-    return launch<k_gather<V, CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
+    return launch<k_gather<CH, Pick>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !c.p.ranks);
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
@@ -10408,7 +10574,7 @@ cudaError_t launch_pass(call &c) {
     if (!c.cores) return launch_scores_plain<any>(c);
     return with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
-        if (!c.streams) return launch_scores_plain<K>(c);
+        if (!c.streams) return launch_scores_plain<on_cores>(c);
         return with_chunks(p.d, [&](auto chunks) { return launch_scores<K, decltype(chunks)::value>(c); });
     });
 }
@@ -10473,11 +10639,9 @@ cudaError_t launch_sparse(call &c) {
 }
 
 template <typename Pick> cudaError_t launch_draws(const call &c) {
-    const bool wide = c.p.dv > 128;
-    enum { LEAST = Pick::OVER_RANKS ? 2 : 1 };      /* columns, in 128s */
-    if (c.p.v_type == SANTA_F32)
-        return wide ? launch_gather<float, 2, Pick>(c) : launch_gather<float, LEAST, Pick>(c);
-    return wide ? launch_gather<narrow, 2, Pick>(c) : launch_gather<narrow, LEAST, Pick>(c);
+    if constexpr (Pick::UNITS) return launch_gather<2, Pick>(c);
+    else if (c.p.ranks || c.p.dv > 128) return launch_gather<2, comb_over_ranks>(c);
+    else return launch_gather<1, comb>(c);
 }
 
 template <typename Pick> cudaError_t launch_sampled(call &c) {
@@ -10490,7 +10654,7 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
                                       p.rank_masses))
         return e;
-    return launch_draws<comb_over_ranks>(c);        /* flash is not for ranks, see meets_ranks */
+    return launch_draws<comb>(c);                   /* flash is not for ranks */
 }
 
 cudaError_t launch_errors(const call &c) {

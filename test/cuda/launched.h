@@ -10,7 +10,7 @@
 
 struct launched {
     const void *kernel;
-    std::string name;                               /* "k_scores<__half, 2, true>" */
+    std::string name;                               /* "k_scores<sixteen, 2, true>" */
     long long   count;
     launched   *next;
 
@@ -19,7 +19,7 @@ struct launched {
 inline launched *all_launched;
 
 /* What a type that has the kernel as its argument is called, without namespaces, is
-   "launched_kernel<&(void k_scores<__half, 2, true>(params))>" or nearly so. */
+   "launched_kernel<&(void k_scores<sixteen, 2, true>(params))>" or nearly so. */
 inline launched::launched(const void *k, const std::type_info &type)
     : kernel(k), count(0), next(all_launched) {
     char *readable = abi::__cxa_demangle(type.name(), NULL, NULL, NULL);

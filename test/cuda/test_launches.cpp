@@ -136,11 +136,9 @@ static bool aligned(const santa_tensor &t) {
     return t.stride[3] == 1 && (uintptr_t)t.data % 16 == 0;
 }
 
+/* f16 and bf16 share kernels. */
 static const char *kernel_type(santa_dtype t) {
-    return t == SANTA_F16    ? "__half"
-           : t == SANTA_BF16 ? "__nv_bfloat16"
-           : t == SANTA_F32  ? "float"
-                             : "e4m3";
+    return t == SANTA_F32 ? "float" : t == SANTA_E4M3 ? "e4m3" : "sixteen";
 }
 
 static bool divides_by(const divisor &d, int64_t n) {
@@ -259,7 +257,8 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
                   name.c_str(), (unsigned long long)l.dynamic);
         check_grid(l, p.splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
     } else if (sscanf(name.c_str(), "k_dense_plain<%39[^>]>", type) == 1) {
-        if (strcmp(type, "any")) check_cores(x, type, 8, name);
+        if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
+        else CHECK_MSG(!strcmp(type, "any"), "%s: K is another type", name.c_str());
         GS = 4;
         check_grid(l, p.splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
     } else {
@@ -455,7 +454,8 @@ static void check_scores(const problem &x, const standin_launch &l, const params
         CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x && p.steps > 0,
                   "%s: steps", name.c_str());
     } else if (sscanf(name.c_str(), "k_scores_plain<%39[^>]>", type) == 1) {
-        if (strcmp(type, "any")) check_cores(x, type, 8, name);
+        if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
+        else CHECK_MSG(!strcmp(type, "any"), "%s: K is another type", name.c_str());
         check_grid(l, over(work, 8), 1, 1, name);
     } else {
         CHECK_MSG(0, "%s for scores", name.c_str());
@@ -581,13 +581,10 @@ static int64_t most_draws(const problem &x, const params &p) {
 static void check_gather(const problem &x, const standin_launch &l, const params &p,
                          const std::string &name) {
     const bool flash = x.o.method == SANTA_FLASH;
-    char type[40], flag[8];
+    char flag[8];
     int CH = 0;
-    if (!CHECK_MSG(sscanf(name.c_str(), "k_gather<%39[^,], %d, %7[a-z]>", type, &CH, flag) == 3, "%s",
-                   name.c_str()))
-        return;
-    const char *const want = x.a.v.dtype == SANTA_F32 ? "float" : "narrow";
-    CHECK_MSG(!strcmp(type, want) && !strcmp(flag, flash ? "flash" : "comb"), "%s: type or method", name.c_str());
+    if (!CHECK_MSG(sscanf(name.c_str(), "k_gather<%d, %7[a-z]>", &CH, flag) == 2, "%s", name.c_str())) return;
+    CHECK_MSG(!strcmp(flag, flash ? "flash" : "comb"), "%s: method", name.c_str());
     CHECK_MSG(p.portions == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
               name.c_str());
     CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.blocks), "%s: a flash tile of %d x 64 keys",
@@ -654,7 +651,8 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     }
     const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
                      && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
-    const std::string want = std::string(groups ? "k_prefill_groups<" : "k_prefill<") + kernel_type(a.k.dtype) + ">";
+    const std::string type = a.k.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
+                      want = groups ? "k_prefill_groups<" + type + ">" : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
     CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows && p.by_position == sparse
                   && divides_by(p.by_tile_heads, heads) && p.v_slices == over(p.dv, 128),
@@ -675,7 +673,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION, sampled = sparse && !o.mask;
     const int64_t batch = x.a.q.shape[0], heads = x.a.q.shape[2], kv_heads = x.a.k.shape[2];
     const int64_t size = o.block_size == 128 ? 128 : 64, chunks = o.num_chunks ? o.num_chunks : 2;
-    const std::string sample = std::string("k_sample<") + kernel_type(x.a.k.dtype) + ">";
+    const std::string sample = "k_sample";
     std::vector<std::string> want;
     if (sampled) want.insert(want.end(), {sample, sample, "k_select"});
     if (sparse && (sampled || o.audit)) want.push_back("k_join");
@@ -1130,7 +1128,7 @@ static void check_steps(void) {
     map_memory(bytes, 0);
     standin.start();
     CHECK_STATUS(santa_cuda_scores(&x.a, &x.o, 0, (float *)address(R_LSE), 1000, work, bytes), SANTA_OK);
-    names({"k_scores<__nv_bfloat16, 4, false>", "k_step_scores"});
+    names({"k_scores<sixteen, 4, false>", "k_step_scores"});
     check_grid(standin.launches[1], 4, 8, 2, "k_step_scores");
     for (int m = SANTA_DENSE; m < SANTA_METHOD_COUNT; m++)
         for (int64_t samples : {100, 1000}) {
@@ -1146,7 +1144,7 @@ static void check_steps(void) {
             CHECK_STATUS(santa_cuda_sample(scores, 5000, 3, 20, 5000, 2, &o, &draws, work, bytes),
                          bytes ? SANTA_OK : SANTA_ERR_METHOD);
             if (!bytes) continue;
-            names({"k_step_masses", selects ? "k_top" : "k_gather<float, 1", "k_step_draws"});
+            names({"k_step_masses", selects ? "k_top" : "k_gather<", "k_step_draws"});
             check_grid(standin.launches[0], 10, 3, 3, "k_step_masses");
             check_grid(standin.launches[2], 20, 3, 1, "k_step_draws");
             params p;
