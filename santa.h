@@ -3245,6 +3245,7 @@ typedef struct santa__plan {
 
 /* A query in a panel: its number in the job or -1, the keys it sees, how many it read. bad: NaN or
    +inf seen. */
+enum { SANTA__BAD_READ = 1, SANTA__BAD_MASS = 2 };
 typedef struct santa__lane { santa__range range; int64_t x, read; int bad; } santa__lane;
 
 static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t size) {
@@ -9084,25 +9085,28 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
     }
 }
 
-/* The lanes that a NaN or +inf among the scores spoils. */
-static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n) {
+/* The lanes that a NaN or +inf among the scores spoils: results or, of keys that only row_mass looks at,
+   nothing else. */
+static void santa__find_bad(const santa__prefill *x, int64_t p, int64_t first, int n, int is_read) {
     float s[SANTA_BLOCK * SANTA__PANEL];
     int i;
     santa__panel_scores(x, p, first, n, s);
     for (i = 0; i < SANTA_BLOCK * SANTA__PANEL; i++)
-        if (santa__nan_or_plus_inf(s[i])) x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad = 1;
+        if (santa__nan_or_plus_inf(s[i]))
+            x->lane[p * SANTA__PANEL + i % SANTA__PANEL].bad |= is_read ? SANTA__BAD_READ : SANTA__BAD_MASS;
 }
 
 /* The masses of one tile's keys join the softmax so far of the lanes of panel p, whose largest scores and
    sums are m and d. The weights are in x->s; keep: what the numerators are to be multiplied with. */
 static void santa__panel_join(const santa__prefill *x, int64_t p, int64_t first, int n, float *m, double *d,
                               float *keep) {
+    const int is_read = m == x->m;
     float sum[SANTA__PANEL];
     int l;
     m += p * SANTA__PANEL;
     d += p * SANTA__PANEL;
     santa__panel_scores(x, p, first, n, x->s);
-    if (x->j.kernel->panel_mass(x->s, m, keep, sum)) santa__find_bad(x, p, first, n);
+    if (x->j.kernel->panel_mass(x->s, m, keep, sum)) santa__find_bad(x, p, first, n, is_read);
     for (l = 0; l < SANTA__PANEL; l++) d[l] = d[l] * (double)keep[l] + (double)sum[l];
 }
 
@@ -9146,7 +9150,7 @@ static void santa__panels_end(santa__prefill *x, const int64_t *read) {
         scale = santa__normalise(j, l->x, x->m[i], x->d[i], &lse);
         for (c = 0; c < j->plan->dv; c++)
             acc[c] = x->d[i] > 0.0 ? (float)((double)out[c * SANTA__PANEL] * scale) : 0.0f;
-        santa__write(j, l->x, l->bad ? NULL : acc, lse, 0.0f);
+        santa__write(j, l->x, l->bad & SANTA__BAD_READ ? NULL : acc, lse, 0.0f);
         if (x->tally_m && mass) mass[santa__slot(j, l->x)] = santa__row_mass(x, i);
         j->stats->rows++;
         j->stats->v_rows_head += l->read;

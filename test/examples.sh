@@ -80,20 +80,26 @@ llama2c() {
             >"$dir/sampled.text" && ! cmp "$dir/sampled.text" "$dir/before.text"
 }
 
-trainer() {
+# python_with MODULES: sets python to one that has them; a package of the system's is not one of every python3.
+python_with() {
     need python3
-    python3 -c "import numpy, torch" 2>/dev/null || skip "no torch"
-    limited python3 -B examples/saap/train.py --self-test --threads 1
+    for python in python3 /usr/bin/python3; do
+        "$python" -c "import $1" 2>/dev/null && return
+    done
+    skip "no ${1##*, }"
+}
+
+trainer() {
+    python_with "numpy, torch"
+    limited "$python" -B examples/saap/train.py --self-test --threads 1
 }
 
 # python_tests MODULE WORDS...: those of the tests that want this module and no other. The library that
 # they compile is kept between runs.
 python_tests() {
-    need python3
-    python3 -c 'import numpy' 2>/dev/null || skip "no numpy"
-    python3 -c "import $1" 2>/dev/null || skip "no $1"
+    python_with "numpy${1:+, $1}"
     shift
-    mkdir -p "$BUILD/cache" && XDG_CACHE_HOME=$(cd "$BUILD/cache" && pwd) limited python3 -B examples/python/test_santa.py "$@"
+    mkdir -p "$BUILD/cache" && XDG_CACHE_HOME=$(cd "$BUILD/cache" && pwd) limited "$python" -B examples/python/test_santa.py "$@"
 }
 
 # Prints the program of a >>quickstart section or of the first ```c block, without its indentation.

@@ -5,7 +5,7 @@
    gives, merged halves are the whole; budgets, variances and conversions are right against the
    formulas. */
 #include "problem.h"
-#include "../reference.h"
+#include "../ranks.h"
 
 enum { API_ROWS = 4096, API_NUMBERS = 1 << 17 };
 
@@ -133,15 +133,16 @@ typedef struct api_exact {
     int64_t begin, end;
 } api_exact;
 
-/* Whether a row reads a key: by the mask that the call gave back. */
-static int api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t first, int64_t position,
-                     int64_t j) {
+/* What a key counts in a row: by the caller's list, or by the mask that the call gave back. */
+static double api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t first, int64_t position,
+                        int64_t j) {
     const santa_sample_attention_options *x = &p->o.sample_attention;
     const int64_t block = x->block_size ? x->block_size : 64;
     int64_t q_blocks, k_blocks;
-    if (!x->mask_out || santa_mask_shape(&p->a, &p->o, &q_blocks, &k_blocks) != SANTA_OK) return 1;
+    if (p->s.list) return fuzz_listed(p, b, position - first, h / p->s.group, j);
+    if (!x->mask_out || santa_mask_shape(&p->a, &p->o, &q_blocks, &k_blocks) != SANTA_OK) return 1.0;
     const int64_t far = block << 40, row = (position + far) / block - (first + far) / block;
-    return x->mask_out[((b * p->s.kv_heads * p->s.group + h) * q_blocks + row) * k_blocks + j / block];
+    return (double)x->mask_out[((b * p->s.kv_heads * p->s.group + h) * q_blocks + row) * k_blocks + j / block];
 }
 
 static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64_t h) {
@@ -183,7 +184,7 @@ static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64
         x.p[j] = api_reads(p, b, h, position - i, position, j);
         if (x.p[j] > 0.0 && dot > max) max = dot;
     }
-    for (int64_t j = x.begin; j < x.end; j++) total += x.p[j] = x.p[j] > 0.0 ? exp(x.score[j] - max) : 0.0;
+    for (int64_t j = x.begin; j < x.end; j++) total += x.p[j] *= x.p[j] > 0.0 ? exp(x.score[j] - max) : 0.0;
     const double keys = total;
     if (p->a.sinks) total += exp((double)p->a.sinks[h] - max);
     x.lse = total > 0.0 ? max + log(total) : -REF_INF;
@@ -289,12 +290,13 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
             fuzz_range(s, b, i, &begin, &end, &position);
             keys += (end - begin) * s->kv_heads;
         }
+    const int64_t most = s->list ? s->batch * s->q_len * s->kv_heads * s->max_list : keys;
     return CHECK_INT(x->keys, keys) & CHECK_INT(x->rows, s->batch * s->q_len * s->kv_heads * s->group) &
            CHECK(x->k_rows_read >= 0 &&
-                 x->k_rows_read <= keys * (s->copy ? 2 * s->group + 1
+                 x->k_rows_read <= most * (s->copy ? 2 * s->group + 1
                                            : s->o.method == SANTA_SAMPLE_ATTENTION ? 2 : 1)) &
-           CHECK(x->v_rows_read >= 0 && x->v_rows_read <= keys && x->v_rows_read <= x->v_rows_head) &
-           CHECK(x->v_rows_head <= keys * s->group * (s->copy ? 2 : 1) && x->draws >= 0) &
+           CHECK(x->v_rows_read >= 0 && x->v_rows_read <= most && x->v_rows_read <= x->v_rows_head) &
+           CHECK(x->v_rows_head <= most * s->group * (s->copy ? 2 : 1) && x->draws >= 0) &
            CHECK(x->proxy_rows_read >= 0 && x->proxy_rows_read <= (s->copy ? keys : 0)) &
            CHECK(x->rescued_rows >= 0 && x->rescued_rows <= (s->copy ? x->rows : 0)) &
            CHECK(x->redone_rows >= 0 && x->redone_rows <= (s->copy ? x->rows : 0)) &
@@ -417,6 +419,120 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
     return 1;
 }
 
+/* ------------------------------------------------------------ ranks */
+
+/* Keys from .. from + n of the call, as a part of its context. */
+static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, int32_t *lens, int32_t *context,
+                                int32_t *starts) {
+    const fuzz_spec *s = &p->s;
+    const int64_t first = s->context ? s->first_key : 0;
+    santa_attention a = p->a;
+    for (int64_t b = 0; b < s->batch; b++) {
+        const int64_t len = fuzz_len(s, b);
+        lens[b]    = (int32_t)ref_max(ref_min(len - from, n), 0);
+        starts[b]  = (int32_t)ref_min(ref_max(fuzz_start(s, b) - from, 0), lens[b]);
+        context[b] = (int32_t)(first + ref_max(len, from) + (s->context ? s->later_keys : 0));
+    }
+    a.seq_lens     = lens;
+    a.context_lens = context;
+    a.first_key    = first + from;
+    if (s->starts) a.kv_start = starts;
+    a.k.shape[1] = a.v.shape[1] = ref_max(n, 1);
+    a.k.data = (char *)a.k.data + fuzz_byte_count(s->k_type, from * a.k.stride[1]);
+    a.v.data = (char *)a.v.data + fuzz_byte_count(s->v_type, from * a.v.stride[1]);
+    return a;
+}
+
+/* The same call with its keys over ranks: each has the same bits, and what one process has, but where a
+   draw moved to a neighbour. */
+static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_result *first) {
+    const int64_t ranks = fuzz_between(f, 2, MOST_RANKS), heads = spec->kv_heads * spec->group,
+                  samples = spec->o.num_samples ? spec->o.num_samples : 128;
+    fuzz_problem p;
+    fuzz_spec    s = *spec;
+    int64_t      cuts[MOST_RANKS + 1] = {0};
+    int          ok = 1, again = 1, is_refused = 0;
+    talk         t;
+    if (s.copy || s.o.method == SANTA_SAMPLE_ATTENTION) return 1; /* blocks would want cuts of their own */
+    s.page_size = s.no_lse = 0;
+    s.no_error  = 1;
+    fuzz_build(&p, &s);
+    memset(&t, 0, sizeof t);
+    t.ranks  = ranks;
+    t.broken = -1;
+    p.o.ranks.count      = ranks;
+    p.o.ranks.all_gather = talk_all_gather;
+    p.o.ranks.user       = &t;
+    for (int64_t r = 1; r < ranks; r++)
+        cuts[r] = ref_max(cuts[r - 1], ref_min(s.n - 1, fuzz_chance(f, 3) ? cuts[r - 1] + fuzz_below(f, 2)
+                                                                           : fuzz_below(f, s.n)));
+    cuts[ranks] = s.n;
+    int32_t *lens = ref_ints(s.batch), *context = ref_ints(s.batch), *starts = ref_ints(s.batch);
+    for (; ok && again && !is_refused && t.known < MOST_EXCHANGES; t.known++) {
+        again = 0;
+        for (t.rank = 0; ok && !is_refused && t.rank < ranks; t.rank++) {
+            fuzz_problem    mine = p;
+            const int64_t   from = ref_min(cuts[t.rank], s.n - 1);
+            santa_stats     stats;
+            mine.a = api_part(&p, from, cuts[t.rank + 1] - cuts[t.rank], lens, context, starts);
+            mine.o.ranks.rank = t.rank;
+            t.exchange = 0;
+            const size_t bytes = santa_workspace_size(&mine.a, &mine.o);
+            if (!bytes) {
+                ok &= CHECK_STATUS(santa_check(&mine.a, &mine.o), SANTA_ERR_RANKS_METHOD);
+                is_refused = 1;
+            }
+            if (bytes > FUZZ_AREA) is_refused = 1;
+            if (is_refused) continue;
+            const santa_status status =
+                santa_decode(&mine.a, &mine.o, fuzz_memory(FUZZ_WORK, bytes, s.at_end, 0xff), bytes, &stats);
+            if (status == SANTA_ERR_RANKS_EXCHANGE) { again = 1; continue; }
+            ok &= CHECK_STATUS(status, SANTA_OK);
+            for (int area = FUZZ_OUT; area <= FUZZ_WORK; area++)
+                if (fuzz_areas[area].memory) ok &= CHECK(fuzz_memory_whole(area));
+            if (again) continue;
+            static api_result other;
+            api_take(&p, t.rank ? &other : &api_second);
+            if (ok && t.rank) ok &= api_same(&api_second, 0, &other, 0, api_second.rows, &s, &s, "ranks");
+        }
+    }
+    talk_free(&t);
+    free(lens);
+    free(context);
+    free(starts);
+    if (!ok || again || s.poke || is_refused) return ok;    /* again: more exchanges than a talk has */
+    for (int64_t i = 0; ok && i < api_second.rows; i++) {
+        const int64_t head = i % heads;
+        double low = 0.0, high = 0.0;
+        for (int64_t b = i / heads / s.q_len, j = fuzz_start(&s, b); j < fuzz_len(&s, b); j++) {
+            int64_t i0, i1, begin, end, position;
+            fuzz_range(&s, b, i / heads % s.q_len, &begin, &end, &position);
+            if (j < begin || j >= end) continue;
+            fuzz_place(&p, b, j, &i0, &i1);
+            for (int64_t c = 0; c < s.dim_v; c++) {
+                const double v = (double)api_load(&p.a.v, i0, i1, head / s.group, c);
+                low  = fmin(low, v);
+                high = fmax(high, v);
+            }
+        }
+        const double range = (high - low) * (s.v_scale > 0.0f ? (double)s.v_scale : 1.0);
+        /* Draws that move: rarely one. A block of coarse weights ends with the rank, and a tile of flash
+           with one draw more draws anew. */
+        const int    is_loose = s.o.stash == SANTA_STASH_U8 || s.o.method == SANTA_FLASH;
+        const double moved = s.o.method == SANTA_DENSE ? 0.0 : 2.0 / (double)samples + 0.5 * is_loose;
+        for (int64_t c = 0; ok && c < s.dim_v; c++) {
+            const double one = (double)api_float(first->out[i * s.dim_v + c]),
+                         all = (double)api_float(api_second.out[i * s.dim_v + c]);
+            ok &= CHECK_MSG(fabs(one - all) <= (1e-4 + 2.0 * ref_epsilon(s.out_type) + moved) * range,
+                            "%s over %d ranks: out[%lld][%lld] = %.9g, in one piece %.9g",
+                            santa_method_name(s.o.method), (int)ranks, (long long)i, (long long)c, all, one);
+        }
+        if (!spec->no_lse && ok)
+            ok &= CHECK_NEAR(api_float(api_second.lse[i]), (double)api_float(first->lse[i]), 1e-4, 1e-5);
+    }
+    return ok;
+}
+
 /* ------------------------------------------------------------ steps */
 
 /* scores, sample and gather of one row's group, as santa_decode did them in one go (or, dense,
@@ -427,7 +543,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
     const int64_t len = fuzz_len(s, b), stride = len + fuzz_below(f, 5);
     const size_t  bytes = santa_workspace_size(&p->a, &p->o);
     const int     at_end = s->at_end;
-    if (len == 0 || bytes > FUZZ_AREA) return 1;
+    if (len == 0 || bytes > FUZZ_AREA || s->list) return 1;
     float *scores = (float *)fuzz_memory(
         FUZZ_SCORES, (size_t)((s->group - 1) * stride + len) * sizeof *scores, at_end, 0xff);
     void  *work   = fuzz_memory(FUZZ_WORK, bytes, at_end, 0xff);
@@ -544,30 +660,17 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     s.no_error = 1;
     s.out_type = SANTA_F32;
     s.out_layout = FUZZ_NHD;
+    s.list = 0;
     if (s.n < 2) return 1;
     if (api_run(&p, &s, 0, &api_first) != 1) return 1;
     const int64_t rows = s.batch * s.q_len * s.kv_heads * s.group, cut = fuzz_between(f, 1, s.n - 1);
     float *part[4] = {ref_floats(rows * s.dim_v), ref_floats(rows), ref_floats(rows * s.dim_v),
                       ref_floats(rows)};
-    int32_t *lens = ref_ints(s.batch), *context = ref_ints(s.batch);
+    int32_t *lens = ref_ints(s.batch), *context = ref_ints(s.batch), *starts = ref_ints(s.batch);
     int ok = 1;
     for (int k = 0; ok && k < 2; k++) {
-        santa_attention a = p.a;
-        a.sinks    = k ? p.a.sinks : NULL;
-        a.seq_lens = lens;
-        a.context_lens = context;
-        a.first_key = s.first_key + (k ? cut : 0);
-        for (int64_t b = 0; b < s.batch; b++) {
-            const int64_t len = fuzz_len(&s, b);
-            lens[b] = (int32_t)(k ? ref_max(len - cut, 0) : ref_min(len, cut));
-            context[b] = (int32_t)(s.first_key + ref_max(len, k ? cut : 0) +
-                                   (s.context ? s.later_keys : 0));
-        }
-        a.k.shape[1] = a.v.shape[1] = k ? s.n - cut : cut;
-        if (k) {
-            a.k.data = (char *)a.k.data + fuzz_byte_count(s.k_type, cut * a.k.stride[1]);
-            a.v.data = (char *)a.v.data + fuzz_byte_count(s.v_type, cut * a.v.stride[1]);
-        }
+        santa_attention a = api_part(&p, k ? cut : 0, k ? s.n - cut : cut, lens, context, starts);
+        a.sinks = k ? p.a.sinks : NULL;
         a.lse = part[2 * k + 1];
         a.out = santa_view(part[2 * k], SANTA_F32, s.batch, s.q_len, s.kv_heads * s.group, s.dim_v);
         const size_t bytes = santa_workspace_size(&a, &p.o);
@@ -587,6 +690,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     for (int k = 0; k < 4; k++) free(part[k]);
     free(lens);
     free(context);
+    free(starts);
     return ok;
 }
 
@@ -727,6 +831,7 @@ static int api_one(const uint8_t *data, size_t size) {
     int ok = s.poke || api_check_result(&p, &api_first);
     if (ok && kind < 6) ok &= api_check_steps(&f, &p, &api_first);
     if (ok && kind == 6) ok &= api_check_feature_major(&p);
+    if (ok && kind > 12) return api_check_ranks(&f, &s, &api_first);
     for (int turn = 0; ok && turn < (kind < 6 ? 1 : 2); turn++)
         ok &= api_check_variation(&f, &s, &api_first);
     return ok;

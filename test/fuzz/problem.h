@@ -14,7 +14,8 @@ enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_
        FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES,
        FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED,
        FUZZ_CENTROIDS, FUZZ_W1, FUZZ_B1, FUZZ_W2, FUZZ_B2, FUZZ_BUCKETS, FUZZ_SLOTS, FUZZ_ROUTE,
-       FUZZ_MASK, FUZZ_MASK_OUT, FUZZ_SAMPLED, FUZZ_ROW_MASS };
+       FUZZ_MASK, FUZZ_MASK_OUT, FUZZ_SAMPLED, FUZZ_ROW_MASS, FUZZ_STARTS, FUZZ_LIST, FUZZ_LIST_LENS,
+       FUZZ_LIST_WEIGHTS };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -59,6 +60,9 @@ typedef struct fuzz_spec {
     santa_dtype router_type;
     int      own_route;                            /* queries of its own to route by        */
     int      own_mask;                             /* of SANTA_SAMPLE_ATTENTION             */
+    int      starts;                               /* sequences begin behind their first key */
+    int      list, list_rows, list_weights;        /* the caller's keys, for SANTA_DENSE    */
+    int64_t  max_list;
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
     fuzz_layout q_layout, k_layout, v_layout, out_layout;
@@ -66,6 +70,7 @@ typedef struct fuzz_spec {
     int64_t  page_size;                            /* 0 = not paged                        */
     uint64_t shuffle;                              /* of pages and of tasks                */
     int64_t  chunk, spare_slots;                   /* keys assigned at a time; slots not used */
+    int64_t  list_gap;                             /* between lists                        */
     int      broadcast, at_end, wide_table, no_lse, no_error, no_audit;
 } fuzz_spec;
 
@@ -243,6 +248,20 @@ static inline void fuzz_choose_sparse(fuzz_source *s, fuzz_spec *p) {
     x->dense_above = fuzz_chance(s, 2) ? (double)SANTA_NONE : (double)fuzz_below(s, 12) / 10.0;
 }
 
+/* Exact attention over the caller's keys. */
+static inline void fuzz_choose_list(fuzz_source *s, fuzz_spec *p) {
+    const santa_options any = p->o;
+    memset(&p->o, 0, sizeof p->o);
+    p->o.method      = SANTA_DENSE;
+    p->o.isa         = any.isa;
+    p->o.num_threads = any.num_threads;
+    p->list         = 1;
+    p->list_rows    = fuzz_chance(s, 2);
+    p->list_weights = fuzz_chance(s, 2);
+    p->max_list     = fuzz_between(s, 1, fuzz_chance(s, 2) ? 300 : 12);
+    p->list_gap     = fuzz_chance(s, 2) ? fuzz_between(s, 0, 5) : 0;
+}
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -271,6 +290,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->first_key    = fuzz_chance(s, 2) ? fuzz_between(s, 0, 3000) : 0;
     p->later_keys   = fuzz_chance(s, 2) ? fuzz_between(s, 0, 300) : 0;
     p->one_sequence = fuzz_chance(s, 16) && !p->poke;
+    p->starts       = fuzz_chance(s, 6);
 
     p->q_layout   = fuzz_some_layout(s, p->q_type);
     p->k_layout   = fuzz_some_layout(s, p->k_type);
@@ -284,7 +304,8 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
-    if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
+    if (fuzz_chance(s, 8))      fuzz_choose_list(s, p);
+    else if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
     if (p->o.method == SANTA_SAAP) fuzz_choose_router(s, p);
     if (p->o.method == SANTA_SAMPLE_ATTENTION) fuzz_choose_sparse(s, p);
 }
@@ -397,6 +418,11 @@ static inline int64_t fuzz_len(const fuzz_spec *p, int64_t b) {
     }
 }
 
+static inline int64_t fuzz_start(const fuzz_spec *p, int64_t b) {
+    const uint64_t word = fuzz_hash(p->value_seed + 11u, (uint64_t)(p->first + b));
+    return p->starts ? (int64_t)(word % (uint64_t)(fuzz_len(p, b) / (word >> 32 & 1 ? 1 : 4) + 1)) : 0;
+}
+
 /* Valid keys of a query row. */
 static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end,
                               int64_t *position) {
@@ -404,6 +430,7 @@ static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t 
     *position = len + (p->context ? p->later_keys : 0) - p->q_len + i;
     *end   = p->causal ? fuzz_least(*position + 1 > 0 ? *position + 1 : 0, len) : len;
     *begin = p->window > 0 && *position >= p->window ? *position - p->window + 1 : 0;
+    if (*begin < fuzz_start(p, b)) *begin = fuzz_start(p, b);
     if (*begin > *end) *begin = *end;
 }
 
@@ -642,6 +669,46 @@ static inline void fuzz_build_masks(fuzz_problem *p) {
     x->row_mass = (float *)fuzz_memory(FUZZ_ROW_MASS, (size_t)rows * sizeof(float), s->at_end, 0xff);
 }
 
+/* Keys of the sequence, some twice, and gaps; behind a list's end everything is wild. */
+static inline void fuzz_build_list(fuzz_problem *p) {
+    const fuzz_spec *s = &p->s;
+    const int64_t rows = s->list_rows ? s->q_len : 1, count = s->batch * rows * s->kv_heads,
+                  stride = s->max_list + s->list_gap, size = (count - 1) * stride + s->max_list;
+    int32_t *lens = (int32_t *)fuzz_memory(FUZZ_LIST_LENS, (size_t)count * 4, s->at_end, 0);
+    int32_t *list = (int32_t *)fuzz_memory(FUZZ_LIST, (size_t)size * 4, s->at_end, 0x7f);
+    float *weight = !s->list_weights ? NULL
+                  : (float *)fuzz_memory(FUZZ_LIST_WEIGHTS, (size_t)size * 4, s->at_end, 0xff);
+    for (int64_t x = 0; x < count; x++) {
+        const int64_t  b = x / rows / s->kv_heads, len = fuzz_len(s, b);
+        const uint64_t seed = s->value_seed + (uint64_t)(s->first + b) * 131u;
+        lens[x] = (int32_t)(fuzz_hash(seed, (uint64_t)(x % (rows * s->kv_heads))) % (uint64_t)(s->max_list + 1));
+        for (int64_t i = 0; i < lens[x]; i++) {
+            const uint64_t word = fuzz_hash(seed + 1u, (uint64_t)(x % (rows * s->kv_heads) * 4099 + i));
+            list[x * stride + i] = len == 0 || word % 8 == 0 ? -1 - (int32_t)(word >> 40)
+                                                             : (int32_t)(word / 8 % (uint64_t)len);
+            if (weight) weight[x * stride + i] = word >> 60 < 3 ? 0.0f : 0.25f * (float)(word >> 50 & 31);
+        }
+    }
+    p->a.key_list        = list;
+    p->a.key_list_lens   = lens;
+    p->a.key_weights     = weight;
+    p->a.max_list        = s->max_list;
+    p->a.key_list_stride = s->list_gap ? stride : 0;
+    p->a.key_list_rows   = s->list_rows;
+}
+
+/* What the caller's list says that key j counts in a row, over all entries. */
+static inline double fuzz_listed(const fuzz_problem *p, int64_t b, int64_t i, int64_t kv, int64_t j) {
+    const santa_attention *a = &p->a;
+    const int64_t x = (p->s.list_rows ? b * p->s.q_len + i : b) * p->s.kv_heads + kv;
+    const int64_t stride = p->s.max_list + p->s.list_gap;
+    double sum = 0.0;
+    for (int64_t k = 0; k < a->key_list_lens[x]; k++)
+        if (a->key_list[x * stride + k] == j)
+            sum += a->key_weights ? (double)a->key_weights[x * stride + k] : 1.0;
+    return sum;
+}
+
 /* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
 static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     memset(p, 0, sizeof *p);
@@ -670,6 +737,12 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         a->seq_lens = lens;
     }
     if (s->page_size) fuzz_build_table(p);
+    if (s->starts) {
+        int32_t *starts = (int32_t *)fuzz_memory(FUZZ_STARTS, (size_t)s->batch * sizeof *starts, s->at_end, 0);
+        for (int64_t b = 0; b < s->batch; b++) starts[b] = (int32_t)fuzz_start(s, b);
+        a->kv_start = starts;
+    }
+    if (s->list) fuzz_build_list(p);
     if (s->sinks) {
         float *sinks = (float *)fuzz_memory(FUZZ_SINKS, (size_t)heads * sizeof *sinks, s->at_end, 0);
         for (int64_t h = 0; h < heads; h++)
