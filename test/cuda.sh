@@ -91,6 +91,18 @@ compile_for() {
          -c -o "$work/sm_$1.o" santa_cuda.cu
 }
 
+# What a program takes in, compiled as the Makefile does it: the file's size has a limit. Shells count the CPU
+# time of what they ran: user and system of the last line.
+OBJECT_MOST=6600000
+object_size() {
+    need nvcc
+    nvcc --list-gpu-arch | grep -q "^compute_90$" || skip "this nvcc has no compute_90"
+    sh -c 'nvcc -O3 -arch=sm_90 -c -o "$1" santa_cuda.cu && times' sh "$dir/object.o" >"$dir/times" || return 1
+    bytes=$(wc -c <"$dir/object.o")
+    echo "santa_cuda.o: $bytes bytes of $OBJECT_MOST at most, CPU time $(tail -n 1 "$dir/times")" >&3
+    [ "$bytes" -le "$OBJECT_MOST" ]
+}
+
 # Examples for GPUs, compiled; without NCCL its header is missing.
 example() {
     need nvcc
@@ -103,9 +115,11 @@ example() {
 }
 
 architectures() {
+    exec 3>&1                               # a cell's own output is shown when it fails
     for arch in 80 86 89 90 90a 100 120; do
         cell "santa_cuda.cu for sm_$arch" compile_for "$arch"
     done
+    cell "santa_cuda.o's size" object_size
     for file in examples/*.cu; do cell "$file, compiled" example "$file"; done
 }
 
