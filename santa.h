@@ -455,9 +455,9 @@
                             fill no block, are read exactly: other rows, as good. With kv_start the first
                             keys are those of the rank that it ends in.
    Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of
-   heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact scores, where the
-   results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more. stats are each rank's own, but rescued_rows, redone_rows and variances
-   the context's, on every rank.
+   heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact scores, where
+   the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more. stats are
+   each rank's own, but rescued_rows, redone_rows and variances the context's, on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 
@@ -3744,7 +3744,8 @@ static uint64_t santa__result_floats(const santa_problem *p) {
 }
 
 static uint64_t santa__part_floats(const santa_problem *p) {
-    const uint64_t floats = santa__result_floats(p), rows = santa__mul((uint64_t)p->batch, (uint64_t)p->q_len);
+    const uint64_t floats = santa__result_floats(p);
+    const uint64_t rows = santa__mul((uint64_t)p->batch, (uint64_t)p->q_len);
     if (!p->a.std_error) return floats;
     return santa__add(santa__add(floats, floats & 1u),
                       santa__mul(santa__mul(rows, (uint64_t)p->heads),
@@ -8183,9 +8184,10 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
 /* Whether the other ranks were met. */
 static int santa__tell(santa__team *team, const void *mine, size_t bytes, void *all) {
     const santa_ranks_options *ranks = &team->call->p.o.ranks;
-    if (ranks->all_gather(ranks->user, mine, bytes, all, NULL) != 0) team->has_failed = 1;
     /* what it draws by must count what this rank has */
-    else if (memcmp((const char *)all + (size_t)ranks->rank * bytes, mine, bytes) != 0) team->has_failed = 1;
+    if (ranks->all_gather(ranks->user, mine, bytes, all, NULL) != 0
+        || memcmp((const char *)all + (size_t)ranks->rank * bytes, mine, bytes) != 0)
+        team->has_failed = 1;
     return !team->has_failed;
 }
 
