@@ -4548,7 +4548,6 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     if ((threadIdx.x & 31) == 0) s.warps[threadIdx.x >> 5] = x;
     __syncthreads();
     x = s.warps[0];
-#pragma unroll 1
     for (int i = 1; i < 4 * ERROR_PARTS; i++) x = join(x, s.warps[i]);
     return x;
 }
