@@ -642,7 +642,8 @@ extern "C" {
     X(ERR_BACKEND_SPARSE,                                                                                  \
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
-    X(ERR_BACKEND_DTYPE,       "this device has no q8_0")                                                  \
+    X(ERR_BACKEND_DTYPE,                                                                                   \
+      "q8_0 on this device: dense, iid, strat, sys, prop, flash, top-k, top-p; no copy of K")              \
     X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \

@@ -1142,6 +1142,13 @@ __device__ __forceinline__ float load_any(int type, const char *p) {
     }
 }
 
+/* Number f of a row whose numbers are `step` bytes apart; q8_0 has blocks of a scale and 32 int8. */
+__device__ __forceinline__ float load_number(int type, const char *row, int f, i64 step) {
+    if (type != SANTA_Q8_0) return load_any(type, row + f * step);
+    const char *const quant = row + f / 32 * 34;
+    return __half2float(*(const __half *)quant) * (float)((const signed char *)quant)[2 + f % 32];
+}
+
 __device__ __forceinline__ void store_any(int type, char *p, float f) {
     if (type == SANTA_F32) *(float *)p = f;
     else if (type == SANTA_F16) *(__half *)p = __float2half_rn(f);
@@ -1565,7 +1572,7 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
         const float d = load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float x = load_any(p.k_type, p.k + at[i] + f * p.k_stride[3]);
+            const float x = load_number(p.k_type, p.k + at[i], f, p.k_stride[3]);
             s[0][i] += x * a;
             s[1][i] += x * d;
         }
@@ -1998,7 +2005,9 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
 
 /* One value of V that cannot be loaded in fours. Called, so that it does not swell its
    callers. */
-__device__ __noinline__ float load_one(int type, const char *p) { return load_any(type, p); }
+__device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
+    return load_number(type, row, f, step);
+}
 
 /* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane
    and 128-column piece. This one takes any V, a number at a time. */
@@ -2013,7 +2022,7 @@ __device__ __forceinline__ void gather_numbers(const params &p, int column, int 
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (col + k < p.dv)
-                    acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i] + (col + k) * p.v_stride[3]);
+                    acc[ch][k] += weight[i] * load_one(p.v_type, p.v + at[i], col + k, p.v_stride[3]);
     }
 }
 
@@ -2750,8 +2759,8 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                             ? load_any(p.v_type,
-                                        p.v + at + kv * p.v_stride[2] + (col + 128 * v + k) * p.v_stride[3])
+                             ? load_number(p.v_type, p.v + at + kv * p.v_stride[2], col + 128 * v + k,
+                                           p.v_stride[3])
                              : 0.0f;
 #pragma unroll
                 for (int g = 0; g < GS; g++)
@@ -4204,8 +4213,8 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     add(&p.stats->k_features_head, keys * p.d * p.group);
 }
 
-/* Mean of the `worst` smallest numbers, by all of a CTA's 256 threads; each(f) calls f with a thread's own
-   ones, and is called as often as there are different ones among these. *smallest: of all, NaN beside a NaN. */
+/* Mean of the `worst` smallest numbers, by all of a CTA's 256 threads; each(f) calls f with a thread's
+   own ones, once for each value that is among them. *smallest: of all. */
 template <typename Each>
 __device__ __forceinline__ double low_mean(select_memory &shared, int worst, float *smallest, Each each) {
     float last = -1.0f;
@@ -4580,10 +4589,11 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     double total = 0.0;                             /* in units of (share / samples)^2 */
     for (int base = 0; base < p.dv; base += 128) {
         const int column = base + tid % 128;
-        const char *const v = p.v + kv * p.v_stride[2] + min(column, p.dv - 1) * p.v_stride[3];
+        const char *const v = p.v + kv * p.v_stride[2];
         const auto value = [&](int i) {
             const i64 at = row_offset(p, p.v_stride, b, keys[i]);
-            return at == NO_ROW ? (double)__int_as_float(0x7fc00000) : (double)load_any(p.v_type, v + at);
+            return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
+                 : (double)load_number(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
         };
         double mine = 0.0;
         if (combs > 1 && weights) {                 /* flash: the tiles that begin in this part */
@@ -5283,8 +5293,8 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                             const float y = s.weight[i][hv];
                             if (y == 0.0f) continue;
                             const char *row = p.v + s.at[i] + f * p.v_stride[3];
-                            acc[ch][0] += y * load_one(p.v_type, row);
-                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row + p.v_stride[3]);
+                            acc[ch][0] += y * load_one(p.v_type, row, 0, 0);
+                            if (f + 1 < p.dv) acc[ch][1] += y * load_one(p.v_type, row, 1, p.v_stride[3]);
                         }
                         continue;
                     }
@@ -7874,7 +7884,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
 #pragma unroll
             for (int u = 0; u < KEYS; u++) {
                 const float y = at_k[u] == NO_ROW ? 0.0f
-                              : load_any(p.k_type, p.k + at_k[u] + f * p.k_stride[3]);
+                              : load_number(p.k_type, p.k + at_k[u], f, p.k_stride[3]);
 #pragma unroll
                 for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
             }
@@ -7917,7 +7927,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
             for (int k = 0; k < EACH; k++) {
                 const int col = column + lane + 32 * k;
                 if (col >= p.dv) break;
-                const float y = load_one(p.v_type, p.v + at_v[u] + col * p.v_stride[3]);
+                const float y = load_one(p.v_type, p.v + at_v[u], col, p.v_stride[3]);
 #pragma unroll
                 for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
             }
@@ -9970,13 +9980,14 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
     const int n = (int)min(max((i64)p.step.rows[row], (i64)0), p.step.capacity);
     const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     if (column >= p.dv) return;
-    const char *const v = p.v + kv * p.v_stride[2] + column * p.v_stride[3];
+    const char *const v = p.v + kv * p.v_stride[2];
     float sum = 0.0f;
 #pragma unroll 4
     for (int i = 0; i < n; i++) {
         const int j = p.step.index[at + i];
         const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
-        const float x = from == NO_ROW ? __int_as_float(0x7fc00000) : load_any(p.v_type, v + from);
+        const float x = from == NO_ROW ? __int_as_float(0x7fc00000)
+                      : load_number(p.v_type, v + from, column, p.v_stride[3]);
         sum += p.step.weight[at + i] * x;
     }
     p.step.out[row * p.dv + column] = sum * p.v_scale;
@@ -10126,7 +10137,8 @@ constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
 void byte_strides(const santa_tensor *t, i64 *s) {
-    for (int i = 0; i < 4; i++) s[i] = t->stride[i] * size_of(t->dtype);
+    const bool quants = t->dtype == SANTA_Q8_0;     /* 34 bytes for 32 numbers; see load_number */
+    for (int i = 0; i < 4; i++) s[i] = quants ? t->stride[i] / 32 * 34 : t->stride[i] * size_of(t->dtype);
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
@@ -11348,7 +11360,11 @@ santa_status check(const santa_problem *problem) {
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
-    if (a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    const unsigned by_number = bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS)
+                             | bit(SANTA_PROP) | bit(SANTA_FLASH) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
+    const bool quants = a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0;
+    if (quants && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
+        return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->std_error && (!has_error(*o) || o->ranks.count > 1)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;

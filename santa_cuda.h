@@ -20,9 +20,8 @@
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
                        vattention, pps, saap, sample-attention. Exact scores; for sys, prop, pps,
-                       top-k and vattention also those from a copy of K. The others, q8_0, item
-                       ranges, and std_error of vattention, pps or from a copy have a status of their
-                       own.
+                       top-k and vattention also those from a copy of K. The others, item ranges, and
+                       std_error of vattention, pps or from a copy have a status of their own.
                        std_error is a kernel more, which reads the drawn rows of v again.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
@@ -30,8 +29,9 @@
                        keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
                        16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
                        1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale). q and out: f32,
-                       f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0 with dense
+                       and lists of keys, iid, strat, sys, prop, flash, top-k and top-p. q and out:
+                       f32, f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
                        aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with
                        such rows, head_dim a multiple of 4: prop takes about twice as long as
                        reading k once. Everything else is computed by the same kernels with

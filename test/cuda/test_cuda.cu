@@ -66,6 +66,8 @@ private:
 };
 
 static int64_t size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+/* Of n numbers, of q8_0 whole blocks. */
+static int64_t bytes_of(santa_dtype t, int64_t n) { return t == SANTA_Q8_0 ? n / 32 * 34 : n * size_of(t); }
 
 /* The elements that a view touches: count of them from offset low (<= 0) on. */
 struct extent { int64_t low, count; };
@@ -251,12 +253,12 @@ private:
     }
     void view(santa_tensor *t) {             /* aligned to 16 bytes where the host's is */
         const extent  e = extent_of(*t);
-        const int64_t size = size_of(t->dtype);
-        const char   *from = (const char *)t->data + e.low * size;
-        const size_t  shift = (uintptr_t)from % 16, bytes = (size_t)(e.count * size);
+        const int64_t low = bytes_of(t->dtype, e.low);
+        const char   *from = (const char *)t->data + low;
+        const size_t  shift = (uintptr_t)from % 16, bytes = (size_t)bytes_of(t->dtype, e.count);
         block *b = new_block(bytes + shift);
         b->put(from, bytes, shift);
-        t->data   = b->data() + shift - e.low * size;
+        t->data   = b->data() + shift - low;
         t->device = SANTA_CUDA;
         out_shift_ = shift;                  /* out comes last */
     }
@@ -364,6 +366,7 @@ static bool check_gaps(const result &r, const std::vector<char> &before, const c
 static bool compare(problem &p, const santa_options &o, totals *t) {
     const ref_spec &s = p.spec;
     if (o.method == SANTA_PPS && s.head_dim_v > 256) return true;       /* refused, as its std_error is */
+    if (o.method == SANTA_PPS && (s.k_type == SANTA_Q8_0 || s.v_type == SANTA_Q8_0)) return true;
     if (o.method == SANTA_PPS && p.a.std_error) {
         float *const errors = p.a.std_error;
         p.a.std_error = NULL;
@@ -462,6 +465,8 @@ static void types(void) {
         {SANTA_BF16, SANTA_F32,  SANTA_E4M3, SANTA_F16},  {SANTA_BF16, SANTA_E4M3, SANTA_E4M3, SANTA_BF16},
         {SANTA_F16,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},  {SANTA_F32,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},
         {SANTA_BF16, SANTA_E4M3, SANTA_F32,  SANTA_F32},  {SANTA_BF16, SANTA_BF16, SANTA_F32,  SANTA_F32},
+        {SANTA_F32,  SANTA_Q8_0, SANTA_Q8_0, SANTA_F32},  {SANTA_BF16, SANTA_BF16, SANTA_Q8_0, SANTA_BF16},
+        {SANTA_F16,  SANTA_Q8_0, SANTA_F16,  SANTA_F32},
     };
     for (const santa_dtype *x : t) {
         ref_spec s = spec16(8, 2, test_quick ? 150 : 500, 128);
@@ -916,6 +921,9 @@ static ref_spec random_spec(test_rng *r, uint64_t stream) {
         s.v_type = (santa_dtype)test_below(r, 4);
     }
     s.out_type = test_below(r, 2) ? SANTA_F32 : (santa_dtype)test_below(r, 3);
+    const bool quants = s.layout < REF_PADDED && test_below(r, 3) == 0;
+    if (quants && s.head_dim % 32 == 0 && test_below(r, 3)) s.k_type = SANTA_Q8_0;
+    if (quants && s.head_dim_v % 32 == 0 && test_below(r, 3)) s.v_type = SANTA_Q8_0;
     const int64_t most = test_quick ? 300000 : 8000000;    /* multiplications in float64 */
     const int64_t per_key = s.batch * s.q_len * s.heads * (s.head_dim + s.head_dim_v);
     s.len = ref_max(ref_min(s.len, most / per_key), 1);
@@ -1624,8 +1632,14 @@ static void errors(void) {
     with("bernoulli", SANTA_ERR_BACKEND_SCORES,
          [](santa_attention *, santa_options *o) { o->scores = SANTA_SCORES_BERNOULLI_IID; });
     with("std_error on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) { a->std_error = host; });
-    with("q8_0 keys", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->k.dtype = SANTA_Q8_0; });
-    with("q8_0 values", SANTA_ERR_BACKEND_DTYPE, [](santa_attention *a, santa_options *) { a->v.dtype = SANTA_Q8_0; });
+    for (santa_method m : {SANTA_PPS, SANTA_VATTENTION})
+        for (int i = 0; i < 2; i++) {
+            santa_options   o = g.o;
+            santa_attention a = g.a;
+            o.method = m;
+            (i ? a.k : a.v).dtype = SANTA_Q8_0;
+            refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
+        }
     with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
         static const int32_t none[16] = {0};
         a->kv_start = none;

@@ -108,6 +108,9 @@ static const sizes SMALL = {2, 1, 8, 2, 1000, 128, 128, 0, SANTA_BF16, NHD};
 
 static int64_t over(int64_t n, int64_t size) { return (n - 1) / size + 1; }
 static int64_t bytes_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+static int64_t byte_stride(const santa_tensor &t, int i) {
+    return t.dtype == SANTA_Q8_0 ? t.stride[i] / 32 * 34 : t.stride[i] * bytes_of(t.dtype);
+}
 
 /* A part of the workspace that a kernel is given: its place and how much of it is used. */
 struct part { const char *what; const void *at; uint64_t bytes; unsigned align; };
@@ -132,6 +135,7 @@ static void check_parts(const std::vector<part> &parts, const char *workspace, u
 /* Rows start on 16 bytes, features are side by side. */
 static bool aligned(const santa_tensor &t) {
     const int64_t size = bytes_of(t.dtype);
+    if (t.dtype == SANTA_Q8_0) return false;
     for (int i = 0; i < 3; i++) if (t.stride[i] * size % 16) return false;
     return t.stride[3] == 1 && (uintptr_t)t.data % 16 == 0;
 }
@@ -157,7 +161,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     for (int i = 0; i < 4; i++) {
         const santa_tensor &t = *const_cast<problem &>(x).tensor(i);
         bool same = data[i] == t.data && type[i] == (int)t.dtype;
-        for (int k = 0; k < 4; k++) same &= stride[i][k] == t.stride[k] * bytes_of(t.dtype);
+        for (int k = 0; k < 4; k++) same &= stride[i][k] == byte_stride(t, k);
         CHECK_MSG(same, "%s: tensor %d is another", kernel, i);
     }
     CHECK_MSG(p.q_len == a.q.shape[1] && p.heads == a.q.shape[2] && p.group == a.q.shape[2] / a.k.shape[2]
@@ -1723,6 +1727,8 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 3)) x.a.q.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 3)) x.a.out.dtype = q_types[test_below(r, 3)];
     if (one_in(r, 6)) x.a.v.dtype = (santa_dtype)test_below(r, 4);
+    if (one_in(r, 10)) x.a.v.dtype = SANTA_Q8_0;
+    if (one_in(r, 10)) x.a.k.dtype = SANTA_Q8_0;
     if (one_in(r, 8)) x.o.method = SANTA_SAAP;
     for (int i = 0; i < 4; i++)
         if (one_in(r, 8)) x.tensor(i)->data = (char *)x.tensor(i)->data + pick(r, {1, 2, 4, 8, 16, 32});
@@ -1847,7 +1853,7 @@ static void every_status(void) {
     problem part = make(SMALL, SANTA_DENSE);
     part.o.item_end = 1;
     run_on_cards(part, SANTA_ERR_BACKEND_ITEMS, "a range of items");
-    problem blocks = make(SMALL, SANTA_DENSE);
+    problem blocks = make(SMALL, SANTA_PPS);
     blocks.a.k.dtype = blocks.a.v.dtype = SANTA_Q8_0;
     run_on_cards(blocks, SANTA_ERR_BACKEND_DTYPE, "q8_0");
     problem first = make(SMALL, SANTA_SYS);
