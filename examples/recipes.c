@@ -219,8 +219,8 @@ static void draft_and_verify(void) {
 
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
-                   "Lists of keys, first tokens, left padding, MLA, draft and verify by strides, tables and calls,\n"
-                   "each compared with a plain loop.");
+                   "Lists of keys, first tokens beside a window, left padding, MLA, draft and\n"
+                   "verify by strides, tables and calls, each compared with a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)
         q[i] = q[i % (HEADS * D)] * (1.0f - 0.1f * (float)(i / (HEADS * D)));
