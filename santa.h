@@ -4720,7 +4720,10 @@ static void santa__draw_flash(const santa_options *o, santa__mass *x, santa__rng
         stats->tiles += is_here;
         stats->tiles_skipped += is_here && !has;
     }
-    if (x->met) tiles = x->met->tiles;
+    if (x->met) {                                 /* whatever other ranks say */
+        rank = SANTA__MIN(rank, (int64_t)INT32_MAX);
+        tiles = SANTA__MAX(SANTA__MIN(x->met->tiles, (int64_t)INT32_MAX), rank + tiles);
+    }
     for (b = 0; b < x->blocks; b = end) {
         santa__mass part;
         santa__positions m;
@@ -7975,6 +7978,7 @@ static santa__share santa__share_of(const santa__said *said, int64_t tile) {
         if (one.total > 0.0) x.total += one.total * exp(one.max - m);
         if (r == said->ranks->rank) x.end = x.total;
     }
+    x.bad |= santa__not_finite_d(x.total);
     x.m = (float)m;
     return x;
 }
@@ -8034,7 +8038,7 @@ static void santa__choose_bin(const santa__said *x, int shift, float m, santa__c
         const santa__rank_bins *bins = (const santa__rank_bins *)(const void *)(santa__said_mass(x, r) + 1);
         const double scale = c->has_mass ? exp(santa__said_mass(x, r)->max - (double)m) : 0.0;
         for (bucket = 0; bucket < 256; bucket++) {
-            count[bucket] += bins->count[bucket];
+            count[bucket] += SANTA__MAX(bins->count[bucket], 0);
             sum[bucket] += scale * bins->sum[bucket];
         }
     }
@@ -8174,9 +8178,10 @@ static void santa__count_tiles(const santa__said *x, const int64_t *inner, int64
             met->tiles_before = met->tiles - (has_begun && has);
             met->edge[0] = santa__share_of(x, tile[0]);
             met->edge[1] = santa__share_of(x, tile[1]);
+            met->whole.bad |= met->edge[0].bad || met->edge[1].bad;
         }
         if (!has_begun) met->tiles += has = santa__tile_has_mass(x, r, tile[0], m);
-        met->tiles += inner[r * apart];
+        met->tiles += SANTA__MIN(SANTA__MAX(inner[r * apart], 0), (int64_t)INT32_MAX);
         if (tile[1] > tile[0]) met->tiles += has = santa__tile_has_mass(x, r, tile[1], m);
         last = tile[1];
     }
@@ -8868,7 +8873,8 @@ static void santa__run_va(santa__team *team, santa__job *j, int64_t jobs) {
     if (team->has_failed) return;
     for (r = 0; r < ranks->count; r++) {
         if (r == ranks->rank) offset = all;
-        all += counts[r];
+        all += SANTA__MAX(counts[r], 0);
+        if (all > INT32_MAX) { team->has_failed = 1; return; }        /* not what ranks said */
     }
     memset(met, 0, (size_t)(jobs * j->group) * sizeof *met);
     for (i = 0; i < jobs * j->group; i++) met[i].choice.threshold = 0xffffffffu;
@@ -8887,7 +8893,7 @@ static void santa__run_va(santa__team *team, santa__job *j, int64_t jobs) {
     if (team->has_failed) return;
     for (i = 0; i < jobs; i++) {
         row[i].residual = 0;
-        for (r = 0; r < ranks->count; r++) row[i].residual += counts[r * jobs + i];
+        for (r = 0; r < ranks->count; r++) row[i].residual += SANTA__MAX(counts[r * jobs + i], 0);
     }
     santa__va_sample(team, j, jobs);
     if (!team->has_failed) santa__va_run(team, santa__va_end);
