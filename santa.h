@@ -429,9 +429,6 @@
                             tiles lie where one process has them, whatever the ranges are; then one of 8:
                             how many tiles have mass. Of a tile that lies in several ranks each draws what
                             falls on its part. It wants context_lens.
-   pps                      likewise; then an exchange of 8 bytes a KV head, of what its keys are drawn by,
-                            which places each rank in the one comb. The sums of the sure keys go apart, as
-                            they take up what all ranks miss: 8 * head_dim_v + 12 bytes a row and head.
    top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of up to 2048:
                             each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
                             in the exchange before the draw. Else four exchanges of 3 kB a head: how many

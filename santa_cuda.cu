@@ -11299,8 +11299,8 @@ bool has_error(const santa_options &o) {
 /* Whether the method's pipeline works over ranks. */
 bool meets_ranks(const santa_options &o) {
     return o.scores != SANTA_SCORES_PROXY
-        && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT || o.method == SANTA_SYS
-            || o.method == SANTA_PROP);
+        && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
+            || o.method == SANTA_SYS || o.method == SANTA_PROP);
 }
 
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
