@@ -11750,8 +11750,9 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     SANTA_PPS and santa_variance_pps; draws from a copy of K in 4 or 2 bits
                     (SANTA_SCORES_PROXY, santa_proxy_size, _encode, _append); keys in buckets
                     (SANTA_SAAP, santa_buckets_size, _assign, _find, santa_kmeans); sparse prefill
-                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); ranks; heavy_index; num_combs;
-                    first_key and context_lens; kv_start; first_tokens; santa_problem, which backends get;
+                    (SANTA_SAMPLE_ATTENTION, santa_mask_shape); key_list; ranks; heavy_index;
+                    num_combs; first_key and context_lens; kv_start; first_tokens;
+                    santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
                     more round in another order.
