@@ -41,8 +41,9 @@
      implementation    the code (tags: base, kernels, kernels-scalar, -avx2, -avx512, -neon,
                        isa, problem-code, plan, rows, proxy-format, query, scores, mass, draw, select,
                        attend, encode, dense, sampled, sizes, proxied, budgets-code, vattention,
-                       buckets, routed, listed, methods-code, run, prefill-code,
-                       sparse-code, call, buckets-code, steps-code, measures-code)
+                       buckets, routed, listed, methods-code, run, ranks-code,
+                       ranks-vattention, items, prefill-code, sparse-code, call, buckets-code,
+                       steps-code, measures-code)
      kernels-body      the inner loops, once for all instruction sets
      history           and the licence text
 
@@ -7937,6 +7938,19 @@ static void santa__team_task(void *context, int64_t t) {
     }
 }
 
+static void santa__run_phase(santa__team *team, const santa__phase *phase) {
+    santa__job *j = team->j;
+    team->phase = phase;
+    team->pieces = phase->pieces(j);
+    team->together = phase->is_joint && santa__is_token_major(&team->call->p)
+                     && santa__is_even(team->pieces, j->o->num_threads) ? team->jobs : 1;
+    santa__run_tasks(j->o, &team->call->pieces,
+                     (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
+                     team);
+}
+
+/* ------------------------------------------------------------ >>ranks-code */
+
 /* The messages of all ranks on one query, `apart` bytes from each other. */
 typedef struct santa__said { const santa_ranks_options *ranks; const char *at; size_t apart; } santa__said;
 
@@ -8256,17 +8270,6 @@ static void santa__meet_query(const santa__call *call, const santa__job *j, int6
         whole->bad ? santa__nan() : santa__lse(whole->m, whole->total, santa__sink(j, x), &keys_share);
 }
 
-static void santa__run_phase(santa__team *team, const santa__phase *phase) {
-    santa__job *j = team->j;
-    team->phase = phase;
-    team->pieces = phase->pieces(j);
-    team->together = phase->is_joint && santa__is_token_major(&team->call->p)
-                     && santa__is_even(team->pieces, j->o->num_threads) ? team->jobs : 1;
-    santa__run_tasks(j->o, &team->call->pieces,
-                     (team->jobs + team->together - 1) / team->together * team->pieces, santa__team_task,
-                     team);
-}
-
 /* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
    keys here included, and what else they need to draw as one process does. */
 static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
@@ -8531,30 +8534,7 @@ static int santa__meets_often(const santa_options *o) {
     return santa__meets_ranks(o) && (santa__has_sure(o) || santa__is_copied(o));
 }
 
-static void santa__run_team(santa__team *team) {
-    santa__job *j = team->j;
-    int64_t h;
-    int i;
-    team->phase = NULL;
-    team->together = team->pieces = 1;
-    /* dense_below: there is no room for chunks */
-    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {
-        santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
-        return;
-    }
-    for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
-    if (santa__meets_often(j->o)) {
-        for (h = 0; h < team->jobs; h++) j[h].met = NULL;
-        if (santa__is_copied(j->o)) santa__run_copied(team);
-        else santa__run_sizes(team);
-        return;
-    }
-    for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
-        santa__run_phase(team, &j->method->phase[i]);
-        if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
-        if (team->has_failed) return;
-    }
-}
+/* ------------------------------------------------------------ >>ranks-vattention */
 
 /* vAttention over ranks. The middle's positions count the keys of all ranks, whose parts of a row lie one
    behind the other. Which of them are drawn depends on which are heavy, in any rank: all go through the
@@ -8894,6 +8874,33 @@ static void santa__run_va(santa__team *team, santa__job *j, int64_t jobs) {
     }
     santa__va_sample(team, j, jobs);
     if (!team->has_failed) santa__va_run(team, santa__va_end);
+}
+
+/* ------------------------------------------------------------ >>items */
+
+static void santa__run_team(santa__team *team) {
+    santa__job *j = team->j;
+    int64_t h;
+    int i;
+    team->phase = NULL;
+    team->together = team->pieces = 1;
+    /* dense_below: there is no room for chunks */
+    if (j->method != santa__method_of(j->o, santa__is_listed(j->p))) {
+        santa__run_tasks(j->o, &team->call->pieces, team->jobs, santa__team_task, team);
+        return;
+    }
+    for (h = 0; h < team->jobs; h++) j[h].is_shared = 1;
+    if (santa__meets_often(j->o)) {
+        for (h = 0; h < team->jobs; h++) j[h].met = NULL;
+        if (santa__is_copied(j->o)) santa__run_copied(team);
+        else santa__run_sizes(team);
+        return;
+    }
+    for (i = 0; i < SANTA__PHASES && j->method->phase[i].run; i++) {
+        santa__run_phase(team, &j->method->phase[i]);
+        if (i == 0 && santa__meets_ranks(j->o)) santa__meet(team, j, team->jobs);
+        if (team->has_failed) return;
+    }
 }
 
 /* Items from i to `to`, span at a time, in the workspaces from `work` on. team: NULL, or whose
