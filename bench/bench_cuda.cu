@@ -1,9 +1,11 @@
 /* GPU benchmark: our methods against the floor of reading K once, in one run.
      nvcc -std=c++17 -O3 -arch=native bench/bench_cuda.cu santa_cuda.cu -o build/bench_cuda
-     build/bench_cuda [--quick] [--saap | --vattention | --prefill] [--csv FILE]          with a method: its rows alone
-   Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is out): before each sample a 512 MB
-   buffer is read and written (cold, dirty L2); 10 warm-up and 40 timed replays of a captured call between two events; median.
-   Ratios are of calls timed in turns, by the least times, with 10 and 90 % of what single rounds say; none where the machine
+     build/bench_cuda [--quick] [--saap | --vattention | --prefill] [--csv FILE]
+                      with a method: its rows alone
+   Protocol (appendix R of the SANTA paper, with graph replay so that launch cost on the host is
+   out): before each sample a 512 MB buffer is read and written (cold, dirty L2); 10 warm-up and
+   40 timed replays of a captured call between two events; median. Ratios are of calls timed in
+   turns, by the least times, with 10 and 90 % of what single rounds say; none where the machine
    is too busy: see gain.h. */
 #define SANTA_IMPLEMENTATION
 #include "../santa_cuda.h"
@@ -23,7 +25,8 @@ enum { HEADS = 32, KV_HEADS = 8, DIM = 128 };
 
 /* Gaussian data from a counter hash; type 0 = f32, 1 = f16, 2 = bf16, 3 = e4m3. */
 __global__ void fill(unsigned char *p, size_t n, int type, unsigned seed) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
         unsigned long long x = (i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xD1B54A32D192ED03ull;
         x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
         x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
@@ -32,9 +35,13 @@ __global__ void fill(unsigned char *p, size_t n, int type, unsigned seed) {
         float g = sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
         unsigned bits = __float_as_uint(g);
         if (type == 0) ((float *)p)[i] = g;
-        else if (type == 2) ((unsigned short *)p)[i] = (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-        else if (type == 1) asm("{ .reg .f16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h; }" : "=h"(((unsigned short *)p)[i]) : "f"(g));
-        else {                                      /* e4m3 of a clamped value, through its bits: 3 mantissa bits, bias 7 */
+        else if (type == 2)
+            ((unsigned short *)p)[i] = (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+        else if (type == 1)
+            asm("{ .reg .f16 h; cvt.rn.f16.f32 h, %1; mov.b16 %0, h; }"
+                : "=h"(((unsigned short *)p)[i])
+                : "f"(g));
+        else { /* e4m3 of a clamped value, through its bits: 3 mantissa bits, bias 7 */
             float a = fminf(fabsf(g), 8.0f);
             int e = a > 0.0f ? max(ilogbf(a), -6) : -6;
             int m = (int)rintf(a * exp2f((float)(3 - e)));
@@ -45,7 +52,9 @@ __global__ void fill(unsigned char *p, size_t n, int type, unsigned seed) {
 }
 
 __global__ void thrash(float *p, size_t n) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) p[i] += 1.0f;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
+        p[i] += 1.0f;
 }
 
 /* The floor: every CTA reads one contiguous 64 KB block of n times 16 bytes. */
@@ -65,7 +74,8 @@ __global__ void __launch_bounds__(256) read_all(const uint4 *p, size_t n, unsign
 
 /* bf16 numbers times 2^-6. */
 __global__ void shrink(unsigned short *p, size_t n) {
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x)
         if ((p[i] & 0x7f80) > 6 << 7) p[i] -= 6 << 7;
 }
 
@@ -146,10 +156,11 @@ static const char *csv_ratio(const gain &g) {
 struct method { const char *name; santa_method method; int samples; santa_stash stash; int bits; };
 
 static const char *const type_name[] = { "f32", "f16", "bf16", "e4m3" };
-static const char *const stash_name[] = { "         ", "stash f32", "stash f16", "stash u8 " };               /* none: dense */
+static const char *const stash_name[] = {"         ", "stash f32", "stash f16",
+                                         "stash u8 "}; /* none: dense */
 
-static void bench(timer &t, int type, int batch, int n, bool hnd, int page, const std::vector<method> &methods, int runs,
-                  FILE *csv) {
+static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
+                  const std::vector<method> &methods, int runs, FILE *csv) {
     const int size = type == 0 ? 4 : type == 3 ? 1 : 2;
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * size;
     unsigned char *k, *v, *q, *out;
@@ -162,7 +173,8 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     CUDA(cudaMalloc(&sink, 4));
     fill<<<2048, 256, 0, t.stream>>>(k, elements, type, 1);
     fill<<<2048, 256, 0, t.stream>>>(v, elements, type, 2);
-    const santa_dtype q_type = type == 1 ? SANTA_F16 : SANTA_BF16;                     /* as K where there is a fast path for it */
+    const santa_dtype q_type =
+        type == 1 ? SANTA_F16 : SANTA_BF16; /* as K where there is a fast path for it */
     fill<<<64, 256, 0, t.stream>>>(q, (size_t)batch * HEADS * DIM, (int)q_type, 3);
     CUDA(cudaStreamSynchronize(t.stream));
 
@@ -200,9 +212,11 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     };
     const double floor = read(k, bytes);
     const cudaGraphExec_t read_k = t.capture([&] {
-        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16, sink); });
-    printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch, n, layout, bytes / 1e6,
-           floor, bytes / floor * 1e-6);
+        read_all<<<(unsigned)((bytes + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k, bytes / 16,
+                                                                            sink);
+    });
+    printf("\n%s, batch %d x %d, %s: read K once (%.1f MB): %.1f us, %.2f TB/s\n", type_name[type], batch,
+           n, layout, bytes / 1e6, floor, bytes / floor * 1e-6);
     cudaGraphExec_t dense = nullptr;
     void *dense_workspace = nullptr;
     double busy = 0.0;
@@ -220,8 +234,9 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
             const auto append = [&] { if (santa_proxy_append(&a, 1, t.stream) != SANTA_OK) exit(1); };
             const double made = t.median(encode, runs), added = t.median(append, runs),
                   once = read(a.proxy, size);
-            printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s; made in %.1f us, %.2f x reading K; append %.1f us\n", bits,
-                   size / 1e6, once, size / once * 1e-6, made, made / floor, added);
+            printf("  copy of %d bits, %.1f MB: read %.1f us, %.2f TB/s; made in %.1f us, %.2f x reading "
+                   "K; append %.1f us\n",
+                   bits, size / 1e6, once, size / once * 1e-6, made, made / floor, added);
         }
         santa_options o;
         memset(&o, 0, sizeof o);
@@ -237,12 +252,19 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         CUDA(cudaMalloc(&workspace, need));
         const cudaGraphExec_t call = t.capture([&] {
             santa_status s = santa_decode(&a, &o, workspace, need, nullptr);
-            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+            if (s != SANTA_OK) {
+                fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s));
+                exit(1);
+            }
         });
-        if (!dense) { dense = call; dense_workspace = workspace; }                          /* the first of all sets */
+        if (!dense) {
+            dense = call;
+            dense_workspace = workspace;
+        } /* the first of all sets */
         const auto times = t.in_turns({ read_k, dense, call }, runs);
         const double us = t.middle(times[2]);
-        const gain over_floor = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
+        const gain over_floor = ratio(times[2], times[0], &busy),
+                   over_dense = ratio(times[1], times[2], &busy);
         santa_stats *stats, host;
         CUDA(cudaMalloc(&stats, sizeof *stats));
         if (santa_decode(&a, &o, workspace, need, stats) != SANTA_OK) exit(1);
@@ -250,15 +272,16 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
         double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * size;
         if (m.bits) moved += (double)santa_proxy_size(&a);
-        printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s", m.name, m.samples, stash_name[m.stash], us, moved / 1e6,
-               moved / us * 1e-6);
+        printf("  %-8s S=%-5d %s  %9.1f us  %8.1f MB  %5.2f TB/s", m.name, m.samples, stash_name[m.stash],
+               us, moved / 1e6, moved / us * 1e-6);
         print_ratio(over_floor, "floor");
         if (call != dense) print_ratio(over_dense, "dense");
         printf("\n");
         fflush(stdout);
-        if (csv) fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%s,%s\n", type_name[type], batch, n, layout, m.name,
-                         m.samples, (int)m.stash, us, t.middle(times[0]), moved, moved / us * 1e-6, csv_ratio(over_floor),
-                         csv_ratio(over_dense));
+        if (csv)
+            fprintf(csv, "%s,%d,%d,%s,%s,%d,%d,%.2f,%.2f,%.0f,%.3f,%s,%s\n", type_name[type], batch, n,
+                    layout, m.name, m.samples, (int)m.stash, us, t.middle(times[0]), moved,
+                    moved / us * 1e-6, csv_ratio(over_floor), csv_ratio(over_dense));
         if (call != dense) {
             CUDA(cudaGraphExecDestroy(call));
             CUDA(cudaFree(workspace));
@@ -274,11 +297,12 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page, cons
     if (a.proxy) CUDA(cudaFree(a.proxy));
 }
 
-/* Peaked attention, bf16: the queries of a group share `agree` of their direction, and one key in 64 of each KV head has so
-   much of it that it holds most of the mass. */
+/* Peaked attention, bf16: the queries of a group share `agree` of their direction, and one key
+   in 64 of each KV head has so much of it that it holds most of the mass. */
 __global__ void join_queries(unsigned short *q, int heads, float agree) {
     const int group = HEADS / KV_HEADS;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < heads / group * DIM; i += gridDim.x * blockDim.x) {
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < heads / group * DIM;
+         i += gridDim.x * blockDim.x) {
         unsigned short *at = q + (size_t)(i / DIM) * group * DIM + i % DIM;
         const float common = __uint_as_float((unsigned)at[0] << 16);
         for (int g = 1; g < group; g++) {
@@ -290,18 +314,21 @@ __global__ void join_queries(unsigned short *q, int heads, float agree) {
 }
 __global__ void lift_keys(unsigned short *k, const unsigned short *q, int batch, int n, float lift) {
     const size_t rows = (size_t)batch * n * KV_HEADS;
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < rows * DIM; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < rows * DIM;
+         i += (size_t)gridDim.x * blockDim.x) {
         const size_t row = i / DIM, token = row / KV_HEADS, b = token / n;
         const int kv = (int)(row % KV_HEADS);
         if ((int)((token * 0x9E3779B97F4A7C15ull >> 40) % 64) != kv) continue;
         const size_t from = (b * HEADS + (size_t)kv * (HEADS / KV_HEADS)) * DIM + i % DIM;
-        const float x = __uint_as_float((unsigned)k[i] << 16) + lift * __uint_as_float((unsigned)q[from] << 16);
+        const float x =
+            __uint_as_float((unsigned)k[i] << 16) + lift * __uint_as_float((unsigned)q[from] << 16);
         k[i] = (unsigned short)(__float_as_uint(x) >> 16);
     }
 }
 
-/* vAttention as the target of its speed has it: 128 sinks, 128 local tokens, 2.5 % heavy by a copy of K in 4 bits, a base sample
-   of 2.5 %, epsilon = delta = .05. Against exact attention and against reading as many bytes. */
+/* vAttention as the target of its speed has it: 128 sinks, 128 local tokens, 2.5 % heavy by a
+   copy of K in 4 bits, a base sample of 2.5 %, epsilon = delta = .05. Against exact attention
+   and against reading as many bytes. */
 static void bench_vattention(timer &t, int batch, int n, float agree, int runs, FILE *csv) {
     const size_t elements = (size_t)batch * n * KV_HEADS * DIM, bytes = elements * 2;
     unsigned char *k, *v, *q, *out;
@@ -348,7 +375,10 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
         CUDA(cudaMalloc(&workspace, need));
         const auto call = [&](santa_stats *to) {
             const santa_status s = santa_decode(&a, &o, workspace, need, to);
-            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+            if (s != SANTA_OK) {
+                fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s));
+                exit(1);
+            }
         };
         const cudaGraphExec_t captured = t.capture([&] { call(nullptr); });
         if (!adapts) { dense = captured; dense_workspace = workspace; }
@@ -356,23 +386,27 @@ static void bench_vattention(timer &t, int batch, int n, float agree, int runs, 
         call(stats);
         CUDA(cudaStreamSynchronize(t.stream));
         CUDA(cudaMemcpy(&host, stats, sizeof host, cudaMemcpyDeviceToHost));
-        const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2 + (adapts ? (double)copy : 0.0);
+        const double moved =
+            (double)(host.k_rows_read + host.v_rows_read) * DIM * 2 + (adapts ? (double)copy : 0.0);
         const size_t as_many = std::min((size_t)moved, t.n * 4);
         const cudaGraphExec_t read = t.capture([&] {
-            read_all<<<(unsigned)((as_many + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)t.buffer, as_many / 16, sink);
+            read_all<<<(unsigned)((as_many + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)t.buffer,
+                                                                                  as_many / 16, sink);
         });
         auto times = t.in_turns({ read, dense, captured }, runs);
         for (double &x : times[0]) x *= moved / (double)as_many;
         const double us = t.middle(times[2]), once = t.middle(times[0]);
-        const gain over_once = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
-        printf("  %-10s %9.1f us  %8.1f MB  %5.2f TB/s", adapts ? "vattention" : "dense", us, moved / 1e6, moved / us * 1e-6);
+        const gain over_once = ratio(times[2], times[0], &busy),
+                   over_dense = ratio(times[1], times[2], &busy);
+        printf("  %-10s %9.1f us  %8.1f MB  %5.2f TB/s", adapts ? "vattention" : "dense", us, moved / 1e6,
+               moved / us * 1e-6);
         print_ratio(over_once, "reading that");
         if (adapts) print_ratio(over_dense, "dense");
         if (adapts) {
             santa_audit x;
             CUDA(cudaMemcpy(&x, audit, sizeof x, cudaMemcpyDeviceToHost));
-            printf("  (head 0: %lld fixed, %lld of %lld others)", (long long)x.num_fixed, (long long)x.budget,
-                   (long long)x.num_residual);
+            printf("  (head 0: %lld fixed, %lld of %lld others)", (long long)x.num_fixed,
+                   (long long)x.budget, (long long)x.num_residual);
         }
         printf("\n");
         fflush(stdout);
@@ -402,7 +436,8 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     enum { GROUP = 4, BUCKETS = 1024, PROBES = 32 };
     const int kv_heads = x.kv_heads, heads = GROUP * kv_heads, n = x.n;
     const size_t elements = (size_t)x.batch * n * kv_heads * DIM, queries = (size_t)x.batch * heads * DIM;
-    const size_t rows = (size_t)kv_heads * BUCKETS, w1 = (size_t)kv_heads * x.hidden * DIM, w2 = rows * x.hidden;
+    const size_t rows = (size_t)kv_heads * BUCKETS, w1 = (size_t)kv_heads * x.hidden * DIM,
+                 w2 = rows * x.hidden;
     unsigned short *k, *v, *q, *out, *router;
     float *bias;
     unsigned *sink;
@@ -437,14 +472,17 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     for (int c = 0; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 : 0.956) / sum[c >= PROBES];
     if (x.imbalanced) {
         double others[2] = { 0.0, 0.0 };
-        for (int c = 0; c < BUCKETS; c++) others[c >= PROBES] += c ? share[c] = std::min(share[c], 28.0 / BUCKETS) : 0.0;
+        for (int c = 0; c < BUCKETS; c++)
+            others[c >= PROBES] += c ? share[c] = std::min(share[c], 28.0 / BUCKETS) : 0.0;
         share[0] = 28.0 / BUCKETS;
-        for (int c = 1; c < BUCKETS; c++) share[c] *= (c < PROBES ? 0.044 - share[0] : 0.956) / others[c >= PROBES];
+        for (int c = 1; c < BUCKETS; c++)
+            share[c] *= (c < PROBES ? 0.044 - share[0] : 0.956) / others[c >= PROBES];
     }
     for (int c = BUCKETS - 1; c > 0; c--) std::swap(place[c], place[below(c + 1)]);
     std::vector<float> biases((size_t)kv_heads * x.hidden + rows, 0.0f);
     for (int h = 0; h < kv_heads; h++)
-        for (int c = 0; c < PROBES; c++) biases[(size_t)kv_heads * x.hidden + h * BUCKETS + place[c]] = 3.0f;
+        for (int c = 0; c < PROBES; c++)
+            biases[(size_t)kv_heads * x.hidden + h * BUCKETS + place[c]] = 3.0f;
     CUDA(cudaMemcpy(bias, biases.data(), 4 * biases.size(), cudaMemcpyHostToDevice));
     std::vector<double> ends(BUCKETS);
     for (int c = 0; c < BUCKETS; c++) ends[c] = share[c] + (c ? ends[c - 1] : 0.0);
@@ -480,7 +518,8 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
         keys.shape[1] = count;
         if (santa_buckets_assign(&a, &keys, from, &none) != SANTA_OK) exit(1);
     };
-    const double all = t.median([&] { assign(0, n); }, runs), one = t.median([&] { assign(n - 1, 1); }, runs);
+    const double all = t.median([&] { assign(0, n); }, runs),
+                 one = t.median([&] { assign(n - 1, 1); }, runs);
     const std::vector<int> shorter(x.batch, n - 20);
     int *lens;
     CUDA(cudaMalloc(&lens, 4 * shorter.size()));
@@ -500,7 +539,8 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
         unsigned short *id = (unsigned short *)(index.data() + 16 + 2 * (BUCKETS + 1) + n);
         for (int j = 0; j < n; j++) {
             const double u = below(1 << 30) / (double)(1 << 30);
-            const int c = place[std::min((int)(std::lower_bound(ends.begin(), ends.end(), u) - ends.begin()), BUCKETS - 1)];
+            const int c = place[std::min(
+                (int)(std::lower_bound(ends.begin(), ends.end(), u) - ends.begin()), BUCKETS - 1)];
             id[j] = (unsigned short)c;
             if (j < sorted) in[c].push_back(j);
         }
@@ -509,7 +549,8 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
             for (int j : in[c]) index[16 + 2 * (BUCKETS + 1) + at++] = j;
             index[16 + c + 1] = at;
         }
-        CUDA(cudaMemcpy((int *)r.index + i * ints, index.data(), bytes / (size_t)(x.batch * kv_heads), cudaMemcpyHostToDevice));
+        CUDA(cudaMemcpy((int *)r.index + i * ints, index.data(), bytes / (size_t)(x.batch * kv_heads),
+                        cudaMemcpyHostToDevice));
     }
     santa_options o;
     memset(&o, 0, sizeof o);
@@ -529,7 +570,10 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
         CUDA(cudaMalloc(&workspace[which], need));
         const auto call = [&](santa_stats *to) {
             santa_status s = santa_decode(&a, &o, workspace[which], need, to);
-            if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+            if (s != SANTA_OK) {
+                fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s));
+                exit(1);
+            }
         };
         call(stats);
         CUDA(cudaStreamSynchronize(t.stream));
@@ -539,8 +583,10 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     const cudaGraphExec_t routed = decode(0);
     const santa_stats saap = host;
     const double moved = (double)(host.k_rows_read + host.v_rows_read) * DIM * 2;
-    const cudaGraphExec_t read = t.capture([&] { read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>(
-        (const uint4 *)k, (size_t)moved / 16, sink); });
+    const cudaGraphExec_t read = t.capture([&] {
+        read_all<<<(unsigned)((moved + 65535) / 65536), 256, 0, t.stream>>>((const uint4 *)k,
+                                                                            (size_t)moved / 16, sink);
+    });
     o = none;
     o.method = SANTA_DENSE;
     const cudaGraphExec_t dense = decode(1);
@@ -548,21 +594,24 @@ static void bench_routed(timer &t, const routed_case &x, int runs, FILE *csv) {
     const double floor = t.middle(times[0]), us = t.middle(times[2]);
     double busy = 0.0;
     const gain over_floor = ratio(times[2], times[0], &busy), over_dense = ratio(times[1], times[2], &busy);
-    printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, largest %.1f x mean; "
-           "its rows, %.1f MB: read in %.1f us; dense %.1f us;", kv_heads, x.batch, n, x.hidden,
-           x.samples == SANTA_NONE ? 0 : x.samples, x.imbalanced ? ", imbalanced" : "", us,
-           1e2 * (double)saap.visited_rows / (double)saap.far_rows, saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6,
-           floor, t.middle(times[1]));
+    printf("  saap, %d KV heads, batch %d x %d, hidden %d, S=%d%s: %.1f us; far %.2f %%, imbalance %.1f, "
+           "largest %.1f x mean; "
+           "its rows, %.1f MB: read in %.1f us; dense %.1f us;",
+           kv_heads, x.batch, n, x.hidden, x.samples == SANTA_NONE ? 0 : x.samples,
+           x.imbalanced ? ", imbalanced" : "", us, 1e2 * (double)saap.visited_rows / (double)saap.far_rows,
+           saap.imbalance, saap.largest_bucket * BUCKETS, moved / 1e6, floor, t.middle(times[1]));
     print_ratio(over_dense, "dense");
     printf("; assign %.1f us, a key %.1f us, with which 64 are whole %.1f us\n", all, next, one);
     print_verdict(busy);
     fflush(stdout);
-    if (csv) fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%s,%s\n", x.batch, n, kv_heads,
-                     x.hidden, x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved, moved / us * 1e-6, csv_ratio(over_floor),
-                     csv_ratio(over_dense));
+    if (csv)
+        fprintf(csv, "bf16,%d,%d,%d KV heads hidden %d,saap%s,%d,0,%.2f,%.2f,%.0f,%.3f,%s,%s\n", x.batch, n,
+                kv_heads, x.hidden, x.imbalanced ? " imbalanced" : "", x.samples, us, floor, moved,
+                moved / us * 1e-6, csv_ratio(over_floor), csv_ratio(over_dense));
     for (const cudaGraphExec_t g : { routed, read, dense }) CUDA(cudaGraphExecDestroy(g));
     for (void *w : workspace) CUDA(cudaFree(w));
-    for (void *p : { (void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias, (void *)sink, r.index, (void *)stats, (void *)lens })
+    for (void *p : {(void *)k, (void *)v, (void *)q, (void *)out, (void *)router, (void *)bias,
+                    (void *)sink, r.index, (void *)stats, (void *)lens})
         CUDA(cudaFree(p));
 }
 
@@ -574,8 +623,16 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--saap")) only_routed = true;
         else if (!strcmp(argv[i], "--prefill")) prefill = true;
         else if (!strcmp(argv[i], "--vattention")) only_adaptive = true;
-        else if (!strcmp(argv[i], "--csv") && i + 1 < argc) { if (!(csv = fopen(argv[++i], "w"))) { perror(argv[i]); return 1; } }
-        else { fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill] [--csv FILE]\n", argv[0]); return 1; }
+        else if (!strcmp(argv[i], "--csv") && i + 1 < argc) {
+            if (!(csv = fopen(argv[++i], "w"))) {
+                perror(argv[i]);
+                return 1;
+            }
+        } else {
+            fprintf(stderr, "usage: %s [--quick] [--saap | --vattention | --prefill] [--csv FILE]\n",
+                    argv[0]);
+            return 1;
+        }
     }
     int count = 0, driver = 0, runtime = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || !count) { printf("skipped: no device\n"); return 0; }
@@ -583,16 +640,20 @@ int main(int argc, char **argv) {
     CUDA(cudaGetDeviceProperties(&prop, 0));
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
-    printf("# %s, %d multiprocessors, %d MB L2, driver %d, runtime %d; %d query heads, %d KV heads, head_dim %d\n", prop.name,
-           prop.multiProcessorCount, prop.l2CacheSize >> 20, driver, runtime, HEADS, KV_HEADS, DIM);
+    printf("# %s, %d multiprocessors, %d MB L2, driver %d, runtime %d; %d query heads, %d KV heads, "
+           "head_dim %d\n",
+           prop.name, prop.multiProcessorCount, prop.l2CacheSize >> 20, driver, runtime, HEADS, KV_HEADS,
+           DIM);
     timer t;
     if (prefill) {
         bench_prefill(t, quick, csv);
         if (csv) fclose(csv);
         return 0;
     }
-    if (csv) fprintf(csv, "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
-                          "dense_over_method\n");
+    if (csv)
+        fprintf(csv,
+                "type,batch,context,layout,method,num_samples,stash,us,floor_us,bytes,tb_per_s,over_floor,"
+                "dense_over_method\n");
     const std::vector<method> main_set = { { "dense", SANTA_DENSE, 0, SANTA_STASH_DEFAULT, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_U8, 0 },
                                            { "prop", SANTA_PROP, 128, SANTA_STASH_F32, 0 },
@@ -612,15 +673,21 @@ int main(int argc, char **argv) {
     const int runs = quick ? 20 : 40;
     for (const float agree : { 0.85f, 0.5f }) {
         if (only_routed) break;
-        for (const int batch : { 1, 8 }) bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
+        for (const int batch : {1, 8})
+            bench_vattention(t, batch, batch == 1 ? 131072 : 32768, agree, runs, csv);
     }
     if (only_adaptive) return csv ? fclose(csv) : 0;
     printf("\nkeys in buckets: 1024 of them, 32 read whole, 2048 keys of the window\n");
-    for (const routed_case &x : { routed_case{ 1, 1, 171008, 1024, SANTA_NONE, false }, { 1, 1, 171008, 128, SANTA_NONE, false },
-                                  { 1, 1, 171008, 128, 128, false }, { 8, 1, 131072, 1024, SANTA_NONE, false },
-                                  { 8, 1, 131072, 128, SANTA_NONE, false }, { 8, 1, 131072, 128, 128, false },
-                                  { 8, 8, 131072, 1024, SANTA_NONE, false }, { 8, 8, 131072, 128, SANTA_NONE, false },
-                                  { 8, 8, 131072, 128, SANTA_NONE, true }, { 8, 1, 131072, 128, SANTA_NONE, true } })
+    for (const routed_case &x : {routed_case{1, 1, 171008, 1024, SANTA_NONE, false},
+                                 {1, 1, 171008, 128, SANTA_NONE, false},
+                                 {1, 1, 171008, 128, 128, false},
+                                 {8, 1, 131072, 1024, SANTA_NONE, false},
+                                 {8, 1, 131072, 128, SANTA_NONE, false},
+                                 {8, 1, 131072, 128, 128, false},
+                                 {8, 8, 131072, 1024, SANTA_NONE, false},
+                                 {8, 8, 131072, 128, SANTA_NONE, false},
+                                 {8, 8, 131072, 128, SANTA_NONE, true},
+                                 {8, 1, 131072, 128, SANTA_NONE, true}})
         bench_routed(t, x, runs, csv);
     if (only_routed) { if (csv) fclose(csv); return 0; }
     bench(t, 2, 1, 32768, false, 0, quick ? copies : full, runs, csv);

@@ -1,9 +1,9 @@
 /* For bench/peers_cuda.py: a kernel that reads memory and does nothing else. */
 #include <cuda_runtime.h>
 
-/* The floor of any method with exact scores: K is read once. data: bytes / 65536 blocks of 64 KB, any rest is not
-   read; one CTA per block, 16 loads of 16 bytes in flight per thread, evict-first. The store keeps the loads alive and
-   hardly ever runs. */
+/* The floor of any method with exact scores: K is read once. data: bytes / 65536 blocks of 64
+   KB, any rest is not read; one CTA per block, 16 loads of 16 bytes in flight per thread,
+   evict-first. The store keeps the loads alive and hardly ever runs. */
 __global__ void __launch_bounds__(256) bench_k_read(const uint4 *data, unsigned *sink) {
     const uint4 *p = data + (size_t)blockIdx.x * 4096 + threadIdx.x;
     uint4 v[16];
@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(256) bench_k_read(const uint4 *data, unsigned 
 }
 
 extern "C" int bench_read(const void *data, size_t bytes, void *sink, void *stream) {
-    bench_k_read<<<(unsigned)(bytes / 65536), 256, 0, (cudaStream_t)stream>>>((const uint4 *)data, (unsigned *)sink);
+    bench_k_read<<<(unsigned)(bytes / 65536), 256, 0, (cudaStream_t)stream>>>((const uint4 *)data,
+                                                                              (unsigned *)sink);
     return (int)cudaGetLastError();
 }

@@ -1,6 +1,7 @@
-/* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the causal half, and
-   SampleAttention, all stages, on heads whose mass lies in planted columns and one diagonal, as in prefill.h:
-   so many columns that the share of blocks kept comes near what is asked. Include it in bench_cuda.cu. */
+/* bench_cuda --prefill: as many query rows as keys, causal, bf16. Dense in TFLOP/s of the
+   causal half, and SampleAttention, all stages, on heads whose mass lies in planted columns and
+   one diagonal, as in prefill.h: so many columns that the share of blocks kept comes near what
+   is asked. Include it in bench_cuda.cu. */
 
 /* Planted keys' scores: log of their mass, but for a constant; pairs of features turn with the position, so
    that q . k is large at distance LAG. */
@@ -24,7 +25,8 @@ __global__ void plant(unsigned short *q, unsigned short *k, int n, const unsigne
     const float size = sqrtf((float)DIM), of_lag = sqrtf(HEIGHT * size / (DIM / 2 - 1)),
                 of_column = sqrtf((HEIGHT - logf(64.0f)) * size);
     const size_t count = (size_t)n * (HEADS + KV_HEADS) * (DIM / 2);
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < count;
+         i += (size_t)gridDim.x * blockDim.x) {
         const int pair = (int)(i % (DIM / 2)), head = (int)(i / (DIM / 2) % (HEADS + KV_HEADS)),
                   j = (int)(i / (DIM / 2) / (HEADS + KV_HEADS));
         const bool is_q = head < HEADS, whole = !is_q && columns[j / 64];
@@ -80,7 +82,8 @@ struct prompt {
         CUDA(cudaMalloc(&workspace, bytes));
     }
     ~prompt() {
-        for (void *p : { (void *)q, (void *)k, (void *)v, (void *)out, (void *)audit, workspace }) CUDA(cudaFree(p));
+        for (void *p : {(void *)q, (void *)k, (void *)v, (void *)out, (void *)audit, workspace})
+            CUDA(cudaFree(p));
     }
 
     santa_options options(bool sparse) const {
@@ -94,7 +97,10 @@ struct prompt {
         santa_options o = options(sparse);
         if (audited) o.sample_attention.audit = audit;
         const santa_status s = santa_decode(&a, &o, workspace, bytes, nullptr);
-        if (s != SANTA_OK) { fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s)); exit(1); }
+        if (s != SANTA_OK) {
+            fprintf(stderr, "%s (%d)\n", santa_status_string(s), santa_cuda_error(s));
+            exit(1);
+        }
     }
     /* Mean over heads of the share of blocks kept. */
     double kept() const {
@@ -170,11 +176,14 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
         for (double share : { 0.10, 0.05 }) {
             const double kept = x.set_share(share);
             time_prefill(t, x, true, runs, &sparse, &before);
-            printf("  sparse  n %6d  %9.3f ms  %5.2f x dense's rate, kept %5.2f %%; stages 1 and 2 %7.3f ms, %4.1f %% of dense; "
-                   "stage 3 %4.2f x kept share x dense\n", n, sparse * 1e-3, dense / sparse, 100.0 * kept, before * 1e-3,
-                   100.0 * before / dense, (sparse - before) / (kept * dense));
+            printf("  sparse  n %6d  %9.3f ms  %5.2f x dense's rate, kept %5.2f %%; stages 1 and 2 %7.3f "
+                   "ms, %4.1f %% of dense; "
+                   "stage 3 %4.2f x kept share x dense\n",
+                   n, sparse * 1e-3, dense / sparse, 100.0 * kept, before * 1e-3, 100.0 * before / dense,
+                   (sparse - before) / (kept * dense));
             if (csv)
-                fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%.3f\n", n, sparse * 1e-3, kept, before * 1e-3, dense / sparse);
+                fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%.3f\n", n, sparse * 1e-3, kept, before * 1e-3,
+                        dense / sparse);
             fflush(stdout);
         }
     }

@@ -107,9 +107,9 @@ int main(int argc, char **argv) {
         if (rank == 0) {
             const double one = attend(q, k, v, 0, N, &alone, whole, NULL);
             const double off = santa_relative_l2(spread, whole, HEADS * D);
-            printf("%-10s %10.3f ms %14.3f ms %9.3f ms %15.1e %16d %6d of %d kB\n", santa_method_name(o.method),
-                   1e3 * one, 1e3 * own, 1e3 * shared, off, (int)stats.v_rows_head, (int)(exchanges / STEPS),
-                   (int)((told / STEPS + 512) / 1024));
+            printf("%-10s %10.3f ms %14.3f ms %9.3f ms %15.1e %16d %6d of %d kB\n",
+                   santa_method_name(o.method), 1e3 * one, 1e3 * own, 1e3 * shared, off,
+                   (int)stats.v_rows_head, (int)(exchanges / STEPS), (int)((told / STEPS + 512) / 1024));
             good &= off < 1e-5;
         }
         /* the others wait here, without a share of the processor */

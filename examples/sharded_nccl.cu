@@ -53,7 +53,8 @@ static cache make_cache(long long begin, long long end, long long all) {
 }
 
 static void free_cache(cache &c) {
-    for (void *p : {(void *)c.q, (void *)c.k, (void *)c.v, (void *)c.out, (void *)c.lens, (void *)c.context})
+    for (void *p :
+         {(void *)c.q, (void *)c.k, (void *)c.v, (void *)c.out, (void *)c.lens, (void *)c.context})
         CUDA(cudaFree(p));
 }
 

@@ -13,7 +13,7 @@ typedef struct talk {
     int64_t known, broken;                           /* exchanges all have reached; one that fails, or -1 */
     size_t  bytes[MOST_EXCHANGES];
     char   *message[MOST_EXCHANGES];
-    int   (*copy)(void *to, const void *from, size_t bytes);          /* from or to a device; NULL: memcpy */
+    int (*copy)(void *to, const void *from, size_t bytes); /* from or to a device; NULL: memcpy */
 } talk;
 
 static inline int talk_copy(const talk *t, void *to, const void *from, size_t bytes) {

@@ -586,7 +586,8 @@ static void ranks(void) {
     BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = 2; o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS, o.ranks.count = 2; o.ranks.rank = -1; o.ranks.all_gather = no_exchange);
     GOOD(o.ranks.count = 1; o.ranks.all_gather = no_exchange);
-    BAD(ERR_RANKS_METHOD, o.method = SANTA_SAMPLE_ATTENTION; o.ranks.count = 2; o.ranks.all_gather = no_exchange);
+    BAD(ERR_RANKS_METHOD, o.method = SANTA_SAMPLE_ATTENTION; o.ranks.count = 2;
+        o.ranks.all_gather = no_exchange);
     BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
         o.ranks.all_gather = no_exchange);
     reset();
@@ -765,11 +766,13 @@ static void vattention_options(void) {
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.heavy_tokens = INT64_MIN);
     static const int32_t keys[8 * BATCH * HEADS] = {0};
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
-    GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys; o.vattention.heavy_stride = 2);
+    GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
+                    o.vattention.heavy_stride = 2);
     GOOD_VATTENTION(o.vattention.heavy_stride = 3);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_index = keys);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_stride = -1);
-    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = SANTA_NONE; o.vattention.heavy_index = keys);
+    BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = SANTA_NONE;
+                   o.vattention.heavy_index = keys);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = 3; o.vattention.heavy_index = keys;
                    o.vattention.heavy_stride = 2);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
@@ -1557,10 +1560,9 @@ static void every_status(void) {
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
         valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
-        overflowing_rows,
-        overflowing_plans, sequences, score_extras, method_options,
-        threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces,
-        steps, budgets, measures
+        overflowing_rows, overflowing_plans, sequences, score_extras, method_options, threads_and_items,
+        ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps,
+        budgets, measures
     };
     if (!produced[SANTA_OK])
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();

@@ -334,7 +334,8 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     key_lists lists = {NULL, NULL, NULL, 0, 0};
     if (is_listed(i)) {
         test_rng r = {mix((uint64_t)i, seed + 99u)};
-        lists = lists_build(&p, 1 + choose(i, 90, 2 * s.len), (int)choose(i, 91, 2), (int)choose(i, 92, 2), &r);
+        lists =
+            lists_build(&p, 1 + choose(i, 90, 2 * s.len), (int)choose(i, 91, 2), (int)choose(i, 92, 2), &r);
         for (int64_t k = 0; lists.weights && k < lists.count * lists.stride; k++)
             lists.weights[k] = (float)(k % 5) * 0.5f;
     }

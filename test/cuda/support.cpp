@@ -59,7 +59,8 @@ void make(request *c, santa_method method, santa_device device, santa_dtype type
         a.buckets = &c->router;
         const santa_tensor keys = santa_view(memory[1], SANTA_F32, 1, N, KV_HEADS, DIM);
         if (santa_buckets_size(&a) > sizeof bucket_index) abort();
-        if (santa_buckets_assign(&a, &keys, 0, NULL) != SANTA_OK) memset(bucket_index, 0, sizeof bucket_index);
+        if (santa_buckets_assign(&a, &keys, 0, NULL) != SANTA_OK)
+            memset(bucket_index, 0, sizeof bucket_index);
     }
     a.q.device = a.k.device = a.v.device = a.out.device = device;
 }
@@ -85,13 +86,17 @@ void with_scores(request *c, int scores) { c->o.scores = (santa_scores_method)sc
 struct feature { const char *name; santa_dtype type; void (*set)(request *c); };
 
 const feature scores[] = {
-    { "exact",                 SANTA_F16,  [](request *c) { with_scores(c, SANTA_SCORES_EXACT); } },
-    { "Bernoulli, iid",        SANTA_F16,  [](request *c) { with_scores(c, SANTA_SCORES_BERNOULLI_IID); } },
-    { "strat",                 SANTA_F16,  [](request *c) { with_scores(c, SANTA_SCORES_BERNOULLI_STRAT); } },
-    { "for the group, iid",    SANTA_F16,  [](request *c) { with_scores(c, SANTA_SCORES_GROUP_IID); } },
-    { "strat",                 SANTA_F16,  [](request *c) { with_scores(c, SANTA_SCORES_GROUP_STRAT); } },
-    { "8-bit query, K of q8_0", SANTA_Q8_0, [](request *c) { with_scores(c, SANTA_SCORES_Q8); } },
-    { "copy of K", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_PROXY); c->a.proxy = copy_of_k; } },
+    {"exact", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_EXACT); }},
+    {"Bernoulli, iid", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_BERNOULLI_IID); }},
+    {"strat", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_BERNOULLI_STRAT); }},
+    {"for the group, iid", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_GROUP_IID); }},
+    {"strat", SANTA_F16, [](request *c) { with_scores(c, SANTA_SCORES_GROUP_STRAT); }},
+    {"8-bit query, K of q8_0", SANTA_Q8_0, [](request *c) { with_scores(c, SANTA_SCORES_Q8); }},
+    {"copy of K", SANTA_F16,
+     [](request *c) {
+         with_scores(c, SANTA_SCORES_PROXY);
+         c->a.proxy = copy_of_k;
+     }},
 };
 
 const feature extras[] = {
@@ -133,7 +138,8 @@ template <size_t count> void print_features(const char *title, const feature (&f
     }
 }
 
-/* Whether q and out may be of any type that is not for K and V alone, on every device that has the method. */
+/* Whether q and out may be of any type that is not for K and V alone, on every device that has
+   the method. */
 bool q_and_out_vary() {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
         for (santa_device device : { SANTA_CPU, SANTA_CUDA })
@@ -169,7 +175,8 @@ int main() {
             for (int t = 0; t < TYPES; t++) printf(" %s |", layouts_of(m, device, t).c_str());
         printf("\n");
     }
-    printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants q, K and V of\n"
+    printf("\nThis asks for one query row. From 32 on sample-attention is sparse, and on the GPU wants q, "
+           "K and V of\n"
            "one 16-bit type in 16-byte rows.\n");
     print_features("Where the scores come from; f16, token-major:", scores);
     print_features("What may be asked for beside that; f16, token-major:", extras);

@@ -39,8 +39,8 @@ static void below_same_bits(const ref_spec &s, const santa_options &asked, bool 
                 }
             }
         CHECK_MSG(wrong == 0 && errors == 0, "%s%s, below %lld: %lld rows, %lld errors are others",
-                  santa_method_name(o.method), copied ? " from a copy" : "", (long long)limit, (long long)wrong,
-                  (long long)errors);
+                  santa_method_name(o.method), copied ? " from a copy" : "", (long long)limit,
+                  (long long)wrong, (long long)errors);
         const santa_stats &x = got.stats;
         CHECK_INT(x.dense_rows, cpu.dense_rows);
         CHECK_INT(x.rows, cpu.rows);
@@ -86,7 +86,9 @@ static void dense_below(void) {
     o.dense_below = SANTA_AUTO;
     result got, dense;
     santa_stats cpu;
-    if (!run_on_gpu(p, o, &got) || !run_on_gpu(p, options(SANTA_DENSE, 0), &dense) || !ref_run(&p, &o, &cpu)) return;
+    if (!run_on_gpu(p, o, &got) || !run_on_gpu(p, options(SANTA_DENSE, 0), &dense)
+        || !ref_run(&p, &o, &cpu))
+        return;
     CHECK(got.same(dense));
     CHECK_INT(got.stats.dense_rows, cpu.dense_rows);
     CHECK_INT(got.stats.v_rows_head, cpu.v_rows_head);

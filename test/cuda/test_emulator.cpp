@@ -1,5 +1,5 @@
-/* Tests of the emulator in test/cuda/emulator: its numbers against the library's, its instructions against plain
-   sums, and that it stops kernels that are wrong. */
+/* Tests of the emulator in test/cuda/emulator: its numbers against the library's, its
+   instructions against plain sums, and that it stops kernels that are wrong. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -8,7 +8,7 @@
 #include <functional>
 #include "../harness.h"
 
-/* ------------------------------------------------------------------------------------------- numbers */
+/* -------------------------------------------------------------------------------- numbers */
 
 static void half_numbers(void) {
     int64_t wrong = 0;
@@ -50,12 +50,13 @@ static void rounding(void) {
     CHECK_INT(wrong, 0);
     CHECK(__byte_perm(0x33221100u, 0x77665544u, 0x0073) == 0x00007733u
           && __byte_perm(0x33221100u, 0x77665544u, 0x5410) == 0x55441100u);
-    CHECK(__umulhi(0xffffffffu, 0xfffffffeu) == 0xfffffffdu && __clz(0) == 32 && __ffs(0) == 0 && __ffs(8) == 4);
+    CHECK(__umulhi(0xffffffffu, 0xfffffffeu) == 0xfffffffdu && __clz(0) == 32 && __ffs(0) == 0
+          && __ffs(8) == 4);
     CHECK(__umul64hi(~0ull, ~0ull) == ~0ull - 1 && __brev(1) == 0x80000000u);
     CHECK(pow2(-127.0f) == 0.0f && pow2(0.0f) == 1.0f && pow2(-1.5f) == exp2f(-1.5f));
 }
 
-/* ------------------------------------------------------------------------------------------ launches */
+/* ------------------------------------------------------------------------------- launches */
 
 /* Device memory of n numbers, zeros at first. */
 template <typename T> struct numbers {
@@ -131,7 +132,8 @@ static void k_product(const __half *a, const __half *b, float *c, const signed c
     mma(acc, w[0], w[1], w[2], w[3], bw[0], bw[1], __half());
     for (unsigned i = 0; i < 4; i++) c[(r + 8 * (i / 2)) * 8 + 2 * q + i % 2] = acc[i];
     unsigned x[4], y[2];
-    for (unsigned i = 0; i < 4; i++) memcpy(&x[i], codes + (r + 8 * (i % 2)) * 32 + 4 * q + 16 * (i / 2), 4);
+    for (unsigned i = 0; i < 4; i++)
+        memcpy(&x[i], codes + (r + 8 * (i % 2)) * 32 + 4 * q + 16 * (i / 2), 4);
     for (unsigned i = 0; i < 2; i++) memcpy(&y[i], codes + 512 + r * 32 + 4 * q + 16 * i, 4);
     int n[4] = {0, 0, 0, 0};
     mma_codes(n, x[0], x[1], x[2], x[3], y[0], y[1]);
@@ -152,7 +154,8 @@ static void tensor_cores(void) {
     da.put(a);
     db.put(b);
     dx.put(codes);
-    CHECK(run(k_product, 1, 32, 0, (const __half *)da.p, (const __half *)db.p, dc.p, (const signed char *)dx.p, ds.p)
+    CHECK(run(k_product, 1, 32, 0, (const __half *)da.p, (const __half *)db.p, dc.p,
+              (const signed char *)dx.p, ds.p)
           == cudaSuccess);
     const std::vector<float> c = dc.get();
     const std::vector<int> sums = ds.get();
@@ -160,7 +163,8 @@ static void tensor_cores(void) {
         for (size_t j = 0; j < 8; j++) {
             double want = 1.0;
             int whole = 0;
-            for (size_t k = 0; k < 16; k++) want += (double)(float)a[i * 16 + k] * (double)(float)b[k * 8 + j];
+            for (size_t k = 0; k < 16; k++)
+                want += (double)(float)a[i * 16 + k] * (double)(float)b[k * 8 + j];
             for (size_t k = 0; k < 32; k++)
                 whole += (int)(unsigned char)codes[i * 32 + k] * (int)codes[512 + j * 32 + k];
             CHECK_NEAR(c[i * 8 + j], want, 1e-5, 0.0);
@@ -168,7 +172,7 @@ static void tensor_cores(void) {
         }
 }
 
-/* -------------------------------------------------------------------------------------------- faults */
+/* --------------------------------------------------------------------------------- faults */
 
 #define FULL 0xffffffffu
 static const unsigned NONE = 0;
@@ -210,7 +214,8 @@ static void k_bulk(float *out, const float *in) {
 #else
     if (threadIdx.x < 32) {
         if (threadIdx.x < 16)
-            copy16_to((unsigned)__cvta_generic_to_shared(slots + threadIdx.x), (const char *)(in + 4 * threadIdx.x));
+            copy16_to((unsigned)__cvta_generic_to_shared(slots + threadIdx.x),
+                      (const char *)(in + 4 * threadIdx.x));
         barrier_after_copies(bar);
     }
 #endif
@@ -339,12 +344,14 @@ static void faults(void) {
     STOPS(k_declared, 64, 0, "are declared");
     CHECK(run(k_dynamic, 1, 64, 60000, NONE) == cudaErrorInvalidValue);
     STOPS(k_dynamic, 64, 48 << 10, "not asked for");
-    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000) == cudaSuccess);
+    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000)
+          == cudaSuccess);
     CHECK(run(k_dynamic, 1, 64, 60000, NONE) == cudaSuccess);
     const int all = emulated::find_card()->shared;
     CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, all) == cudaSuccess);
     STOPS(k_dynamic, 64, (size_t)all, "are the most on");
-    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, all + 1) != cudaSuccess);
+    CHECK(cudaFuncSetAttribute(k_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, all + 1)
+          != cudaSuccess);
 #if __CUDA_ARCH__ >= 900
     STOPS(k_unwaited_bulk, 32, 1024, "nobody waited for");
 #endif
@@ -355,9 +362,11 @@ static void faults(void) {
     stopped(run(k_behind, 1, 32, 0, p, (size_t)1000), "one byte behind", "wrote beside");
     stopped(run(k_behind, 1, 32, 0, p, ~(size_t)0), "one byte before", "wrote beside");
     stopped(run(k_behind, 1, 32, 0, p, (size_t)5000), "far behind", "no memory of the device");
-    stopped(run(k_behind_declared, 1, 32, 0, p, (size_t)320), "behind declared memory", "beside its shared");
+    stopped(run(k_behind_declared, 1, 32, 0, p, (size_t)320), "behind declared memory",
+            "beside its shared");
     stopped(run(k_behind_dynamic, 1, 32, 1000, p, (size_t)1010), "behind dynamic memory", "wrote");
-    stopped(run(k_behind_dynamic, 1, 32, 1000, p, (size_t)1024), "far behind dynamic memory", "beside its shared");
+    stopped(run(k_behind_dynamic, 1, 32, 1000, p, (size_t)1024), "far behind dynamic memory",
+            "beside its shared");
     cudaFree(p);
 #endif
     emulated::state.quiet = false;
@@ -365,7 +374,7 @@ static void faults(void) {
     CHECK(run(k_lanes, 2, 96, 0, out.p) == cudaSuccess);
 }
 
-/* -------------------------------------------------------------------------------------------- orders */
+/* --------------------------------------------------------------------------------- orders */
 
 static void k_order(int *list, int *count) {
     if (threadIdx.x == 0) list[atomicAdd(count, 1)] = (int)blockIdx.x;
@@ -378,7 +387,8 @@ static void orders(void) {
         emulated::state.order = order;
         for (int lanes = 0; lanes < 2; lanes++) {
             numbers<int> list(64), count(1);
-            CHECK(run(lanes ? k_lane_order : k_order, lanes ? 1 : 64, lanes ? 64 : 32, 0, list.p, count.p) == cudaSuccess);
+            CHECK(run(lanes ? k_lane_order : k_order, lanes ? 1 : 64, lanes ? 64 : 32, 0, list.p, count.p)
+                  == cudaSuccess);
             std::vector<int> x = list.get();
             int up = 1, down = 1;
             for (size_t i = 0; i < 64; i++) {
@@ -393,7 +403,7 @@ static void orders(void) {
     emulated::state.order = before;
 }
 
-/* ------------------------------------------------------------------------------------------- runtime */
+/* -------------------------------------------------------------------------------- runtime */
 
 static void k_add(int *x) { if (threadIdx.x == 0) x[0]++; }
 
@@ -444,10 +454,14 @@ static void runtime(void) {
     cudaGetLastError();
 }
 
-static const test_case emulator[] = {
-    {"half_numbers", half_numbers}, {"rounding", rounding}, {"collectives", collectives},
-    {"tensor_cores", tensor_cores}, {"copies", copies}, {"faults", faults}, {"orders", orders}, {"runtime", runtime},
-    {0, 0}
-};
+static const test_case emulator[] = {{"half_numbers", half_numbers},
+                                     {"rounding", rounding},
+                                     {"collectives", collectives},
+                                     {"tensor_cores", tensor_cores},
+                                     {"copies", copies},
+                                     {"faults", faults},
+                                     {"orders", orders},
+                                     {"runtime", runtime},
+                                     {0, 0}};
 #define TEST_SUITES {"emulator", emulator},
 #include "../main.c"

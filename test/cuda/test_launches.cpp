@@ -17,7 +17,7 @@ static santa_status note(santa_status s) {
     return s;
 }
 
-/* ------------------------------------------------------------------------------------------------- problems */
+/* ------------------------------------------------------------------------------- problems */
 
 enum region {
     R_Q, R_K, R_V, R_OUT, R_LSE, R_STATS, R_WORKSPACE, R_LENS, R_TABLE, R_SINKS, R_SLOPES, R_SEEDS,
@@ -104,7 +104,7 @@ static problem make(const sizes &s, santa_method method) {
 
 static const sizes SMALL = {2, 1, 8, 2, 1000, 128, 128, 0, SANTA_BF16, NHD};
 
-/* ------------------------------------------------------------------------------------------------- what a launch must be */
+/* ------------------------------------------------------------------ what a launch must be */
 
 static int64_t over(int64_t n, int64_t size) { return (n - 1) / size + 1; }
 static int64_t bytes_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
@@ -179,8 +179,8 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     CHECK_MSG(p.seeds == (const u64 *)x.o.seeds && p.offsets == (const u64 *)x.o.offsets
                   && p.ids == (const u64 *)x.o.request_ids && p.seed == x.o.seed && p.offset == x.o.offset,
               "%s: random", kernel);
-    CHECK_MSG(p.method == (int)(x.asked ? x.asked : x.o.method) && p.causal == a.causal && p.window == a.window
-                  && p.soft_cap == a.soft_cap,
+    CHECK_MSG(p.method == (int)(x.asked ? x.asked : x.o.method) && p.causal == a.causal
+                  && p.window == a.window && p.soft_cap == a.soft_cap,
               "%s: options", kernel);
     const int64_t page = a.k.shape[1], pages = a.k.shape[0] < INT32_MAX ? a.k.shape[0] : INT32_MAX;
     CHECK_MSG(p.eights == (!a.block_table || page % 8 == 0), "%s: keys that share a page", kernel);
@@ -306,8 +306,8 @@ static void check_listed(const problem &x, const standin_launch &l, const params
         CHECK_MSG(0, "%s for a list", name.c_str());
     }
     const int64_t splits = over(a.max_list, list_keys(a));
-    check_list_grid(l, splits, kv_heads * over(group, slots) * (slots == 4 ? over(dv, 256) : 1), a.q.shape[0],
-                    name);
+    check_list_grid(l, splits, kv_heads * over(group, slots) * (slots == 4 ? over(dv, 256) : 1),
+                    a.q.shape[0], name);
     CHECK_MSG(p.slices == over(group, slots) && p.splits == splits && p.list_keys == list_keys(a),
               "%s: slices, splits", name.c_str());
     CHECK_MSG(p.list == (const int *)a.key_list + first * pitch && p.list_pitch == pitch
@@ -327,9 +327,12 @@ static std::vector<part> routed_parts(const problem &x, const params &p) {
                    items = (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]), n = (uint64_t)x.router.num_buckets,
                    entries = items * (uint64_t)(p.samples + 1);
     std::vector<part> parts = {
-        {"logits", p.logits, rows * n * 4, 4}, {"list", p.list, entries * 4, 4},
-        {"parts of the softmax", p.logit_parts, rows * ((n + 127) / 128) * 8, 8}, {"lengths", p.list_lens, items * 4, 4},
-        {"ranges", p.list_ranges, items * 8, 4}, {"pieces", p.pieces, items * 8, 4},
+        {"logits", p.logits, rows * n * 4, 4},
+        {"list", p.list, entries * 4, 4},
+        {"parts of the softmax", p.logit_parts, rows * ((n + 127) / 128) * 8, 8},
+        {"lengths", p.list_lens, items * 4, 4},
+        {"ranges", p.list_ranges, items * 8, 4},
+        {"pieces", p.pieces, items * 8, 4},
         {"table of pieces", p.piece_table, items * n * 8, 4},
         {"partial results", p.partial, rows * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4}};
     if (p.samples) parts.push_back({"weights", p.list_weights, entries * 4, 4});
@@ -375,8 +378,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
                       && y.row_type == (int)r.dtype && y.vectors == group && y.splits == splits_of
                       && y.step == (units ? STEP_UNITS : STEP_LOGITS),
                   "%s: product", name.c_str());
-        CHECK_MSG(units ? (const float *)y.out != p.logits : (const float *)y.out == p.logits, "%s: where to",
-                  name.c_str());
+        CHECK_MSG(units ? (const float *)y.out != p.logits : (const float *)y.out == p.logits,
+                  "%s: where to", name.c_str());
         check_grid(l, over(y.count, 16 * (8 / splits_of)), kv_heads, over(batch * group, 32), name);
     } else if (which == 1) {
         CHECK_MSG(name == "k_route", "%s for the choice", name.c_str());
@@ -385,8 +388,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     } else if (which == 2) {
         const bool fast = name.compare(0, 7, "k_list<") == 0;
         CHECK_MSG(name == "k_list_plain" || fast, "%s for the list", name.c_str());
-        check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)), batch,
-                        name);
+        check_list_grid(l, splits, kv_heads * over(group, fast ? 8 : 4) * (fast ? 1 : over(p.dv, 256)),
+                        batch, name);
     } else if (which == 3) {
         CHECK(name == "k_combine");
         check_grid(l, p.heads, batch, over(p.dv, 128), name);
@@ -396,7 +399,8 @@ static void check_routed(const problem &x, const standin_launch &l, const params
     }
 }
 
-static void check_scores(const problem &x, const standin_launch &l, const params &p, const std::string &name);
+static void check_scores(const problem &x, const standin_launch &l, const params &p,
+                         const std::string &name);
 
 static void check_routed_launches(const problem &x, const char *workspace, uint64_t bytes) {
     const bool measures = x.stats && x.o.saap.measure_mass;
@@ -411,10 +415,11 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
         params p;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-        CHECK_MSG(l.overlap == (at > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s", name.c_str(),
-                  l.overlap ? "early" : "late");
+        CHECK_MSG(l.overlap == (at > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s",
+                  name.c_str(), l.overlap ? "early" : "late");
         if (measures) {
-            const uint64_t heads = (uint64_t)(x.a.q.shape[0] * p.heads), blocks = heads * (uint64_t)p.blocks;
+            const uint64_t heads = (uint64_t)(x.a.q.shape[0] * p.heads),
+                           blocks = heads * (uint64_t)p.blocks;
             check_parts({{"block sums", p.block_sums, blocks * 8, 8}, {"scores", p.stash, blocks * 256, 16},
                          {"covered", p.covered, heads * 8, 8}}, workspace, bytes, name);
         }
@@ -424,12 +429,14 @@ static void check_routed_launches(const problem &x, const char *workspace, uint6
             continue;
         }
         if (which >= 4) {                                        /* mass, error, stats */
-            const char *const want = measures && which == 4                       ? "k_route_mass"
-                                     : x.a.std_error && which == 4 + measures     ? "k_route_error" : "k_route_stats";
+            const char *const want = measures && which == 4                   ? "k_route_mass"
+                                     : x.a.std_error && which == 4 + measures ? "k_route_error"
+                                                                              : "k_route_stats";
             CHECK_MSG(name == want, "%s, want %s", name.c_str(), want);
             if (strcmp(want, "k_route_stats")) check_grid(l, p.heads, x.a.q.shape[0], 1, name);
             if (x.a.std_error && !x.a.lse)
-                check_parts({{"lse", p.lse, (uint64_t)(x.a.q.shape[0] * rows * p.heads) * 4, 4}}, workspace, bytes, name);
+                check_parts({{"lse", p.lse, (uint64_t)(x.a.q.shape[0] * rows * p.heads) * 4, 4}}, workspace,
+                            bytes, name);
             if (strcmp(want, "k_route_stats")) continue;
             which = 4;
         }
@@ -455,7 +462,8 @@ static void check_scores(const problem &x, const standin_launch &l, const params
         CHECK_MSG(!strcmp(paged, x.a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(l.dynamic >= ring_bytes(x, C), "%s: %llu bytes of shared memory", name.c_str(),
                   (unsigned long long)l.dynamic);
-        CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x && p.steps > 0,
+        CHECK_MSG((int64_t)l.grid.x * p.steps + p.longer == over(work, 8) && p.longer < l.grid.x
+                      && p.steps > 0,
                   "%s: steps", name.c_str());
     } else if (sscanf(name.c_str(), "k_scores_plain<%39[^>]>", type) == 1) {
         if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
@@ -518,7 +526,8 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
 /* Heads that draw together, by k_draw. */
 static bool is_drawn(const problem &x) { return is_copied(x) || x.o.method == SANTA_PPS; }
 
-static void check_draw(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+static void check_draw(const problem &x, const standin_launch &l, const params &p,
+                       const std::string &name) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
                   together = x.o.method == SANTA_PPS ? p.group : 1, teams = p.heads / together,
                   ctas = 1 << p.cluster_shift;
@@ -533,8 +542,10 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
     CHECK_MSG(name == "k_draw", "%s", name.c_str());
     CHECK_MSG(p.samples == samples && p.max_draws == together * samples + 2 && p.together == together,
               "%s: draws", name.c_str());
-    CHECK_MSG(ctas <= 8 && (ctas == 1 || (standin.card->major >= 9
-                                          && ctas * teams * x.a.q.shape[0] <= standin.card->multiprocessors)),
+    CHECK_MSG(ctas <= 8
+                  && (ctas == 1
+                      || (standin.card->major >= 9
+                          && ctas * teams * x.a.q.shape[0] <= standin.card->multiprocessors)),
               "%s: a cluster of %d", name.c_str(), (int)ctas);
     check_grid(l, teams * ctas, x.a.q.shape[0], 1, name);
     CHECK_MSG(p.stage_at >= (int)sizeof(draw_memory) && l.dynamic >= (uint64_t)(p.stage_at + p.stage_bytes)
@@ -587,12 +598,13 @@ static void check_gather(const problem &x, const standin_launch &l, const params
     const bool flash = x.o.method == SANTA_FLASH;
     char flag[8];
     int CH = 0;
-    if (!CHECK_MSG(sscanf(name.c_str(), "k_gather<%d, %7[a-z]>", &CH, flag) == 2, "%s", name.c_str())) return;
+    if (!CHECK_MSG(sscanf(name.c_str(), "k_gather<%d, %7[a-z]>", &CH, flag) == 2, "%s", name.c_str()))
+        return;
     CHECK_MSG(!strcmp(flag, flash ? "flash" : "comb"), "%s: method", name.c_str());
     CHECK_MSG(p.portions == over(most_draws(x, p), 256) && p.max_draws == most_draws(x, p), "%s: draws",
               name.c_str());
-    CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.blocks), "%s: a flash tile of %d x 64 keys",
-              name.c_str(), p.flash_blocks);
+    CHECK_MSG(!flash || (p.flash_blocks >= 1 && p.flash_blocks <= p.blocks),
+              "%s: a flash tile of %d x 64 keys", name.c_str(), p.flash_blocks);
     CHECK_MSG(p.samples == (x.o.num_samples ? x.o.num_samples : 128) && p.per_sample == 1.0 / p.samples
                   && p.combs == (x.o.num_combs ? x.o.num_combs : 1) && p.each * p.combs == p.samples,
               "%s: samples", name.c_str());
@@ -626,27 +638,34 @@ static std::vector<part> tiled_parts(const problem &x, const params &p) {
     const santa_sample_attention_options &o = x.o.sample_attention;
     const uint64_t rows = (uint64_t)x.a.q.shape[0] * (uint64_t)p.heads;
     if (x.o.method == SANTA_DENSE || o.mask) return {};
-    const uint64_t chunks = (uint64_t)(o.num_chunks ? o.num_chunks : 2), size = o.block_size == 128 ? 128 : 64,
-                   blocks = (uint64_t)over(p.capacity, 64), k_blocks = (uint64_t)over(p.capacity, (int64_t)size),
-                   units = rows * chunks * (size / 64), sums = units * (uint64_t)over((int64_t)blocks, 32) * 64,
+    const uint64_t chunks = (uint64_t)(o.num_chunks ? o.num_chunks : 2),
+                   size = o.block_size == 128 ? 128 : 64, blocks = (uint64_t)over(p.capacity, 64),
+                   k_blocks = (uint64_t)over(p.capacity, (int64_t)size),
+                   units = rows * chunks * (size / 64),
+                   sums = units * (uint64_t)over((int64_t)blocks, 32) * 64,
                    words = rows * 2 * (uint64_t)over((int64_t)k_blocks, 32);
-    std::vector<part> parts = {{"row sums", p.row_sums, sums * 8, 8}, {"masses", p.masses, units * blocks * 16, 16},
-                               {"set masses", p.set_masses, rows * 2 * k_blocks * 4, 4},
-                               {"raw sets", p.raw_sets, words * 4, 4}, {"own sets", p.own, words * 4, 4},
-                               {"sets", p.sets, words * 4, 4}, {"picked", p.picked, rows * 8, 4},
-                               {"runs dense", p.runs_dense, (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]) * 4, 4}};
+    std::vector<part> parts = {
+        {"row sums", p.row_sums, sums * 8, 8},
+        {"masses", p.masses, units * blocks * 16, 16},
+        {"set masses", p.set_masses, rows * 2 * k_blocks * 4, 4},
+        {"raw sets", p.raw_sets, words * 4, 4},
+        {"own sets", p.own, words * 4, 4},
+        {"sets", p.sets, words * 4, 4},
+        {"picked", p.picked, rows * 8, 4},
+        {"runs dense", p.runs_dense, (uint64_t)(x.a.q.shape[0] * x.a.k.shape[2]) * 4, 4}};
     if (o.audit) parts.push_back({"shares", p.shares, sums * 4, 4});
     return parts;
 }
 
 /* A tile has all heads of a group, or up to 16, but for masks of each head; its rows are as many as fit in
    128 queries, and where blocks are looked at a power of two that divides them. */
-static void check_tiles(const problem &x, const standin_launch &l, const params &p, const std::string &name) {
+static void check_tiles(const problem &x, const standin_launch &l, const params &p,
+                        const std::string &name) {
     const santa_attention &a = x.a;
     const santa_sample_attention_options &o = x.o.sample_attention;
     const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION;
-    const int64_t group = p.group, most = sparse && (o.per_head || o.mask) ? 1 : 16, slices = over(group, most),
-                  heads = over(group, slices), q_len = a.q.shape[1];
+    const int64_t group = p.group, most = sparse && (o.per_head || o.mask) ? 1 : 16,
+                  slices = over(group, most), heads = over(group, slices), q_len = a.q.shape[1];
     int64_t rows = 128 / heads, block = o.block_size == 128 ? 128 : 64;
     if (sparse) {
         int64_t power = 1;
@@ -658,13 +677,15 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     const std::string type = a.k.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
                       want = groups ? "k_prefill_groups<" + type + ">" : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
-    CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows && p.by_position == sparse
-                  && divides_by(p.by_tile_heads, heads) && p.v_slices == over(p.dv, 128),
+    CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows
+                  && p.by_position == sparse && divides_by(p.by_tile_heads, heads)
+                  && p.v_slices == over(p.dv, 128),
               "%s: tiles of %d rows, %d heads", name.c_str(), p.tile_rows, p.tile_heads);
     check_grid(l, over(q_len + (sparse ? rows - 1 : 0), rows), a.k.shape[2] * slices * over(p.dv, 128),
                a.q.shape[0], name);
     CHECK_MSG(p.sixteens == (!a.block_table || a.k.shape[1] % 16 == 0), "%s: pages", name.c_str());
-    CHECK_MSG(p.is_sparse == sparse && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
+    CHECK_MSG(p.is_sparse == sparse
+                  && (!sparse || (p.mask == o.mask && p.block_shift == (block == 64 ? 6 : 7))),
               "%s: mask", name.c_str());
     bool pairs = a.out.dtype != SANTA_F32 && a.out.stride[3] == 1 && (uintptr_t)a.out.data % 4 == 0;
     for (int i = 0; i < 3; i++) pairs &= a.out.stride[i] % 2 == 0;
@@ -686,8 +707,8 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     want.push_back("k_prefill");
     /* rows that share a pass of k_scores */
     const int64_t group = heads / kv_heads, q_len = x.a.q.shape[1];
-    const bool pages = x.a.block_table && x.a.k.shape[1] % 8, plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes,
-               one = plain || pages || group >= 8;
+    const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
+               plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes, one = plain || pages || group >= 8;
     const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
         if (row % pass == 0) want.push_back(plain ? "k_scores_plain" : "k_scores<");
@@ -712,8 +733,8 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
         if (want[i] == "k_prefill") { check_tiles(x, l, p, name); continue; }
         if (scores || mass) {
             const uint64_t blocks = (uint64_t)(batch * heads * p.rows) * (uint64_t)p.blocks;
-            check_parts({{"block sums", p.block_sums, blocks * 8, 8}, {"stash", p.stash, blocks * 256, 16}}, workspace,
-                        bytes, name);
+            check_parts({{"block sums", p.block_sums, blocks * 8, 8}, {"stash", p.stash, blocks * 256, 16}},
+                        workspace, bytes, name);
             CHECK(p.row_mass == o.row_mass);
         }
         if (scores) {
@@ -726,8 +747,8 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
         if (name == sample) {
             const int64_t splits = over(over(p.capacity, 64), 32), units = chunks * size / 64;
             check_grid(l, units * splits, heads, batch, name);
-            CHECK_MSG(p.stage == stage++ && p.chunks == chunks && p.units == units && p.sample_splits == splits
-                          && p.tile_heads == 1,
+            CHECK_MSG(p.stage == stage++ && p.chunks == chunks && p.units == units
+                          && p.sample_splits == splits && p.tile_heads == 1,
                       "%s: slices", name.c_str());
         } else if (mass || name == "k_row_audit") check_grid(l, heads, batch, 1, name);
         else if (name == "k_select") check_grid(l, 2, heads, batch, name);
@@ -784,8 +805,10 @@ static int64_t rows_of_pass(const problem &x) {
 /* vAttention: for each query row the scores, if heavy tokens are taken by them, then five launches. */
 static void check_adaptive(const problem &x, const char *workspace, uint64_t bytes) {
     const santa_vattention_options &v = x.o.vattention;
-    const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE, by_copy = by_scores && is_copied(x);
-    const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2], each = 5 + by_scores;
+    const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE,
+               by_copy = by_scores && is_copied(x);
+    const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
+                  each = 5 + by_scores;
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (int64_t i = 0; i < rows * each; i++) {
@@ -800,7 +823,8 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
         const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
-                       blocks = heads * (uint64_t)p.blocks, portions = (uint64_t)(over(p.capacity, list_keys(x.a)) + 2),
+                       blocks = heads * (uint64_t)p.blocks,
+                       portions = (uint64_t)(over(p.capacity, list_keys(x.a)) + 2),
                        words = 4 * (uint64_t)over(p.capacity, 128), dv = (uint64_t)p.dv,
                        counters = 4 * heads + (items + 3) / 4 * 4;
         const bool shared = p.va.shared_words > 0;
@@ -811,11 +835,11 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         CHECK(p.raw == 1 && p.va.by_scores == by_scores && p.va.by_copy == by_copy && p.va.audit == v.audit
               && p.va.index == v.heavy_index);
         CHECK(p.va.epsilon > 0.0 && p.va.delta > 0.0 && p.va.z > 0.0 && p.partial == p.va.sums);
-        std::vector<part> parts = {
-            {"counters", p.arrived, 4 * (counters + items * words), 16},
-            {"lists", p.va.list, 4 * items * portions * (uint64_t)p.list_keys, 4}, {"rows", p.va.rows, items * sizeof(va_row), 8},
-            {"heads", p.va.heads, heads * sizeof(va_head), 8},
-            {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
+        std::vector<part> parts = {{"counters", p.arrived, 4 * (counters + items * words), 16},
+                                   {"lists", p.va.list, 4 * items * portions * (uint64_t)p.list_keys, 4},
+                                   {"rows", p.va.rows, items * sizeof(va_row), 8},
+                                   {"heads", p.va.heads, heads * sizeof(va_head), 8},
+                                   {"sums", p.va.sums, 4 * heads * portions * (dv + 4), 4}};
         if (by_scores) {
             const uint64_t most = (uint64_t)p.va.most_candidates;
             parts.push_back({"block sums", p.block_sums, blocks * 8, 8});
@@ -826,7 +850,8 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         }
         if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
         check_parts(parts, workspace, bytes, name);
-        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads && (const int *)p.va.bits == p.arrived + counters);
+        CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads
+              && (const int *)p.va.bits == p.arrived + counters);
         if (which == 0) {
             if (by_copy) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
             else CHECK(name.compare(0, 8, "k_scores") == 0);
@@ -890,8 +915,8 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             check_copy(x, p, name);
         }
         if (which >= 2)
-            parts.push_back({"partial results", p.partial, lists * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4,
-                             4});
+            parts.push_back(
+                {"partial results", p.partial, lists * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
         check_parts(parts, workspace, bytes, name);
         if (which == 0) {
             if (copied) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
@@ -925,7 +950,10 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
-    if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) { check_selected(x, workspace, bytes); return; }
+    if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) {
+        check_selected(x, workspace, bytes);
+        return;
+    }
     if (!CHECK_INT(standin.launches.size(), over(rows, pass) + rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (const standin_memory &m : standin.cleared)
@@ -951,7 +979,8 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                 for (size_t k = 0; k < parts.size(); k++)           /* it is the short rows' here */
                     if (!strcmp(parts[k].what, "portions")) parts.erase(parts.begin() + (int64_t)k--);
                 parts.push_back({"short rows", p.partial,
-                                 (uint64_t)(x.a.q.shape[0] * p.heads * splits) * ((uint64_t)p.dv + 2) * 4, 4});
+                                 (uint64_t)(x.a.q.shape[0] * p.heads * splits) * ((uint64_t)p.dv + 2) * 4,
+                                 4});
                 check_parts(parts, workspace, bytes, name);
                 if (which == 2) { check_dense(x, l, p, name); continue; }
                 CHECK(name == "k_combine");
@@ -966,12 +995,15 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
             const uint64_t heads = (uint64_t)(row % pass) * (uint64_t)(x.a.q.shape[0] * x.a.q.shape[2]);
             if (which == 1 && !dense && !is_copied(x)) {
                 const uint64_t blocks = heads * (uint64_t)p.blocks;
-                const uint64_t entry = x.o.stash == SANTA_STASH_F16 ? 2 : x.o.stash == SANTA_STASH_U8 ? 1 : 4;
-                CHECK_MSG((const char *)p.block_sums
-                                  == (const char *)first.block_sums + blocks * 8 * (64u >> p.unit_shift)
-                              && p.stash == first.stash + blocks * 64 * entry
-                              && (is_drawn(x) || p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256)),
-                          "%s: another row's scores", name.c_str());
+                const uint64_t entry = x.o.stash == SANTA_STASH_F16  ? 2
+                                       : x.o.stash == SANTA_STASH_U8 ? 1
+                                                                     : 4;
+                CHECK_MSG(
+                    (const char *)p.block_sums
+                            == (const char *)first.block_sums + blocks * 8 * (64u >> p.unit_shift)
+                        && p.stash == first.stash + blocks * 64 * entry
+                        && (is_drawn(x) || p.arrived == first.arrived + heads * (uint64_t)over(p.dv, 256)),
+                    "%s: another row's scores", name.c_str());
             }
             if (which == 2 + brief && x.a.std_error) {
                 CHECK(name == "k_error");
@@ -995,7 +1027,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
         }
 }
 
-/* ------------------------------------------------------------------------------------------------- calls */
+/* ---------------------------------------------------------------------------------- calls */
 
 /* Check, workspace query and call of a problem on the card that is set. Returns santa_check's status. */
 static santa_status run(const problem &x, size_t shift = 0) {
@@ -1045,7 +1077,7 @@ static void run_on_cards(const problem &x, santa_status want, const char *what) 
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- cases */
+/* ---------------------------------------------------------------------------------- cases */
 
 static const santa_method METHODS[] = {SANTA_DENSE, SANTA_IID,  SANTA_STRAT,
                                        SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
@@ -1094,7 +1126,8 @@ static void check_assign(problem *x, int64_t count, santa_dtype type, const char
     const standin_launch *l = &standin.launches[0];
     memcpy((void *)&p, l->parameters.data(), sizeof p);
     check_index(*x, p, name_of(*l));
-    CHECK(p.new_count == count && p.new_from == 0 && p.product.step == STEP_NEAREST && l->stream == (cudaStream_t)o.stream);
+    CHECK(p.new_count == count && p.new_from == 0 && p.product.step == STEP_NEAREST
+          && l->stream == (cudaStream_t)o.stream);
     const bool cores = type == x->router.dtype && bytes_of(type) == 2 && d <= 128 && d % 8 == 0;
     if (p.new_tiles) {
         CHECK(count <= NEW_FEW && name_of(*l) == "k_rows");
@@ -1108,7 +1141,8 @@ static void check_assign(problem *x, int64_t count, santa_dtype type, const char
     }
     l = &standin.launches[1];
     CHECK(name_of(*l) == "k_index");
-    CHECK_MSG(over(n, l->grid.x) <= INDEX_BUCKETS && l->grid.x <= n && l->grid.y == kv_heads && l->grid.z == batch,
+    CHECK_MSG(over(n, l->grid.x) <= INDEX_BUCKETS && l->grid.x <= n && l->grid.y == kv_heads
+                  && l->grid.z == batch,
               "%s: %u ranges of %lld buckets", what, l->grid.x, (long long)n);
 }
 
@@ -1116,15 +1150,15 @@ static void check_assign(problem *x, int64_t count, santa_dtype type, const char
 static void check_steps(void) {
     char *const work = address(R_WORKSPACE);
     float *const scores = (float *)address(R_Q);
-    const santa_cuda_draws draws = {(int32_t *)address(R_LIST), (float *)address(R_WEIGHTS), (int32_t *)address(R_LIST_LENS),
-                                    (float *)address(R_LSE), 100000};
+    const santa_cuda_draws draws = {(int32_t *)address(R_LIST), (float *)address(R_WEIGHTS),
+                                    (int32_t *)address(R_LIST_LENS), (float *)address(R_LSE), 100000};
     const auto names = [](std::initializer_list<const char *> want) {
         CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
         if (!CHECK_INT(standin.launches.size(), want.size())) return;
         for (size_t i = 0; i < want.size(); i++) {
             const std::string &name = name_of(standin.launches[i]);
-            CHECK_MSG(name.compare(0, strlen(want.begin()[i]), want.begin()[i]) == 0, "%s, want %s", name.c_str(),
-                      want.begin()[i]);
+            CHECK_MSG(name.compare(0, strlen(want.begin()[i]), want.begin()[i]) == 0, "%s, want %s",
+                      name.c_str(), want.begin()[i]);
         }
     };
     problem x = make(SMALL, SANTA_DENSE);
@@ -1140,7 +1174,8 @@ static void check_steps(void) {
             o.method = (santa_method)m;
             o.num_samples = samples;
             if (m == SANTA_FLASH) o.tile_size = 8;
-            const bool draws_rows = m >= SANTA_IID && m <= SANTA_FLASH, selects = m == SANTA_TOP_K || m == SANTA_TOP_P;
+            const bool draws_rows = m >= SANTA_IID && m <= SANTA_FLASH,
+                       selects = m == SANTA_TOP_K || m == SANTA_TOP_P;
             bytes = santa_cuda_sample_workspace_size(3, 20, 5000, &o);
             CHECK((bytes > 0) == (draws_rows || selects));
             map_memory(bytes, 0);
@@ -1154,9 +1189,12 @@ static void check_steps(void) {
             params p;
             memcpy((void *)&p, standin.launches[1].parameters.data(), sizeof p);
             const uint64_t rows = 60, entries = rows * 79, units = entries * (64u >> p.unit_shift);
-            std::vector<part> parts = {{"block sums", p.block_sums, units * 8, 8}, {"stash", p.stash, entries * 256, 16},
+            std::vector<part> parts = {{"block sums", p.block_sums, units * 8, 8},
+                                       {"stash", p.stash, entries * 256, 16},
                                        {"keys", p.keys, rows * (uint64_t)p.max_draws * 4, 4},
-                                       {"draws", p.draws, rows * 4, 4}, {"V", p.v, 16, 16}, {"out", p.out, rows * 16, 4}};
+                                       {"draws", p.draws, rows * 4, 4},
+                                       {"V", p.v, 16, 16},
+                                       {"out", p.out, rows * 16, 4}};
             if (selects) parts.push_back({"rest", p.list_rest, rows * sizeof(rest_mass), 8});
             CHECK((p.weights != NULL) == (m == SANTA_FLASH));
             if (p.weights) parts.push_back({"weights", p.weights, rows * (uint64_t)p.max_draws * 4, 4});
@@ -1178,9 +1216,11 @@ static void check_steps(void) {
     names({"k_step_merge"});
     check_grid(standin.launches[0], 70000, 1, 1, "k_step_merge");
     standin.start();
-    CHECK_STATUS(santa_cuda_merge(1, 64, scores, (float *)1, (float *)address(R_OUT), (float *)address(R_K), NULL),
-                 SANTA_ERR_HOST_POINTER);
-    CHECK_STATUS(santa_cuda_merge((int64_t)1 << 31, 64, scores, scores, scores, scores, NULL), SANTA_ERR_BACKEND_SIZE);
+    CHECK_STATUS(
+        santa_cuda_merge(1, 64, scores, (float *)1, (float *)address(R_OUT), (float *)address(R_K), NULL),
+        SANTA_ERR_HOST_POINTER);
+    CHECK_STATUS(santa_cuda_merge((int64_t)1 << 31, 64, scores, scores, scores, scores, NULL),
+                 SANTA_ERR_BACKEND_SIZE);
 }
 
 /* Sixteen-bit K, wide heads, large groups: the merge at the end of dense is larger than its ring. */
@@ -1395,8 +1435,12 @@ static void sparse_errors(void) {
         if (i == 1) x.a.q.dtype = SANTA_F16;
         if (i == 2) x.a.k.data = (char *)x.a.k.data + 2;
         if (i == 3) x.a.v.dtype = SANTA_F32;
-        if (i == 4) x = make({2, 64, 8, 2, 1000, 264, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
-        if (i == 5) x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION), x.a.causal = 1;
+        if (i == 4)
+            x = make({2, 64, 8, 2, 1000, 264, 128, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION),
+            x.a.causal = 1;
+        if (i == 5)
+            x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION),
+            x.a.causal = 1;
         if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
         run_on_cards(x, i == 0 || i == 6 ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE, "sparse");
         x.a.q.shape[1] = x.a.out.shape[1] = 31;      /* runs dense */
@@ -1467,8 +1511,8 @@ static int note_exchange(void *user, const void *mine, size_t bytes, void *all, 
 }
 static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
 
-/* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that of the results
-   and what joins them. Dense has the latter only. */
+/* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that
+   of the results and what joins them. Dense has the latter only. */
 static void over_ranks(void) {
     for (santa_method m : {SANTA_DENSE, SANTA_SYS})
         for (santa_dtype type : {SANTA_F32, SANTA_BF16})
@@ -1493,8 +1537,10 @@ static void over_ranks(void) {
                     const bool last = &e == &exchanges.back();
                     const std::string &before = name_of(standin.launches[e.after - 1]);
                     CHECK_INT(e.bytes, last ? results : heads * 16);
-                    CHECK(e.mine >= (uintptr_t)workspace && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
-                    CHECK(e.all >= (uintptr_t)workspace && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.mine >= (uintptr_t)workspace
+                          && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
+                    CHECK(e.all >= (uintptr_t)workspace
+                          && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
                     CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
                     CHECK_MSG(last ? before.compare(0, 8, m == SANTA_DENSE ? "k_combin" : "k_gather") == 0
                                    : before == "k_rank_mass",
@@ -1502,11 +1548,13 @@ static void over_ranks(void) {
                 }
                 CHECK(name_of(standin.launches.back()) == "k_join_ranks");
                 x.o.ranks.all_gather = no_exchange;
-                CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, NULL)), SANTA_ERR_RANKS_EXCHANGE);
+                CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, NULL)),
+                             SANTA_ERR_RANKS_EXCHANGE);
                 x.o.ranks.rank = 5;
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
-                for (santa_method other : {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS}) {
+                for (santa_method other :
+                     {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS}) {
                     const int32_t *const context = x.a.context_lens;
                     x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
                     x.o.method = other;
@@ -1519,7 +1567,8 @@ static void over_ranks(void) {
             }
 }
 
-static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t, int32_t *) {
+static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t,
+                           int32_t *) {
     return 0;
 }
 
@@ -1538,7 +1587,8 @@ static void every_kernel(void) {
                                     problem x = make(s, m);
                                     x.a.soft_cap = soft_cap;
                                     x.stats = (santa_stats *)address(R_STATS);
-                                    if (group == 5 && m != SANTA_PPS) x.a.std_error = (float *)address(R_ERROR);
+                                    if (group == 5 && m != SANTA_PPS)
+                                        x.a.std_error = (float *)address(R_ERROR);
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
@@ -1548,11 +1598,13 @@ static void every_kernel(void) {
                 for (int64_t d : {8, 64, 128, 256})
                     for (int64_t group : {1, 4, 5, 71})
                         for (int how = 0; how < 8; how++) {
-                            problem x = make({2, 50 + 40 * how, 2 * group, 2, 3000, d, d == 8 ? 264 : d, how % 3 ? 0 : 16, type, NHD},
+                            problem x = make({2, 50 + 40 * how, 2 * group, 2, 3000, d, d == 8 ? 264 : d,
+                                              how % 3 ? 0 : 16, type, NHD},
                                              how < 2 ? SANTA_DENSE : SANTA_SAMPLE_ATTENTION);
                             x.a.causal = 1;
                             if (how % 2) x.stats = (santa_stats *)address(R_STATS);
-                            if (how % 2) x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+                            if (how % 2)
+                                x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
                             if (how % 2) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
                             if (how > 3) x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
                             if (how > 5) x.o.sample_attention.mask = (const uint8_t *)address(R_MASK);
@@ -1642,7 +1694,8 @@ static void every_kernel(void) {
                         standin.card = &card;
                         CHECK_STATUS(run(x), d <= 256 ? SANTA_OK : SANTA_ERR_BACKEND_SIZE);
                         for (int64_t count : {1, 4, 5, 3000, 100000})
-                            for (santa_dtype key : {SANTA_F16, SANTA_E4M3}) check_assign(&x, count, key, "new keys");
+                            for (santa_dtype key : {SANTA_F16, SANTA_E4M3})
+                                check_assign(&x, count, key, "new keys");
                         x.o.saap.measure_mass = 1;
                         if (x.o.num_samples != SANTA_NONE) x.a.std_error = (float *)address(R_ERROR);
                         if (hidden) x.a.lse = NULL;
@@ -1655,7 +1708,7 @@ static void every_kernel(void) {
     CHECK(count > 20);
 }
 
-/* ------------------------------------------------------------------------------------------------- random problems */
+/* ------------------------------------------------------------------------ random problems */
 
 static int64_t pick(test_rng *r, std::initializer_list<int64_t> list) {
     return list.begin()[test_below(r, (int64_t)list.size())];
@@ -1712,7 +1765,8 @@ static problem random_problem(test_rng *r) {
         s.order = ONE_BATCH;
     }
     problem x = make(s, (santa_method)test_below(r, 8 * SANTA_METHOD_COUNT));
-    if (x.o.method >= SANTA_METHOD_COUNT) x.o.method = METHODS[test_below(r, sizeof METHODS / sizeof *METHODS)];
+    if (x.o.method >= SANTA_METHOD_COUNT)
+        x.o.method = METHODS[test_below(r, sizeof METHODS / sizeof *METHODS)];
     if (x.o.method == SANTA_SAMPLE_ATTENTION) {
         santa_sample_attention_options &b = x.o.sample_attention;
         if (one_in(r, 3)) b.block_size = 128;
@@ -1781,12 +1835,31 @@ static void mutate(problem *x, test_rng *r) {
     santa_tensor    *t = x->tensor((int)test_below(r, 4));
     const float floats[] = {(float)NAN, (float)INFINITY, (float)-INFINITY, -1.0f, 0.0f, 1e-40f};
     const float f = floats[test_below(r, 6)];
-    int64_t *const wide[] = {
-        &t->shape[0], &t->shape[1], &t->shape[2], &t->shape[3], &t->stride[0], &t->stride[1], &t->stride[2],
-        &t->stride[3], &a->max_pages, &a->block_table_stride, &a->window, &a->first_tokens, &o->num_samples, &o->tile_size,
-        &o->dense_below, &o->num_combs, &a->first_key,
-        &a->max_list, &a->key_list_stride, &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end,
-        &o->vattention.base_samples, &o->vattention.heavy_tokens };
+    int64_t *const wide[] = {&t->shape[0],
+                             &t->shape[1],
+                             &t->shape[2],
+                             &t->shape[3],
+                             &t->stride[0],
+                             &t->stride[1],
+                             &t->stride[2],
+                             &t->stride[3],
+                             &a->max_pages,
+                             &a->block_table_stride,
+                             &a->window,
+                             &a->first_tokens,
+                             &o->num_samples,
+                             &o->tile_size,
+                             &o->dense_below,
+                             &o->num_combs,
+                             &a->first_key,
+                             &a->max_list,
+                             &a->key_list_stride,
+                             &o->bernoulli_draws,
+                             &o->num_threads,
+                             &o->item_begin,
+                             &o->item_end,
+                             &o->vattention.base_samples,
+                             &o->vattention.heavy_tokens};
     const int which = (int)test_below(r, 12),
               enumerator = (int)pick(r, {-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000});
     switch (which) {
@@ -1820,11 +1893,14 @@ static void random_calls(void) {
     for (int i = 0; i < calls; i++) {
         problem x = random_problem(&r);
         if (x.o.method == SANTA_SAAP && test_below(&r, 8)) {
-            add_router(&x, 1 + test_below(&r, (int64_t)1 << test_below(&r, 18)), one_in(&r, 2) ? 0 : 1 + test_below(&r, 2000),
-                       (santa_dtype)test_below(&r, 3));
+            add_router(&x, 1 + test_below(&r, (int64_t)1 << test_below(&r, 18)),
+                       one_in(&r, 2) ? 0 : 1 + test_below(&r, 2000), (santa_dtype)test_below(&r, 3));
             if (one_in(&r, 3)) x.o.num_samples = SANTA_NONE;
             x.o.saap.measure_mass = one_in(&r, 3);
-            if (one_in(&r, 3)) { x.router.slots = (const int32_t *)(address(R_ROUTER) + ((int64_t)1 << 37)); x.router.num_slots = test_below(&r, 100); }
+            if (one_in(&r, 3)) {
+                x.router.slots = (const int32_t *)(address(R_ROUTER) + ((int64_t)1 << 37));
+                x.router.num_slots = test_below(&r, 100);
+            }
             if (one_in(&r, 8)) x.router.index = (char *)x.router.index + 2;
             if (one_in(&r, 3)) x.router.q = x.a.q;
         }
@@ -1864,13 +1940,19 @@ static void every_status(void) {
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }
 
-static const test_case launches[] = {
-    {"wide_groups", wide_groups}, {"limits", limits}, {"long_tiles", long_tiles},
-    {"many_arrivals", many_arrivals}, {"divisors", divisors}, {"failures_of_calls", failures_of_calls},
-    {"failures_of_prefill", failures_of_prefill}, {"sparse_errors", sparse_errors}, {"host_pointers", host_pointers}, {"every_kernel", every_kernel}, {"random_calls", random_calls},
-    {"every_status", every_status},
-    {0, 0}
-};
+static const test_case launches[] = {{"wide_groups", wide_groups},
+                                     {"limits", limits},
+                                     {"long_tiles", long_tiles},
+                                     {"many_arrivals", many_arrivals},
+                                     {"divisors", divisors},
+                                     {"failures_of_calls", failures_of_calls},
+                                     {"failures_of_prefill", failures_of_prefill},
+                                     {"sparse_errors", sparse_errors},
+                                     {"host_pointers", host_pointers},
+                                     {"every_kernel", every_kernel},
+                                     {"random_calls", random_calls},
+                                     {"every_status", every_status},
+                                     {0, 0}};
 
 #define TEST_SUITES {"cuda_launches", launches},
 #include "../main.c"

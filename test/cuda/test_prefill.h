@@ -1,7 +1,7 @@
-/* Prefill on the GPU, dense and sparse: against float64 and the CPU; what must not change a row's bits; what
-   must not be read. A part of test_cuda.cu. */
+/* Prefill on the GPU, dense and sparse: against float64 and the CPU; what must not change a
+   row's bits; what must not be read. A part of test_cuda.cu. */
 
-/* ------------------------------------------------------------------------------------------------- dense */
+/* ---------------------------------------------------------------------------------- dense */
 
 /* Weights are rounded to V's type before they meet V. */
 static double weight_bound(const problem &p) { return ref_epsilon(p.spec.v_type) * largest_row_of_v(p); }
@@ -43,10 +43,13 @@ static void check_dense_rows(const problem &p, const char *what) {
     const santa_options o = options(SANTA_DENSE, 0);
     if (!run_on_gpu(p, o, &r)) return;
     const int64_t off = rows_off(p, r);
-    CHECK_MSG(off == 0, "%s: %lld rows are off: %lld x %lld rows of %lld, heads %lld/%lld, dim %lld/%lld, type %d, page %lld, "
-              "window %lld", what, (long long)off, (long long)s.batch, (long long)s.q_len, (long long)s.len,
-              (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v, (int)s.k_type,
-              (long long)s.page_size, (long long)s.window);
+    CHECK_MSG(off == 0,
+              "%s: %lld rows are off: %lld x %lld rows of %lld, heads %lld/%lld, dim %lld/%lld, type %d, "
+              "page %lld, "
+              "window %lld",
+              what, (long long)off, (long long)s.batch, (long long)s.q_len, (long long)s.len,
+              (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v,
+              (int)s.k_type, (long long)s.page_size, (long long)s.window);
     problem q(s);
     q.a.kv_start = p.a.kv_start;
     if (!ref_run(&q, &o, &cpu)) return;
@@ -68,12 +71,35 @@ static void prefill_dense(void) {
         const santa_dtype type = i % 2 ? SANTA_F16 : SANTA_BF16;
         ref_spec s = prefill_spec(4, 1, 70, 200, 128, type);
         if (i == 1) { s = prefill_spec(6, 2, 33, 150, 64, type); s.batch = 3; s.ragged = 1; }
-        if (i == 2) { s = prefill_spec(5, 1, 40, 30, 192, type); s.head_dim_v = 128; }     /* rows before all keys */
-        if (i == 3) { s = prefill_spec(8, 2, 64, 190, 96, type); s.page_size = 16; s.batch = 2; s.ragged = 1; }
-        if (i == 4) { s = prefill_spec(2, 2, 140, 300, 80, type); s.window = 70; s.sinks = 1; s.head_dim_v = 40; }
-        if (i == 5) { s = prefill_spec(4, 2, 36, 100, 256, type); s.soft_cap = 5.0f; s.alibi = 1; s.layout = REF_HND; }
+        if (i == 2) {
+            s = prefill_spec(5, 1, 40, 30, 192, type);
+            s.head_dim_v = 128;
+        } /* rows before all keys */
+        if (i == 3) {
+            s = prefill_spec(8, 2, 64, 190, 96, type);
+            s.page_size = 16;
+            s.batch = 2;
+            s.ragged = 1;
+        }
+        if (i == 4) {
+            s = prefill_spec(2, 2, 140, 300, 80, type);
+            s.window = 70;
+            s.sinks = 1;
+            s.head_dim_v = 40;
+        }
+        if (i == 5) {
+            s = prefill_spec(4, 2, 36, 100, 256, type);
+            s.soft_cap = 5.0f;
+            s.alibi = 1;
+            s.layout = REF_HND;
+        }
         if (i == 6) { s = prefill_spec(20, 1, 32, 70, 128, type); s.causal = 0; s.page_size = 7; }
-        if (i == 7) { s = prefill_spec(4, 1, 40, 131, 128, type); s.soft_cap = 5.0f; s.sm_scale = -0.1f; s.page_size = 48; }
+        if (i == 7) {
+            s = prefill_spec(4, 1, 40, 131, 128, type);
+            s.soft_cap = 5.0f;
+            s.sm_scale = -0.1f;
+            s.page_size = 48;
+        }
         problem p(s);
         check_dense_rows(p, "prefill");
         if (i > 3) continue;
@@ -83,9 +109,11 @@ static void prefill_dense(void) {
     }
     for (int i = 0; i < (test_quick ? 2 : 60); i++) {
         test_rng r = test_rng_make(7000 + (uint64_t)i);
-        const int64_t kv_heads = pick(&r, {1, 2, 3}), d = pick(&r, {8, 64, 72, 96, 128, 128, 160, 192, 256});
-        ref_spec s = prefill_spec(kv_heads * pick(&r, {1, 2, 4, 5, 8, 17}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
-                                  1 + test_below(&r, test_quick ? 150 : 400), d, test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
+        const int64_t kv_heads = pick(&r, {1, 2, 3}),
+                      d = pick(&r, {8, 64, 72, 96, 128, 128, 160, 192, 256});
+        ref_spec s = prefill_spec(
+            kv_heads * pick(&r, {1, 2, 4, 5, 8, 17}), kv_heads, 32 + test_below(&r, test_quick ? 20 : 100),
+            1 + test_below(&r, test_quick ? 150 : 400), d, test_below(&r, 2) ? SANTA_F16 : SANTA_BF16);
         s.head_dim_v = test_below(&r, 2) ? d : pick(&r, {8, 40, 64, 128, 136, 256});
         s.batch = pick(&r, {1, 1, 2, 4});
         s.ragged = (int)test_below(&r, 2);
@@ -151,7 +179,8 @@ static void prefill_bits(void) {
                 for (int64_t k = 0; k < cuts[i + 1] - cuts[i]; k++)
                     for (int64_t h = 0; h < 4; h++)
                         for (int64_t c = 0; c < d; c++)
-                            wrong += ref_get(&r.out, b, k, h, c) != ref_get(&whole.out, b, cuts[i] + k, h, c);
+                            wrong +=
+                                ref_get(&r.out, b, k, h, c) != ref_get(&whole.out, b, cuts[i] + k, h, c);
             CHECK_MSG(wrong == 0, "head_dim %lld, rows from %lld on: %lld numbers differ", (long long)d,
                       (long long)cuts[i], (long long)wrong);
         }
@@ -173,7 +202,9 @@ static void prefill_nan(void) {
             if (what == 2) ref_set(&bad.a.v, 0, key, 0, 5, INFINITY);
             if (what == 3) bad.block_table[10] = INT32_MAX;
             result x, y;
-            if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y)) return;
+            if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x)
+                || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y))
+                return;
             int64_t wrong = 0;
             for (int64_t i = 0; i < s.q_len; i++)
                 for (int64_t h = 0; h < s.heads; h++) {
@@ -182,7 +213,8 @@ static void prefill_nan(void) {
                     wrong += what == 2 ? at - at == 0.0 : !test_is_nan((float)at);
                     if (what == 0 || what == 3) wrong += y.nans(0, i, h) != d + 1;
                 }
-            CHECK_MSG(wrong == 0, "case %d, head_dim %lld: %lld rows are wrong", what, (long long)d, (long long)wrong);
+            CHECK_MSG(wrong == 0, "case %d, head_dim %lld: %lld rows are wrong", what, (long long)d,
+                      (long long)wrong);
         }
     ref_spec s = prefill_spec(4, 2, 50, 300, 128);              /* behind seq_lens and before the window */
     s.batch = 3;
@@ -194,18 +226,22 @@ static void prefill_nan(void) {
             for (int64_t h = 0; h < 2; h++)
                 for (int64_t c = 0; c < 128; c++) {
                     const int64_t n = ref_len(&bad, b);
-                    if (j >= n) { ref_set(&clean.a.k, b, j, h, c, 1.0); ref_set(&clean.a.v, b, j, h, c, 1.0); }
+                    if (j >= n) {
+                        ref_set(&clean.a.k, b, j, h, c, 1.0);
+                        ref_set(&clean.a.v, b, j, h, c, 1.0);
+                    }
                     if (j < n - s.q_len - s.window) {
                         ref_set(&bad.a.k, b, j, h, c, (double)test_nan());
                         ref_set(&bad.a.v, b, j, h, c, (double)test_nan());
                     }
                 }
     result x, y;
-    if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y)) return;
+    if (!run_on_gpu(clean, options(SANTA_DENSE, 0), &x) || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y))
+        return;
     CHECK_MSG(x.same(y), "keys that no row sees were read");
 }
 
-/* ------------------------------------------------------------------------------------------------- sparse */
+/* --------------------------------------------------------------------------------- sparse */
 
 /* A call of SANTA_SAMPLE_ATTENTION on both sides, with mask_out and audit. */
 struct sparse_call {
@@ -292,14 +328,16 @@ struct sparse_call {
     }
 };
 
-/* Masks, audits and stats against the CPU; sums that round differently may turn a block, which is counted. */
+/* Masks, audits and stats against the CPU; sums that round differently may turn a block, which
+   is counted. */
 static void sparse_like_cpu(void) {
     NEED_DEVICE();
     int64_t blocks = 0, turned = 0;
     for (int i = 0; i < (test_quick ? 5 : 30); i++) {
         test_rng r = test_rng_make(9000 + (uint64_t)i);
         const int64_t n = 200 + test_below(&r, test_quick ? 300 : 1500), d = pick(&r, {64, 128, 128, 192});
-        ref_spec s = prefill_spec(pick(&r, {2, 4, 5}), 1, 40 + test_below(&r, n), n, d, i % 2 ? SANTA_F16 : SANTA_BF16);
+        ref_spec s = prefill_spec(pick(&r, {2, 4, 5}), 1, 40 + test_below(&r, n), n, d,
+                                  i % 2 ? SANTA_F16 : SANTA_BF16);
         s.gain = 3.0;
         if (i % 3 == 1) { s.batch = 2; s.ragged = 1; }
         if (i % 4 == 2) s.page_size = 16;
@@ -311,7 +349,9 @@ static void sparse_like_cpu(void) {
         const bool masked = i % 6 == 5;
         const std::vector<int32_t> starts = starts_of(c.p);
         if (i % 3 == 0) c.p.a.kv_start = starts.data();
-        if (masked) for (size_t k = 0; k < c.gpu_mask.size(); k++) c.given.push_back((uint8_t)(test_below(&r, 3) == 0));
+        if (masked)
+            for (size_t k = 0; k < c.gpu_mask.size(); k++)
+                c.given.push_back((uint8_t)(test_below(&r, 3) == 0));
         if (i % 2 == 0 || i == 5) c.with_row_mass();
         if (!c.run_gpu() || !c.run_cpu()) return;
         char what[60];
@@ -323,9 +363,10 @@ static void sparse_like_cpu(void) {
         for (size_t h = 0; h < c.gpu_audit.size() && !differ; h++) {
             const santa_sample_audit &x = c.gpu_audit[h], &y = c.cpu_audit[h];
             CHECK_MSG(x.kept_share == y.kept_share && x.cost == y.cost && x.is_dense == y.is_dense
-                      && x.columns == y.columns && x.slashes == y.slashes && fabs(x.cra - y.cra) < 1e-4
-                      && fabs(x.low_mass - y.low_mass) < 1e-4 && (x.cra >= 0.0) == !c.gpu_mass.empty()
-                      && fabs(x.sampled_mass - y.sampled_mass) < 1e-4 && fabs(x.sampled_low - y.sampled_low) < 1e-3,
+                          && x.columns == y.columns && x.slashes == y.slashes && fabs(x.cra - y.cra) < 1e-4
+                          && fabs(x.low_mass - y.low_mass) < 1e-4 && (x.cra >= 0.0) == !c.gpu_mass.empty()
+                          && fabs(x.sampled_mass - y.sampled_mass) < 1e-4
+                          && fabs(x.sampled_low - y.sampled_low) < 1e-3,
                       "%s: audit of head %d", what, (int)h);
         }
         int64_t masses = 0;
@@ -334,11 +375,14 @@ static void sparse_like_cpu(void) {
         CHECK_MSG(masses == 0, "%s: %lld rows keep another mass", what, (long long)masses);
         if (!differ)
             CHECK_MSG(c.gpu.stats.rows == c.cpu.rows && c.gpu.stats.k_rows_read == c.cpu.k_rows_read
-                      && c.gpu.stats.v_rows_read == c.cpu.v_rows_read && c.gpu.stats.v_rows_head == c.cpu.v_rows_head
-                      && c.gpu.stats.k_features_head == c.cpu.k_features_head, "%s: stats", what);
+                          && c.gpu.stats.v_rows_read == c.cpu.v_rows_read
+                          && c.gpu.stats.v_rows_head == c.cpu.v_rows_head
+                          && c.gpu.stats.k_features_head == c.cpu.k_features_head,
+                      "%s: stats", what);
         if (!c.matches_mask(what)) return;
     }
-    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned, (long long)blocks);
+    printf("        %lld of %lld blocks of the masks differ from the CPU's\n", (long long)turned,
+           (long long)blocks);
     CHECK(turned * 500 <= blocks);
 }
 
@@ -361,8 +405,8 @@ static void sparse_is_dense(void) {
             other += memcmp(&dense.lse[i], &c.gpu.lse[i], 4) != 0;
             most = std::max(most, fabs((double)dense.lse[i] - (double)c.gpu.lse[i]));
         }
-        CHECK_MSG(c.gpu.same(dense), "way %d is not dense: %d of %d lse differ, by %g at most", way, (int)other,
-                  (int)dense.lse.size(), most);
+        CHECK_MSG(c.gpu.same(dense), "way %d is not dense: %d of %d lse differ, by %g at most", way,
+                  (int)other, (int)dense.lse.size(), most);
         CHECK(c.gpu_audit[0].is_dense == (way > 0));
         CHECK_INT(c.gpu.stats.dense_rows > 0, way > 0);
     }
@@ -374,8 +418,8 @@ static void sparse_is_dense(void) {
     for (int64_t h = 0; h < 4; h++) CHECK(y.same_row(0, 199, h, x, 0));
 }
 
-/* NaN in the blocks that a mask leaves out; the mask that came out, given back, gives the same bits; a captured
-   call replayed; chunks of ragged prompts are in sparse_like_cpu. */
+/* NaN in the blocks that a mask leaves out; the mask that came out, given back, gives the same
+   bits; a captured call replayed; chunks of ragged prompts are in sparse_like_cpu. */
 static void sparse_poison(void) {
     NEED_DEVICE();
     for (int64_t block_size : {64, 128}) {
@@ -387,7 +431,8 @@ static void sparse_poison(void) {
         if (!again.run_gpu()) return;
         CHECK_MSG(again.gpu.same(c.gpu), "the mask that came out, block %lld", (long long)block_size);
         for (int64_t k = 1; k < c.k_blocks; k += 2)             /* every other block is nobody's */
-            for (size_t at = (size_t)k; at < again.given.size(); at += (size_t)c.k_blocks) again.given[at] = 0;
+            for (size_t at = (size_t)k; at < again.given.size(); at += (size_t)c.k_blocks)
+                again.given[at] = 0;
         if (!again.run_gpu()) return;
         sparse_call bad(s, 0.3, block_size, 2, 0);
         bad.given = again.given;
@@ -397,7 +442,8 @@ static void sparse_poison(void) {
                 ref_set(&bad.p.a.v, 0, j, 0, f, (double)test_nan());
             }
         if (!bad.run_gpu()) return;
-        CHECK_MSG(bad.gpu.same(again.gpu), "blocks outside the mask were read, block %lld", (long long)block_size);
+        CHECK_MSG(bad.gpu.same(again.gpu), "blocks outside the mask were read, block %lld",
+                  (long long)block_size);
     }
 }
 
@@ -418,15 +464,16 @@ static void prefill_graphs(void) {
         if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
         const santa_status status = g.start(stream);
         const cudaError_t end = cudaStreamEndCapture(stream, &graph);
-        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) break;
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+            break;
         for (int i = 0; i < 2; i++) {
             CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
             CUDA(cudaDeviceSynchronize());
             CUDA(cudaGraphLaunch(exec, stream));
             CUDA(cudaStreamSynchronize(stream));
             const result r = g.get();
-            CHECK_MSG(r.same(direct) && !memcmp(&r.stats, &direct.stats, sizeof r.stats), "%s: a replay differs",
-                      santa_method_name(m));
+            CHECK_MSG(r.same(direct) && !memcmp(&r.stats, &direct.stats, sizeof r.stats),
+                      "%s: a replay differs", santa_method_name(m));
         }
         CUDA(cudaGraphExecDestroy(exec));
         CUDA(cudaGraphDestroy(graph));
@@ -448,13 +495,17 @@ static void prefill_errors(void) {
     santa_sample_audit on_host[4];
     o.sample_attention.audit = on_host;
     block workspace(santa_workspace_size(&g.a, &o));
-    CHECK_STATUS(santa_decode(&g.a, &o, workspace.data(), santa_workspace_size(&g.a, &o), NULL), SANTA_ERR_HOST_POINTER);
+    CHECK_STATUS(santa_decode(&g.a, &o, workspace.data(), santa_workspace_size(&g.a, &o), NULL),
+                 SANTA_ERR_HOST_POINTER);
     CUDA(cudaDeviceSynchronize());
 }
 
-static const test_case prefill_cases[] = {
-    {"prefill_dense", prefill_dense}, {"prefill_bits", prefill_bits}, {"prefill_nan", prefill_nan},
-    {"sparse_like_cpu", sparse_like_cpu}, {"sparse_is_dense", sparse_is_dense}, {"sparse_poison", sparse_poison},
-    {"prefill_graphs", prefill_graphs}, {"prefill_errors", prefill_errors},
-    {0, 0}
-};
+static const test_case prefill_cases[] = {{"prefill_dense", prefill_dense},
+                                          {"prefill_bits", prefill_bits},
+                                          {"prefill_nan", prefill_nan},
+                                          {"sparse_like_cpu", sparse_like_cpu},
+                                          {"sparse_is_dense", sparse_is_dense},
+                                          {"sparse_poison", sparse_poison},
+                                          {"prefill_graphs", prefill_graphs},
+                                          {"prefill_errors", prefill_errors},
+                                          {0, 0}};

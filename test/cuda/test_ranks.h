@@ -2,12 +2,13 @@
 #include "../ranks.h"
 
 static int device_copy(void *to, const void *from, size_t bytes) {
-    return cudaDeviceSynchronize() != cudaSuccess || cudaMemcpy(to, from, bytes, cudaMemcpyDefault) != cudaSuccess;
+    return cudaDeviceSynchronize() != cudaSuccess
+           || cudaMemcpy(to, from, bytes, cudaMemcpyDefault) != cudaSuccess;
 }
 
 /* Every rank's result, of which the first is returned: all must have the same bits. */
-static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *cuts, int64_t ranks, result *first,
-                              santa_stats *sum, int64_t broken = -1) {
+static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *cuts, int64_t ranks,
+                              result *first, santa_stats *sum, int64_t broken = -1) {
     santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
     talk t;
     memset(&t, 0, sizeof t);
@@ -79,10 +80,11 @@ static void ranks_same_rows(void) {
             t.rows++;
             t.off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6);
             CHECK_MSG(over.lse[(size_t)x] == p.lse[x] || fabsf(over.lse[(size_t)x] - p.lse[x]) <= 1e-3f,
-                      "turn %d row %d: lse %g, want %g", turn, (int)x, (double)over.lse[(size_t)x], (double)p.lse[x]);
+                      "turn %d row %d: lse %g, want %g", turn, (int)x, (double)over.lse[(size_t)x],
+                      (double)p.lse[x]);
             if (o.method == SANTA_DENSE)
-                CHECK_MSG(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6, "turn %d: dense is off by %g of %g", turn,
-                          sqrt(difference), sqrt(norm));
+                CHECK_MSG(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6, "turn %d: dense is off by %g of %g",
+                          turn, sqrt(difference), sqrt(norm));
         }
         t.draws += sum.draws;
     }
@@ -125,8 +127,9 @@ static void ranks_failures(void) {
             problem p(spec16(2, 1, 200, 64));
             result r;
             santa_stats sum;
-            CHECK_STATUS(gpu_ranks(p, options(sampled ? SANTA_PROP : SANTA_DENSE, 16), cuts, 2, &r, &sum, broken),
-                         SANTA_ERR_RANKS_EXCHANGE);
+            CHECK_STATUS(
+                gpu_ranks(p, options(sampled ? SANTA_PROP : SANTA_DENSE, 16), cuts, 2, &r, &sum, broken),
+                SANTA_ERR_RANKS_EXCHANGE);
         }
 }
 

@@ -2,7 +2,7 @@
    what comes out against the model of routed.h. For test_cuda.cu. */
 #include "../routed.h"
 
-/* ------------------------------------------------------------------------------------------------- the index */
+/* ------------------------------------------------------------------------------ the index */
 
 /* A view's memory on the device. */
 class gpu_view {
@@ -48,7 +48,8 @@ static santa_status assign_on_gpu(const on_gpu &g, const santa_tensor &keys, int
 
 /* The lengths of the device's sequences become those of the host. */
 static void put_lens(const on_gpu &g, const routed &x) {
-    CUDA(cudaMemcpy((void *)g.a.seq_lens, x.p.a.seq_lens, 4 * (size_t)x.as.s.batch, cudaMemcpyHostToDevice));
+    CUDA(
+        cudaMemcpy((void *)g.a.seq_lens, x.p.a.seq_lens, 4 * (size_t)x.as.s.batch, cudaMemcpyHostToDevice));
 }
 
 static std::vector<int32_t> index_of(const on_gpu &g) {
@@ -79,7 +80,8 @@ static int64_t index_differs(const routed &x, const int32_t *a, const int32_t *b
 /* All keys, and then the host has the device's index. */
 static bool assign_both(routed &x, on_gpu &g, const santa_tensor &keys) {
     if (!CHECK_STATUS(assign_on_gpu(g, keys, 0, x.as.s.len), SANTA_OK)) return false;
-    if (!CUDA(cudaDeviceSynchronize()) || !CHECK_MSG(g.index().intact(), "written past the index")) return false;
+    if (!CUDA(cudaDeviceSynchronize()) || !CHECK_MSG(g.index().intact(), "written past the index"))
+        return false;
     const std::vector<int32_t> index = index_of(g);
     memcpy(x.memory[5], index.data(), x.bytes);
     return true;
@@ -117,7 +119,8 @@ static void whole_keys(routed &x, uint64_t seed) {
 static void saap_nearest(void) {
     NEED_DEVICE();
     static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3};
-    static const int64_t dims[] = {128, 64, 40, 1, 256, 96, 7, 32}, counts[] = {1, 5, 64, 130, 300, 1024, 2000};
+    static const int64_t dims[] = {128, 64, 40, 1, 256, 96, 7, 32},
+                         counts[] = {1, 5, 64, 130, 300, 1024, 2000};
     for (int t = 0; t < (test_quick ? 6 : 28); t++) {
         shape as = shape_make(2, 2, 150, dims[t % 8], counts[t % 7]);
         as.s.batch = 2;
@@ -136,7 +139,8 @@ static void saap_nearest(void) {
         on_gpu g(x.p.a, plain(1));
         gpu_view keys(x.keys);
         CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
-        if (!CHECK_STATUS(assign_on_gpu(g, keys.t, 0, 150), SANTA_OK) || !CUDA(cudaDeviceSynchronize())) return;
+        if (!CHECK_STATUS(assign_on_gpu(g, keys.t, 0, 150), SANTA_OK) || !CUDA(cudaDeviceSynchronize()))
+            return;
         CHECK_MSG(g.index().intact(), "written past the index");
         CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index_of(g).data()) == 0, "turn %d", t);
     }
@@ -175,7 +179,8 @@ static void saap_rounding(void) {
                     near += k[c] * (ca[c] - cb[c]);
                     scale += fabs(k[c] * ca[c]);
                 }
-                if (!CHECK_MSG(b >= 0 && fabs(near) <= 2e-6 * scale, "key %d: bucket %d, the CPU %d", (int)j, (int)b, (int)a))
+                if (!CHECK_MSG(b >= 0 && fabs(near) <= 2e-6 * scale, "key %d: bucket %d, the CPU %d",
+                               (int)j, (int)b, (int)a))
                     return;
             }
     }
@@ -217,8 +222,13 @@ static void saap_arrivals(void) {
                 CHECK_STATUS(assign_on_gpu(g, keys.t, 0, len), SANTA_OK);
             }
             for (; at < len; at += step) {
-                step = ref_min(way == 0 ? 1 + test_below(&r, 90) : way == 1 ? 1 : way == 2 ? 3 : len - at, len - at);
-                for (int64_t b = 0; b < as.s.batch; b++) x.p.seq_lens[b] = (int32_t)ref_min(at + step, lens[b]);
+                step = ref_min(way == 0   ? 1 + test_below(&r, 90)
+                               : way == 1 ? 1
+                               : way == 2 ? 3
+                                          : len - at,
+                               len - at);
+                for (int64_t b = 0; b < as.s.batch; b++)
+                    x.p.seq_lens[b] = (int32_t)ref_min(at + step, lens[b]);
                 put_lens(g, x);
                 CHECK_STATUS(assign(&x, at, step, NULL), SANTA_OK);
                 CHECK_STATUS(assign_on_gpu(g, keys.t, at, step), SANTA_OK);
@@ -241,21 +251,22 @@ static void saap_arrivals(void) {
             gpu_view gpu_last(last);
             CHECK_STATUS(santa_buckets_assign(&g.a, &gpu_last.t, -1, NULL), SANTA_OK);
             CUDA(cudaDeviceSynchronize());
-            CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index_of(g).data()) == 0, "turn %d, the last %d",
-                      turn, (int)count);
+            CHECK_MSG(index_differs(x, (const int32_t *)x.memory[5], index_of(g).data()) == 0,
+                      "turn %d, the last %d", turn, (int)count);
             free(memory);
         }
     }
 }
 
-/* ------------------------------------------------------------------------------------------------- decode */
+/* --------------------------------------------------------------------------------- decode */
 
 static shape random_shape(test_rng *r, int number) {
-    static const int64_t dims[] = {64, 128, 8, 256, 40, 96, 128, 33}, counts[] = {1, 3, 16, 40, 64, 200, 1500};
+    static const int64_t dims[] = {64, 128, 8, 256, 40, 96, 128, 33},
+                         counts[] = {1, 3, 16, 40, 64, 200, 1500};
     static const santa_dtype types[] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_BF16};
     const int64_t kv_heads = 1 + test_below(r, 2), group = number % 7 == 0 ? 17 : 1 + test_below(r, 6);
-    shape as = shape_make(kv_heads * group, kv_heads, 1 + test_below(r, test_quick ? 200 : MAX_LEN), dims[number % 8],
-                          counts[test_below(r, 7)]);
+    shape as = shape_make(kv_heads * group, kv_heads, 1 + test_below(r, test_quick ? 200 : MAX_LEN),
+                          dims[number % 8], counts[test_below(r, 7)]);
     ref_spec &s = as.s;
     s.stream = (uint64_t)(3000 + number);
     s.batch  = 1 + test_below(r, 3);
@@ -307,14 +318,18 @@ static void saap_random(void) {
         on_gpu g(x.p.a, o);
         gpu_view keys(x.keys);
         char what[200];
-        snprintf(what, sizeof what, "problem %d of seed %llu: %lld/%lld heads, %lld keys, dim %lld/%lld, %lld buckets, %lld "
-                 "hidden, types %d%d%d w %d, S %lld, l %lld", t, (unsigned long long)test_seed, (long long)as.s.heads,
-                 (long long)as.s.kv_heads, (long long)as.s.len, (long long)as.s.head_dim, (long long)as.s.head_dim_v,
-                 (long long)as.buckets, (long long)as.hidden, (int)as.s.q_type, (int)as.s.k_type, (int)as.s.v_type,
-                 (int)as.weights, (long long)g.o.num_samples, (long long)g.o.saap.num_probes);
+        snprintf(what, sizeof what,
+                 "problem %d of seed %llu: %lld/%lld heads, %lld keys, dim %lld/%lld, %lld buckets, %lld "
+                 "hidden, types %d%d%d w %d, S %lld, l %lld",
+                 t, (unsigned long long)test_seed, (long long)as.s.heads, (long long)as.s.kv_heads,
+                 (long long)as.s.len, (long long)as.s.head_dim, (long long)as.s.head_dim_v,
+                 (long long)as.buckets, (long long)as.hidden, (int)as.s.q_type, (int)as.s.k_type,
+                 (int)as.s.v_type, (int)as.weights, (long long)g.o.num_samples,
+                 (long long)g.o.saap.num_probes);
         if (!assign_both(x, g, keys.t) || !verify_on_gpu(x, g, &rows, what)) return;
     }
-    CHECK_MSG(rows.near * 20 <= rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near, (long long)rows.seen);
+    CHECK_MSG(rows.near * 20 <= rows.seen, "%lld of %lld rows hang on rounding", (long long)rows.near,
+              (long long)rows.seen);
 }
 
 static void saap_limits(void) {
@@ -335,7 +350,8 @@ static void saap_limits(void) {
         if (!ref_run(&x.p, &dense, NULL)) return;
         for (int64_t h = 0; h < 8; h++) {
             CHECK_NEAR((double)r.lse[(size_t)h], (double)x.p.lse[h], 1e-5, 1e-5);
-            for (int64_t c = 0; c < 64; c++) CHECK_NEAR(ref_get(&r.out, 0, 0, h, c), ref_get(&x.p.a.out, 0, 0, h, c), 2e-5, 1e-4);
+            for (int64_t c = 0; c < 64; c++)
+                CHECK_NEAR(ref_get(&r.out, 0, 0, h, c), ref_get(&x.p.a.out, 0, 0, h, c), 2e-5, 1e-4);
         }
     }
     /* errors need an lse, and have their own where none is asked for */
@@ -347,7 +363,8 @@ static void saap_limits(void) {
     on_gpu without(x.p.a, o);
     x.p.a.lse = x.p.lse;
     x.p.a.std_error = NULL;
-    if (!assign_both(x, with, keys.t) || !assign_both(x, without, keys.t) || !with.run() || !without.run()) return;
+    if (!assign_both(x, with, keys.t) || !assign_both(x, without, keys.t) || !with.run() || !without.run())
+        return;
     CHECK(with.get().std_error[0] > 0.0f && with.get().std_error == without.get().std_error);
     rows_counted rows = {0, 0};
     on_gpu none(x.p.a, plain(SANTA_NONE)), more(x.p.a, plain(1));
@@ -420,8 +437,9 @@ static void saap_broken(void) {
     routed_problem x(as);
     gpu_view keys(x.keys);
     santa_options o = drawn(30, 10);
-    o.saap.local_tokens = 100;                                   /* keys 192 to 255 are sorted, and not far */
-    const int64_t ints = (int64_t)(x.bytes / 4) / (4 * 2), first = 2 * 2 * ints;     /* sequence 0 is in slot 2 */
+    o.saap.local_tokens = 100; /* keys 192 to 255 are sorted, and not far */
+    const int64_t ints = (int64_t)(x.bytes / 4) / (4 * 2),
+                  first = 2 * 2 * ints; /* sequence 0 is in slot 2 */
     const int64_t at_keys = 16 + 2 * 31;
     for (int way = 0; way < 14; way++) {
         on_gpu g(x.p.a, o);
@@ -517,11 +535,11 @@ static void saap_graphs(void) {
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) return;
-    const santa_status assigned = assign_on_gpu(g, keys.t, 0, 400, stream), added = assign_on_gpu(g, keys.t, 400, 100, stream),
-                       status = g.start(stream);
+    const santa_status assigned = assign_on_gpu(g, keys.t, 0, 400, stream),
+                       added = assign_on_gpu(g, keys.t, 400, 100, stream), status = g.start(stream);
     const cudaError_t end = cudaStreamEndCapture(stream, &graph);
-    if (!CHECK_STATUS(assigned, SANTA_OK) || !CHECK_STATUS(added, SANTA_OK) || !CHECK_STATUS(status, SANTA_OK) || !CUDA(end)
-        || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+    if (!CHECK_STATUS(assigned, SANTA_OK) || !CHECK_STATUS(added, SANTA_OK)
+        || !CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
         return;
     CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
     CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
@@ -575,7 +593,8 @@ static void saap_errors(void) {
     on_gpu g(x.p.a, drawn(20, 2));
     gpu_view keys(x.keys);
     if (!assign_both(x, g, keys.t)) return;
-    const auto with = [&](const char *what, santa_status want, void (*change)(santa_buckets *, santa_options *)) {
+    const auto with = [&](const char *what, santa_status want,
+                          void (*change)(santa_buckets *, santa_options *)) {
         santa_attention a = g.a;
         santa_options   o = g.o;
         santa_buckets   r = *g.a.buckets;
@@ -585,8 +604,10 @@ static void saap_errors(void) {
     };
     static float host[64];
     with("no index", SANTA_ERR_BUCKETS_NULL, [](santa_buckets *r, santa_options *) { r->index = NULL; });
-    with("an index on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->index = host; });
-    with("centroids on the host", SANTA_ERR_HOST_POINTER, [](santa_buckets *r, santa_options *) { r->centroids = host; });
+    with("an index on the host", SANTA_ERR_HOST_POINTER,
+         [](santa_buckets *r, santa_options *) { r->index = host; });
+    with("centroids on the host", SANTA_ERR_HOST_POINTER,
+         [](santa_buckets *r, santa_options *) { r->centroids = host; });
     with("an odd index", SANTA_ERR_BUCKETS_INDEX,
          [](santa_buckets *r, santa_options *) { r->index = (char *)r->index + 2; });
     santa_tensor k = keys.t;
@@ -599,9 +620,14 @@ static void saap_errors(void) {
     CUDA(cudaDeviceSynchronize());
 }
 
-static const test_case saap_cases[] = {
-    {"saap_nearest", saap_nearest}, {"saap_rounding", saap_rounding}, {"saap_arrivals", saap_arrivals},
-    {"saap_random", saap_random}, {"saap_limits", saap_limits}, {"saap_poison", saap_poison},
-    {"saap_broken", saap_broken}, {"saap_nan", saap_nan}, {"saap_graphs", saap_graphs}, {"saap_errors", saap_errors},
-    {0, 0}
-};
+static const test_case saap_cases[] = {{"saap_nearest", saap_nearest},
+                                       {"saap_rounding", saap_rounding},
+                                       {"saap_arrivals", saap_arrivals},
+                                       {"saap_random", saap_random},
+                                       {"saap_limits", saap_limits},
+                                       {"saap_poison", saap_poison},
+                                       {"saap_broken", saap_broken},
+                                       {"saap_nan", saap_nan},
+                                       {"saap_graphs", saap_graphs},
+                                       {"saap_errors", saap_errors},
+                                       {0, 0}};

@@ -9,7 +9,8 @@ struct step_draws {
         : heads(heads_), capacity(capacity_), index((size_t)(4 * heads * capacity)),
           weight((size_t)(4 * heads * capacity)), rows((size_t)(4 * heads)), lse((size_t)(4 * heads)) { }
     santa_cuda_draws get() const {
-        return {(int32_t *)index.data(), (float *)weight.data(), (int32_t *)rows.data(), (float *)lse.data(), capacity};
+        return {(int32_t *)index.data(), (float *)weight.data(), (int32_t *)rows.data(),
+                (float *)lse.data(), capacity};
     }
     template <typename T> std::vector<T> array(const block &b, int64_t each) const {
         std::vector<T> x((size_t)(heads * each));
@@ -19,20 +20,23 @@ struct step_draws {
 };
 
 /* Draws from scores that are the same numbers on both sides: heads whose rows differ are counted. */
-static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t heads, int64_t n, int64_t stride,
-                       int64_t q_index, const santa_options &o, const block &on_device, totals *t) {
+static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t heads, int64_t n,
+                       int64_t stride, int64_t q_index, const santa_options &o, const block &on_device,
+                       totals *t) {
     const int64_t all = batch * heads, capacity = santa_cuda_sample_capacity(n, &o);
     const size_t bytes = santa_cuda_sample_workspace_size(batch, heads, n, &o);
     if (!CHECK(capacity > 0 && bytes > 0)) return;
     step_draws d(all, capacity + 3);
     block work(bytes, 0xff);
     const santa_cuda_draws draws = d.get();
-    if (!CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), stride, batch, heads, n, q_index, &o, &draws,
-                                        work.data(), bytes), SANTA_OK)
+    if (!CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), stride, batch, heads, n, q_index,
+                                        &o, &draws, work.data(), bytes),
+                      SANTA_OK)
         || !CUDA(cudaDeviceSynchronize()))
         return;
     CHECK(d.index.intact() && d.weight.intact() && d.rows.intact() && d.lse.intact() && work.intact());
-    const std::vector<int32_t> index = d.array<int32_t>(d.index, d.capacity), rows = d.array<int32_t>(d.rows, 1);
+    const std::vector<int32_t> index = d.array<int32_t>(d.index, d.capacity),
+                               rows = d.array<int32_t>(d.rows, 1);
     const std::vector<float> weight = d.array<float>(d.weight, d.capacity), lse = d.array<float>(d.lse, 1);
     const int64_t room = santa_sample_capacity(n, &o);
     std::vector<int32_t> at((size_t)room), count((size_t)room);
@@ -41,15 +45,16 @@ static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t 
     for (int64_t r = 0; r < all; r++) {
         santa_draws cpu = {at.data(), count.data(), want.data(), room, 0, 0, 0.0f};
         const santa_stream_id id = {(uint64_t)(r / heads), r % heads, q_index};
-        if (!CHECK_STATUS(santa_sample(&scores[(size_t)(r * stride)], n, &o, id, &cpu, scratch.data(), scratch.size()),
+        if (!CHECK_STATUS(santa_sample(&scores[(size_t)(r * stride)], n, &o, id, &cpu, scratch.data(),
+                                       scratch.size()),
                           SANTA_OK))
             return;
         const int64_t got = rows[(size_t)r];
-        CHECK_MSG(got == cpu.draws, "%s: head %lld has %lld draws, want %lld", santa_method_name(o.method), (long long)r,
-                  (long long)got, (long long)cpu.draws);
+        CHECK_MSG(got == cpu.draws, "%s: head %lld has %lld draws, want %lld", santa_method_name(o.method),
+                  (long long)r, (long long)got, (long long)cpu.draws);
         const float x = lse[(size_t)r];
-        CHECK_MSG(x == cpu.lse || fabsf(x - cpu.lse) <= 2e-5f, "%s: lse %g, want %g", santa_method_name(o.method), (double)x,
-                  (double)cpu.lse);
+        CHECK_MSG(x == cpu.lse || fabsf(x - cpu.lse) <= 2e-5f, "%s: lse %g, want %g",
+                  santa_method_name(o.method), (double)x, (double)cpu.lse);
         const size_t from = (size_t)(r * d.capacity);
         std::vector<double> sum((size_t)n), other((size_t)n);
         for (int64_t i = 0; i < got; i++) {
@@ -60,7 +65,8 @@ static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t 
         }
         for (int64_t i = 0; i < cpu.rows; i++) other[(size_t)at[(size_t)i]] += (double)want[(size_t)i];
         bool off = false;
-        for (int64_t j = 0; j < n; j++) off |= fabs(sum[(size_t)j] - other[(size_t)j]) > 1e-5 + 1e-5 * other[(size_t)j];
+        for (int64_t j = 0; j < n; j++)
+            off |= fabs(sum[(size_t)j] - other[(size_t)j]) > 1e-5 + 1e-5 * other[(size_t)j];
         t->off += off;
         t->rows++;
         t->draws += cpu.draws;
@@ -71,7 +77,8 @@ static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t 
 static void steps_chain(const ref_spec &s, totals *t) {
     problem p(s);
     santa_options plain = options(SANTA_DENSE, 0);
-    const int64_t q_index = s.q_len - 1, heads = s.batch * s.heads, group = s.heads / s.kv_heads, dv = s.head_dim_v;
+    const int64_t q_index = s.q_len - 1, heads = s.batch * s.heads, group = s.heads / s.kv_heads,
+                  dv = s.head_dim_v;
     on_gpu g(p.a, plain);
     const int64_t n = p.a.block_table ? p.a.max_pages * p.a.k.shape[1] : p.a.k.shape[1], stride = n + 5;
     std::vector<float> scores((size_t)(heads * stride), 7.0f);
@@ -79,8 +86,9 @@ static void steps_chain(const ref_spec &s, totals *t) {
     on_device.put(scores.data(), 4 * scores.size());
     const size_t bytes = santa_cuda_scores_workspace_size(&g.a, &plain);
     block work(bytes, 0xff);
-    if (!CHECK_STATUS(santa_cuda_scores(&g.a, &plain, q_index, (float *)on_device.data(), stride, work.data(), bytes),
-                      SANTA_OK)
+    if (!CHECK_STATUS(
+            santa_cuda_scores(&g.a, &plain, q_index, (float *)on_device.data(), stride, work.data(), bytes),
+            SANTA_OK)
         || !CUDA(cudaDeviceSynchronize()))
         return;
     CHECK(work.intact() && on_device.intact());
@@ -93,7 +101,8 @@ static void steps_chain(const ref_spec &s, totals *t) {
     for (int64_t b = 0; b < s.batch; b++)
         for (int64_t kv = 0; kv < s.kv_heads; kv++) {
             const int64_t len = p.a.seq_lens ? p.a.seq_lens[b] : n;
-            if (!CHECK_STATUS(santa_scores(&p.a, &plain, b, q_index, kv, want.data(), n, scratch.data(), scratch.size()),
+            if (!CHECK_STATUS(santa_scores(&p.a, &plain, b, q_index, kv, want.data(), n, scratch.data(),
+                                           scratch.size()),
                               SANTA_OK))
                 return;
             for (int64_t h = 0; h < group; h++)
@@ -106,9 +115,11 @@ static void steps_chain(const ref_spec &s, totals *t) {
     CHECK_MSG(wrong == 0, "%lld of %lld scores differ", (long long)wrong, (long long)scores.size());
 
     /* draws and their rows of V */
-    for (santa_method m : {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P})
+    for (santa_method m :
+         {SANTA_IID, SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P})
         for (int64_t samples : {1, 60, 300}) {
-            santa_options o = options(m, samples, m <= SANTA_FLASH ? STASHES[samples % 3] : SANTA_STASH_F32);
+            santa_options o =
+                options(m, samples, m <= SANTA_FLASH ? STASHES[samples % 3] : SANTA_STASH_F32);
             if (m == SANTA_FLASH) o.tile_size = samples == 60 ? 16 : 128;
             if (m == SANTA_PROP && samples == 60) o.num_combs = 4;
             steps_draw(scores, s.batch, s.heads, n, stride, q_index, o, on_device, t);
@@ -118,8 +129,9 @@ static void steps_chain(const ref_spec &s, totals *t) {
     const size_t room = santa_cuda_sample_workspace_size(s.batch, s.heads, n, &o);
     block drawing(room, 0xff), out((size_t)(4 * heads * dv));
     santa_cuda_draws draws = d.get();
-    CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), stride, s.batch, s.heads, n, q_index, &o, &draws,
-                                   drawing.data(), room), SANTA_OK);
+    CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), stride, s.batch, s.heads, n, q_index,
+                                   &o, &draws, drawing.data(), room),
+                 SANTA_OK);
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, (float *)out.data(), NULL), SANTA_OK);
     result decoded;
     if (!CUDA(cudaDeviceSynchronize()) || !run_on_gpu(p, o, &decoded)) return;
@@ -131,7 +143,8 @@ static void steps_chain(const ref_spec &s, totals *t) {
     for (int64_t r = 0; r < heads; r++) {
         double difference = 0.0;
         for (int64_t c = 0; c < dv; c++) {
-            const double x = ref_get(&decoded.out, r / s.heads, q_index, r % s.heads, c) - (double)got[(size_t)(r * dv + c)];
+            const double x = ref_get(&decoded.out, r / s.heads, q_index, r % s.heads, c)
+                             - (double)got[(size_t)(r * dv + c)];
             difference += x * x;
         }
         off += !(sqrt(difference) <= 1e-5 * v_max);
@@ -190,29 +203,37 @@ static void steps_edges(void) {
         const size_t bytes = santa_cuda_sample_workspace_size(1, HEADS, N, &o);
         block work(bytes, 0xff);
         const santa_cuda_draws draws = d.get();
-        if (!CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 3, &o, &draws, work.data(), bytes),
+        if (!CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 3, &o, &draws,
+                                            work.data(), bytes),
                           SANTA_OK)
             || !CUDA(cudaDeviceSynchronize()))
             return;
-        const std::vector<int32_t> rows = d.array<int32_t>(d.rows, 1), index = d.array<int32_t>(d.index, d.capacity);
+        const std::vector<int32_t> rows = d.array<int32_t>(d.rows, 1),
+                                   index = d.array<int32_t>(d.index, d.capacity);
         const std::vector<float> lse = d.array<float>(d.lse, 1);
         CHECK(rows[0] > 0 && index[0] == 40 && fabsf(lse[0] - 0.5f) < 1e-6f);
         CHECK(rows[1] == 0 && lse[1] == -INFINITY);
         CHECK(rows[2] == 0 && test_is_nan(lse[2]) && rows[3] == 0 && test_is_nan(lse[3]));
         CHECK(rows[4] > 0 && fabsf(lse[4] - -130.54133f) < 1e-3f);
-        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, -1, &o, &draws, work.data(), bytes),
+        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, -1, &o, &draws,
+                                       work.data(), bytes),
                      SANTA_ERR_INDEX);
-        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N - 1, 1, HEADS, N, 0, &o, &draws, work.data(), bytes),
+        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N - 1, 1, HEADS, N, 0, &o, &draws,
+                                       work.data(), bytes),
                      SANTA_ERR_CAPACITY);
-        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws, work.data(), bytes - 1),
+        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws,
+                                       work.data(), bytes - 1),
                      SANTA_ERR_WORKSPACE_SIZE);
-        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws, NULL, bytes),
-                     SANTA_ERR_WORKSPACE_NULL);
-        CHECK_STATUS(santa_cuda_sample(NULL, N, 1, HEADS, N, 0, &o, &draws, work.data(), bytes), SANTA_ERR_NULL_ARGUMENT);
+        CHECK_STATUS(
+            santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws, NULL, bytes),
+            SANTA_ERR_WORKSPACE_NULL);
+        CHECK_STATUS(santa_cuda_sample(NULL, N, 1, HEADS, N, 0, &o, &draws, work.data(), bytes),
+                     SANTA_ERR_NULL_ARGUMENT);
         o.method = SANTA_PPS;
         o.tile_size = 0;
-        CHECK_STATUS(santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws, work.data(), bytes),
-                     SANTA_ERR_METHOD);
+        CHECK_STATUS(
+            santa_cuda_sample((float *)on_device.data(), N, 1, HEADS, N, 0, &o, &draws, work.data(), bytes),
+            SANTA_ERR_METHOD);
         CHECK_INT(santa_cuda_sample_capacity(N, &o), 0);
     }
     test_rng r = test_rng_make(7);
@@ -229,13 +250,17 @@ static void steps_edges(void) {
     b.put(out[1].data(), 4 * out[1].size());
     x.put(lse[0].data(), 4 * rows);
     y.put(lse[1].data(), 4 * rows);
-    CHECK_STATUS(santa_cuda_merge(rows, DV, (float *)a.data(), (float *)x.data(), (float *)b.data(), (float *)y.data(), NULL),
+    CHECK_STATUS(santa_cuda_merge(rows, DV, (float *)a.data(), (float *)x.data(), (float *)b.data(),
+                                  (float *)y.data(), NULL),
                  SANTA_OK);
-    CHECK_STATUS(santa_cuda_merge(-1, DV, (float *)a.data(), (float *)x.data(), (float *)b.data(), (float *)y.data(), NULL),
+    CHECK_STATUS(santa_cuda_merge(-1, DV, (float *)a.data(), (float *)x.data(), (float *)b.data(),
+                                  (float *)y.data(), NULL),
                  SANTA_ERR_SHAPE);
-    CHECK_STATUS(santa_cuda_merge(rows, DV, (float *)a.data(), NULL, (float *)b.data(), (float *)y.data(), NULL),
-                 SANTA_ERR_NULL_ARGUMENT);
-    CHECK_STATUS(santa_merge(rows, DV, out[0].data(), lse[0].data(), out[1].data(), lse[1].data()), SANTA_OK);
+    CHECK_STATUS(
+        santa_cuda_merge(rows, DV, (float *)a.data(), NULL, (float *)b.data(), (float *)y.data(), NULL),
+        SANTA_ERR_NULL_ARGUMENT);
+    CHECK_STATUS(santa_merge(rows, DV, out[0].data(), lse[0].data(), out[1].data(), lse[1].data()),
+                 SANTA_OK);
     CUDA(cudaDeviceSynchronize());
     std::vector<float> got(out[0].size()), got_lse(rows);
     a.get(got.data(), 4 * got.size());
@@ -246,8 +271,10 @@ static void steps_edges(void) {
                                                  : fabsf(out[0][(size_t)k] - got[(size_t)k]) <= 1e-6f,
                   "merged row %d: %g, want %g", k / DV, (double)got[(size_t)k], (double)out[0][(size_t)k]);
     for (int k = 0; k < rows; k++)
-        CHECK(test_is_nan(lse[0][(size_t)k]) ? test_is_nan(got_lse[(size_t)k])
-              : lse[0][(size_t)k] == got_lse[(size_t)k] || fabsf(lse[0][(size_t)k] - got_lse[(size_t)k]) < 1e-6f);
+        CHECK(test_is_nan(lse[0][(size_t)k])
+                  ? test_is_nan(got_lse[(size_t)k])
+                  : lse[0][(size_t)k] == got_lse[(size_t)k]
+                        || fabsf(lse[0][(size_t)k] - got_lse[(size_t)k]) < 1e-6f);
 }
 
 /* What the host refuses. */

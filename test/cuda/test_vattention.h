@@ -1,5 +1,6 @@
-/* vAttention on the GPU; a part of test_cuda.cu. The CPU is the definition: the same keys for the same seed, but
-   where a score is rounded across the border of what is heavy, or a budget across a whole number. */
+/* vAttention on the GPU; a part of test_cuda.cu. The CPU is the definition: the same keys for
+   the same seed, but where a score is rounded across the border of what is heavy, or a budget
+   across a whole number. */
 
 enum va_heavy { VA_NONE, VA_INDEX, VA_ORACLE, VA_COPY, VA_HEAVIES };
 
@@ -19,7 +20,8 @@ struct va_problem : with_copy {
                             += 0.35 * q[(b * s.q_len * s.heads + head) * s.head_dim + c];
                 }
         if (peaks) {
-            for (int64_t i = 0; i < s.batch * s.len * s.kv_heads * s.head_dim; i++) k[i] = ref_round(s.k_type, k[i]);
+            for (int64_t i = 0; i < s.batch * s.len * s.kv_heads * s.head_dim; i++)
+                k[i] = ref_round(s.k_type, k[i]);
             ref_write(this);
             encode();
         }
@@ -46,7 +48,8 @@ struct va_totals { int64_t heads, keys, budgets, values; };
 /* Heads whose fixed keys, budgets, values differ; the last two of heads that do not differ before. */
 static bool va_compare(va_problem &p, const santa_options &o, va_totals *t) {
     const ref_spec &s = p.spec;
-    const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type), v_max = largest_row_of_v(p);
+    const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
+                 v_max = largest_row_of_v(p);
     on_gpu g(p.a, o);
     if (!g.run()) return false;
     const result r = g.get();
@@ -58,7 +61,10 @@ static bool va_compare(va_problem &p, const santa_options &o, va_totals *t) {
         const int64_t b = row / (s.q_len * s.heads), i = row / s.heads % s.q_len, h = row % s.heads;
         const santa_audit &x = audit[(size_t)row], &y = p.audit[(size_t)row];
         t->heads++;
-        if (x.num_keys != y.num_keys || x.num_fixed != y.num_fixed || x.num_base != y.num_base) { keys++; continue; }
+        if (x.num_keys != y.num_keys || x.num_fixed != y.num_fixed || x.num_base != y.num_base) {
+            keys++;
+            continue;
+        }
         if (x.budget != y.budget || x.needed != y.needed || x.exact != y.exact) {
             budgets++;
             const double n = (double)x.num_residual, far = fabs((double)(x.needed - y.needed));
@@ -90,15 +96,18 @@ static bool va_compare(va_problem &p, const santa_options &o, va_totals *t) {
     if (!keys && !budgets && !values) {
         const santa_stats &z = r.stats;
         CHECK_MSG(z.rows == cpu.rows && z.keys == cpu.keys && z.k_rows_read == cpu.k_rows_read
-                      && z.k_features_read == cpu.k_features_read && z.k_features_head == cpu.k_features_head
-                      && z.v_rows_read == cpu.v_rows_read && z.v_rows_head == cpu.v_rows_head
-                      && z.draws == cpu.draws && z.exact_rows == cpu.exact_rows
-                      && z.proxy_rows_read == cpu.proxy_rows_read,
-                  "stats: rows %lld %lld, keys %lld %lld, k %lld %lld, v %lld %lld, draws %lld %lld, exact %lld %lld, "
-                  "proxy %lld %lld", (long long)z.rows, (long long)cpu.rows, (long long)z.keys, (long long)cpu.keys,
+                      && z.k_features_read == cpu.k_features_read
+                      && z.k_features_head == cpu.k_features_head && z.v_rows_read == cpu.v_rows_read
+                      && z.v_rows_head == cpu.v_rows_head && z.draws == cpu.draws
+                      && z.exact_rows == cpu.exact_rows && z.proxy_rows_read == cpu.proxy_rows_read,
+                  "stats: rows %lld %lld, keys %lld %lld, k %lld %lld, v %lld %lld, draws %lld %lld, exact "
+                  "%lld %lld, "
+                  "proxy %lld %lld",
+                  (long long)z.rows, (long long)cpu.rows, (long long)z.keys, (long long)cpu.keys,
                   (long long)z.k_rows_read, (long long)cpu.k_rows_read, (long long)z.v_rows_read,
-                  (long long)cpu.v_rows_read, (long long)z.draws, (long long)cpu.draws, (long long)z.exact_rows,
-                  (long long)cpu.exact_rows, (long long)z.proxy_rows_read, (long long)cpu.proxy_rows_read);
+                  (long long)cpu.v_rows_read, (long long)z.draws, (long long)cpu.draws,
+                  (long long)z.exact_rows, (long long)cpu.exact_rows, (long long)z.proxy_rows_read,
+                  (long long)cpu.proxy_rows_read);
     }
     return keys + budgets + values == 0;
 }
@@ -161,13 +170,16 @@ static void va_random(void) {
                 p.a.proxy_lens = lens.data();
             }
             if (!va_compare(p, o, &totals[heavy]) && getenv("VERBOSE"))
-                printf("        problem %d, heavy %d: %lld keys, heads %lld/%lld, batch %lld, q_len %lld, d %lld, dv %lld, "
-                       "types %d%d%d%d, page %lld, window %lld, sink %lld, local %lld, heavy %lld, base %lld, "
-                       "eps %g, delta %g, bound %d, full %d\n", number, heavy, (long long)s.len, (long long)s.heads,
-                       (long long)s.kv_heads, (long long)s.batch, (long long)s.q_len, (long long)s.head_dim,
-                       (long long)s.head_dim_v, s.q_type, s.k_type, s.v_type, s.out_type, (long long)s.page_size,
-                       (long long)s.window, (long long)v.sink_tokens, (long long)v.local_tokens,
-                       (long long)v.heavy_tokens, (long long)v.base_samples, v.epsilon, v.delta, v.bound, v.guarantee);
+                printf(
+                    "        problem %d, heavy %d: %lld keys, heads %lld/%lld, batch %lld, q_len %lld, d "
+                    "%lld, dv %lld, "
+                    "types %d%d%d%d, page %lld, window %lld, sink %lld, local %lld, heavy %lld, base %lld, "
+                    "eps %g, delta %g, bound %d, full %d\n",
+                    number, heavy, (long long)s.len, (long long)s.heads, (long long)s.kv_heads,
+                    (long long)s.batch, (long long)s.q_len, (long long)s.head_dim, (long long)s.head_dim_v,
+                    s.q_type, s.k_type, s.v_type, s.out_type, (long long)s.page_size, (long long)s.window,
+                    (long long)v.sink_tokens, (long long)v.local_tokens, (long long)v.heavy_tokens,
+                    (long long)v.base_samples, v.epsilon, v.delta, v.bound, v.guarantee);
             p.a.proxy_lens = NULL;
         }
     }
@@ -201,9 +213,9 @@ static void va_short_rows(void) {
                 const std::vector<santa_audit> audit = g.audits();
                 for (int h = 0; h < 8; h++) {
                     const santa_audit &x = audit[(size_t)h];
-                    CHECK(!x.num_keys && !x.num_fixed && !x.num_residual && !x.num_base && !x.needed && !x.budget
-                          && !x.exact && x.sigma == 0.0 && x.denominator == 0.0 && x.trace == 0.0 && x.norm == 0.0
-                          && x.max_score == 0.0 && x.density == 0.0);
+                    CHECK(!x.num_keys && !x.num_fixed && !x.num_residual && !x.num_base && !x.needed
+                          && !x.budget && !x.exact && x.sigma == 0.0 && x.denominator == 0.0
+                          && x.trace == 0.0 && x.norm == 0.0 && x.max_score == 0.0 && x.density == 0.0);
                     CHECK_INT(audit[(size_t)(8 * 5 + h)].num_fixed, 69);
                     CHECK_INT(audit[(size_t)(8 * 5 + h)].budget, 0);
                     CHECK(audit[(size_t)(8 * 15 + h)].budget >= 5);
@@ -228,11 +240,12 @@ static void va_hard_choices(void) {
                 for (int64_t i = 0; i < s.heads * 8; i++) p.q[i] = i % 8 == 0;
                 for (int64_t i = 0; i < s.len * s.kv_heads; i++) {
                     const int64_t j = i / s.kv_heads;
-                    const double x = kind == EQUAL        ? 1.0
-                                     : kind == TWO_VALUES ? (double)(j * 7 % 3 == 0)
-                                     : kind == OUTLIER    ? (j == 4321 ? 300.0 : 1e-3 * (double)(j * 37 % 8000))
-                                     : kind == RISING     ? 1e-3 * (double)j
-                                                          : (double)(j % 7 == 0) * 2.0 + 1e-4 * (double)(j * 91 % 8000);
+                    const double x =
+                        kind == EQUAL        ? 1.0
+                        : kind == TWO_VALUES ? (double)(j * 7 % 3 == 0)
+                        : kind == OUTLIER    ? (j == 4321 ? 300.0 : 1e-3 * (double)(j * 37 % 8000))
+                        : kind == RISING     ? 1e-3 * (double)j
+                                             : (double)(j % 7 == 0) * 2.0 + 1e-4 * (double)(j * 91 % 8000);
                     for (int c = 0; c < 8; c++) p.k[i * 8 + c] = c ? 0.0 : (double)(float)x;
                 }
                 ref_write(&p);
@@ -243,12 +256,14 @@ static void va_hard_choices(void) {
                 va_compare(p, o, &t);
                 /* the copy rounds scores, on each side in its own order */
                 CHECK_MSG(t.keys + t.budgets + t.values <= (copy && kind != EQUAL ? 2 : 0),
-                          "kind %d, copy %d, %lld tokens: %lld other keys, %lld budgets, %lld values", kind, copy,
-                          (long long)tokens, (long long)t.keys, (long long)t.budgets, (long long)t.values);
+                          "kind %d, copy %d, %lld tokens: %lld other keys, %lld budgets, %lld values", kind,
+                          copy, (long long)tokens, (long long)t.keys, (long long)t.budgets,
+                          (long long)t.values);
             }
 }
 
-/* Rows so long that several CTAs look for a head's heavy tokens, and one whose tokens lie all in one place. */
+/* Rows so long that several CTAs look for a head's heavy tokens, and one whose tokens lie all
+   in one place. */
 static void va_long_rows(void) {
     NEED_DEVICE();
     test_rng r = test_rng_make(50);
@@ -258,10 +273,12 @@ static void va_long_rows(void) {
             ref_spec s = spec16(2, 1, 70016, 8);
             s.batch = 2;
             va_problem p(s, &r, false);
-            for (int64_t i = 0; i < s.batch * s.q_len * s.heads * 8; i++) p.q[i] = ref_round(s.q_type, 1.0 + 0.137 * (double)(i % 5));
+            for (int64_t i = 0; i < s.batch * s.q_len * s.heads * 8; i++)
+                p.q[i] = ref_round(s.q_type, 1.0 + 0.137 * (double)(i % 5));
             for (int64_t j = 0; together && j < 5000; j++)             /* more than a CTA has room for */
                 for (int64_t b = 0; b < 2; b++)
-                    for (int c = 0; c < 8; c++) p.k[(b * s.len + 2000 + j) * 8 + c] = 0.5 + 0.001 * (double)(j * 7 % 500);
+                    for (int c = 0; c < 8; c++)
+                        p.k[(b * s.len + 2000 + j) * 8 + c] = 0.5 + 0.001 * (double)(j * 7 % 500);
             for (int64_t i = 0; i < s.batch * s.len * 8; i++) p.k[i] = ref_round(s.k_type, p.k[i]);
             ref_write(&p);
             int32_t *const own = p.seq_lens;
@@ -272,8 +289,9 @@ static void va_long_rows(void) {
             o.vattention.epsilon = 0.2;
             va_totals t = {};
             va_compare(p, o, &t);
-            CHECK_MSG(t.keys + t.budgets + t.values <= 1, "heavy %d, together %d: %lld other keys, %lld budgets, %lld values",
-                      heavy, together, (long long)t.keys, (long long)t.budgets, (long long)t.values);
+            CHECK_MSG(t.keys + t.budgets + t.values <= 1,
+                      "heavy %d, together %d: %lld other keys, %lld budgets, %lld values", heavy, together,
+                      (long long)t.keys, (long long)t.budgets, (long long)t.values);
             p.seq_lens = own;
         }
 }
@@ -306,10 +324,10 @@ static void va_nan(void) {
                     wrong += x.nans(0, 0, h) != (is_nan ? s.head_dim_v + 1 : 0);
                     if (!is_nan) off += !(fabs((double)x.lse[(size_t)h] - (double)p.lse[h]) <= 1e-4);
                 }
-                CHECK_MSG(wrong == 0 && off <= 1, "len %lld, copy %d, kind %d: %lld heads wrong, %lld off", (long long)len,
-                          copy, kind, (long long)wrong, (long long)off);
-                CHECK_MSG(kind == 2 ? nans == 0 : nans > 0, "len %lld, copy %d, kind %d: %lld NaN", (long long)len, copy,
-                          kind, (long long)nans);
+                CHECK_MSG(wrong == 0 && off <= 1, "len %lld, copy %d, kind %d: %lld heads wrong, %lld off",
+                          (long long)len, copy, kind, (long long)wrong, (long long)off);
+                CHECK_MSG(kind == 2 ? nans == 0 : nans > 0, "len %lld, copy %d, kind %d: %lld NaN",
+                          (long long)len, copy, kind, (long long)nans);
             }
 }
 
@@ -337,8 +355,8 @@ static void va_exact(void) {
                         worst = std::max(worst, fabs(ref_get(&x.out, b, 0, h, c) - want[(size_t)c]));
                     worst_lse = std::max(worst_lse, fabs((double)x.lse[(size_t)(b * s.heads + h)] - lse));
                 }
-            CHECK_MSG(worst < 2e-5 && worst_lse < 1e-5, "heavy %d, by base %d: off by %g, lse %g", heavy, by_base, worst,
-                      worst_lse);
+            CHECK_MSG(worst < 2e-5 && worst_lse < 1e-5, "heavy %d, by base %d: off by %g, lse %g", heavy,
+                      by_base, worst, worst_lse);
             for (const santa_audit &a : g.audits()) CHECK(a.exact && a.budget == a.num_residual);
         }
 }
@@ -370,7 +388,8 @@ static void va_poison(void) {
                     for (int64_t j = 0; j < s.len; j++) {
                         int64_t i0, i1;
                         bool is_read = false;
-                        for (int64_t h = 2 * kv; h < 2 * kv + 2; h++) is_read |= ref_get(&x.out, 0, 0, h, j) != 0.0;
+                        for (int64_t h = 2 * kv; h < 2 * kv + 2; h++)
+                            is_read |= ref_get(&x.out, 0, 0, h, j) != 0.0;
                         read += is_read;
                         if (is_read) continue;
                         ref_place(&p, 0, j, &i0, &i1);
@@ -378,8 +397,8 @@ static void va_poison(void) {
                         for (int64_t c = 0; c < s.head_dim_v; c++) ref_set(&p.a.v, i0, i1, kv, c, NAN);
                     }
                 if (!run_on_gpu(p, o, &y)) return;
-                CHECK_MSG(x.same(y), "type %d, page %lld, heavy %d: a row that is not taken was read", (int)type,
-                          (long long)page, heavy);
+                CHECK_MSG(x.same(y), "type %d, page %lld, heavy %d: a row that is not taken was read",
+                          (int)type, (long long)page, heavy);
                 CHECK_MSG(read > 2 * 50 && read < 2 * 200, "%lld rows read", (long long)read);
             }
 }
@@ -414,14 +433,16 @@ static void va_same_bits(void) {
         if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) return;
         const santa_status status = g.start(stream);
         const cudaError_t  end = cudaStreamEndCapture(stream, &graph);
-        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0))) return;
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+            return;
         for (const uint64_t *at : {offsets, others}) {
             CUDA(cudaMemcpy((void *)g.o.offsets, at, sizeof offsets, cudaMemcpyHostToDevice));
             CUDA(cudaDeviceSynchronize());
             CUDA(cudaGraphLaunch(exec, stream));
             CUDA(cudaStreamSynchronize(stream));
             const result x = g.get();
-            CHECK_MSG(x.same(first) == (at == offsets) && x.same_request(0, first, 0), "heavy %d: a replay", heavy);
+            CHECK_MSG(x.same(first) == (at == offsets) && x.same_request(0, first, 0), "heavy %d: a replay",
+                      heavy);
         }
         CUDA(cudaGraphExecDestroy(exec));
         CUDA(cudaGraphDestroy(graph));
@@ -447,7 +468,8 @@ static void va_same_bits(void) {
             o.request_ids = ids + b; o.seeds = seeds + b; o.offsets = offsets + b;
             result y;
             if (!run_on_gpu(x, o, &y)) return;
-            CHECK_MSG(first.same_request(b, y, 0), "heavy %d: sequence %lld differs alone", heavy, (long long)b);
+            CHECK_MSG(first.same_request(b, y, 0), "heavy %d: sequence %lld differs alone", heavy,
+                      (long long)b);
         }
     }
     CUDA(cudaStreamDestroy(stream));
@@ -471,7 +493,8 @@ static void va_guarantee(void) {
             for (int64_t h = 0; h < 4; h++) lse[h] = ref_dense(&p, 0, 0, h, exact.data() + h * 16, NULL);
             p.replicate(requests);
             std::vector<char> copies;
-            for (int64_t i = 0; i < requests; i++) copies.insert(copies.end(), p.copy.begin(), p.copy.end() - 64);
+            for (int64_t i = 0; i < requests; i++)
+                copies.insert(copies.end(), p.copy.begin(), p.copy.end() - 64);
             p.a.proxy = copies.data();
             p.a.k.shape[0] = p.a.v.shape[0] = requests;
             p.audit.resize((size_t)requests * 4);
@@ -513,8 +536,8 @@ static void va_errors(void) {
     va_problem p(s, &r, false);
     santa_options o = p.options(VA_INDEX, 4);
     on_gpu g(p.a, o);
-    const santa_heavy_predictor ask = [](void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t,
-                                         int32_t *) -> int64_t { return 0; };
+    const santa_heavy_predictor ask = [](void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t,
+                                         int64_t, int32_t *) -> int64_t { return 0; };
     const auto refused = [&](santa_status want, const santa_options &x) {
         CHECK_STATUS(santa_check(&g.a, &x), want);
         CHECK_STATUS(santa_decode(&g.a, &x, g.workspace(), g.workspace_bytes(), NULL), want);

@@ -142,7 +142,8 @@ static double api_reads(const fuzz_problem *p, int64_t b, int64_t h, int64_t fir
     if (p->s.list) return fuzz_listed(p, b, position - first, h / p->s.group, j);
     if (!x->mask_out || santa_mask_shape(&p->a, &p->o, &q_blocks, &k_blocks) != SANTA_OK) return 1.0;
     const int64_t far = block << 40, row = (position + far) / block - (first + far) / block;
-    return (double)x->mask_out[((b * p->s.kv_heads * p->s.group + h) * q_blocks + row) * k_blocks + j / block];
+    const int64_t head = b * p->s.kv_heads * p->s.group + h;
+    return (double)x->mask_out[(head * q_blocks + row) * k_blocks + j / block];
 }
 
 static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64_t h) {
@@ -422,8 +423,8 @@ static int api_check_variation(fuzz_source *f, const fuzz_spec *spec, const api_
 /* ------------------------------------------------------------ ranks */
 
 /* Keys from .. from + n of the call, as a part of its context. */
-static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, int32_t *lens, int32_t *context,
-                                int32_t *starts) {
+static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, int32_t *lens,
+                                int32_t *context, int32_t *starts) {
     const fuzz_spec *s = &p->s;
     const int64_t first = s->context ? s->first_key : 0;
     santa_attention a = p->a;
@@ -484,8 +485,8 @@ static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_resu
             }
             if (bytes > FUZZ_AREA) is_refused = 1;
             if (is_refused) continue;
-            const santa_status status =
-                santa_decode(&mine.a, &mine.o, fuzz_memory(FUZZ_WORK, bytes, s.at_end, 0xff), bytes, &stats);
+            const santa_status status = santa_decode(
+                &mine.a, &mine.o, fuzz_memory(FUZZ_WORK, bytes, s.at_end, 0xff), bytes, &stats);
             if (status == SANTA_ERR_RANKS_EXCHANGE) { again = 1; continue; }
             ok &= CHECK_STATUS(status, SANTA_OK);
             for (int area = FUZZ_OUT; area <= FUZZ_WORK; area++)
@@ -525,7 +526,8 @@ static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_resu
                          all = (double)api_float(api_second.out[i * s.dim_v + c]);
             ok &= CHECK_MSG(fabs(one - all) <= (1e-4 + 2.0 * ref_epsilon(s.out_type) + moved) * range,
                             "%s over %d ranks: out[%lld][%lld] = %.9g, in one piece %.9g",
-                            santa_method_name(s.o.method), (int)ranks, (long long)i, (long long)c, all, one);
+                            santa_method_name(s.o.method), (int)ranks, (long long)i, (long long)c,
+                            all, one);
         }
         if (!spec->no_lse && ok)
             ok &= CHECK_NEAR(api_float(api_second.lse[i]), (double)api_float(first->lse[i]), 1e-4, 1e-5);

@@ -681,7 +681,8 @@ static inline void fuzz_build_list(fuzz_problem *p) {
     for (int64_t x = 0; x < count; x++) {
         const int64_t  b = x / rows / s->kv_heads, len = fuzz_len(s, b);
         const uint64_t seed = s->value_seed + (uint64_t)(s->first + b) * 131u;
-        lens[x] = (int32_t)(fuzz_hash(seed, (uint64_t)(x % (rows * s->kv_heads))) % (uint64_t)(s->max_list + 1));
+        lens[x] =
+            (int32_t)(fuzz_hash(seed, (uint64_t)(x % (rows * s->kv_heads))) % (uint64_t)(s->max_list + 1));
         for (int64_t i = 0; i < lens[x]; i++) {
             const uint64_t word = fuzz_hash(seed + 1u, (uint64_t)(x % (rows * s->kv_heads) * 4099 + i));
             list[x * stride + i] = len == 0 || word % 8 == 0 ? -1 - (int32_t)(word >> 40)
@@ -738,7 +739,8 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     }
     if (s->page_size) fuzz_build_table(p);
     if (s->starts) {
-        int32_t *starts = (int32_t *)fuzz_memory(FUZZ_STARTS, (size_t)s->batch * sizeof *starts, s->at_end, 0);
+        int32_t *starts =
+            (int32_t *)fuzz_memory(FUZZ_STARTS, (size_t)s->batch * sizeof *starts, s->at_end, 0);
         for (int64_t b = 0; b < s->batch; b++) starts[b] = (int32_t)fuzz_start(s, b);
         a->kv_start = starts;
     }

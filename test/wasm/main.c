@@ -87,7 +87,8 @@ int check(void) {
             for (j = 0; j < N; j++) {
                 double s = 0.0;
                 for (i = 0; i < DIM; i++)
-                    s += (double)q[h * DIM + i] * (double)k[(j * KV_HEADS + h / (HEADS / KV_HEADS)) * DIM + i];
+                    s += (double)q[h * DIM + i]
+                         * (double)k[(j * KV_HEADS + h / (HEADS / KV_HEADS)) * DIM + i];
                 sum += exp(s / sqrt((double)DIM));
             }
             if (!near_to((double)lse[h], log(sum))) return __LINE__;

@@ -1,38 +1,46 @@
-/* An emulator of a GPU: santa_cuda.cu compiled by a host compiler alone, its kernels run on the CPU thread by
-   thread, so that tests see what they compute where there is no GPU and no nvcc.
+/* An emulator of a GPU: santa_cuda.cu compiled by a host compiler alone, its kernels run on the
+   CPU thread by thread, so that tests see what they compute where there is no GPU and no nvcc.
 
-   HOW TO RUN A PROGRAM (any that calls santa_cuda_init and uses cudaMalloc, cudaMemcpy and so on):
+   HOW TO RUN A PROGRAM (any that calls santa_cuda_init and uses cudaMalloc, cudaMemcpy and so
+   on):
 
      cc -O1 -c -o build/santa.o test/impl.c
-     g++ -std=c++17 -O1 -fno-strict-aliasing -ffp-contract=off -w -Itest/cuda/emulator -DSANTA_IMPLEMENTATION_DONE \
-         -o build/mine -x c++ mine.cpp santa_cuda.cu -x none build/santa.o -lm && build/mine
+     g++ -std=c++17 -O1 -fno-strict-aliasing -ffp-contract=off -w -Itest/cuda/emulator \
+         -DSANTA_IMPLEMENTATION_DONE -o build/mine -x c++ mine.cpp santa_cuda.cu -x none \
+         build/santa.o -lm && build/mine
 
-   To compile less, include santa_cuda.cu in a file of your own and launch one kernel yourself. With
-   -fsanitize=address,undefined every access is checked; -g names lines. -D__CUDA_ARCH__=800 takes the code of
-   cards before sm_90.
+   To compile less, include santa_cuda.cu in a file of your own and launch one kernel yourself.
+   With -fsanitize=address,undefined every access is checked; -g names lines.
+   -D__CUDA_ARCH__=800 takes the code of cards before sm_90.
      SANTA_EMULATED_TRACE=1                a line for each launch: kernel, grid, time
-     SANTA_EMULATED_ORDER=reverse          CTAs, warps and lanes from the last to the first; or shuffle, shuffle:SEED
-     SANTA_EMULATED_CARD=sm_120            limits of another card; sm_90 by default, sm_80 below __CUDA_ARCH__ 900
+     SANTA_EMULATED_ORDER=reverse          CTAs, warps and lanes from the last to the first; or
+                                           shuffle, shuffle:SEED
+     SANTA_EMULATED_CARD=sm_120            limits of another card; sm_90 by default, sm_80 below
+                                           __CUDA_ARCH__ 900
 
-   WHAT IS EMULATED. A CTA's threads are fibers of the one thread that launches, CTAs run one after the other.
-   Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..) until all lanes of its mask are
-   there. These end a launch with a report on stderr, and cudaErrorLaunchFailure at the next call that waits:
-     lanes of a warp in different collectives, or in one from different lines; a mask without the caller, or with
-     a lane that has left; a shuffle from a lane outside its mask; a barrier that some threads do not reach;
-     threads that wait for ever; accesses beside an allocation or a variable of shared memory (pages that fault);
-     copies and mbarriers at odd addresses; a bulk copy that nobody waits for; too much shared memory.
-   Shared memory is NaN in each CTA before its first use. cp.async and bulk copies happen when they are waited
-   for, and leave NaN till then. Device memory starts as NaN, and the host cannot touch it. A kernel runs when it
-   is launched, or, in a capture, when the graph is.
-   WHAT IS NOT: races within a warp's step or between CTAs (but see SANTA_EMULATED_ORDER), CTAs that wait for each
-   other, clusters, overlap of kernels, caches, memory order. exp, tanh and the like are libm's, sums on tensor
-   cores are in order, in f32.
+   WHAT IS EMULATED. A CTA's threads are fibers of the one thread that launches, CTAs run one
+   after the other. Lanes wait in a collective (shuffle, ballot, mma, ldmatrix, __syncwarp, ..)
+   until all lanes of its mask are there. These end a launch with a report on stderr, and
+   cudaErrorLaunchFailure at the next call that waits:
+     lanes of a warp in different collectives, or in one from different lines; a mask without
+     the caller, or with a lane that has left; a shuffle from a lane outside its mask; a barrier
+     that some threads do not reach; threads that wait for ever; accesses beside an allocation or
+     a variable of shared memory (pages that fault); copies and mbarriers at odd addresses; a
+     bulk copy that nobody waits for; too much shared memory.
+   Shared memory is NaN in each CTA before its first use. cp.async and bulk copies happen when
+   they are waited for, and leave NaN till then. Device memory starts as NaN, and the host
+   cannot touch it. A kernel runs when it is launched, or, in a capture, when the graph is.
 
-   TO ADD AN INSTRUCTION: its function in >>instructions of santa_cuda.cu, and its twin at the end of
-   instructions.h. What one thread does is plain C++. A collective puts its arguments and the place for its result
-   into a struct on its stack and calls meet(mask, &struct, finish, HERE("name")): the last lane to come calls
-   finish(arguments of all lanes, mask), see finish_mma. A barrier of several warps: barrier(id, threads, ..). A loop
-   that waits for others calls poll. Warpgroup instructions: keep what each warp has brought in state, and let
+   WHAT IS NOT: races within a warp's step or between CTAs (but see SANTA_EMULATED_ORDER), CTAs
+   that wait for each other, clusters, overlap of kernels, caches, memory order. exp, tanh and
+   the like are libm's, sums on tensor cores are in order, in f32.
+
+   TO ADD AN INSTRUCTION: its function in >>instructions of santa_cuda.cu, and its twin at the
+   end of instructions.h. What one thread does is plain C++. A collective puts its arguments and
+   the place for its result into a struct on its stack and calls meet(mask, &struct, finish,
+   HERE("name")): the last lane to come calls finish(arguments of all lanes, mask), see
+   finish_mma. A barrier of several warps: barrier(id, threads, ..). A loop that waits for
+   others calls poll. Warpgroup instructions: keep what each warp has brought in state, and let
    the last of four compute. */
 #ifndef SANTA_EMULATOR_CUDA_RUNTIME_H
 #define SANTA_EMULATOR_CUDA_RUNTIME_H
@@ -68,16 +76,34 @@ enum cudaError_t {
     cudaErrorStreamCaptureInvalidated = 901, cudaErrorStreamCaptureImplicit = 906
 };
 enum cudaDeviceAttr {
-    cudaDevAttrMultiProcessorCount, cudaDevAttrComputeCapabilityMajor, cudaDevAttrComputeCapabilityMinor,
-    cudaDevAttrL2CacheSize, cudaDevAttrMaxSharedMemoryPerBlockOptin, cudaDevAttrMaxSharedMemoryPerMultiprocessor
+    cudaDevAttrMultiProcessorCount,
+    cudaDevAttrComputeCapabilityMajor,
+    cudaDevAttrComputeCapabilityMinor,
+    cudaDevAttrL2CacheSize,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin,
+    cudaDevAttrMaxSharedMemoryPerMultiprocessor
 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
-enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize,
+    cudaFuncAttributePreferredSharedMemoryCarveout
+};
+enum cudaMemoryType {
+    cudaMemoryTypeUnregistered,
+    cudaMemoryTypeHost,
+    cudaMemoryTypeDevice,
+    cudaMemoryTypeManaged
+};
 enum cudaMemcpyKind {
-    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
 };
 enum cudaLaunchAttributeID {
-    cudaLaunchAttributeIgnore, cudaLaunchAttributeProgrammaticStreamSerialization, cudaLaunchAttributeClusterDimension
+    cudaLaunchAttributeIgnore,
+    cudaLaunchAttributeProgrammaticStreamSerialization,
+    cudaLaunchAttributeClusterDimension
 };
 enum cudaStreamCaptureMode {
     cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed
@@ -184,7 +210,8 @@ inline cudaError_t allocate(void **p, size_t bytes, cudaMemoryType type) {
 inline cudaError_t release(void *p, bool device) {
     if (!p) return cudaSuccess;
     const auto at = runtime.memory.find((uintptr_t)p);
-    if (at == runtime.memory.end() || (at->second.type == cudaMemoryTypeHost) == device) return note(cudaErrorInvalidValue);
+    if (at == runtime.memory.end() || (at->second.type == cudaMemoryTypeHost) == device)
+        return note(cudaErrorInvalidValue);
     const allocation x = at->second;
 #ifdef EMULATED_ASAN
     __asan_unpoison_memory_region(x.pages, x.page_bytes);
@@ -229,11 +256,13 @@ inline cudaError_t run_kernel(const void *kernel, dim3 grid, dim3 block, size_t 
     opened memory;
     const std::string name = kernel_name(kernel);
     const auto most = runtime.most_dynamic.find(kernel);
-    bool good = run_grid(name.c_str(), grid, block, dynamic, most == runtime.most_dynamic.end() ? 0 : most->second, body);
+    bool good = run_grid(name.c_str(), grid, block, dynamic,
+                         most == runtime.most_dynamic.end() ? 0 : most->second, body);
     for (const auto &x : runtime.memory)
         if (!borders_hold(x.first, x.second)) {
             state.report.clear();
-            say("emulator: %s wrote beside the %zu bytes at %p\n", name.c_str(), x.second.bytes, (void *)x.first);
+            say("emulator: %s wrote beside the %zu bytes at %p\n", name.c_str(), x.second.bytes,
+                (void *)x.first);
             print_report();
             memset(x.second.pages, POISON, x.first - (uintptr_t)x.second.pages);
             char *const end = (char *)x.first + x.second.bytes;
@@ -268,7 +297,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
-/* ------------------------------------------------------------------------------------------ device */
+/* --------------------------------------------------------------------------------- device */
 
 inline const char *cudaGetErrorString(cudaError_t e) {
     return e == cudaSuccess ? "no error" : e == cudaErrorInvalidValue ? "invalid argument"
@@ -304,7 +333,7 @@ inline cudaError_t cudaDeviceSynchronize() {
     return emulated::waited();
 }
 
-/* ------------------------------------------------------------------------------------------ memory */
+/* --------------------------------------------------------------------------------- memory */
 
 template <typename T> cudaError_t cudaMalloc(T **p, size_t bytes) {
     return emulated::allocate((void **)p, bytes, cudaMemoryTypeDevice);
@@ -340,7 +369,8 @@ inline cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_
 inline cudaError_t cudaMemset(void *p, int value, size_t bytes) {
     return bytes ? cudaMemsetAsync(p, value, bytes, nullptr) : cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s = nullptr) {
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t s = nullptr) {
     return emulated::in_stream(s, [=]() { return emulated::copy_memory(to, from, bytes, kind); });
 }
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
@@ -348,7 +378,7 @@ inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemc
     return e != cudaSuccess ? e : before;
 }
 
-/* ---------------------------------------------------------------------------------- streams, graphs */
+/* ------------------------------------------------------------------------ streams, graphs */
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) {
     *s = new emulated::stream;
@@ -405,11 +435,12 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t = nullptr) {
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return emulated::waited(); }
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned = 0) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b) {
-    *ms = (float)(1e3 * (double)(b->at.tv_sec - a->at.tv_sec) + 1e-6 * (double)(b->at.tv_nsec - a->at.tv_nsec));
+    *ms = (float)(1e3 * (double)(b->at.tv_sec - a->at.tv_sec)
+                  + 1e-6 * (double)(b->at.tv_nsec - a->at.tv_nsec));
     return cudaSuccess;
 }
 
-/* ---------------------------------------------------------------------------------------- launches */
+/* ------------------------------------------------------------------------------- launches */
 
 template <typename... P>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
@@ -437,15 +468,18 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
             return emulated::note(cudaErrorNotSupported);
         else if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
             return emulated::note(cudaErrorNotSupported);             /* CTAs run one after the other */
-    if (g.x < 1 || g.x > 0x7fffffffu || g.y < 1 || g.y > 65535 || g.z < 1 || g.z > 65535 || b.x < 1 || b.y < 1 || b.z < 1
-        || (emulated::u64)b.x * b.y * b.z > emulated::MOST_THREADS)
+    if (g.x < 1 || g.x > 0x7fffffffu || g.y < 1 || g.y > 65535 || g.z < 1 || g.z > 65535 || b.x < 1
+        || b.y < 1 || b.z < 1 || (emulated::u64)b.x * b.y * b.z > emulated::MOST_THREADS)
         return emulated::note(cudaErrorInvalidValue);
     const auto most = emulated::runtime.most_dynamic.find((const void *)kernel);
     const long long asked = most == emulated::runtime.most_dynamic.end() ? 0 : most->second;
     if (dynamic > (size_t)card->shared || (dynamic > emulated::DECLARED_MOST && (long long)dynamic > asked))
         return emulated::note(cudaErrorInvalidValue);
-    const std::function<void()> body = [kernel, tuple = std::make_tuple((P)arguments...)]() { std::apply(kernel, tuple); };
-    return emulated::in_stream(config->stream, [=]() { return emulated::run_kernel((const void *)kernel, g, b, dynamic, body); });
+    const std::function<void()> body = [kernel, tuple = std::make_tuple((P)arguments...)]() {
+        std::apply(kernel, tuple);
+    };
+    return emulated::in_stream(
+        config->stream, [=]() { return emulated::run_kernel((const void *)kernel, g, b, dynamic, body); });
 }
 
 #endif

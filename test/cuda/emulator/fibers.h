@@ -109,7 +109,7 @@ enum { STACK = 128 << 10 };
 enum { STAGGER = 576 };                             /* stacks differ in the cache sets that they take */
 enum { POISON = 0xff };                             /* NaN in every type */
 
-/* ------------------------------------------------------------------------------------------- cards */
+/* ---------------------------------------------------------------------------------- cards */
 
 /* Bytes of L2, and of shared memory that a CTA can have when it asks. */
 struct card_type { const char *name; int major, minor, multiprocessors, l2, shared; };
@@ -119,7 +119,7 @@ inline const card_type cards[] = {
     {"sm_100", 10, 0, 148, 126 << 20, 227 << 10}, {"sm_120", 12, 0, 170, 128 << 20,  99 << 10},
 };
 
-/* ----------------------------------------------------------------------------------------- fibers */
+/* --------------------------------------------------------------------------------- fibers */
 
 struct fiber {
 #ifdef EMULATED_SWITCH
@@ -208,7 +208,7 @@ inline state_type state;
 
 enum { WINDOW = 16 << 20 };                         /* of shared memory's addresses */
 
-/* ----------------------------------------------------------------------------------------- reports */
+/* -------------------------------------------------------------------------------- reports */
 
 inline void switch_to(fiber *from, fiber *to, bool for_good = false) {
 #ifdef EMULATED_ASAN
@@ -255,9 +255,10 @@ inline void say(const char *format, ...) {
 
 inline void report_head() {
     state.report.clear();
-    say("emulator: %s, block (%u, %u, %u) of (%u, %u, %u)", state.kernel.c_str(), blockIdx.x, blockIdx.y, blockIdx.z,
-        gridDim.x, gridDim.y, gridDim.z);
-    if (state.now) say(", thread %u (warp %u, lane %u)", state.now->number, state.now->warp, state.now->lane);
+    say("emulator: %s, block (%u, %u, %u) of (%u, %u, %u)", state.kernel.c_str(), blockIdx.x, blockIdx.y,
+        blockIdx.z, gridDim.x, gridDim.y, gridDim.z);
+    if (state.now)
+        say(", thread %u (warp %u, lane %u)", state.now->number, state.now->warp, state.now->lane);
 }
 
 inline void print_report() {
@@ -281,13 +282,15 @@ inline void print_report() {
 
 /* What the threads of the CTA do, those that do the same in one line. */
 inline void describe_threads() {
-    static const char *const words[] = {"can run", "wait in", "wait at the barrier", "poll in", "have left"};
+    static const char *const words[] = {"can run", "wait in", "wait at the barrier", "poll in",
+                                        "have left"};
     for (unsigned from = 0; from < state.threads;) {
         const thread &x = state.threads_of[from];
         unsigned to = from + 1;
         for (; to < state.threads; to++) {
             const thread &y = state.threads_of[to];
-            if (y.state != x.state || y.at.line != x.at.line || (x.state == MEETS && x.mask != y.mask)) break;
+            if (y.state != x.state || y.at.line != x.at.line || (x.state == MEETS && x.mask != y.mask))
+                break;
         }
         say("    threads %u to %u %s", from, to - 1, words[x.state]);
         if (x.state == MEETS || x.state == AT_BARRIER || x.state == POLLS) say(" %s", x.at.what);
@@ -298,7 +301,7 @@ inline void describe_threads() {
     }
 }
 
-/* ---------------------------------------------------------------------------------------- schedule */
+/* ------------------------------------------------------------------------------- schedule */
 
 inline u64 next_random() {
     u64 z = state.random += 0x9e3779b97f4a7c15u;
@@ -388,14 +391,16 @@ inline void __attribute__((noinline)) meet(unsigned mask, void *mine, finisher f
     warp_state &w = state.warps_of[me.warp];
     const unsigned bit = 1u << me.lane;
     if (!(mask & bit)) fail(at, "%s: the mask %08x is without the lane that calls", at.what, mask);
-    if (mask & w.left) fail(at, "%s: the mask %08x has lanes that have left, %08x", at.what, mask, mask & w.left);
+    if (mask & w.left)
+        fail(at, "%s: the mask %08x has lanes that have left, %08x", at.what, mask, mask & w.left);
     meeting *m = nullptr;
     for (int i = 0; i < w.meetings; i++) {
         meeting &x = w.open[i];
         if (!(x.mask & mask)) continue;
         if (x.mask != mask || x.finish != finish || x.at.line != at.line) {
             report_head();
-            say(": comes to %s, mask %08x [%s:%d], others wait elsewhere\n", at.what, mask, base_name(at.file), at.line);
+            say(": comes to %s, mask %08x [%s:%d], others wait elsewhere\n", at.what, mask,
+                base_name(at.file), at.line);
             describe_threads();
             print_report();
             give_up();
@@ -437,7 +442,8 @@ inline int barrier(unsigned id, unsigned count, bool vote, int kind, place at) {
         b.any = b.count = 0;
         b.all = 1;
     } else if (count == 0 && b.at.line != at.line)
-        fail(at, "%s, but other threads wait at another one [%s:%d]", at.what, base_name(b.at.file), b.at.line);
+        fail(at, "%s, but other threads wait at another one [%s:%d]", at.what, base_name(b.at.file),
+             b.at.line);
     b.arrived++;
     b.any |= vote;
     b.all &= vote;
@@ -519,7 +525,7 @@ inline void make_fiber(fiber &f) {
 #endif
 }
 
-/* -------------------------------------------------------------------------------- shared memory */
+/* -------------------------------------------------------------------------- shared memory */
 
 inline size_t page_bytes() {
     static const size_t n = (size_t)sysconf(_SC_PAGESIZE);
@@ -533,7 +539,10 @@ inline char *reserve(size_t bytes) {
     return (char *)p;
 }
 inline void open_pages(void *at, size_t bytes, bool now = true) {
-    if (mprotect(at, bytes, now ? PROT_READ | PROT_WRITE : PROT_NONE)) { perror("emulator: mprotect"); abort(); }
+    if (mprotect(at, bytes, now ? PROT_READ | PROT_WRITE : PROT_NONE)) {
+        perror("emulator: mprotect");
+        abort();
+    }
 }
 
 /* A place of that many bytes that ends at a page that cannot be touched. */
@@ -541,7 +550,10 @@ inline char *place_shared(size_t bytes, size_t align) {
     const size_t room = whole_pages(bytes + align);
     char *at = state.window_next;
     state.window_next += room + page_bytes();
-    if (state.window_next > state.window + WINDOW / 2) { fprintf(stderr, "emulator: too many variables\n"); abort(); }
+    if (state.window_next > state.window + WINDOW / 2) {
+        fprintf(stderr, "emulator: too many variables\n");
+        abort();
+    }
     open_pages(at, room);
     char *end = at + room;
     end -= bytes;
@@ -556,9 +568,11 @@ inline char *place_shared(size_t bytes, size_t align) {
 inline void shared_limits(place at) {
     const size_t total = state.declared + state.dynamic;
     if (state.declared > DECLARED_MOST)
-        fail(at, "%zu bytes of shared memory are declared, %d are the most", state.declared, (int)DECLARED_MOST);
+        fail(at, "%zu bytes of shared memory are declared, %d are the most", state.declared,
+             (int)DECLARED_MOST);
     if (total > (size_t)state.card->shared)
-        fail(at, "%zu bytes of shared memory, %d are the most on %s", total, state.card->shared, state.card->name);
+        fail(at, "%zu bytes of shared memory, %d are the most on %s", total, state.card->shared,
+             state.card->name);
     if (total > DECLARED_MOST && (long long)state.dynamic > state.most_dynamic)
         fail(at, "%zu bytes of dynamic shared memory were not asked for", state.dynamic);
 }
@@ -585,7 +599,7 @@ inline unsigned shared_address(const void *p, place at) {
 }
 inline char *shared_pointer(unsigned address) { return state.window + address; }
 
-/* ------------------------------------------------------------------------------------------ launch */
+/* --------------------------------------------------------------------------------- launch */
 
 inline void on_fault(int number, siginfo_t *info, void *) {
     if (!state.now) {
@@ -726,12 +740,13 @@ inline bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t dynamic, 
     }
     for (u64 i = 0; i < count && !state.failed; i++) {
         const u64 k = state.order == 0 ? i : state.order == 1 ? count - 1 - i : shuffled[i];
-        run_cta(dim3((unsigned)(k % grid.x), (unsigned)(k / grid.x % grid.y), (unsigned)(k / grid.x / grid.y)));
+        run_cta(
+            dim3((unsigned)(k % grid.x), (unsigned)(k / grid.x % grid.y), (unsigned)(k / grid.x / grid.y)));
     }
     if (state.trace) {
         clock_gettime(CLOCK_MONOTONIC, &t1);
-        fprintf(stderr, "emulator: %s <<<(%u, %u, %u), %u, %zu>>> %.3f ms\n", kernel, grid.x, grid.y, grid.z,
-                state.threads, dynamic,
+        fprintf(stderr, "emulator: %s <<<(%u, %u, %u), %u, %zu>>> %.3f ms\n", kernel, grid.x, grid.y,
+                grid.z, state.threads, dynamic,
                 1e3 * (double)(t1.tv_sec - t0.tv_sec) + 1e-6 * (double)(t1.tv_nsec - t0.tv_nsec));
     }
     return !state.failed;

@@ -7,7 +7,7 @@
 #define HERE(what) emulated::place { what, file, line }
 #define CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* ------------------------------------------------------------------------------------------ numbers */
+/* -------------------------------------------------------------------------------- numbers */
 
 template <typename A, typename B>
 inline typename std::common_type<A, B>::type min(A a, B b) {
@@ -33,8 +33,8 @@ inline long long __double_as_longlong(double x) { return emulated::bits<long lon
 
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-    const uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32, m = ah * bl + (al * bl >> 32),
-                   n = al * bh + (uint32_t)m;
+    const uint64_t al = (uint32_t)a, ah = a >> 32, bl = (uint32_t)b, bh = b >> 32,
+                   m = ah * bl + (al * bl >> 32), n = al * bh + (uint32_t)m;
     return ah * bh + (m >> 32) + (n >> 32);
 }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -99,7 +99,7 @@ inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }
 inline float __log2f(float x) { return std::log2(x); }
 
-/* ------------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------- memory */
 
 template <typename T> T __ldg(const T *p) { return *p; }
 template <typename T> T __ldcg(const T *p) { return *p; }
@@ -129,8 +129,8 @@ template <typename T> using as = typename plain<T>::type;             /* an argu
 }
 template <typename T> T atomicAdd(T *p, emulated::as<T> x) { return emulated::exchange(p, (T)(*p + x)); }
 template <typename T> T atomicSub(T *p, emulated::as<T> x) { return emulated::exchange(p, (T)(*p - x)); }
-template <typename T> T atomicMax(T *p, emulated::as<T> x) { return emulated::exchange(p, *p < x ? x : *p); }
-template <typename T> T atomicMin(T *p, emulated::as<T> x) { return emulated::exchange(p, x < *p ? x : *p); }
+template<typename T> T atomicMax(T *p, emulated::as<T> x) { return emulated::exchange(p, *p < x ? x : *p); }
+template<typename T> T atomicMin(T *p, emulated::as<T> x) { return emulated::exchange(p, x < *p ? x : *p); }
 template <typename T> T atomicAnd(T *p, emulated::as<T> x) { return emulated::exchange(p, (T)(*p & x)); }
 template <typename T> T atomicOr(T *p, emulated::as<T> x) { return emulated::exchange(p, (T)(*p | x)); }
 template <typename T> T atomicXor(T *p, emulated::as<T> x) { return emulated::exchange(p, (T)(*p ^ x)); }
@@ -138,9 +138,11 @@ template <typename T> T atomicExch(T *p, emulated::as<T> x) { return emulated::e
 template <typename T> T atomicCAS(T *p, emulated::as<T> was, emulated::as<T> x) {
     return emulated::exchange(p, *p == was ? x : *p);
 }
-inline unsigned atomicInc(unsigned *p, unsigned most) { return emulated::exchange(p, *p >= most ? 0 : *p + 1); }
+inline unsigned atomicInc(unsigned *p, unsigned most) {
+    return emulated::exchange(p, *p >= most ? 0 : *p + 1);
+}
 
-/* -------------------------------------------------------------------------------------- collectives */
+/* ---------------------------------------------------------------------------- collectives */
 
 namespace emulated {
 /* Each lane's value, the lane that it wants one from, and what it gets. */
@@ -148,7 +150,8 @@ template <typename T> struct shuffled { T value; unsigned from; T got; place at;
 template <typename T> void finish_shuffle(void **arguments, unsigned mask) {
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         shuffled<T> &x = *(shuffled<T> *)arguments[__builtin_ctz(rest)];
-        if (!(mask >> x.from & 1u)) fail(x.at, "%s from lane %u, which is not in the mask %08x", x.at.what, x.from, mask);
+        if (!(mask >> x.from & 1u))
+            fail(x.at, "%s from lane %u, which is not in the mask %08x", x.at.what, x.from, mask);
         x.got = ((const shuffled<T> *)arguments[x.from])->value;
     }
 }
@@ -169,11 +172,17 @@ template <typename F> void finish_vote(void **arguments, unsigned mask, F join, 
     }
     for (unsigned rest = mask; rest; rest &= rest - 1) ((voted *)arguments[__builtin_ctz(rest)])->got = got;
 }
-#define EMULATED_JOIN(name, start, expression)                                                           \
-    struct name {                                                                                        \
-        static void finish(void **a, unsigned m) {                                                       \
-            finish_vote(a, m, [](unsigned x, unsigned y, int i) { (void)i; return (unsigned)(expression); }, start); \
-        }                                                                                                \
+#define EMULATED_JOIN(name, start, expression)                                                             \
+    struct name {                                                                                          \
+        static void finish(void **a, unsigned m) {                                                         \
+            finish_vote(                                                                                   \
+                a, m,                                                                                      \
+                [](unsigned x, unsigned y, int i) {                                                        \
+                    (void)i;                                                                               \
+                    return (unsigned)(expression);                                                         \
+                },                                                                                         \
+                start);                                                                                    \
+        }                                                                                                  \
     }
 EMULATED_JOIN(join_ballot, 0u, x | (unsigned)(y != 0) << i);
 EMULATED_JOIN(join_and, ~0u, x &y);
@@ -198,12 +207,14 @@ template <typename T> T __shfl_sync(unsigned mask, T v, int from, int width = 32
     return emulated::shuffle(mask, v, base + ((unsigned)from & (unsigned)(width - 1)), HERE("__shfl_sync"));
 }
 template <typename T> T __shfl_xor_sync(unsigned mask, T v, int o, int width = 32, CALLER) {
-    const unsigned me = emulated::lane(), to = me ^ (unsigned)o, end = (me & ~(unsigned)(width - 1)) + (unsigned)width;
+    const unsigned me = emulated::lane(), to = me ^ (unsigned)o,
+                   end = (me & ~(unsigned)(width - 1)) + (unsigned)width;
     return emulated::shuffle(mask, v, to < end ? to : me, HERE("__shfl_xor_sync"));
 }
 template <typename T> T __shfl_up_sync(unsigned mask, T v, unsigned o, int width = 32, CALLER) {
     const unsigned me = emulated::lane();
-    return emulated::shuffle(mask, v, (me & (unsigned)(width - 1)) >= o ? me - o : me, HERE("__shfl_up_sync"));
+    return emulated::shuffle(mask, v, (me & (unsigned)(width - 1)) >= o ? me - o : me,
+                             HERE("__shfl_up_sync"));
 }
 template <typename T> T __shfl_down_sync(unsigned mask, T v, unsigned o, int width = 32, CALLER) {
     const unsigned me = emulated::lane();
@@ -223,7 +234,8 @@ inline unsigned __match_any_sync(unsigned mask, unsigned v, CALLER) {
     unsigned same = 0;
     for (unsigned rest = mask; rest; rest &= rest - 1) {
         const int from = __builtin_ctz(rest);
-        same |= (unsigned)(emulated::shuffle(mask, v, (unsigned)from, HERE("__match_any_sync")) == v) << from;
+        same |= (unsigned)(emulated::shuffle(mask, v, (unsigned)from, HERE("__match_any_sync")) == v)
+                << from;
     }
     return same;
 }
@@ -260,8 +272,12 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, CALLER) {
 inline unsigned __activemask() { return ~emulated::state.warps_of[emulated::state.now->warp].left; }
 
 inline void __syncthreads(CALLER) { emulated::barrier(0, 0, false, 0, HERE("__syncthreads")); }
-inline int __syncthreads_or(int v, CALLER) { return emulated::barrier(0, 0, v != 0, 0, HERE("__syncthreads_or")); }
-inline int __syncthreads_and(int v, CALLER) { return emulated::barrier(0, 0, v != 0, 1, HERE("__syncthreads_and")); }
+inline int __syncthreads_or(int v, CALLER) {
+    return emulated::barrier(0, 0, v != 0, 0, HERE("__syncthreads_or"));
+}
+inline int __syncthreads_and(int v, CALLER) {
+    return emulated::barrier(0, 0, v != 0, 1, HERE("__syncthreads_and"));
+}
 inline int __syncthreads_count(int v, CALLER) {
     return emulated::barrier(0, 0, v != 0, 2, HERE("__syncthreads_count"));
 }
@@ -269,7 +285,7 @@ inline void __nanosleep(unsigned, CALLER) { emulated::poll(HERE("__nanosleep"));
 [[noreturn]] inline void __trap() { emulated::fail({"", nullptr, 0}, "__trap"); }
 inline long long clock64() { return 0; }
 
-/* ------------------------------------------------------------------------------------- instructions */
+/* --------------------------------------------------------------------------- instructions */
 
 #define DYNAMIC_SHARED(name) uint4 *const name = emulated::dynamic_shared<uint4>()
 #define SHARED(name, ...) __VA_ARGS__ &name = emulated::declared<__VA_ARGS__, __LINE__>()
@@ -289,9 +305,11 @@ inline void launch_dependents() { }
 
 namespace emulated {
 /* Copies happen when they are waited for; until then NaN is there. */
-inline void begin_copy(std::vector<copy> &list, char *to, const char *from, int bytes, int zeros, place at) {
+inline void begin_copy(std::vector<copy> &list, char *to, const char *from, int bytes, int zeros,
+                       place at) {
     shared_address(to, at);
-    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) fail(at, "a copy from %p to %p: odd addresses", (const void *)from, (void *)to);
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16)
+        fail(at, "a copy from %p to %p: odd addresses", (const void *)from, (void *)to);
     for (int i = 0; i < bytes; i += 16) (void)*(const volatile char *)(from + i);
     memset(to, POISON, (size_t)(bytes + zeros));
     list.push_back({to, from, bytes, zeros});
@@ -323,9 +341,12 @@ inline void copy16(uint4 *to, const char *from, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, 16, 0, HERE("cp.async"));
 }
 inline unsigned long long read_policy(bool once) { return once; }
-inline void copy16_by(unsigned long long, uint4 *to, const char *from, CALLER) { copy16(to, from, file, line); }
+inline void copy16_by(unsigned long long, uint4 *to, const char *from, CALLER) {
+    copy16(to, from, file, line);
+}
 inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
-    emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16, HERE("cp.async"));
+    emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16,
+                         HERE("cp.async"));
 }
 inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
     copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
@@ -340,8 +361,12 @@ template <int N> void copy_wait() { emulated::wait_groups(N); }
    r + 8, of B column r, of the result rows r and r + 8, columns 2c and 2c + 1. */
 namespace emulated {
 template <typename T> struct product { T *c; unsigned a[4], b[2]; };
-inline float element(unsigned word, int i, __half) { return half_to_float((unsigned short)(word >> 16 * i)); }
-inline float element(unsigned word, int i, __nv_bfloat16) { return bf16_to_float((unsigned short)(word >> 16 * i)); }
+inline float element(unsigned word, int i, __half) {
+    return half_to_float((unsigned short)(word >> 16 * i));
+}
+inline float element(unsigned word, int i, __nv_bfloat16) {
+    return bf16_to_float((unsigned short)(word >> 16 * i));
+}
 struct tf32 { };
 inline float element(unsigned word, int, tf32) { return bits<float>(word & 0xffffe000u); }
 inline int element(unsigned word, int i, signed char) { return (signed char)(word >> 8 * i); }
@@ -408,17 +433,19 @@ inline void finish_transpose(void **arguments, unsigned) {
 }
 }  /* namespace emulated */
 
-template <typename T>
-void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, T, CALLER) {
+template<typename T> void mma(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                              unsigned b1, T, CALLER) {
     emulated::product<float> x = {c, {a0, a1, a2, a3}, {b0, b1}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, T, T, 2>, HERE("mma"));
 }
 inline void mma_tf32(float *c, const float *a, const float *b, CALLER) {
     emulated::product<float> x = {c, {}, {__float_as_uint(b[0]), __float_as_uint(b[1])}};
     for (int i = 0; i < 4; i++) x.a[i] = __float_as_uint(a[i]);
-    emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, emulated::tf32, emulated::tf32, 1>, HERE("mma"));
+    emulated::meet(0xffffffffu, &x, emulated::finish_mma<float, emulated::tf32, emulated::tf32, 1>,
+                   HERE("mma"));
 }
-inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, CALLER) {
+inline void mma_codes(int *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1,
+                      CALLER) {
     emulated::product<int> x = {c, {a0, a1, a2, a3}, {b0, b1}};
     emulated::meet(0xffffffffu, &x, emulated::finish_mma<int, unsigned char, signed char, 4>, HERE("mma"));
 }
@@ -494,21 +521,23 @@ inline void barrier_expect(unsigned at, int bytes, CALLER) {
 }
 inline void copy_bytes(unsigned to, const char *from, int bytes, unsigned barrier, CALLER) {
     if (bytes % 16) emulated::fail(HERE("cp.async.bulk"), "a bulk copy of %d bytes", bytes);
-    emulated::state.deferred.push_back({(emulated::u64 *)emulated::barrier_at(barrier, HERE("cp.async.bulk")), {}, bytes, 0});
-    emulated::begin_copy(emulated::state.deferred.back().copies, emulated::shared_pointer(to), from, bytes, 0,
-                         HERE("cp.async.bulk"));
+    emulated::state.deferred.push_back(
+        {(emulated::u64 *)emulated::barrier_at(barrier, HERE("cp.async.bulk")), {}, bytes, 0});
+    emulated::begin_copy(emulated::state.deferred.back().copies, emulated::shared_pointer(to), from, bytes,
+                         0, HERE("cp.async.bulk"));
 }
 inline void copy16_to(unsigned to, const char *from, CALLER) {
     copy16((uint4 *)emulated::shared_pointer(to), from, file, line);
 }
 inline void barrier_after_copies(unsigned at, CALLER) {
     emulated::thread &me = *emulated::state.now;
-    emulated::state.deferred.push_back({(emulated::u64 *)emulated::barrier_at(at, HERE("cp.async.mbarrier")), {}, 0, 1});
+    emulated::state.deferred.push_back(
+        {(emulated::u64 *)emulated::barrier_at(at, HERE("cp.async.mbarrier")), {}, 0, 1});
     emulated::state.deferred.back().copies.swap(me.copies);
     me.groups.clear();
 }
 
-/* ------------------------------------------------------------------------------------- warpgroups */
+/* ----------------------------------------------------------------------------- warpgroups */
 
 /* A product is done when it is asked for: what reads a sum too early is not found. */
 #define HAS_WARPGROUPS (__CUDA_ARCH__ == 900)
@@ -549,7 +578,13 @@ struct operand {
         return x;
     }
 };
-struct group_product { float (*sum)[4]; unsigned a[4]; u64 left, right; bool in_registers, more; place where; };
+struct group_product {
+    float (*sum)[4];
+    unsigned a[4];
+    u64 left, right;
+    bool in_registers, more;
+    place where;
+};
 template <typename T> void finish_group_product(void **arguments, unsigned) {
     const group_product &x = *(const group_product *)arguments[0];
     const operand right(x.right, x.where);
@@ -578,12 +613,13 @@ template <typename T> void finish_group_product(void **arguments, unsigned) {
 }
 }  /* namespace emulated */
 
-template <typename T> void products(float (&sum)[16][4], unsigned long long a, unsigned long long b, int more, T,
-                                    CALLER) {
+template<typename T>
+void products(float (&sum)[16][4], unsigned long long a, unsigned long long b, int more, T, CALLER) {
     emulated::group_product x = {sum, {}, a, b, false, more != 0, HERE("wgmma")};
     emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
 }
-template <typename T> void products(float (&sum)[16][4], const unsigned (&a)[4], unsigned long long b, T, CALLER) {
+template<typename T>
+void products(float (&sum)[16][4], const unsigned (&a)[4], unsigned long long b, T, CALLER) {
     emulated::group_product x = {sum, {a[0], a[1], a[2], a[3]}, 0, b, true, true, HERE("wgmma")};
     emulated::meet(0xffffffffu, &x, emulated::finish_group_product<T>, x.where);
 }

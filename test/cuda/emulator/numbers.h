@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-/* ------------------------------------------------------------------------------------------ vectors */
+/* -------------------------------------------------------------------------------- vectors */
 
 #define EMULATED_VECTORS(T, name, one, two, four)                                                        \
     struct name##1 { T x; };                                                                             \
@@ -35,7 +35,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) { }
 };
 
-/* --------------------------------------------------------------------------------------------- bits */
+/* ----------------------------------------------------------------------------------- bits */
 
 namespace emulated {
 template <typename To, typename From> To bits(From x) {
@@ -93,7 +93,7 @@ inline unsigned char float_to_e4m3(float f) {
 }
 }  /* namespace emulated */
 
-/* ------------------------------------------------------------------------------------------ 16 bits */
+/* -------------------------------------------------------------------------------- 16 bits */
 
 struct __half_raw { unsigned short x; };
 struct __half2_raw { unsigned short x, y; };
@@ -138,14 +138,20 @@ inline float __low2float(__half2 h) { return h.x; }
 inline float __high2float(__half2 h) { return h.y; }
 inline unsigned short __half_as_ushort(__half h) { return h.x; }
 inline __half __ushort_as_half(unsigned short u) { return __half(__half_raw{u}); }
-inline __half2 __hmul2(__half2 a, __half2 b) { return __floats2half2_rn((float)a.x * (float)b.x, (float)a.y * (float)b.y); }
-inline __half2 __hadd2(__half2 a, __half2 b) { return __floats2half2_rn((float)a.x + (float)b.x, (float)a.y + (float)b.y); }
+inline __half2 __hmul2(__half2 a, __half2 b) {
+    return __floats2half2_rn((float)a.x * (float)b.x, (float)a.y * (float)b.y);
+}
+inline __half2 __hadd2(__half2 a, __half2 b) {
+    return __floats2half2_rn((float)a.x + (float)b.x, (float)a.y + (float)b.y);
+}
 
 inline float __bfloat162float(__nv_bfloat16 h) { return h; }
 inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
 inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
 inline float2 __bfloat1622float2(__nv_bfloat162 h) { return {h.x, h.y}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__nv_bfloat16(a), __nv_bfloat16(b)}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+    return {__nv_bfloat16(a), __nv_bfloat16(b)};
+}
 inline __nv_bfloat162 __float22bfloat162_rn(float2 f) { return __floats2bfloat162_rn(f.x, f.y); }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.x; }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) {
@@ -154,7 +160,7 @@ inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) {
     return h;
 }
 
-/* ------------------------------------------------------------------------------------------- 8 bits */
+/* --------------------------------------------------------------------------------- 8 bits */
 
 enum __nv_fp8_interpretation_t { __NV_E4M3 };
 enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
@@ -187,7 +193,8 @@ inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t x, __nv_fp8_i
 inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t, __nv_fp8_interpretation_t) {
     return emulated::float_to_e4m3(f);
 }
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t, __nv_fp8_interpretation_t) {
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 f, __nv_saturation_t,
+                                                     __nv_fp8_interpretation_t) {
     return (unsigned short)(emulated::float_to_e4m3(f.x) | emulated::float_to_e4m3(f.y) << 8);
 }
 
