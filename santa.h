@@ -2713,7 +2713,7 @@ static santa_status santa__check_pages(const santa_attention *a, int64_t b, int6
                   size = a->k.shape[1];
     const int32_t *row = a->block_table + b * stride;
     int64_t page;
-    for (page = from / size; page * size < to; page++)
+    for (page = from / size; from < to && page * size < to; page++)
         if (row[page] < 0 || row[page] >= a->k.shape[0]) return SANTA_ERR_BLOCK_TABLE;
     return SANTA_OK;
 }

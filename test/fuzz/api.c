@@ -162,6 +162,9 @@ static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64
     for (int64_t j = x.begin; j < x.end; j++) {
         int64_t i0, i1;
         double  dot = 0.0, size = 0.0;
+        x.p[j] = noise[j] = 0.0;
+        x.score[j] = -REF_INF;
+        if (fuzz_is_hidden(s, b, i, j)) continue;
         fuzz_place(p, b, j, &i0, &i1);
         for (int64_t c = 0; c < s->dim; c++) {
             const double product = scale * ref_load(s->q_type, p->a.q.data, fuzz_at(&p->a.q, b, i, h, c)) *
@@ -218,7 +221,8 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
     const int     exact_scores = s->o.scores == SANTA_SCORES_EXACT;
     const double  v_scale = s->v_scale > 0.0f ? (double)s->v_scale : 1.0;
     api_exact x = api_scores64(p, b, i, h);
-    const int dense = api_row_is_dense(p, r, slot, x.end - x.begin);
+    const int64_t keys = fuzz_num_keys(s, b, i);
+    const int dense = api_row_is_dense(p, r, slot, keys);
     int ok = 1;
     for (int64_t c = 0; c < s->dim_v; c++) {
         const double out = (double)api_float(r->out[slot * s->dim_v + c]),
@@ -226,6 +230,7 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
         double sum = 0.0, size = 0.0, low = REF_INF, high = -REF_INF, top = 0.0;
         for (int64_t j = x.begin; j < x.end; j++) {
             int64_t i0, i1;
+            if (fuzz_is_hidden(s, b, i, j)) continue;
             fuzz_place(p, b, j, &i0, &i1);
             const double v = v_scale *
                              ref_load(s->v_type, p->a.v.data, fuzz_at(&p->a.v, i0, i1, h / s->group, c));
@@ -235,7 +240,7 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
             if (v > high)       high = v;
             if (fabs(v) > top)  top  = fabs(v);
         }
-        if (x.begin == x.end) {
+        if (keys == 0) {
             ok &= CHECK_MSG(r->out[slot * s->dim_v + c] << 1 == 0, "out[%lld] = %g of a row without keys",
                             (long long)c, out);
         } else if (dense && exact_scores) {
@@ -265,7 +270,7 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
     if (p->a.std_error) {
         const float e = api_float(r->std_error[slot]);
         ok &= CHECK_MSG(e >= 0.0f, "std_error = %g", (double)e);
-        if (dense || x.begin == x.end)
+        if (dense || keys == 0)
             ok &= CHECK_MSG(e == 0.0f, "std_error = %g of an exact row", (double)e);
     }
     if (p->o.vattention.audit && x.begin < x.end) {
@@ -287,9 +292,7 @@ static int api_check_stats(const fuzz_problem *p, const santa_stats *x) {
     int64_t keys = 0;
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t i = 0; i < s->q_len; i++) {
-            int64_t begin, end, position;
-            fuzz_range(s, b, i, &begin, &end, &position);
-            keys += (end - begin) * s->kv_heads;
+            keys += fuzz_num_keys(s, b, i) * s->kv_heads;
         }
     const int64_t most = s->list ? s->batch * s->q_len * s->kv_heads * s->max_list : keys;
     return CHECK_INT(x->keys, keys) & CHECK_INT(x->rows, s->batch * s->q_len * s->kv_heads * s->group) &
@@ -454,6 +457,7 @@ static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_resu
     int64_t      cuts[MOST_RANKS + 1] = {0};
     int          ok = 1, again = 1, is_refused = 0;
     talk         t;
+    if (s.first_tokens && s.starts) return 1;
     if (s.copy || s.o.method == SANTA_SAMPLE_ATTENTION) return 1; /* blocks would want cuts of their own */
     s.page_size = s.no_lse = 0;
     s.no_error  = 1;
@@ -508,7 +512,7 @@ static int api_check_ranks(fuzz_source *f, const fuzz_spec *spec, const api_resu
         for (int64_t b = i / heads / s.q_len, j = fuzz_start(&s, b); j < fuzz_len(&s, b); j++) {
             int64_t i0, i1, begin, end, position;
             fuzz_range(&s, b, i / heads % s.q_len, &begin, &end, &position);
-            if (j < begin || j >= end) continue;
+            if (j < begin || j >= end || fuzz_is_hidden(&s, b, i / heads % s.q_len, j)) continue;
             fuzz_place(&p, b, j, &i0, &i1);
             for (int64_t c = 0; c < s.dim_v; c++) {
                 const double v = (double)api_load(&p.a.v, i0, i1, head / s.group, c);
@@ -559,7 +563,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
             api_exact x = api_scores64(p, b, i, head);
             for (int64_t j = 0; ok && j < len; j++) {
                 const float got = scores[g * stride + j];
-                if (j < x.begin || j >= x.end)
+                if (j < x.begin || j >= x.end || fuzz_is_hidden(s, b, i, j))
                     ok &= CHECK_MSG(got == -INFINITY, "score %g of masked key %lld", (double)got,
                                     (long long)j);
                 else
@@ -599,6 +603,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         fuzz_range(s, b, i, &begin, &end, &position);
         ok &= CHECK(d.rows >= 0 && d.rows <= d.capacity);
         for (int64_t k = 0; ok && k < d.rows; k++) {
+            ok &= CHECK(!fuzz_is_hidden(s, b, i, d.index[k]));
             ok &= CHECK_MSG(d.index[k] >= begin && d.index[k] < end &&
                                 (k == 0 || d.index[k] > d.index[k - 1]),
                             "index %d", (int)d.index[k]);
@@ -610,7 +615,8 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         if (d.count) ok &= CHECK_INT(draws, d.draws);
         if (d.rows)  ok &= CHECK_NEAR(sum, 1.0, o.method == SANTA_PPS ? 1.0 : 1e-4, 0.0);
         if (o.method == SANTA_PPS && s->group > 1) continue;    /* santa_decode draws for the group */
-        ok &= CHECK_INT(d.rows == 0, begin == end);
+        const int64_t keys = fuzz_num_keys(s, b, i);
+        ok &= CHECK_INT(d.rows == 0, keys == 0);
         /* Bits only where santa_decode sums as santa_gather does; a sink takes its share behind
            the sum. Where features are not side by side, or Bernoulli picks some, the keys that
            lie side by side in a block are scored together: tiles of flash that are shorter than
@@ -620,7 +626,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
                           s->o.scores == SANTA_SCORES_Q8;
         const int short_tiles = o.method == SANTA_FLASH && o.tile_size > 0 && o.tile_size < SANTA_BLOCK;
         if (!plain && short_tiles) continue;
-        if (p->a.lse && !p->a.sinks && !api_row_is_dense(p, r, slot, end - begin))
+        if (p->a.lse && !p->a.sinks && !api_row_is_dense(p, r, slot, keys))
             ok &= CHECK_MSG(api_bits(d.lse) == r->lse[slot],
                             "lse %.9g of santa_sample, %.9g of santa_decode", (double)d.lse,
                             (double)api_float(r->lse[slot]));
@@ -628,7 +634,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
         ok &= CHECK_STATUS(santa_gather(&p->a, b, kv, d.index, d.weight, d.rows, row), SANTA_OK);
         ok &= CHECK(fuzz_memory_whole(FUZZ_ROW));
         const int bits = isa == santa_best_isa() && !p->a.sinks &&
-                         !api_row_is_dense(p, r, slot, end - begin);
+                         !api_row_is_dense(p, r, slot, keys);
         for (int64_t c = 0; ok && c < s->dim_v && begin < end; c++) {
             const float out  = api_float(r->out[slot * s->dim_v + c]);
             const float want = s->out_type == SANTA_F16    ? santa_f16_to_f32(santa_f32_to_f16(row[c]))
@@ -638,7 +644,7 @@ static int api_check_steps(fuzz_source *f, fuzz_problem *p, const api_result *r)
                 ok &= CHECK_MSG(api_bits(want) == r->out[slot * s->dim_v + c],
                                 "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method),
                                 (long long)c, (double)want, (double)out);
-            else if (!p->a.sinks && (o.method == SANTA_DENSE || !api_row_is_dense(p, r, slot, end - begin)))
+            else if (!p->a.sinks && (o.method == SANTA_DENSE || !api_row_is_dense(p, r, slot, keys)))
                 ok &= CHECK_MSG(fabs((double)want - (double)out) <=
                                     2.1 * ref_epsilon(s->out_type) * fabs((double)out) + 2e-3,
                                 "%s: steps give out[%lld] = %.9g, decode %.9g", santa_method_name(o.method),
@@ -663,6 +669,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     s.out_type = SANTA_F32;
     s.out_layout = FUZZ_NHD;
     s.list = 0;
+    if (s.starts) s.first_tokens = 0;
     if (s.n < 2) return 1;
     if (api_run(&p, &s, 0, &api_first) != 1) return 1;
     const int64_t rows = s.batch * s.q_len * s.kv_heads * s.group, cut = fuzz_between(f, 1, s.n - 1);

@@ -55,6 +55,7 @@ typedef struct fuzz_spec {
     int      predictor;                            /* 0 none, else which                   */
     int      context;                              /* k and v are a part of a longer context: */
     int64_t  first_key, later_keys;                /* that begins before and ends after it */
+    int64_t  first_tokens;                         /* beside a window                      */
     int      copy, bits;                           /* of K: FUZZ_NO_COPY or how right; proxy_bits */
     int64_t  buckets, hidden;                      /* of a router: for SANTA_SAAP           */
     santa_dtype router_type;
@@ -304,10 +305,15 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->no_lse     = fuzz_chance(s, 8);
     p->no_error   = (santa_method_traits(p->o.method) & SANTA_BIASED) || fuzz_chance(s, 3);
     p->no_audit   = fuzz_chance(s, 3);
+    if (p->window && fuzz_chance(s, 2) && !(p->starts && p->context && p->first_key))
+        p->first_tokens = fuzz_between(s, 1, fuzz_chance(s, 2) ? p->n : 6);
     if (fuzz_chance(s, 8))      fuzz_choose_list(s, p);
     else if (fuzz_chance(s, 4)) fuzz_choose_copy(s, p);
     if (p->o.method == SANTA_SAAP) fuzz_choose_router(s, p);
     if (p->o.method == SANTA_SAMPLE_ATTENTION) fuzz_choose_sparse(s, p);
+    if (p->copy || p->o.method == SANTA_SAAP || p->o.method == SANTA_VATTENTION
+        || p->o.method == SANTA_SAMPLE_ATTENTION)
+        p->first_tokens = 0;
 }
 
 /* ------------------------------------------------------------ numbers */
@@ -423,15 +429,34 @@ static inline int64_t fuzz_start(const fuzz_spec *p, int64_t b) {
     return p->starts ? (int64_t)(word % (uint64_t)(fuzz_len(p, b) / (word >> 32 & 1 ? 1 : 4) + 1)) : 0;
 }
 
-/* Valid keys of a query row. */
+/* The first keys that stay visible beside a window: those before the one that this returns. */
+static inline int64_t fuzz_firsts_end(const fuzz_spec *p, int64_t b) {
+    const int64_t end = fuzz_start(p, b) + p->first_tokens - (p->context ? p->first_key : 0);
+    return p->first_tokens == 0 ? 0 : end < 0 ? 0 : fuzz_least(end, fuzz_len(p, b));
+}
+
+/* Valid keys of a query row: from *begin on, but for those that fuzz_is_hidden names. */
 static inline void fuzz_range(const fuzz_spec *p, int64_t b, int64_t i, int64_t *begin, int64_t *end,
                               int64_t *position) {
-    const int64_t len = fuzz_len(p, b);
+    const int64_t len = fuzz_len(p, b), start = fuzz_start(p, b);
     *position = len + (p->context ? p->later_keys : 0) - p->q_len + i;
     *end   = p->causal ? fuzz_least(*position + 1 > 0 ? *position + 1 : 0, len) : len;
     *begin = p->window > 0 && *position >= p->window ? *position - p->window + 1 : 0;
-    if (*begin < fuzz_start(p, b)) *begin = fuzz_start(p, b);
+    if (*begin < start || fuzz_firsts_end(p, b) > start) *begin = start;
     if (*begin > *end) *begin = *end;
+}
+
+/* Whether key j lies between the first tokens and the window. */
+static inline int fuzz_is_hidden(const fuzz_spec *p, int64_t b, int64_t i, int64_t j) {
+    const int64_t position = fuzz_len(p, b) + (p->context ? p->later_keys : 0) - p->q_len + i;
+    return p->first_tokens > 0 && j >= fuzz_firsts_end(p, b) && j <= position - p->window;
+}
+
+static inline int64_t fuzz_num_keys(const fuzz_spec *p, int64_t b, int64_t i) {
+    int64_t begin, end, position, n = 0;
+    fuzz_range(p, b, i, &begin, &end, &position);
+    for (int64_t j = begin; j < end; j++) n += !fuzz_is_hidden(p, b, i, j);
+    return n;
 }
 
 /* Where key j of sequence b lies: first two indices of k and v. */
@@ -460,6 +485,17 @@ static inline int64_t fuzz_predict(void *user, int64_t batch, int64_t q_index, i
     return which == 2 ? count / 2 : which == 3 ? -1 : count;
 }
 
+static inline int64_t fuzz_copied_keys(const fuzz_spec *s) { /* of a block */
+    int64_t keys = 64;
+    while (s->page_size && s->page_size % keys) keys /= 2;
+    return keys;
+}
+
+/* A block of a copy is made from all of its keys. */
+static inline int64_t fuzz_least_key(const fuzz_spec *s, int64_t begin) {
+    return s->copy ? begin / fuzz_copied_keys(s) * fuzz_copied_keys(s) : begin;
+}
+
 static inline void fuzz_build_table(fuzz_problem *p) {
     const fuzz_spec *s = &p->s;
     const int64_t columns = (s->n + s->page_size - 1) / s->page_size,
@@ -475,11 +511,14 @@ static inline void fuzz_build_table(fuzz_problem *p) {
     for (int64_t b = 0; b < s->batch; b++) {
         int64_t begin, end, position;
         fuzz_range(s, b, 0, &begin, &end, &position);
-        for (int64_t i = 0; i < columns; i++)                 /* wild where no row looks */
-            table[b * stride + i] = i >= begin / s->page_size && i * s->page_size < fuzz_len(s, b)
-                                        ? page[b * columns + i]
-                                    : i % 2 ? INT32_MAX
-                                            : -7;
+        const int64_t least = fuzz_least_key(s, begin);
+        for (int64_t i = 0; i < columns; i++) {               /* wild where no row looks */
+            const int64_t next = fuzz_least((i + 1) * s->page_size, fuzz_len(s, b));
+            int is_read = 0;
+            for (int64_t j = i * s->page_size; j < next; j++)
+                is_read |= j >= least && !fuzz_is_hidden(s, b, 0, j);
+            table[b * stride + i] = is_read ? page[b * columns + i] : i % 2 ? INT32_MAX : -7;
+        }
     }
     free(page);
     p->a.block_table        = table;
@@ -503,6 +542,7 @@ static inline void fuzz_poke(fuzz_problem *p) {
     int64_t begin, end, position, i0 = 0, i1 = 0;
     fuzz_range(s, 0, s->q_len - 1, &begin, &end, &position);
     if (s->first > 0 || len == 0 || begin == end || t->dtype >= SANTA_E4M3) return;
+    if (fuzz_is_hidden(s, 0, s->q_len - 1, begin + s->poke / 3 % (end - begin))) return;
     if (t != &p->a.q) fuzz_place(p, 0, begin + s->poke / 3 % (end - begin), &i0, &i1);
     const uint16_t half = s->poke & 4 ? 0x7fff : t->dtype == SANTA_F16 ? 0x7c00 : 0x7f80;
     const uint32_t word = (uint32_t)half << 16;
@@ -510,12 +550,6 @@ static inline void fuzz_poke(fuzz_problem *p) {
                fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, s->poke % t->shape[2], s->poke % t->shape[3]));
     if (t->dtype == SANTA_F32) memcpy(at, &word, 4);
     else                       memcpy(at, &half, 2);
-}
-
-static inline int64_t fuzz_copied_keys(const fuzz_spec *s) { /* of a block */
-    int64_t keys = 64;
-    while (s->page_size && s->page_size % keys) keys /= 2;
-    return keys;
 }
 
 /* The copy of K, sequence by sequence, of the keys that some row sees. What is not right in it
@@ -757,7 +791,7 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
         a->alibi_slopes = slopes;
     }
     a->sm_scale = s->sm_scale; a->k_scale = s->k_scale; a->v_scale = s->v_scale; a->soft_cap = s->soft_cap;
-    a->causal = s->causal; a->window = s->window;
+    a->causal = s->causal; a->window = s->window; a->first_tokens = s->first_tokens;
 #ifndef FUZZ_NO_CONTEXT                            /* for a header that has no parts of a context */
     a->first_key = s->first_key;
     if (s->context) {
@@ -777,10 +811,10 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
                 fuzz_numbers(s, FUZZ_Q, b, i, h, row);
                 fuzz_store_row(&a->q, b, i, h, row);
             }
-        /* a block of a copy is made from all of its keys */
-        const int64_t least = s->copy ? begin / fuzz_copied_keys(s) * fuzz_copied_keys(s) : begin;
+        const int64_t least = fuzz_least_key(s, begin);
         for (int64_t j = least; j < fuzz_len(s, b); j++) {
             int64_t i0, i1;
+            if (fuzz_is_hidden(s, b, 0, j)) continue;
             fuzz_place(p, b, j, &i0, &i1);
             for (int64_t h = 0; h < s->kv_heads; h++) {
                 fuzz_numbers(s, FUZZ_K, b, j, h, row);
