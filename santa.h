@@ -11442,6 +11442,7 @@ static void SANTA__ISA(copied)(const char *block, const santa__format *f, const 
 
 /* Butterflies a + b, a - b, in natural order: the result is the same on every machine. */
 SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(butterflies)(float *x, const santa__format *f) {
+    enum { levels = SANTA__LANES > 8 ? 4 : SANTA__LANES > 4 ? 3 : SANTA__LANES > 2 ? 2 : 0 };
     const int64_t piece = f->piece;
     SANTA__V sign[4];
     float bit[SANTA__LANES];
@@ -11454,7 +11455,7 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(butterflies)(float *x, cons
     for (c = 0; c < f->features; c += SANTA__LANES) {
         SANTA__V y = SANTA__ISA(vget)(x + c);
         SANTA__UNROLL
-        for (k = 0; 1 << k < SANTA__LANES; k++)
+        for (k = 0; k < levels; k++)
             if (1 << k < piece) y = SANTA__ISA(vfma)(y, sign[k], SANTA__ISA(vswap)(y, 1 << k));
         SANTA__ISA(vput)(x + c, y);
     }

@@ -7391,8 +7391,8 @@ __global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ 
             for (int i = 0; i < 2; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
             if (tid == 0) s.digit = -1;
             const u64 before = cta_scan<WARPS>(of[0] + of[1], s.scratch.whole, &sum) - of[0] - of[1];
-            /* past the end, by rounding or as there are fewer: all of them */
-            all = sum < want;
+            /* past the end, by rounding or as there are fewer: all of them; of no mass nothing */
+            all = sum < want || want == 0;
             if (!all && before < want && want <= before + of[0] + of[1]) {
                 const int second = before + of[0] < want;
                 s.digit = high - second;

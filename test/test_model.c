@@ -430,6 +430,7 @@ static void drafts(void) {
     CHECK(decode_long("top-p", one) == 0 && strstr(message, "10 of 10 drafted"));
     CHECK(decode_long("sys", wrong) == 1 && strstr(message, "--draft needs"));
     CHECK(decode_long("dense", few) == 1);
+    free(model.data);
     tear_down();
 }
 
