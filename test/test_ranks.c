@@ -32,10 +32,11 @@ static int wants_error;
 static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cuts, int64_t ranks,
                               int64_t broken, float *result, santa_stats *sum) {
     const santa_attention whole = p->a;
-    const int64_t n = numbers_of(p);
+    const int64_t n = numbers_of(p), rows = p->spec.batch * p->spec.q_len * p->spec.heads;
     float *other = ref_floats(n);
     santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
     talk t;
+    memset(p->lse, 0xff, (size_t)rows * sizeof *p->lse);              /* an error leaves it as it is */
     memset(&t, 0, sizeof t);
     t.ranks = ranks;
     t.broken = broken;
