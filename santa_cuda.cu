@@ -9479,7 +9479,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     const int from = begin + min(p.sink_tokens, end - begin), sorted = bad ? 0 : x.header[I_SORTED],
               to = max(min(end - min(p.local_tokens, end), sorted) / BLOCK * BLOCK, from);
 #pragma unroll 1
-    for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[0][i] = 0;
+    for (int i = tid; i < 4 * 256; i += ROUTE_THREADS) s.bins[i / 256][i % 256] = 0;
     if (tid == 0) s.drawn = 0;
     if (!bad) {
 #pragma unroll 1
