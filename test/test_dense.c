@@ -785,6 +785,17 @@ static void padded_left(void) {
         }
 }
 
+/* The bits do not depend on threads, which share the chunks of a row. */
+static void same_on_threads(ref_problem *p, santa_options o, const char *what) {
+    pf_bits one = pf_run(p, &o), many;
+    o.num_threads  = 3;
+    o.parallel_for = pf_shuffled;
+    many = pf_run(p, &o);
+    pf_same_all(&many, &one, what);
+    free(one.number);
+    free(many.number);
+}
+
 /* First tokens beside a window. What no row sees is NaN, and its pages are not there. Draws are so many
    that each method is near exact attention. */
 static void first_tokens(void) {
@@ -838,15 +849,7 @@ static void first_tokens(void) {
         CHECK_INT(stats.keys, keys);
         CHECK_INT(stats.k_rows_read, keys);
         if (method == SANTA_DENSE) CHECK_INT(stats.v_rows_read, keys);
-        if (method == SANTA_DENSE) {                     /* threads share chunks, and santa_scores */
-            pf_bits one = pf_run(&p, &o), many;
-            o.num_threads = 3;
-            o.parallel_for = pf_shuffled;
-            many = pf_run(&p, &o);
-            pf_same_all(&many, &one, "first tokens, threads");
-            free(one.number);
-            free(many.number);
-        }
+        if (method == SANTA_DENSE) same_on_threads(&p, o, "first tokens, threads");
         o.num_threads = 1;
         const size_t bytes = santa_workspace_size(&p.a, &o);
         void  *work   = test_alloc(bytes);
@@ -875,13 +878,7 @@ static void padded_chunks(void) {
     ref_build(&p, &s);
     p.a.kv_start = start;
     santa_options o = ref_options(SANTA_DENSE, 0, 0);
-    pf_bits one = pf_run(&p, &o), many;
-    o.num_threads  = 3;
-    o.parallel_for = pf_shuffled;
-    many = pf_run(&p, &o);
-    pf_same_all(&many, &one, "left padding, chunks");
-    free(one.number);
-    free(many.number);
+    same_on_threads(&p, o, "left padding, chunks");
     ref_free(&p);
 }
 

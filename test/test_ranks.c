@@ -135,6 +135,22 @@ static void dense_is_dense(void) {
     }
 }
 
+static int is_far(const float *many, const float *one, int64_t dv, float within) {
+    int far = 0;
+    for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[c] - one[c]) < within);
+    return far;
+}
+
+/* Rows, of dv numbers and lse, that drew or chose another key; lse is the same. */
+static int64_t count_moved(const float *many, const float *one, int64_t n, int64_t dv) {
+    int64_t moved = 0;
+    for (int64_t x = 0; x < n; x += dv + 1) {
+        CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
+        moved += is_far(many + x, one + x, dv, 2e-5f);
+    }
+    return moved;
+}
+
 /* A draw may move to a neighbouring key where rounding differs: rarely. */
 static void same_rows(void) {
     static const santa_method methods[] = {SANTA_SYS,   SANTA_FLASH, SANTA_PROP,
@@ -171,13 +187,8 @@ static void same_rows(void) {
                 CHECK_INT(sum.tiles_skipped, whole.tiles_skipped);
                 skipped += whole.tiles_skipped;
             }
-            for (int64_t x = 0; x < n; x += dv + 1) {
-                int far = 0;
-                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 2e-5f);
-                CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
-                rows++;
-                moved += far;
-            }
+            moved += count_moved(many, one, n, dv);
+            rows += n / (dv + 1);
         }
         free(one);
         free(many);
@@ -218,13 +229,8 @@ static void same_top(void) {
             CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, &sum), SANTA_OK);
             /* all of the mass: where its rounding ends */
             if (o.method == SANTA_TOP_K || o.top_p < 1.0) CHECK_INT(sum.v_rows_head, whole.v_rows_head);
-            for (int64_t x = 0; x < n; x += dv + 1) {
-                int far = 0;
-                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 2e-5f);
-                CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
-                rows++;
-                moved += far;
-            }
+            moved += count_moved(many, one, n, dv);
+            rows += n / (dv + 1);
         }
         free(one);
         free(many);
@@ -297,8 +303,7 @@ static void same_budgets(void) {
                 CHECK_NEAR(x->norm, y->norm, 1e-4, 1e-4);
             }
             for (int64_t x = 0; x < n; x += dv + 1) {
-                int far = !same;
-                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 5e-5f);
+                const int far = !same || is_far(many + x, one + x, dv, 5e-5f);
                 rows++;
                 moved += far;
                 if (!far) CHECK_NEAR(many[x + dv], one[x + dv], 2e-5, 1e-6);
@@ -371,8 +376,7 @@ static void copied_rows(void) {
                 }
             free(exact);
             for (int64_t x = 0; x < n && cut_to == 64; x += dv + 1) {
-                int far = 0;
-                for (int64_t c = 0; c < dv; c++) far |= !(fabsf(many[x + c] - one[x + c]) < 4e-5f);
+                int far = is_far(many + x, one + x, dv, 4e-5f);
                 far |= !isinf(one[x + dv]) && !(fabsf(many[x + dv] - one[x + dv]) < 1e-4f);
                 rows++;
                 moved += far;
@@ -451,9 +455,7 @@ static void same_errors(void) {
             for (int64_t i = 0; i < results; i++) error[i] = p.a.std_error[i];
             CHECK_STATUS(run_ranks(&p, o, cuts, ranks, -1, many, NULL), SANTA_OK);
             for (int64_t i = 0; i < results; i++) {
-                int far = 0;
-                for (int64_t c = 0; c < dv; c++)
-                    far |= !(fabsf(many[i * (dv + 1) + c] - one[i * (dv + 1) + c]) < 2e-5f);
+                const int far = is_far(many + i * (dv + 1), one + i * (dv + 1), dv, 2e-5f);
                 rows++;
                 other += far;
                 if (isinf(error[i])) CHECK(isinf(p.a.std_error[i]));

@@ -247,10 +247,10 @@ def santa_attention(module: torch.nn.Module, query: torch.Tensor, key: torch.Ten
             options["offsets"] = [santa.offset(layer, last - first) for first, last in zip(firsts, lasts)]
             options["request_ids"] = list(range(b, stop))
         r = santa.decode(query[b:stop, :, rows], key[b:stop, :, keys], value[b:stop, :, keys],
-                         out=out.transpose(1, 2)[b:stop, :,
-                                                 rows], q_layout="HND", kv_layout="HND",
-                         seq_lens=[last - base for last in lasts], kv_start=starts, causal=run.causal, window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or
-                         0.0, sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
+                         out=out.transpose(1, 2)[b:stop, :, rows], q_layout="HND", kv_layout="HND",
+                         seq_lens=[last - base for last in lasts], kv_start=starts, causal=run.causal,
+                         window=run.window, sm_scale=scaling or 0.0, soft_cap=softcap or 0.0,
+                         sinks=sinks, stats=q_len == 1 and not query.is_cuda, **options)
         if r.stats is not None:
             _counts = Counts(*(x + getattr(r.stats, name) for name, x in _counts._asdict().items()))
     return out, None
