@@ -804,6 +804,22 @@ def _stream(x: Any) -> Optional[int]:
     return None if x is None else int(getattr(x, "cuda_stream", x))
 
 
+def _stream_of(x: Any, like: Any) -> Optional[int]:
+    """The same; None: torch's current one on like's GPU."""
+    like = like.array if isinstance(like, View) else like
+    if x is None and _is_torch(like) and like.is_cuda:
+        return int(sys.modules["torch"].cuda.current_stream(like.device).cuda_stream)
+    return _stream(x)
+
+
+def _keep_until_done(owners: List[Any], stream: Optional[int]) -> None:
+    """torch gives no memory of theirs away before what the stream has by now is done."""
+    for owner in owners:
+        if _is_torch(owner) and owner.is_cuda:
+            torch = sys.modules["torch"]
+            owner.record_stream(torch.cuda.ExternalStream(stream or 0, owner.device))
+
+
 class _DeviceBytes:
     """Bytes on a GPU, for torch.as_tensor and others."""
 
@@ -896,6 +912,8 @@ class _Call:
         if x["buckets"] is not None:
             if not isinstance(x["buckets"], Buckets):
                 raise TypeError("buckets must be a santa.Buckets")
+            if x["buckets"]._device != self.device:
+                raise ValueError("buckets are not where q is")
             self.keep.append(x["buckets"])
             a.buckets = C.pointer(x["buckets"]._struct(batch, self.keep))
         self._lists(batch)
@@ -1317,12 +1335,11 @@ class Proxy:
         a.q = _Tensor(dtype=0, device=self._device, shape=(_i64 * 4)(batch, 1, a.k.shape[2], a.k.shape[3]))
         a.seq_lens = _array(seq_lens, C.c_int32, (batch,), "seq_lens", self._device, self.k, keep)
         a.proxy = _look(self.data, "data").pointer
-        where = _stream(stream)
-        if self._device == _CUDA and where is None and _is_torch(self.k):
-            where = sys.modules["torch"].cuda.current_stream(self.k.device).cuda_stream
+        where = _stream_of(stream, self.k)
         status = getattr(self._lib, name)(C.byref(a), *numbers, where)
         if status:
             raise SantaError(status, lib=self._lib)
+        _keep_until_done(keep, where)
 
     def encode(self, start: int = 0, stop: Optional[int] = None, *, seq_lens: Optional[Numbers] = None,
                block_table: Optional[Numbers] = None, stream: Any = None) -> None:
@@ -1339,7 +1356,7 @@ class Proxy:
 
 
 class Buckets:
-    """Keys in buckets for method="saap": >>saap of santa.h. CPU only.
+    """Keys in buckets for method="saap": >>saap of santa.h.
 
         b = Buckets(k, centroids, key_norm=8)   # centroids [kv_heads, num_buckets, head_dim], see kmeans()
         b.assign(k[:, :1000], seq_lens=[1000])  # keys before RoPE
@@ -1348,7 +1365,8 @@ class Buckets:
     With a classifier: w1 [kv_heads, hidden, head_dim], b1 [kv_heads, hidden], w2 [kv_heads, num_buckets,
     hidden], b2 [kv_heads, num_buckets]; w1 and w2 of the centroids' type, b1 and b2 float32, all dense.
     q: None, or the queries before RoPE, to be set before each call. slots, num_slots, key_norm as in C. A
-    paged k wants batch and max_pages. size: bytes of the index; index: them.
+    paged k wants batch and max_pages. On a GPU all arrays lie there, and k is torch's. size: bytes of the
+    index; index: them.
     """
 
     def __init__(self, k: Array, centroids: Array, *, w1: Optional[Array] = None,
@@ -1357,7 +1375,8 @@ class Buckets:
                  kv_layout: str = "NHD", batch: Optional[int] = None, max_pages: int = 0) -> None:
         self.k, self.kv_layout, self.q, self.slots = k, kv_layout, None, slots
         self.q_layout, self._max_pages = "NHD", _integer(max_pages, "max_pages")
-        t = _tensor(k, "k", kv_layout)[0]
+        t, of_k = _tensor(k, "k", kv_layout)
+        self._device = of_k.device
         self._batch: int = t.shape[0] if batch is None else _integer(batch, "batch")
         found = _look(centroids, "centroids")
         if len(found.shape) != 3:
@@ -1381,25 +1400,29 @@ class Buckets:
                 continue
             found = _look(array, name)
             there = found.dtype if found.dtype in _DTYPES else _NUMBER.get(found.dtype)
-            if found.shape != shape or not found.dense() or there != (dtype if of_type else "F32"):
+            if (found.shape != shape or not found.dense() or there != (dtype if of_type else "F32")
+                    or found.device != self._device):
                 raise ValueError(f"{name} is not a dense array of shape {shape} and "
-                                 f"{dtype.lower() if of_type else 'f32'}")
+                                 f"{dtype.lower() if of_type else 'f32'} where k is")
             self._keep.append(found.owner)
             self._weights[name] = found.pointer
         self._weights["dtype"] = _DTYPES.index(dtype)
         self.key_norm = float(key_norm)
-        self._lib = _library(False)
+        self._lib = _library(self._device == _CUDA)
         a = self._attention(None, None, self._keep)
         self.size: int = self._lib.santa_buckets_size(C.byref(a))
         if not self.size:
             raise SantaError(_status("SANTA_ERR_BUCKETS_SHAPE"), "no buckets for this k")
-        self.index = (C.c_int32 * ((self.size + 3) // 4))()
+        count = (self.size + 3) // 4
+        self.index: Any = (_empty(k, (count,), "int32").zero_() if self._device == _CUDA else
+                           (C.c_int32 * count)())
 
     def _struct(self, batch: int, keep: List[Any]) -> _Buckets:
         s = _Buckets(key_norm=self.key_norm, **self._weights)
         index = getattr(self, "index", None)
-        s.index = C.addressof(index) if index is not None else None
-        s.slots = _array(self.slots, C.c_int32, (batch,), "slots", _CPU, None, keep)
+        if index is not None:
+            s.index = index.data_ptr() if self._device == _CUDA else C.addressof(index)
+        s.slots = _array(self.slots, C.c_int32, (batch,), "slots", self._device, self.k, keep)
         if self.q is not None:
             s.q, found = _tensor(self.q, "buckets.q", self.q_layout, dims=(3, 4))
             keep.append(found.owner)
@@ -1410,29 +1433,40 @@ class Buckets:
         a.k = _tensor(self.k, "k", self.kv_layout)[0]
         a.q.shape[0] = self._batch
         if block_table is not None:
-            _set_pages(a, block_table, self._batch, _CPU, self.k, keep)
+            _set_pages(a, block_table, self._batch, self._device, self.k, keep)
         elif self._max_pages:
             a.block_table, a.max_pages = 1, self._max_pages     # not read for the size
-        a.seq_lens = _array(seq_lens, C.c_int32, (self._batch,), "seq_lens", _CPU, self.k, keep)
+        a.seq_lens = _array(seq_lens, C.c_int32, (self._batch,), "seq_lens", self._device, self.k, keep)
         a.buckets = C.pointer(self._struct(self._batch, keep))
         return a
 
     def assign(self, keys: Array, start: int = 0, *, seq_lens: Optional[Numbers] = None,
-               block_table: Optional[Numbers] = None, num_threads: int = 0) -> None:
+               block_table: Optional[Numbers] = None, num_threads: int = 0, stream: Any = None) -> None:
         """Puts keys start, start + 1, .. into the index, -1: the last ones: santa_buckets_assign."""
         keep: List[Any] = []
         a = self._attention(seq_lens, block_table, keep)
-        t = _tensor(keys, "keys", self.kv_layout)[0]
+        t, found = _tensor(keys, "keys", self.kv_layout)
+        if self._device == _CPU:
+            o = _thread_options(num_threads)
+        elif num_threads:
+            raise ValueError("num_threads is for a CPU")
+        else:
+            o = _Options(stream=_stream_of(stream, self.k))
         status = self._lib.santa_buckets_assign(C.byref(a), C.byref(t), _integer(start, "start"),
-                                                C.byref(_thread_options(num_threads)))
+                                                C.byref(o))
         if status:
-            raise SantaError(status)
+            raise SantaError(status, lib=self._lib)
+        _keep_until_done([found.owner, *keep], o.stream)
 
     def find(self, slot: int, kv_head: int, key: int) -> int:
-        """The bucket of a key of slot's sequence, -1 if it is in none: santa_buckets_find."""
+        """The bucket of a key of slot's sequence, -1 if it is in none: santa_buckets_find. An index on a
+        GPU is fetched for it, each time."""
         keep: List[Any] = []
-        return self._lib.santa_buckets_find(C.byref(self._attention(None, None, keep)),
-                                            _integer(slot, "slot"), _integer(kv_head, "kv_head"),
+        a = self._attention(None, None, keep)
+        if self._device == _CUDA:                               # an index has the same bytes everywhere
+            fetched = self.index.cpu()
+            a.k.device, a.buckets.contents.index = _CPU, fetched.data_ptr()
+        return self._lib.santa_buckets_find(C.byref(a), _integer(slot, "slot"), _integer(kv_head, "kv_head"),
                                             _integer(key, "key"))
 
 

@@ -1165,6 +1165,36 @@ def test_cuda_copy_of_k():
     assert apart.median() < 1e-2, apart                                         # a draw may move
 
 
+def test_cuda_buckets():
+    torch = cuda_or_skip()
+    q, k, v = (torch.from_numpy(x).to(torch.bfloat16) for x in problem(2, 1, 3000, heads=8, d=64, dv=64))
+    centroids = torch.from_numpy(
+        np.stack([santa.kmeans(k[0, :, h].float().numpy(), 16) for h in range(2)])).to(torch.bfloat16)
+    on_cpu = santa.Buckets(k, centroids, key_norm=4.0)
+    on_gpu = santa.Buckets(k.cuda(), centroids.cuda(), key_norm=4.0)
+    side = torch.cuda.Stream()
+    for index, keys in ((on_cpu, k), (on_gpu, k.cuda())):
+        stream = side if keys.is_cuda else None
+        torch.cuda.synchronize()
+        for begin, end in ((0, 2900), (2900, 3000)):
+            index.assign(keys[:, begin:end], begin, seq_lens=[end, end],
+                         **({"stream": stream} if stream else {}))
+    side.synchronize()
+    found = [[x.find(1, 1, j) for j in range(0, 3000, 97)] for x in (on_cpu, on_gpu)]
+    assert found[0] == found[1] and len(set(found[0])) > 4 and on_gpu.find(1, 1, 3000) == -1
+    options = {"method": "saap", "num_samples": 64, "seed": 3, "stats": True,
+               "saap": {"num_probes": 2, "sink_tokens": 8, "local_tokens": 100}}
+    want = santa.decode(q, k, v, buckets=on_cpu, **options)
+    got = santa.decode(q.cuda(), k.cuda(), v.cuda(), buckets=on_gpu, **options)
+    assert got.stats.far_rows == want.stats.far_rows
+    apart = (got.out.cpu().float() - want.out.float()).norm(dim=-1) / want.out.float().norm(dim=-1)
+    assert apart.median() < 1e-2, apart                                         # a draw may move
+    raises(ValueError, santa.decode, q, k, v, buckets=on_gpu, **options)
+    raises(ValueError, santa.Buckets, k.cuda(), centroids, key_norm=4.0)
+    raises(ValueError, on_gpu.assign, k.cuda()[:, :1], 0, num_threads=2)
+    raises(santa.SantaError, on_gpu.assign, k.cuda()[:, :5], -2, name="BUCKETS_RANGE")
+
+
 CUDA_RANK = """
 import sys
 sys.path.insert(0, {here!r})

@@ -340,10 +340,7 @@ inline void wait_groups(size_t n) {
 inline void copy16(uint4 *to, const char *from, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, 16, 0, HERE("cp.async"));
 }
-inline unsigned long long read_policy(bool once) { return once; }
-inline void copy16_by(unsigned long long, uint4 *to, const char *from, CALLER) {
-    copy16(to, from, file, line);
-}
+inline void copy16_once(uint4 *to, const char *from, CALLER) { copy16(to, from, file, line); }
 inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
     emulated::begin_copy(emulated::state.now->copies, (char *)to, from, have ? 16 : 0, have ? 0 : 16,
                          HERE("cp.async"));
