@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exact decode attention of others and santa_decode on one GPU, in one table from one run.
 
-    python3 bench/peers_cuda.py [--csv FILE] [--quick] [--arch sm_90] [--lib FILE]     needs torch and nvcc
+    python3 bench/peers_cuda.py [--csv FILE] [--quick | --short] [--arch sm_90] [--lib FILE]   needs torch and nvcc
     python3 bench/peers_cuda.py --check                               the same calls on the CPU; needs NumPy
     python3 bench/peers_cuda.py --prefill build/bench_cuda [--csv FILE] [--quick]      needs torch
 
@@ -39,7 +39,9 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
-SHAPES = [(1, 8192), (1, 32768), (1, 131072), (8, 8192), (8, 32768), (32, 32768)]
+SHAPES = [(1, 8192), (1, 32768), (1, 131072), (8, 8192), (8, 32768), (32, 32768), (8, 131072)]
+QUICK_SHAPES = [(1, 32768), (8, 32768)]
+SHORT_SHAPES = [(1, 1024), (1, 4096), (64, 2048), (1, 8192), (8, 8192)]      # where sampling may not pay
 HOT_KEYS, HOT_MASS, SINK_MASS, QUERY_SHARED, QUERY_OWN, V_MEAN = 256, 0.85, 0.05, 8.0, 0.7, 0.5
 EXACT_TOLERANCE = 0.02                        # an exact method in bf16 beyond this is wrong, whatever its speed
 
@@ -56,9 +58,11 @@ OURS = [("santa dense", {}, 0)] + [
     for method, samples, stash, bits in (
         ("prop", 128, "f32", 0), ("prop", 128, "u8", 0), ("pps", 128, "u8", 0), ("flash", 2048, "u8", 0),
         ("top-k", 128, "", 0), ("prop", 128, "u8", 4), ("prop", 512, "u8", 4), ("pps", 128, "u8", 4),
-        ("top-k", 128, "", 4), ("prop", 128, "u8", 2))
+        ("top-k", 128, "", 4), ("top-k", 2048, "", 4), ("prop", 128, "u8", 2))
 ] + [("santa vattention, copy of 4 bits", {"method": "vattention", "scores": "proxy"}, 4),
-     (f"santa list, 1 key in {LISTED}", {"key_list": "make"}, 0)]
+     (f"santa list, 1 key in {LISTED}", {"key_list": "make"}, 0),
+     ("santa prop S=128 u8, dense_below AUTO",
+      {"method": "prop", "num_samples": 128, "stash": "u8", "dense_below": -1}, 0)]
 
 
 def python_santa():
@@ -432,6 +436,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--csv", metavar="FILE")
     parser.add_argument("--quick", action="store_true", help="the two shapes 1 x 32k and 8 x 32k, 20 timed runs")
+    parser.add_argument("--short", action="store_true", help="contexts of 1k to 8k keys")
     parser.add_argument("--arch", default="native", help="nvcc's -arch (default: native)")
     parser.add_argument("--lib", metavar="FILE", help="the kernel that reads, built before")
     parser.add_argument("--check", action="store_true", help="our methods' calls on the CPU, then stop")
@@ -475,7 +480,7 @@ def main():
           f"{'best/this':>20} {'peaked':>20} {'error':>9} {'peaked':>9}", flush=True)
     rows, failed = [], False
     thrash = torch.zeros(512 << 18, device="cuda")       # f32: 512 MB
-    for batch, n in [(1, 32768), (8, 32768)] if args.quick else SHAPES:
+    for batch, n in QUICK_SHAPES if args.quick else SHORT_SHAPES if args.short else SHAPES:
         with torch.inference_mode():
             floor, methods, effective = run_shape(torch, lib, batch, n, runs, thrash, peers)
         wrong = {m.variant for m in methods if m.exact and not max(m.error.values()) <= EXACT_TOLERANCE}
