@@ -362,7 +362,7 @@ def run_shape(torch, lib, batch, n, runs, thrash, peers):
 
 def prefill(torch, program, quick, path):
     """Prefill of torch's backends and, in turns with them, of the program, bench_cuda: causal, batch 1, bf16. Each
-    round has both; the medians of the rounds' medians."""
+    round has both, and takes the medians of its runs; times are the rounds' medians."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     attend, times = torch.nn.functional.scaled_dot_product_attention, {}
     thrash = torch.zeros(512 << 18, device="cuda")
@@ -400,17 +400,20 @@ def prefill(torch, program, quick, path):
                 times.setdefault((int(row["n"]), name), []).append(
                     (float(row["ms"]), float(row["kept_share"]), float(row["stages_1_2_ms"])))
     rows = []
-    print(f"{'n':>7} {'method':<40} {'ms':>9} {'TFLOP/s':>8} {'x cuDNN':>8} {'best/this':>9} {'kept %':>7} {'stages 1+2':>10}")
+    print("# ratios: of the least rounds, in brackets their range over the rounds")
+    print(f"{'n':>7} {'method':<40} {'ms':>9} {'TFLOP/s':>8} {'x cuDNN':>20} {'best/this':>20} {'kept %':>7} {'stages 1+2':>10}")
     for (n, name), rounds in sorted(times.items(), key=lambda x: x[0][0]):
         ms, kept, before = (statistics.median(x) for x in zip(*rounds))
-        best = min(statistics.median(r[0] for r in times[key]) for key in times
-                   if key[0] == n and "sample" not in key[1])
-        flops, cudnn = 2.0 * DIM * HEADS * n * (n + 1), times.get((n, "cuDNN"))
-        rate = flops / ms * 1e-9 if "sample" not in name else math.nan
-        over = statistics.median(r[0] for r in cudnn) / ms if cudnn else math.nan
-        print(f"{n:>7} {name:<40} {ms:9.3f} {rate:8.0f} {over:8.2f} {best / ms:9.2f} {100 * kept:7.2f} {before:10.3f}")
-        rows.append({"n": n, "method": name, "ms": f"{ms:.4f}", "tflops": f"{rate:.1f}", "cudnn_over_method": f"{over:.3f}",
-                     "best_exact_over_method": f"{best / ms:.3f}", "kept_share": f"{kept:.4f}",
+        mine, cudnn = [r[0] for r in rounds], times.get((n, "cuDNN"))
+        best = min(([r[0] for r in times[key]] for key in times if key[0] == n and "sample" not in key[1]), key=min)
+        rate = 2.0 * DIM * HEADS * n * (n + 1) / ms * 1e-9 if "sample" not in name else math.nan
+        over_best = gain(best, mine)
+        over_cudnn = gain([r[0] for r in cudnn], mine) if cudnn else (math.nan, math.nan, math.nan, 1.0)
+        print(f"{n:>7} {name:<40} {ms:9.3f} {rate:8.0f} {shown(over_cudnn):>20} {shown(over_best):>20} "
+              f"{100 * kept:7.2f} {before:10.3f}")
+        rows.append({"n": n, "method": name, "ms": f"{ms:.4f}", "tflops": f"{rate:.1f}",
+                     "cudnn_over_method": f"{over_cudnn[0]:.3f}", "best_exact_over_method": f"{over_best[0]:.3f}",
+                     "busy": f"{max(over_best[3], over_cudnn[3]):.2f}", "kept_share": f"{kept:.4f}",
                      "stages_1_2_ms": f"{before:.4f}"})
     if path:
         with open(path, "w", newline="") as f:

@@ -142,11 +142,8 @@ struct prompt {
     }
 };
 
-/* Times of a captured call, and of the same without its last kernel: what finds the blocks to read. */
-static void time_prefill(timer &t, const prompt &x, bool sparse, int runs, double *all, double *before) {
-    *all = t.median([&] { x.call(sparse); }, runs);
-    *before = 0.0;
-    if (!sparse) return;
+/* The sparse call without its last kernel: what finds the blocks to read. */
+static cudaGraphExec_t capture_search(timer &t, const prompt &x) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     cudaGraphNode_t nodes[16];
@@ -157,9 +154,8 @@ static void time_prefill(timer &t, const prompt &x, bool sparse, int runs, doubl
     CUDA(cudaGraphGetNodes(graph, nodes, &count));
     CUDA(cudaGraphDestroyNode(nodes[count - 1]));
     CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    *before = t.middle(t.in_turns({ exec }, runs)[0]);
-    CUDA(cudaGraphExecDestroy(exec));
     CUDA(cudaGraphDestroy(graph));
+    return exec;
 }
 
 static void bench_prefill(timer &t, bool quick, FILE *csv) {
@@ -168,22 +164,30 @@ static void bench_prefill(timer &t, bool quick, FILE *csv) {
     for (int n : { 8192, 32768, 131072 }) {
         const int runs = n == 8192 ? 40 : n == 32768 ? 12 : quick ? 2 : 4;
         prompt x(n, t.stream);
-        double dense, sparse, before;
         const double flops = 2.0 * DIM * HEADS * (double)n * (double)(n + 1);
-        time_prefill(t, x, false, runs, &dense, &before);
-        printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, dense * 1e-3, flops / dense * 1e-6);
-        if (csv) fprintf(csv, "dense,%d,%.4f,%.1f,1,0,1\n", n, dense * 1e-3, flops / dense * 1e-6);
+        const double alone = t.median([&] { x.call(false); }, runs);
+        printf("  dense   n %6d  %9.3f ms  %6.0f TFLOP/s\n", n, alone * 1e-3, flops / alone * 1e-6);
+        if (csv) fprintf(csv, "dense,%d,%.4f,%.1f,1,0,1\n", n, alone * 1e-3, flops / alone * 1e-6);
         for (double share : { 0.10, 0.05 }) {
             const double kept = x.set_share(share);
-            time_prefill(t, x, true, runs, &sparse, &before);
-            printf("  sparse  n %6d  %9.3f ms  %5.2f x dense's rate, kept %5.2f %%; stages 1 and 2 %7.3f "
-                   "ms, %4.1f %% of dense; "
+            const std::vector<cudaGraphExec_t> calls = { t.capture([&] { x.call(false); }),
+                                                         t.capture([&] { x.call(true); }),
+                                                         capture_search(t, x) };
+            const auto times = t.in_turns(calls, runs);
+            const double dense = t.middle(times[0]), sparse = t.middle(times[1]),
+                         before = t.middle(times[2]);
+            double busy = 0.0;
+            const gain over_dense = ratio(times[0], times[1], &busy);
+            printf("  sparse  n %6d  %9.3f ms ", n, sparse * 1e-3);
+            print_ratio(over_dense, "dense's rate");
+            printf(", kept %5.2f %%;\n    stages 1 and 2 %7.3f ms, %4.1f %% of dense; "
                    "stage 3 %4.2f x kept share x dense\n",
-                   n, sparse * 1e-3, dense / sparse, 100.0 * kept, before * 1e-3, 100.0 * before / dense,
-                   (sparse - before) / (kept * dense));
+                   100.0 * kept, before * 1e-3, 100.0 * before / dense, (sparse - before) / (kept * dense));
+            print_verdict(busy);
             if (csv)
-                fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%.3f\n", n, sparse * 1e-3, kept, before * 1e-3,
-                        dense / sparse);
+                fprintf(csv, "sparse,%d,%.4f,,%.4f,%.4f,%s\n", n, sparse * 1e-3, kept, before * 1e-3,
+                        csv_ratio(over_dense));
+            for (const cudaGraphExec_t g : calls) CUDA(cudaGraphExecDestroy(g));
             fflush(stdout);
         }
     }
