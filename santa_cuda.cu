@@ -606,16 +606,25 @@ static_assert(sizeof(list_memory<e4m3, 256>) <= (size_t)LEAST_SHARED
                   && sizeof(list_memory<sixteen, 512>) <= (size_t)LEAST_SHARED,
               "the rows of k_list do not fit on every card");
 enum { LIST_CTAS = 32, LIST_LEAST = 32 };           /* of a multiprocessor, of a list: enough of them */
-/* k_top: of each value of a digit, how many scores have it, and their mass; warps' sums. */
-enum { SELECT_THREADS = 1024, SELECT_DIGITS = 2048, SELECT_BITS = 11 };
+/* k_top: bins of scores, four to a thread; keys of one bin, a thread each; blocks of a warp at a
+   time; blocks whose keys have a mark at once; CTAs of a head. */
+enum { SELECT_THREADS = 512, SELECT_WARPS = SELECT_THREADS / 32, SELECT_BINS = 4 * SELECT_THREADS };
+enum { SELECT_SPAN = 16, SELECT_TILE = SELECT_BINS, SELECT_CLUSTER = MOST_CLUSTER };
 struct top_memory {
-    unsigned count[SELECT_DIGITS];
-    u64 mass[SELECT_DIGITS], want;
-    union { double wide[SELECT_THREADS / 32]; u64 whole[SELECT_THREADS / 32]; } scratch;
-    float tops[SELECT_THREADS / 32];
-    int digit;
+    alignas(16) unsigned count[SELECT_BINS + 4];    /* behind the last bin: those that do not count */
+    union {
+        alignas(16) u64 mass[SELECT_BINS];
+        unsigned marks[2 * SELECT_TILE];
+    };
+    u64 list[SELECT_THREADS];
+    union { double wide[SELECT_WARPS]; u64 whole[SELECT_WARPS]; } scratch;
+    float tops[SELECT_WARPS], lows[SELECT_WARPS];
+    int marked[SELECT_WARPS];
+    unsigned char pick[SELECT_WARPS][SELECT_SPAN];
+    u64 want, cut, own_mass, masses[SELECT_CLUSTER];
+    int bin, own_above, above[SELECT_CLUSTER];
+    unsigned have, prior, listed;
 };
-static_assert(SELECT_DIGITS == 2 * SELECT_THREADS && SELECT_DIGITS == 1 << SELECT_BITS, "two to a thread");
 static_assert(sizeof(top_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
@@ -5680,7 +5689,7 @@ k_proxy_scores(const __grid_constant__ params p) {
                     }
                 }
             if (bad && !whole) x[7] = __int_as_float(0x7fc00000);
-            if (p.raw) {                            /* nothing else is wanted */
+            if (p.raw && !p.list_rest) {            /* nothing else is wanted */
                 unsigned y[8];
 #pragma unroll
                 for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
@@ -5731,11 +5740,13 @@ k_proxy_scores(const __grid_constant__ params p) {
                 m = m < MASK_LIMIT ? MASKED : (top - zero) * 0.0625f;
             } else {
                 const float top = m < MASK_LIMIT ? 0.0f : m;
-#pragma unroll
-                for (int i = 0; i < 8; i++) x[i] = pow2(x[i] - top);
                 unsigned y[8];
 #pragma unroll
-                for (int i = 0; i < 8; i++) y[i] = __float_as_uint(x[i]);
+                for (int i = 0; i < 8; i++) {
+                    const float score = x[i];
+                    x[i] = pow2(score - top);
+                    y[i] = __float_as_uint(p.raw ? score : x[i]);
+                }
 #pragma unroll
                 for (int o = 1; o < 8; o *= 2)
 #pragma unroll
@@ -7273,22 +7284,47 @@ __device__ __forceinline__ unsigned sortable(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+/* Which of four bytes are below c, 0 to 256: bit i for byte i. */
+__device__ __forceinline__ unsigned bytes_below(unsigned w, int c) {
+    const unsigned all = (unsigned)(c + 255) * 0x10001u, even = all - (w & 0x00ff00ffu),
+                   odd = all - (w >> 8 & 0x00ff00ffu),
+                   x = (even >> 8 & 0x00010001u) | (odd >> 7 & 0x00020002u);
+    return (x | x >> 14) & 15u;
+}
+
+/* To a number in shared memory, where 64 bits at once are a loop. */
+__device__ __forceinline__ void add_mass(u64 *to, u64 x) {
+    unsigned *const half = (unsigned *)to, low = (unsigned)x,
+             high = (unsigned)(x >> 32) + (atomicAdd(&half[0], low) > ~low);
+    if (high) atomicAdd(&half[1], high);
+}
+
 /* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of them,
    or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To p.keys in
    ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves out.
-   A radix search for the lowest score that is chosen, 11 bits at a time. k_scores keeps scores; from
-   a copy they are known as u and their block's maximum, or, rounded to bytes, in whole sixteenths of
-   an octave, 11 bits in all.
-   Blocks whose maximum is too low are passed over; so are those below the p.samples'th highest
-   maximum, which the same search finds first. Masses are counted in whole numbers, so that their
-   sums do not depend on order.
-   Grid: (query head, batch). A CTA of 1024 threads: 16 neighbouring entries of the stash each.
-   Reads blocks * 8 bytes and the stash, two to four times; writes the keys. Latency-bound.
-   Barriers: those of cta_scan; round each digit's counts. */
-__global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ params p) {
-    enum { WARPS = SELECT_THREADS / 32, EACH = 16 };
-    SHARED(s, top_memory);
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x;
+   Scores lie there as they are, or, of a copy in bytes, as whole sixteenths of an octave below their
+   block's highest.
+     bound   where there are p.samples blocks or more, keys below the p.samples'th highest of their
+             maxima are out, and blocks without others are not read
+     bins    each CTA counts its keys by how far they are below the head's highest: 2048 steps that
+             span what the maxima do. Where the amount is reached lies the last bin that is chosen
+     mark    a bit for each key of the bins before it. Keys of the last one, a few dozen, go to a list
+             in all CTAs, whose threads rank them, score by score and key by key
+     emit    numbers of marked keys, behind those of the CTAs before
+   A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses are
+   counted in whole numbers, so that their sums do not depend on order.
+   Grid: (query head * CTAs of a cluster, batch); each CTA has a part of the head's blocks. A warp takes
+   16 blocks, of which it reads those that may count, 16 bytes a lane.
+   Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys. Latency-bound: 10
+   barriers, of which two of the cluster.
+   Barriers: those of cta_scan; between counts and who reads them; of the cluster when counts, and
+   when lists are whole. After the second one no CTA looks into another. */
+template <bool BYTES> __device__ __forceinline__ void select_keys(const params &p, top_memory &s) {
+    enum { WARPS = SELECT_WARPS, KEYS = BYTES ? 16 : 4, LANES = BLOCK / KEYS, PER = 32 / LANES };
+    enum { AHEAD = BYTES ? 2 : 4, LAST = SELECT_BINS - 1 };
+    const int cluster = 1 << p.cluster_shift, rank = cluster > 1 ? cluster_rank() : 0;
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y,
+              head = (int)(blockIdx.x >> p.cluster_shift);
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position, from, to;
     key_range(p, b, begin, end, position);
@@ -7300,160 +7336,397 @@ __global__ void __launch_bounds__(SELECT_THREADS) k_top(const __grid_constant__ 
         to = range.to;
     }
     const int first = from / BLOCK, blocks = from < to ? (to - 1) / BLOCK + 1 - first : 0;
+    const int part = (int)(((i64)blocks + cluster - 1) >> p.cluster_shift),
+              lo = min(rank * part, blocks), hi = min(lo + part, blocks);
     const float2 *const sums = p.block_sums + row * p.blocks + first;
-    const i64 stash = (row * p.blocks + first) * BLOCK;
-    const bool in_bytes = p.stash_type != SANTA_STASH_F32, by_mass = p.method == SANTA_TOP_P;
+    const char *const stash = p.stash + (row * p.blocks + first) * BLOCK * (BYTES ? 1 : 4);
+    const bool by_mass = !BYTES && p.method == SANTA_TOP_P;
+    const auto clear = [&](bool masses) {
+        *(uint4 *)&s.count[4 * tid] = make_uint4(0, 0, 0, 0);
+        if (masses)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s.mass[tid + i * SELECT_THREADS] = 0;
+    };
+    const auto meet = [&] { if (cluster > 1) cluster_sync(); else __syncthreads(); };
+    clear(true);                                    /* or the marks */
+    if (tid == 0) {
+        s.cut = s.own_mass = 0;
+        s.own_above = 0;
+        s.listed = 0;
+    }
     wait_for_previous();                            /* from here on the scores are complete */
     launch_dependents();
 
-    float m = MASKED;
-    double total = 0.0, chosen = 0.0;
-    for (int i = tid; i < blocks; i += SELECT_THREADS) m = fmaxf(m, sums[i].x);
+    float m = MASKED, low = FLT_MAX;
+#pragma unroll 4
+    for (int i = tid; i < blocks; i += SELECT_THREADS) {
+        const float x = sums[i].x;
+        m = fmaxf(m, x);
+        if (x >= MASK_LIMIT) low = fminf(low, x);
+    }
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (lane == 0) s.tops[warp] = m;
+    for (int o = 16; o; o >>= 1) {
+        m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        low = fminf(low, __shfl_xor_sync(FULL, low, o));
+    }
+    if (lane == 0) { s.tops[warp] = m; s.lows[warp] = low; }
     __syncthreads();
-#pragma unroll 1
-    for (int i = 0; i < WARPS; i++) m = fmaxf(m, s.tops[i]);
-    for (int i = tid; i < blocks; i += SELECT_THREADS) total += block_mass(sums[i], m);
-    cta_scan<WARPS>(total, s.scratch.wide, &total);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        m = fmaxf(m, s.tops[i]);
+        low = fminf(low, s.lows[i]);
+    }
+    /* steps below m; there is no bin behind the last one. Without a bound keys are below all maxima, too */
+    const bool bounded = !by_mass && blocks >= p.samples;
+    const float span = fminf(fmaxf(m - low, 1e-30f), 1e37f) * (bounded ? 1.0f : blocks < 64 ? 16.0f : 4.0f),
+                scale = (float)LAST / span, width = span / (float)LAST, top16 = rintf(16.0f * m);
+    const auto steps = [&](float x) { return fminf((m - x) * scale, (float)LAST); };
+    const auto bin_at = [](float step) { return __float_as_uint(__fadd_rd(step, 8388608.0f)) - 0x4b000000u; };
+    const auto first_bin = [&](float top) {         /* of a block */
+        return BYTES ? (int)fminf(top16 - rintf(16.0f * top), 2046.0f) : (int)bin_at(steps(top));
+    };
+
+    double total = 0.0, chosen = 0.0;
+#pragma unroll 4
+    for (int i = tid; i < blocks; i += SELECT_THREADS) {
+        const float2 x = sums[i];
+        total += block_mass(x, m);
+        if (bounded && x.x >= MASK_LIMIT) atomicAdd(&s.count[first_bin(x.x)], 1u);
+    }
+    cta_scan<WARPS>(total, s.scratch.wide, &total); /* its barriers also order counts */
     const bool bad = !(total == total) || isinf(total);
-
-    const float top16 = rintf(16.0f * m);
-    const auto order_of_block = [&](float2 x) -> unsigned {
-        if (x.x < MASK_LIMIT) return 0u;
-        return in_bytes ? (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x), 4096.0f), 1)
-                        : sortable(x.x);
-    };
-    /* of entry i in a thread's 16 of that block, and its mass relative to 2^m */
-    entries<unsigned char> codes;
-    entries<float> numbers;
-    const auto load = [&](int group) {
-        if (in_bytes) codes.load((const unsigned char *)p.stash + stash + (i64)EACH * group);
-        else numbers.load((const float *)p.stash + stash + (i64)EACH * group);
-    };
-    const auto order_of = [&](float2 x, int i) -> unsigned {
-        if (in_bytes) {
-            const float code = codes[i];
-            return code == 255.0f ? 0u
-                 : (unsigned)max(2047 - (int)fminf(top16 - rintf(16.0f * x.x) + code, 4096.0f), 1);
-        }
-        if (p.raw) return numbers[i] < MASK_LIMIT ? 0u : sortable(numbers[i]);
-        return numbers[i] > 0.0f ? sortable(x.x + log2f(numbers[i])) : 0u;
-    };
-    const auto mass_of = [&](float2 x, int i) {
-        if (p.raw) return numbers[i] < MASK_LIMIT ? 0.0f : pow2(numbers[i] - m);
-        return (in_bytes ? stash_mass(codes, i) : numbers[i]) * pow2(x.x - m);
-    };
-
-    /* the lowest order that is chosen, and how many of its keys */
-    unsigned value = 0, mask = 0, least = 1, ties = 0;
-    const double unit = (double)((u64)1 << 62 >> (32 - __clz(max(blocks, 1) * BLOCK)));
-    /* for counts all blocks' maxima are searched first, if there are enough */
-#pragma unroll 1
-    for (int over_blocks = !by_mass && blocks >= p.samples; over_blocks >= 0 && !bad; over_blocks--) {
-        u64 want = by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)p.samples;
-        value = mask = 0;
-        bool all = false;
-#pragma unroll 1
-        for (int shift = in_bytes ? 0 : 21; shift >= 0 && !all; shift = shift == 21 ? 10 : shift - 10) {
-            const int bits = !in_bytes && shift == 0 ? SELECT_BITS - 1 : (int)SELECT_BITS;
-            for (int i = tid; i < SELECT_DIGITS; i += SELECT_THREADS) { s.count[i] = 0; s.mass[i] = 0; }
-            __syncthreads();
-            const auto count = [&](unsigned order, u64 mass) {
-                if (order < least || (order & mask) != value) return;
-                const unsigned digit = order >> shift & ((1u << bits) - 1);
-                atomicAdd(&s.count[digit], 1u);
-                if (by_mass) atomicAdd(&s.mass[digit], mass);
-            };
-            if (over_blocks) {
-                for (int i = tid; i < blocks; i += SELECT_THREADS) count(order_of_block(sums[i]), 0);
-            } else {
-#pragma unroll 1
-                for (int g = tid; g < blocks * (BLOCK / EACH); g += SELECT_THREADS) {
-                    const float2 x = sums[g / (BLOCK / EACH)];
-                    const unsigned best = order_of_block(x);
-                    if (best < least || (best & mask) < value) continue;
-                    load(g);
-#pragma unroll
-                    for (int i = 0; i < EACH; i++)
-                        count(order_of(x, i), by_mass ? (u64)((double)mass_of(x, i) * unit) : 0);
-                }
-            }
-            __syncthreads();
-            /* from the highest digit down: where want is reached */
-            const int high = SELECT_DIGITS - 1 - 2 * tid;
-            u64 of[2], sum;
-#pragma unroll
-            for (int i = 0; i < 2; i++) of[i] = by_mass ? s.mass[high - i] : (u64)s.count[high - i];
-            if (tid == 0) s.digit = -1;
-            const u64 before = cta_scan<WARPS>(of[0] + of[1], s.scratch.whole, &sum) - of[0] - of[1];
-            /* past the end, by rounding or as there are fewer: all of them; of no mass nothing */
-            all = sum < want || want == 0;
-            if (!all && before < want && want <= before + of[0] + of[1]) {
-                const int second = before + of[0] < want;
-                s.digit = high - second;
-                s.want = want - before - (second ? of[0] : 0);
-            }
-            __syncthreads();
-            if (all) break;
-            want = s.want;
-            value |= (unsigned)s.digit << shift;
-            mask |= ((1u << bits) - 1) << shift;
-            ties = s.count[s.digit];
-            if (shift == 0) {
-                const u64 mass = s.mass[s.digit];
-                if (by_mass)
-                    ties = !mass ? 1u : (unsigned)fmin(ceil((double)want * (double)ties / (double)mass),
-                                                       (double)ties);
-                else ties = (unsigned)want;
-            }
-            __syncthreads();                        /* all have read */
-        }
-        if (all) { value = 0; ties = 0; }
-        if (over_blocks) least = max(value, 1u);
+    if (bad || m < MASK_LIMIT) {
+        if (tid || rank) return;
+        p.draws[row] = 0;
+        p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : 0.0, m };
+        if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
+        return;
     }
 
-    u64 done = 0;                                   /* chosen: above value, and below 2^32 ties */
+    /* finds s.bin, where `want` is reached, from the first bin on, how much of it is wanted, how many it
+       has, and how many of them in CTAs before this one; false if all are too few */
+    uint4 counted;
+    const auto reach = [&](u64 want, bool joined) {
+        uint4 n = *(const uint4 *)&s.count[4 * tid], prior = make_uint4(0, 0, 0, 0);
+        u64 a[4], mass[4], sum;
+        if (by_mass)
+#pragma unroll
+            for (int i = 0; i < 4; i++) mass[i] = s.mass[4 * tid + i];
+        if (joined && cluster > 1) {
+            uint4 x[SELECT_CLUSTER];
+#pragma unroll
+            for (int r = 0; r < SELECT_CLUSTER; r++)
+                x[r] = *(const uint4 *)of_rank(&s.count[4 * tid], min(r, cluster - 1));
+            n = prior;
+#pragma unroll
+            for (int r = 0; r < SELECT_CLUSTER; r++) {
+                if (r == rank) prior = n;
+                if (r < cluster) n = make_uint4(n.x + x[r].x, n.y + x[r].y, n.z + x[r].z, n.w + x[r].w);
+            }
+            for (int r = 0; r < cluster && by_mass; r++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    mass[i] += r == rank ? 0 : of_rank(&s.mass[4 * tid], r)[i];
+        }
+        counted = n;
+        a[0] = by_mass ? mass[0] : n.x;
+        a[1] = by_mass ? mass[1] : n.y;
+        a[2] = by_mass ? mass[2] : n.z;
+        a[3] = by_mass ? mass[3] : n.w;
+        const u64 own = a[0] + a[1] + a[2] + a[3];
+        u64 before = cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
+        const bool found = sum >= want && want > 0;
+        if (found && before < want && want <= before + own) {
+            int i = 0;
+#pragma unroll
+            for (int k = 0; k < 3; k++) if (i == k && before + a[k] < want) { before += a[k]; i++; }
+            s.bin = 4 * tid + i;
+            s.want = want - before;
+            s.have = i == 0 ? n.x : i == 1 ? n.y : i == 2 ? n.z : n.w;
+            s.prior = i == 0 ? prior.x : i == 1 ? prior.y : i == 2 ? prior.z : prior.w;
+        }
+        __syncthreads();
+        return found;
+    };
+    /* calls f(block, entry, the block's highest, 16 bytes of its stash) for blocks with bins up to `most` */
+    const auto sweep = [&](int start, int stop, int most, auto f) {
+#pragma unroll 1
+        for (int base = start + warp * SELECT_SPAN; base < stop; base += WARPS * SELECT_SPAN) {
+            float top = MASKED;
+            if (lane < SELECT_SPAN && base + lane < stop) top = sums[base + lane].x;
+            const bool here = top >= MASK_LIMIT && first_bin(top) <= most;
+            const unsigned all = __ballot_sync(FULL, here);
+            const int n = __popc(all);
+            if (here) s.pick[warp][__popc(all & ((1u << lane) - 1))] = (unsigned char)lane;
+            __syncwarp();
+#pragma unroll 1
+            for (int i = 0; i < n; i += PER * AHEAD) {
+                int at[AHEAD];
+                uint4 w[AHEAD];
+                const int entry = KEYS * (lane & (LANES - 1));
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    const int place = i + u * PER + lane / LANES;
+                    at[u] = place < n ? s.pick[warp][place] : -1;
+                    if (at[u] >= 0)
+                        w[u] = *(const uint4 *)(stash + ((i64)(base + at[u]) * BLOCK + entry) * (BYTES ? 1 : 4));
+                }
+#pragma unroll
+                for (int u = 0; u < AHEAD; u++) {
+                    const float x = __shfl_sync(FULL, top, max(at[u], 0));
+                    if (at[u] >= 0) f(base + at[u], entry, x, w[u]);
+                }
+            }
+            __syncwarp();                           /* all have read their picks */
+        }
+    };
+    const auto word_of = [](uint4 w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; };
+    const double unit = (double)((u64)1 << 62 >> (32 - __clz(blocks * BLOCK)));
+    const auto mass_of = [&](float x) { return (u64)((double)pow2(x - m) * unit); };
+
+    int most = LAST;
+    if (bounded && reach((u64)p.samples, false)) most = s.bin;
+    if (bounded) {
+        clear(false);
+        __syncthreads();
+    }
+    sweep(lo, hi, most, [&](int, int, float top, uint4 w) {
+        if constexpr (BYTES) {
+            const int zero = first_bin(top), last = most >= 2046 ? 254 : min(most - zero, 254);
+            if (zero <= 2046 - 254)
+#pragma unroll
+                for (int i = 0; i < 16; i++) {
+                    const int code = (int)(word_of(w, i / 4) >> 8 * (i & 3) & 255u);
+                    atomicAdd(&s.count[zero + (code <= last ? code : SELECT_BINS - zero)], 1u);
+                }
+            else
+#pragma unroll 1
+                for (int i = 0; i < 16; i++) {
+                    const int code = (int)(word_of(w, i / 4) >> 8 * (i & 3) & 255u);
+                    atomicAdd(&s.count[code <= last ? min(zero + code, 2046) : (int)SELECT_BINS], 1u);
+                }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float x = __uint_as_float(word_of(w, i)), step = steps(x);
+                const bool here = x >= MASK_LIMIT && step < (float)(most + 1);
+                const unsigned bin = here ? bin_at(step) : (unsigned)SELECT_BINS;
+                atomicAdd(&s.count[bin], 1u);
+                if (by_mass && here) add_mass(&s.mass[bin], mass_of(x));
+            }
+        }
+    });
+    meet();
+    /* keys of bins before `bin` are chosen, and of it `need`, in keys or mass, of the first `have` */
+    int bin = SELECT_BINS;
+    unsigned have = 0, prior = 0;
+    u64 need = 0;
+    if (reach(by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)p.samples, true)) {
+        bin = s.bin;
+        have = s.have;
+        need = s.want;
+        prior = s.prior;
+        if (!by_mass && need == have) { bin++; have = 0; }
+    }
+    if (BYTES)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const double mass = (double)pow2(-0.0625f * (float)(4 * tid + i));
+            if (4 * tid + i < bin) chosen += mass * (double)word_of(counted, i);
+            else if (4 * tid + i == bin && have) chosen += mass * (double)need;
+        }
+    /* order within the bin: score, then key. Those from `over` on are chosen, those from `least` on
+       may be */
+    const int key_bits = 32 - __clz(blocks * BLOCK - 1);
+    const u64 last_key = ((u64)1 << key_bits) - 1;
+    const auto order_of = [&](float x, int key) {
+        return (BYTES ? 0 : (u64)sortable(x) << key_bits) | (last_key - (u64)key);
+    };
+    const auto score_of = [&](u64 order) {
+        const unsigned u = (unsigned)(order >> key_bits);
+        return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u);
+    };
+    u64 least = BYTES || bin == LAST ? 0 : order_of(m - (float)(bin + 2) * width, (int)last_key),
+        over = BYTES ? last_key + 1 : order_of(m - (float)(bin - 1) * width, 0) + 1;
+    /* of 16 bytes the keys before the bin, and those in it; then the order of one */
+    struct two_sets { unsigned before, inside; };
+    const auto parted = [&](float top, uint4 w) {
+        two_sets x = { 0, 0 };
+        if constexpr (BYTES) {
+            const int zero = first_bin(top), below = bin > 2046 ? 255 : min(bin - zero, 255),
+                      end_of_bin = bin >= 2046 ? 255 : min(below + 1, 255);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x.before |= bytes_below(word_of(w, i), below) << 4 * i;
+                x.inside |= bytes_below(word_of(w, i), end_of_bin) << 4 * i;
+            }
+            x.inside &= ~x.before;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float score = __uint_as_float(word_of(w, i)), step = steps(score);
+                const bool here = score >= MASK_LIMIT, is_before = step < (float)bin;
+                if (here && is_before) x.before |= 1u << i;
+                if (here && !is_before && step < (float)(bin + 1)) x.inside |= 1u << i;
+            }
+        }
+        return x;
+    };
+    const auto score_at = [&](uint4 w, int i) { return __uint_as_float(word_of(w, i)); };
+#pragma unroll 1
+    while (have > SELECT_THREADS) {
+        meet();                                     /* all have read the counts */
+        clear(by_mass);
+        __syncthreads();
+        const int shift = max(64 - __clzll((i64)(over - 1 - least)) - 11, 0);
+        sweep(lo, hi, bin, [&](int block, int entry, float top, uint4 w) {
+            for (unsigned left = parted(top, w).inside; left; left &= left - 1) {
+                const int i = __ffs((int)left) - 1;
+                const u64 order = order_of(score_at(w, i), block * BLOCK + entry + i);
+                if (order < least || order >= over) continue;
+                const int at = (int)((over - 1 - order) >> shift);
+                atomicAdd(&s.count[at], 1u);
+                if (by_mass) add_mass(&s.mass[at], mass_of(score_at(w, i)));
+            }
+        });
+        meet();
+        if (!reach(need, true)) { over = least; have = 0; break; }    /* by rounding */
+        over -= (u64)s.bin << shift;
+        if (over - least > (u64)1 << shift) least = over - ((u64)1 << shift);
+        need = s.want;
+        have = s.have;
+        prior = s.prior;
+        if (!by_mass && need == have) { over = least; have = 0; }
+    }
+
+    /* marks, and the list; of a part that is too large, or where masses need the room, only the list */
+    const bool fits = !by_mass && hi - lo <= SELECT_TILE;
+    int above = 0;
+    u64 mass = 0;
+    const auto mark = [&](int start, int stop, bool marks, bool lists) {
+        sweep(start, stop, min(bin, (int)LAST), [&](int block, int entry, float top, uint4 w) {
+            two_sets x = parted(top, w);
+#pragma unroll 1
+            for (; x.inside; x.inside &= x.inside - 1) {
+                const int i = __ffs((int)x.inside) - 1;
+                const u64 order = order_of(score_at(w, i), block * BLOCK + entry + i);
+                if (order >= over) x.before |= 1u << i;
+                else if (lists && have && order >= least) {
+                    const unsigned at = prior + atomicAdd(&s.listed, 1u);
+#pragma unroll 1
+                    for (int r = 0; r < cluster; r++)
+                        *(cluster > 1 ? of_rank(&s.list[at], r) : &s.list[at]) = order;
+                }
+            }
+            const unsigned bits = x.before;
+            if (!BYTES && lists)
+                for (unsigned left = bits; left; left &= left - 1)
+                    mass += (u64)(unsigned)fmaf(pow2(score_at(w, __ffs((int)left) - 1) - m), 2147483648.0f,
+                                                0.5f);
+            above += __popc(bits);
+            if (marks && bits) {
+                const int at = (block - start) * BLOCK + entry;
+                atomicOr(&s.marks[at >> 5], bits << (at & 31));
+            }
+        });
+    };
+    mark(lo, hi, fits, true);
+    above = __reduce_add_sync(FULL, above);
+    if (!BYTES)
+#pragma unroll
+        for (int o = 16; o; o >>= 1) mass += __shfl_xor_sync(FULL, mass, o);
+    if (lane == 0) {
+        atomicAdd(&s.own_above, above);
+        if (!BYTES) atomicAdd(&s.own_mass, mass);
+    }
+    __syncthreads();
+    if (tid < cluster) {
+        *(cluster > 1 ? of_rank(&s.above[rank], tid) : &s.above[rank]) = s.own_above;
+        *(cluster > 1 ? of_rank(&s.masses[rank], tid) : &s.masses[rank]) = s.own_mass;
+    }
+    meet();
+
+    /* the order from which on keys of the list are chosen; by rounding of masses all of them */
+    int before = 0, listed = 0;
+    if (have) {
+        const u64 order = tid < (int)have ? s.list[tid] : 0;
+        u64 own = 1, ahead = 0;
+        if (by_mass) {
+            own = mass_of(score_of(order));
+            s.mass[tid] = own;
+            __syncthreads();
+        }
+        if (tid < (int)have) {
+#pragma unroll 4
+            for (int i = 0; i < (int)have; i++)
+                if (s.list[i] > order) ahead += by_mass ? s.mass[i] : 1;
+            if (ahead < need && need <= ahead + own) s.cut = order;
+        }
+        __syncthreads();
+        const bool taken = tid < (int)have && order >= s.cut;
+        const int key = (int)(last_key - (order & last_key));
+        if (fits && taken && key >= lo * BLOCK && key < hi * BLOCK)
+            atomicOr(&s.marks[(key - lo * BLOCK) >> 5], 1u << (key & 31));
+        before = __syncthreads_count(taken && key < lo * BLOCK);
+        listed = __syncthreads_count(taken);
+        if (!BYTES && taken) chosen = (double)pow2(score_of(order) - m);
+        over = s.cut;
+        have = 0;
+    }
+    int at = before, all = listed;
+    for (int r = 0; r < cluster; r++) {
+        if (r < rank) at += s.above[r];
+        all += s.above[r];
+    }
     int *const keys = p.keys + row * p.max_draws;
 #pragma unroll 1
-    for (int base = 0; base < blocks * (BLOCK / EACH) && !bad; base += SELECT_THREADS) {
-        const int g = base + tid;
-        float2 x = make_float2(MASKED, 0.0f);
-        if (g < blocks * (BLOCK / EACH)) x = sums[g / (BLOCK / EACH)];
-        const unsigned best = order_of_block(x);
-        unsigned above = 0, equal = 0;
-        if (best && best >= value) {
-            load(g);
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const unsigned order = order_of(x, i);
-                above |= (unsigned)(order > value) << i;
-                equal |= (unsigned)(order == value && order > 0) << i;
-            }
+    for (int start = lo; start < hi; start += SELECT_TILE) {
+        const int stop = min(start + SELECT_TILE, hi), words = 2 * (stop - start),
+                  each_warp = (words + 32 * WARPS - 1) / (32 * WARPS) * 32, own = warp * each_warp;
+        if (!fits) {
+            __syncthreads();
+            clear(true);
+            __syncthreads();
+            mark(start, stop, true, false);
+            __syncthreads();
         }
-        const u64 own = (u64)__popc(equal) << 32 | (u64)__popc(above);
-        u64 sum;
-        const u64 before = done + cta_scan<WARPS>(own, s.scratch.whole, &sum) - own;
-        done += sum;
-        unsigned passed = (unsigned)before, tied = (unsigned)(before >> 32);
-        if (above | equal)
+        int n = 0;
+        for (int i = own + lane; i < min(own + each_warp, words); i += 32) n += __popc(s.marks[i]);
+        n = __reduce_add_sync(FULL, n);
+        if (lane == 0) s.marked[warp] = n;
+        __syncthreads();
+        int to_write = at;
 #pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                const bool is_above = above >> i & 1u, is_equal = equal >> i & 1u;
-                if (is_above || (is_equal && tied < ties)) {
-                    keys[passed + min(tied, ties)] = first * BLOCK + EACH * g + i;
-                    chosen += (double)mass_of(x, i);
-                }
-                passed += is_above;
-                tied += is_equal;
+        for (int i = 0; i < WARPS; i++) {
+            if (i < warp) to_write += s.marked[i];
+            at += s.marked[i];
+        }
+#pragma unroll 1
+        for (int i = own; i < min(own + each_warp, words); i += 32) {
+            unsigned w = i + lane < words ? s.marks[i + lane] : 0;
+            int up_to = __popc(w);
+#pragma unroll
+            for (int o = 1; o < 32; o <<= 1) {
+                const int y = __shfl_up_sync(FULL, up_to, o);
+                if (lane >= o) up_to += y;
             }
+            int place = to_write + up_to - __popc(w);
+            to_write += __shfl_sync(FULL, up_to, 31);
+            for (; w; w &= w - 1) keys[place++] = (first + start) * BLOCK + 32 * (i + lane) + __ffs((int)w) - 1;
+        }
     }
+    if (rank) return;
     cta_scan<WARPS>(chosen, s.scratch.wide, &chosen);
     if (tid) return;
-    p.draws[row] = bad ? 0 : (int)((unsigned)done + min((unsigned)(done >> 32), ties));
-    p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : fmax(total - chosen, 0.0), m };
+    for (int r = 0; r < cluster && !BYTES; r++) chosen += (double)s.masses[r] * 4.656612873077393e-10;
+    p.draws[row] = all;
+    p.list_rest[row] = { fmax(total - chosen, 0.0), m };
     if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
+}
+
+__global__ void __launch_bounds__(SELECT_THREADS, 2) k_top(const __grid_constant__ params p) {
+    SHARED(s, top_memory);
+    if (p.stash_type == SANTA_STASH_F32) select_keys<false>(p, s); else select_keys<true>(p, s);
 }
 
 /* --------------------------------------------------------------------------- >>list-kernel */
@@ -10917,12 +11190,25 @@ void arrange_selected(const geometry &g, santa_stash stash, layout *l) {
     arrange_exact(g, stash, l);
 }
 
+/* CTAs of a head: as long as each has a multiprocessor, and keys enough. */
+cudaError_t launch_top(call &c) {
+    int shift = 0;
+    const i64 ctas = c.g.heads * c.g.batch;
+    while (c.card.major >= 9 && 2 << shift <= SELECT_CLUSTER
+           && ctas << (shift + 1) <= c.card.multiprocessors
+           && c.g.blocks >> (shift + 1) >= SELECT_SPAN)
+        shift++;
+    c.p.cluster_shift = shift;
+    return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)c.g.batch), SELECT_THREADS, 0, true,
+                         1 << shift);
+}
+
 cudaError_t launch_selected(call &c) {
     params &p = c.p;
     const bool copied = p.proxy != nullptr;
     p.rows = 1;
     p.arrivals = 0;
-    p.raw = !copied;
+    p.raw = p.stash_type == SANTA_STASH_F32;
     p.copied = copied;
     p.together = 1;
     c.place_row(0);
@@ -10941,7 +11227,7 @@ cudaError_t launch_selected(call &c) {
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     cudaError_t e = !copied ? launch_pass(c)
                   : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
-    if (e == cudaSuccess) e = launch<k_top>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true);
+    if (e == cudaSuccess) e = launch_top(c);
     return e == cudaSuccess ? launch_list(c, true) : e;
 }
 
@@ -11902,7 +12188,7 @@ extern "C" santa_status santa_cuda_sample(const float *scores, int64_t scores_st
                                                ceil_div(heads, PASS_HEADS), batch }),
                                   SCORE_WARPS * 32, 0, false);
     if (e == cudaSuccess)
-        e = selects ? launch<k_top>(c, grid_of(c.g.gather), SELECT_THREADS, 0, true)
+        e = selects ? launch_top(c)
           : problem.o.method == SANTA_FLASH ? launch_draws<flash>(c) : launch_draws<comb>(c);
     if (e == cudaSuccess)
         e = launch<k_step_draws>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false);

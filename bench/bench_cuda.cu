@@ -663,8 +663,11 @@ int main(int argc, char **argv) {
     copies.push_back({ "prop u4", SANTA_PROP, 128, SANTA_STASH_F32, 4 });
     copies.push_back({ "prop u4", SANTA_PROP, 512, SANTA_STASH_U8, 4 });
     copies.push_back({ "pps u4", SANTA_PPS, 128, SANTA_STASH_U8, 4 });
+    copies.push_back({ "top-k u4", SANTA_TOP_K, 2048, SANTA_STASH_U8, 4 });
+    copies.push_back({ "top-k u4", SANTA_TOP_K, 2048, SANTA_STASH_F32, 4 });
     copies.push_back({ "prop u2", SANTA_PROP, 128, SANTA_STASH_U8, 2 });
     copies.push_back({ "pps", SANTA_PPS, 128, SANTA_STASH_U8, 0 });
+    copies.push_back({ "top-k", SANTA_TOP_K, 128, SANTA_STASH_DEFAULT, 0 });
     std::vector<method> full = copies;
     full.push_back({ "prop", SANTA_PROP, 128, SANTA_STASH_F16, 0 });
     full.push_back({ "iid", SANTA_IID, 128, SANTA_STASH_U8, 0 });

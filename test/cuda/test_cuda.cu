@@ -2779,7 +2779,8 @@ static const test_case copies[] = {{"proxy_encode", proxy_encode},
 
 static const test_case selected[] = {
     {"selected_ties", selected_ties}, {"selected_lengths", selected_lengths},
-    {"selected_behaviour", selected_behaviour}, {"selected_by_copy", selected_by_copy},
+    {"selected_sets", selected_sets}, {"selected_behaviour", selected_behaviour},
+    {"selected_by_copy", selected_by_copy},
     {0, 0}
 };
 static const test_case lists[] = {

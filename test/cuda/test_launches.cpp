@@ -900,9 +900,9 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
         const int64_t keys = p.capacity,
                       most = x.o.method == SANTA_TOP_P ? keys : x.o.num_samples ? x.o.num_samples : 128;
         const uint64_t lists = (uint64_t)(batch * heads), blocks = lists * (uint64_t)p.blocks;
-        CHECK(p.rows == 1 && p.raw == !copied && p.max_draws == (most < keys ? most : keys));
-        CHECK(p.samples == p.max_draws && p.list_heads == 1 && p.list == p.keys && p.list_lens == p.draws);
         const bool in_bytes = p.stash_type != SANTA_STASH_F32;
+        CHECK(p.rows == 1 && p.raw == !in_bytes && p.max_draws == (most < keys ? most : keys));
+        CHECK(p.samples == p.max_draws && p.list_heads == 1 && p.list == p.keys && p.list_lens == p.draws);
         CHECK(copied || !in_bytes);
         std::vector<part> parts = {{"block sums", p.block_sums, blocks * 8, 8},
                                    {"stash", p.stash, blocks * 64 * (in_bytes ? 1 : 4), 16},
@@ -922,8 +922,13 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
             if (copied) CHECK(name.compare(0, 14, "k_proxy_scores") == 0 && p.fixed_ctas == 0);
             else check_scores(x, l, p, name);
         } else if (which == 1) {
+            const int64_t ctas = 1 << p.cluster_shift;
             CHECK(name == "k_top");
-            check_grid(l, heads, batch, 1, name);
+            CHECK_MSG(ctas == 1
+                          || (standin.card->major >= 9 && ctas <= 8 && ctas * 16 <= p.blocks
+                              && ctas * (int64_t)lists <= standin.card->multiprocessors),
+                      "k_top: a cluster of %d", (int)ctas);
+            check_grid(l, heads * ctas, batch, 1, name);
         } else if (which == 2) {
             const bool fast = name.compare(0, 7, "k_list<") == 0;
             CHECK_MSG(fast || name == "k_list_plain", "%s for the lists", name.c_str());

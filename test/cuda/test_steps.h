@@ -306,3 +306,91 @@ static void steps_errors(void) {
     CHECK_STATUS(santa_cuda_gather(&g.a, &draws, to, NULL), SANTA_ERR_CAPACITY);
     CUDA(cudaDeviceSynchronize());
 }
+
+/* Scores of `heads` heads of all sorts: many and few different ones, none, and some that are not there. */
+static std::vector<float> selected_scores(int64_t heads, int64_t n) {
+    test_rng r = test_rng_make((uint64_t)n);
+    std::vector<float> x((size_t)(heads * n));
+    for (int64_t h = 0; h < heads; h++)
+        for (int64_t j = 0; j < n; j++) {
+            const double g = test_normal(&r);
+            const int64_t any = test_below(&r, 50);
+            const double all[8] = {2.0 * g, 0.25 * (double)any, (double)(any % 3), 1.0,
+                                   any < 30 ? g : -(double)INFINITY, 5.0 + 1e-5 * g, 1e30 * g,
+                                   10.0 * (double)j / (double)n};
+            x[(size_t)(h * n + j)] = (float)all[h % 8];
+        }
+    return x;
+}
+
+/* The keys that are chosen of given scores, for sets of all sizes: the first of them in descending order, of
+   equal ones the lower key. */
+static void selected_sets(void) {
+    NEED_DEVICE();
+    struct { int64_t batch, n; } shapes[] = {{1, 1}, {1, 100}, {1, 3000}, {1, 20000}, {1, 300000}, {9, 140000}};
+    for (const auto &shape : shapes) {
+        const int64_t heads = 8, n = shape.n, all = shape.batch * heads;
+        if (test_quick && n > 20000) break;
+        const std::vector<float> scores = selected_scores(all, n);
+        block on_device(4 * scores.size());
+        on_device.put(scores.data(), 4 * scores.size());
+        std::vector<std::vector<int32_t>> order((size_t)all);
+        std::vector<std::vector<double>> mass((size_t)all);       /* up to and with each in that order */
+        for (size_t h = 0; h < (size_t)all; h++) {
+            std::vector<float> x((size_t)n);
+            for (size_t j = 0; j < x.size(); j++) {
+                x[j] = scores[h * (size_t)n + j] * 1.44269504088896340736f;
+                if (x[j] >= -1e38f) order[h].push_back((int32_t)j);
+            }
+            std::stable_sort(order[h].begin(), order[h].end(),
+                             [&](int32_t i, int32_t j) { return x[(size_t)i] > x[(size_t)j]; });
+            double sum = 0.0;
+            for (int32_t j : order[h])
+                mass[h].push_back(sum += exp2((double)x[(size_t)j] - (double)x[(size_t)order[h][0]]));
+        }
+        const auto check = [&](const santa_options &o) {
+            const int64_t capacity = santa_cuda_sample_capacity(n, &o);
+            const size_t bytes = santa_cuda_sample_workspace_size(shape.batch, heads, n, &o);
+            block work(bytes, 0xff);
+            step_draws d(all, capacity);
+            const santa_cuda_draws draws = d.get();
+            if (!CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), n, shape.batch, heads, n, 0,
+                                                &o, &draws, work.data(), bytes),
+                              SANTA_OK)
+                || !CUDA(cudaDeviceSynchronize()))
+                return;
+            CHECK(d.index.intact() && work.intact());
+            const std::vector<int32_t> index = d.array<int32_t>(d.index, capacity),
+                                       rows = d.array<int32_t>(d.rows, 1);
+            const std::vector<float> lse = d.array<float>(d.lse, 1);
+            for (size_t h = 0; h < (size_t)all; h++) {
+                const size_t there = order[h].size(), got = (size_t)rows[h];
+                size_t want = std::min((size_t)o.num_samples, there);
+                if (o.method == SANTA_TOP_P) {      /* masses are rounded here and there */
+                    const double least = o.top_p * mass[h].back();
+                    want = got;
+                    CHECK_MSG(got > 0 && got <= there && mass[h][got - 1] >= 0.999999 * least
+                                  && (got == 1 || mass[h][got - 2] <= 1.000001 * least),
+                              "%d of %d, head %d: %d keys of top-p %g", (int)n, (int)shape.batch, (int)h,
+                              (int)got, o.top_p);
+                    if (got > there) return;
+                }
+                std::vector<int32_t> first(order[h].begin(), order[h].begin() + (ptrdiff_t)want);
+                std::sort(first.begin(), first.end());
+                const int32_t *mine = &index[h * (size_t)capacity];
+                CHECK_MSG(got == want && std::equal(first.begin(), first.end(), mine),
+                          "%d of %d, head %d, %s %lld: %d keys, want %d", (int)n, (int)shape.batch, (int)h,
+                          santa_method_name(o.method), (long long)o.num_samples, (int)got, (int)want);
+                const float x = scores[h * (size_t)n + (size_t)order[h][0]];
+                CHECK_NEAR(lse[h], (double)x + log(mass[h].back()), 1e-4, 1e-6);
+            }
+        };
+        for (int64_t samples : {(int64_t)1, (int64_t)2, (int64_t)100, (int64_t)513, (int64_t)2048, n / 2, n - 1, n})
+            if (samples >= 1 && samples <= n) check(options(SANTA_TOP_K, samples));
+        for (double top_p : {0.01, 0.5, 0.9, 1.0}) {
+            santa_options o = options(SANTA_TOP_P, 0);
+            o.top_p = top_p;
+            check(o);
+        }
+    }
+}
