@@ -7302,23 +7302,23 @@ __device__ __forceinline__ void add_mass(u64 *to, u64 x) {
 /* Of a head the keys of highest scores, by those that a scores kernel has left: p.samples of them,
    or, for top-p, the fewest whose mass reaches p.top_p; of equal ones the first. To p.keys in
    ascending order, p.draws and p.list_rest; p.list_ranges: those that a copy leaves out.
-   Scores lie there as they are, or, of a copy in bytes, as whole sixteenths of an octave below their
-   block's highest.
-     bound   where there are p.samples blocks or more, keys below the p.samples'th highest of their
-             maxima are out, and blocks without others are not read
-     bins    each CTA counts its keys by how far they are below the head's highest: 2048 steps that
-             span what the maxima do. Where the amount is reached lies the last bin that is chosen
-     mark    a bit for each key of the bins before it. Keys of the last one, a few dozen, go to a list
-             in all CTAs, whose threads rank them, score by score and key by key
-     emit    numbers of marked keys, behind those of the CTAs before
+   Scores lie there as they are, or, of a copy in bytes, as whole sixteenths of an octave below
+   their block's highest.
+     bound   where there are p.samples blocks or more, keys below the p.samples'th highest of
+             their maxima are out, and blocks that have no others are not read
+     bins    a CTA counts its keys by how far they are below the head's highest: 2048 steps, of a
+             width that follows the blocks' maxima. The amount is reached in the last bin
+     mark    a bit for each key of the bins before that. Keys of the last bin, a few dozen, go to
+             a list in all CTAs, whose threads rank them by score and number
+     emit    the numbers of marked keys, behind those of the CTAs before
    A last bin of more than 512 keys, as of equal scores, is divided by further passes. Masses are
    counted in whole numbers, so that their sums do not depend on order.
-   Grid: (query head * CTAs of a cluster, batch); each CTA has a part of the head's blocks. A warp takes
-   16 blocks, of which it reads those that may count, 16 bytes a lane.
-   Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys. Latency-bound: 10
-   barriers, of which two of the cluster.
-   Barriers: those of cta_scan; between counts and who reads them; of the cluster when counts, and
-   when lists are whole. After the second one no CTA looks into another. */
+   Grid: (query head * CTAs of a cluster, batch); a CTA has a part of the head's blocks. A warp
+   takes 16 blocks, of which it reads those that may count, 16 bytes a lane.
+   Reads, per CTA: blocks * 8 bytes, its part of the stash twice; writes the keys. Few keys:
+   latency-bound. Many: by instructions, about 6 a key in the first pass and 7 in the second.
+   Barriers: those of cta_scan; between counts and who reads them; of the cluster when counts,
+   and when lists are whole. Behind the second one no CTA looks into another. */
 template <bool BYTES> __device__ __forceinline__ void select_keys(const params &p, top_memory &s) {
     enum { WARPS = SELECT_WARPS, KEYS = BYTES ? 16 : 4, LANES = BLOCK / KEYS, PER = 32 / LANES };
     enum { AHEAD = BYTES ? 2 : 4, LAST = SELECT_BINS - 1 };
@@ -7376,12 +7376,14 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         m = fmaxf(m, s.tops[i]);
         low = fminf(low, s.lows[i]);
     }
-    /* steps below m; there is no bin behind the last one. Without a bound keys are below all maxima, too */
+    /* steps below m; the last bin has all that are lower. Without a bound keys below all maxima count */
     const bool bounded = !by_mass && blocks >= p.samples;
     const float span = fminf(fmaxf(m - low, 1e-30f), 1e37f) * (bounded ? 1.0f : blocks < 64 ? 16.0f : 4.0f),
                 scale = (float)LAST / span, width = span / (float)LAST, top16 = rintf(16.0f * m);
     const auto steps = [&](float x) { return fminf((m - x) * scale, (float)LAST); };
-    const auto bin_at = [](float step) { return __float_as_uint(__fadd_rd(step, 8388608.0f)) - 0x4b000000u; };
+    const auto bin_at = [](float step) {            /* 2^23 more leaves the integer in the low bits */
+        return __float_as_uint(__fadd_rd(step, 8388608.0f)) - 0x4b000000u;
+    };
     const auto first_bin = [&](float top) {         /* of a block */
         return BYTES ? (int)fminf(top16 - rintf(16.0f * top), 2046.0f) : (int)bin_at(steps(top));
     };
@@ -7403,8 +7405,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         return;
     }
 
-    /* finds s.bin, where `want` is reached, from the first bin on, how much of it is wanted, how many it
-       has, and how many of them in CTAs before this one; false if all are too few */
+    /* finds s.bin, where `want` is reached, how much of that is wanted, how many keys it has, and how
+       many of them in CTAs before this one; false if all are too few */
     uint4 counted;
     const auto reach = [&](u64 want, bool joined) {
         uint4 n = *(const uint4 *)&s.count[4 * tid], prior = make_uint4(0, 0, 0, 0);
@@ -7448,7 +7450,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         __syncthreads();
         return found;
     };
-    /* calls f(block, entry, the block's highest, 16 bytes of its stash) for blocks with bins up to `most` */
+    /* of blocks with bins up to `most` f(block, entry, the block's highest, 16 bytes of its stash) */
     const auto sweep = [&](int start, int stop, int most, auto f) {
 #pragma unroll 1
         for (int base = start + warp * SELECT_SPAN; base < stop; base += WARPS * SELECT_SPAN) {
@@ -7468,8 +7470,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
                 for (int u = 0; u < AHEAD; u++) {
                     const int place = i + u * PER + lane / LANES;
                     at[u] = place < n ? s.pick[warp][place] : -1;
-                    if (at[u] >= 0)
-                        w[u] = *(const uint4 *)(stash + ((i64)(base + at[u]) * BLOCK + entry) * (BYTES ? 1 : 4));
+                    const i64 from = ((i64)(base + at[u]) * BLOCK + entry) * (BYTES ? 1 : 4);
+                    if (at[u] >= 0) w[u] = *(const uint4 *)(stash + from);
                 }
 #pragma unroll
                 for (int u = 0; u < AHEAD; u++) {
@@ -7712,7 +7714,8 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
             }
             int place = to_write + up_to - __popc(w);
             to_write += __shfl_sync(FULL, up_to, 31);
-            for (; w; w &= w - 1) keys[place++] = (first + start) * BLOCK + 32 * (i + lane) + __ffs((int)w) - 1;
+            for (; w; w &= w - 1)
+                keys[place++] = (first + start) * BLOCK + 32 * (i + lane) + __ffs((int)w) - 1;
         }
     }
     if (rank) return;
@@ -11199,8 +11202,8 @@ cudaError_t launch_top(call &c) {
            && c.g.blocks >> (shift + 1) >= SELECT_SPAN)
         shift++;
     c.p.cluster_shift = shift;
-    return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)c.g.batch), SELECT_THREADS, 0, true,
-                         1 << shift);
+    return launch<k_top>(c, dim3((unsigned)c.g.heads << shift, (unsigned)c.g.batch), SELECT_THREADS, 0,
+                         true, 1 << shift);
 }
 
 cudaError_t launch_selected(call &c) {

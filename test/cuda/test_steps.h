@@ -323,11 +323,12 @@ static std::vector<float> selected_scores(int64_t heads, int64_t n) {
     return x;
 }
 
-/* The keys that are chosen of given scores, for sets of all sizes: the first of them in descending order, of
-   equal ones the lower key. */
+/* The keys that are chosen of given scores, for sets of all sizes: the first ones in descending order,
+   of equal ones the lower key. */
 static void selected_sets(void) {
     NEED_DEVICE();
-    struct { int64_t batch, n; } shapes[] = {{1, 1}, {1, 100}, {1, 3000}, {1, 20000}, {1, 300000}, {9, 140000}};
+    struct { int64_t batch, n; } shapes[] = {{1, 1},     {1, 100},    {1, 3000},
+                                             {1, 20000}, {1, 300000}, {9, 140000}};
     for (const auto &shape : shapes) {
         const int64_t heads = 8, n = shape.n, all = shape.batch * heads;
         if (test_quick && n > 20000) break;
@@ -354,8 +355,8 @@ static void selected_sets(void) {
             block work(bytes, 0xff);
             step_draws d(all, capacity);
             const santa_cuda_draws draws = d.get();
-            if (!CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), n, shape.batch, heads, n, 0,
-                                                &o, &draws, work.data(), bytes),
+            if (!CHECK_STATUS(santa_cuda_sample((const float *)on_device.data(), n, shape.batch, heads, n,
+                                                0, &o, &draws, work.data(), bytes),
                               SANTA_OK)
                 || !CUDA(cudaDeviceSynchronize()))
                 return;
@@ -385,7 +386,7 @@ static void selected_sets(void) {
                 CHECK_NEAR(lse[h], (double)x + log(mass[h].back()), 1e-4, 1e-6);
             }
         };
-        for (int64_t samples : {(int64_t)1, (int64_t)2, (int64_t)100, (int64_t)513, (int64_t)2048, n / 2, n - 1, n})
+        for (int64_t samples : std::vector<int64_t>{1, 2, 100, 513, 2048, n / 2, n - 1, n})
             if (samples >= 1 && samples <= n) check(options(SANTA_TOP_K, samples));
         for (double top_p : {0.01, 0.5, 0.9, 1.0}) {
             santa_options o = options(SANTA_TOP_P, 0);
