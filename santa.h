@@ -651,7 +651,8 @@ extern "C" {
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \
-    X(ERR_OPTION_UNUSED, "tile_size or num_combs is set and the method has no tiles or no combs")          \
+    X(ERR_OPTION_UNUSED,                                                                                   \
+      "an option is set that this method or these scores do not read: santa_unused_option names it")       \
     X(ERR_CUDA,                "a CUDA call failed; status - SANTA_ERR_CUDA is the cudaError_t")
 
 typedef enum santa_status {
@@ -981,9 +982,7 @@ typedef struct santa_ranks_options {
 } santa_ranks_options;
 
 /* How. Zero everything: each zero is the default written beside it. Values out of range are refused
-   whatever the method is. What belongs to another method is not looked at, so that one set of
-   options can go from method to method; but where results would not be of the kind that was asked
-   for that is an error: tiles, combs, scores and std_error of a method that has none. */
+   whatever the method is, and so is what the method would not look at: see SANTA_OPTION_LIST. */
 typedef struct santa_options {
     int64_t      num_samples;      /* draws (or k of top-k) per query head (saap: per group, or
                                       SANTA_NONE), 0 = 128. First, so that {0} is C++, too */
@@ -1020,6 +1019,63 @@ typedef struct santa_options {
     void        *stream;           /* cudaStream_t of a GPU backend, 0 = the default stream. The
                                       CPU has none: its calls are done when they return */
 } santa_options;
+
+/* The options that not every call reads, and who does: field, double or whole number (a pointer is one,
+   too), default (0: it depends), reader. One that is neither 0 nor its default in a call that does not
+   read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and ignored.
+     counts      iid .. flash, pps, top-k, saap        top_p      top-p
+     draws       iid .. flash, pps                     vattention vattention
+     tiles       prop, flash                           indices    vattention with heavy_index
+     combs       sys, prop, flash                      saap       saap
+     stash       iid .. flash, pps; top-k from a copy  far_draws  saap, if num_samples is not SANTA_NONE
+     bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    blocks     sample-attention
+     copy        SANTA_SCORES_PROXY                    sampling   sample-attention without a mask
+     guards      sys, prop, pps from a copy            scores     all; from a copy vattention only where
+                                                                  it finds heavy tokens by scores
+   What is not listed fits every call: the method, seeds and whose they are (they do nothing where nothing
+   is random), where and by whom the work is done (isa, threads, items, stream, ranks), and pointers that
+   are handed to a function of yours. */
+#define SANTA_OPTION_LIST(X)                                                                               \
+    X(num_samples,                      whole,  128,                         counts)                       \
+    X(top_p,                            real,   0.9,                         top_p)                        \
+    X(tile_size,                        whole,  256,                         tiles)                        \
+    X(stash,                            whole,  SANTA_STASH_F32,             stash)                        \
+    X(num_combs,                        whole,  1,                           combs)                        \
+    X(dense_below,                      whole,  0,                           draws)                        \
+    X(scores,                           whole,  SANTA_SCORES_EXACT,          scores)                       \
+    X(bernoulli_draws,                  whole,  4,                           bernoulli)                    \
+    X(vattention.sink_tokens,           whole,  128,                         vattention)                   \
+    X(vattention.local_tokens,          whole,  128,                         vattention)                   \
+    X(vattention.heavy_tokens,          whole,  0,                           vattention)                   \
+    X(vattention.base_samples,          whole,  0,                           vattention)                   \
+    X(vattention.epsilon,               real,   0.05,                        vattention)                   \
+    X(vattention.delta,                 real,   0.05,                        vattention)                   \
+    X(vattention.guarantee,             whole,  SANTA_GUARANTEE_DENOMINATOR, vattention)                   \
+    X(vattention.bound,                 whole,  SANTA_BOUND_CLT,             vattention)                   \
+    X(vattention.heavy,                 whole,  0,                           vattention)                   \
+    X(vattention.audit,                 whole,  0,                           vattention)                   \
+    X(vattention.heavy_index,           whole,  0,                           vattention)                   \
+    X(vattention.heavy_stride,          whole,  0,                           indices)                      \
+    X(proxy.sink_tokens,                whole,  4,                           copy)                         \
+    X(proxy.local_tokens,               whole,  64,                          copy)                         \
+    X(proxy.rescue_keys,                whole,  0,                           guards)                       \
+    X(proxy.rescue_above,               real,   0.25,                        guards)                       \
+    X(proxy.exact_above,                real,   0,                           guards)                       \
+    X(saap.num_probes,                  whole,  0,                           saap)                         \
+    X(saap.sink_tokens,                 whole,  4,                           saap)                         \
+    X(saap.local_tokens,                whole,  0,                           saap)                         \
+    X(saap.uniform_share,               real,   0.1,                         far_draws)                    \
+    X(saap.measure_mass,                whole,  0,                           saap)                         \
+    X(sample_attention.alpha_columns,   real,   0.95,                        sampling)                     \
+    X(sample_attention.alpha_slashes,   real,   0.95,                        sampling)                     \
+    X(sample_attention.num_chunks,      whole,  2,                           sampling)                     \
+    X(sample_attention.block_size,      whole,  64,                          blocks)                       \
+    X(sample_attention.per_head,        whole,  0,                           sampling)                     \
+    X(sample_attention.dense_above,     real,   0.85,                        sampling)                     \
+    X(sample_attention.mask,            whole,  0,                           blocks)                       \
+    X(sample_attention.mask_out,        whole,  0,                           blocks)                       \
+    X(sample_attention.audit,           whole,  0,                           blocks)                       \
+    X(sample_attention.row_mass,        whole,  0,                           blocks)
 
 /* What a call did, summed over the items it ran. "Group" = the query heads of one KV head. */
 typedef struct santa_stats {
@@ -1105,6 +1161,13 @@ SANTADEF const char *santa_status_name(santa_status s);            /* "SANTA_OK"
 SANTADEF const char  *santa_method_name(santa_method m);          /* "dense", "iid", ... */
 SANTADEF santa_method santa_method_from_name(const char *name);   /* SANTA_METHOD_COUNT if it is none */
 SANTADEF unsigned     santa_method_traits(santa_method m);        /* SANTA_DRAWS | ..., 0 if it is none */
+
+/* The first option, in the order of SANTA_OPTION_LIST, that is set and would not be read ("top_p",
+   "saap.num_probes"); NULL if there is none. */
+SANTADEF const char *santa_unused_option(const santa_options *o);
+/* Sets those to 0: for callers that go from method to method with one set of options. What the method
+   cannot do at all is left, and refused (scores and the like). */
+SANTADEF void        santa_clear_unused_options(santa_options *o);
 
 /* What a caller that cannot include this file compares before the first call: SANTA_VERSION of the
    compiled code, and sizeof of a struct, "santa_options" for one; 0 if there is no such struct. */
@@ -2569,6 +2632,106 @@ SANTADEF santa_method santa_method_from_name(const char *name) {
     return (santa_method)m;
 }
 
+static int santa__is_grouped(const santa_options *o) {
+    return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT;
+}
+static int santa__is_bernoulli(const santa_options *o) {
+    return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID
+           || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
+}
+
+/* Whether an option is read, by reader. copied: vAttention predicts by a copy, if it asks scores. */
+#define SANTA__READER_LIST(X)                                                                              \
+    X(counts,     (traits & (SANTA_DRAWS | SANTA_ROUTES)) || o->method == SANTA_TOP_K)                     \
+    X(top_p,      o->method == SANTA_TOP_P)                                                                \
+    X(tiles,      traits & SANTA_TILES)                                                                    \
+    X(stash,      (traits & SANTA_DRAWS) || (o->method == SANTA_TOP_K && is_copied))                       \
+    X(combs,      traits & SANTA_COMBS)                                                                    \
+    X(draws,      traits & SANTA_DRAWS)                                                                    \
+    X(scores,     is_copied || o->scores != SANTA_SCORES_PROXY)                                            \
+    X(bernoulli,  santa__is_bernoulli(o))                                                                  \
+    X(vattention, is_va)                                                                                   \
+    X(indices,    is_va && v->heavy_index)                                                                 \
+    X(copy,       is_copied)                                                                               \
+    X(guards,     is_copied && (traits & SANTA_DRAWS))                                                     \
+    X(saap,       traits & SANTA_ROUTES)                                                                   \
+    X(far_draws,  (traits & SANTA_ROUTES) && o->num_samples != SANTA_NONE)                                 \
+    X(blocks,     traits & SANTA_SPARSE)                                                                   \
+    X(sampling,   (traits & SANTA_SPARSE) && !o->sample_attention.mask)
+
+enum {
+#define SANTA__X(reader, when) SANTA__BY_##reader,
+    SANTA__READER_LIST(SANTA__X)
+#undef SANTA__X
+    SANTA__whole = 0, SANTA__real = 1
+};
+
+typedef struct santa__option {
+    const char *name;
+    size_t at, size;
+    double by_default;
+    int is_real, reader;
+} santa__option;
+
+static const santa__option santa__option_list[] = {
+#define SANTA__X(field, kind, by_default, reader)                                                   \
+    { #field, offsetof(santa_options, field), sizeof(((const santa_options *)0)->field), by_default, \
+      SANTA__##kind, SANTA__BY_##reader },
+    SANTA_OPTION_LIST(SANTA__X)
+#undef SANTA__X
+};
+
+/* A bit for each reader that these options have. */
+static unsigned santa__readers(const santa_options *o) {
+    const santa_vattention_options *v = &o->vattention;
+    const unsigned traits = santa_method_traits(o->method);
+    const int is_va = o->method == SANTA_VATTENTION,
+              is_copied = o->scores == SANTA_SCORES_PROXY
+                          && !(is_va && (v->heavy || v->heavy_index || v->heavy_tokens == SANTA_NONE));
+    unsigned readers = 0;
+#define SANTA__X(reader, when) if (when) readers |= 1u << SANTA__BY_##reader;
+    SANTA__READER_LIST(SANTA__X)
+#undef SANTA__X
+#undef SANTA__READER_LIST
+    return readers;
+}
+
+static int santa__is_set(const santa_options *o, const santa__option *x) {
+    const char *at = (const char *)o + x->at;
+    int64_t whole = 0;
+    int32_t half = 0;
+    double value;
+    if (x->is_real) memcpy(&value, at, sizeof value);
+    else {
+        if (x->size == sizeof half) memcpy(&half, at, sizeof half);
+        else memcpy(&whole, at, sizeof whole);
+        value = (double)half + (double)whole;
+    }
+    return !(value >= 0.0 && value <= 0.0) && !(value >= x->by_default && value <= x->by_default);
+}
+
+/* The first option from *x on that is set and not read. */
+static const santa__option *santa__next_unused(const santa_options *o, unsigned readers,
+                                               const santa__option *x) {
+    const santa__option *end = santa__option_list + sizeof santa__option_list / sizeof *santa__option_list;
+    while (x < end && ((readers >> x->reader & 1) || !santa__is_set(o, x))) x++;
+    return x < end ? x : NULL;
+}
+
+SANTADEF const char *santa_unused_option(const santa_options *o) {
+    const santa__option *x = NULL;
+    if (o && santa__is_method(o->method)) x = santa__next_unused(o, santa__readers(o), santa__option_list);
+    return x ? x->name : NULL;
+}
+
+SANTADEF void santa_clear_unused_options(santa_options *o) {
+    const santa__option *x = santa__option_list;
+    unsigned readers;
+    if (!o || !santa__is_method(o->method)) return;
+    readers = santa__readers(o);
+    while ((x = santa__next_unused(o, readers, x)) != NULL) memset((char *)o + x->at, 0, x->size);
+}
+
 /* Sizes saturate at UINT64_MAX, which no check lets through. */
 static uint64_t santa__mul(uint64_t a, uint64_t b) { return a && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
 static uint64_t santa__add(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
@@ -2917,15 +3080,13 @@ static santa_status santa__check_sampler(const santa_options *o) {
     if (o->num_samples < ((traits & SANTA_ROUTES) ? SANTA_NONE : 0)
         || ((traits & (SANTA_DRAWS | SANTA_ROUTES)) && o->num_samples > SANTA_MAX_SAMPLES))
         return SANTA_ERR_NUM_SAMPLES;
-    if (o->tile_size != 0) {
+    if ((traits & SANTA_TILES) && o->tile_size != 0) {
         const int64_t t = o->tile_size;
         const int whole = t > 0 && t % SANTA_BLOCK == 0,
                   small = (traits & SANTA_TILES_APART) && (t == 8 || t == 16 || t == 32);
-        if (!(traits & SANTA_TILES)) return SANTA_ERR_OPTION_UNUSED;
         if (!(whole || small)) return SANTA_ERR_TILE_SIZE;
     }
     if (combs < 0 || combs > SANTA_MAX_COMBS || samples % combs != 0) return SANTA_ERR_COMBS;
-    if (combs > 1 && !(traits & SANTA_COMBS)) return SANTA_ERR_OPTION_UNUSED;
     if (santa__not_finite_d(o->top_p) || o->top_p < 0.0 || o->top_p > 1.0) return SANTA_ERR_TOP_P;
     if ((unsigned)o->stash > (unsigned)SANTA_STASH_U8) return SANTA_ERR_STASH;
     if (o->dense_below < SANTA_AUTO) return SANTA_ERR_DENSE_BELOW;
@@ -2989,7 +3150,7 @@ static santa_status santa__check_proxy(const santa_attention *a, const santa_opt
         return SANTA_ERR_PROXY_OPTIONS;
     if (o->scores != SANTA_SCORES_PROXY) return SANTA_OK;
     if (!(santa_method_traits(o->method) & SANTA_PROXIES)) return SANTA_ERR_PROXY_METHOD;
-    if (o->num_combs > 1) return SANTA_ERR_COMBS;
+    if (o->num_combs > 1 && (santa_method_traits(o->method) & SANTA_COMBS)) return SANTA_ERR_COMBS;
     return santa__check_copy(a, &format);
 }
 
@@ -3106,7 +3267,8 @@ static santa_status santa__check_options(const santa_attention *a, const santa_o
     if ((unsigned)v->guarantee > (unsigned)SANTA_GUARANTEE_FULL) return SANTA_ERR_GUARANTEE;
     if ((unsigned)v->bound > (unsigned)SANTA_BOUND_HOEFFDING) return SANTA_ERR_BOUND;
     if (a->std_error && (santa_method_traits(o->method) & SANTA_BIASED)) return SANTA_ERR_STD_ERROR;
-    return santa__check_work(o, santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]));
+    s = santa__check_work(o, santa__mul((uint64_t)a->q.shape[0], (uint64_t)a->k.shape[2]));
+    return s == SANTA_OK && santa_unused_option(o) ? SANTA_ERR_OPTION_UNUSED : s;
 }
 
 static int64_t santa__count_of(int64_t option, int64_t by_default) {
@@ -3251,14 +3413,6 @@ static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t 
     uint64_t at = p->total;
     p->total = santa__add(p->total, santa__mul(santa__add(santa__mul((uint64_t)n, size), 63) / 64, 64));
     return at;
-}
-
-static int santa__is_grouped(const santa_options *o) {
-    return o->scores == SANTA_SCORES_GROUP_IID || o->scores == SANTA_SCORES_GROUP_STRAT;
-}
-static int santa__is_bernoulli(const santa_options *o) {
-    return santa__is_grouped(o) || o->scores == SANTA_SCORES_BERNOULLI_IID
-           || o->scores == SANTA_SCORES_BERNOULLI_STRAT;
 }
 
 static int santa__has_traits(const santa_options *o, unsigned traits) {
@@ -7723,7 +7877,9 @@ SANTADEF santa_status santa_mask_shape(const santa_attention *a, const santa_opt
     santa_status s;
     if (!o || !q_blocks || !k_blocks) return SANTA_ERR_NULL_ARGUMENT;
     with = *o;
-    with.sample_attention.mask = &any;           /* the shape is asked for before there is a mask */
+    /* the shape is asked for before there is a mask, without which not every call is one */
+    if (a && santa__has_traits(o, SANTA_SPARSE) && (!a->causal || a->context_lens))
+        with.sample_attention.mask = &any;
     if ((s = santa_problem_make(a, &with, &p)) != SANTA_OK) return s;
     *q_blocks = santa__q_blocks(p.q_len, p.o.sample_attention.block_size);
     *k_blocks = santa__mask_blocks(&p);
@@ -10356,6 +10512,7 @@ static santa_status santa__plan_sample(santa__plan *p, const santa_options *give
     if ((s = santa__check_sampler(given)) != SANTA_OK) return s;
     if (santa__has_ranks(given)) return SANTA_ERR_RANKS_METHOD;
     if (!santa__methods[given->method].draw) return SANTA_ERR_METHOD; /* it does not start from scores */
+    if (santa_unused_option(given)) return SANTA_ERR_OPTION_UNUSED;
     *o = santa__resolved(given, 0, 0);
     o->dense_below = 0;
     o->scores = SANTA_SCORES_EXACT;                                   /* those that are given */

@@ -12063,15 +12063,18 @@ santa_status sample_problem(i64 batch, i64 heads, i64 n, const santa_options *o,
     if (batch < 1 || heads < 1 || n < 1) return SANTA_ERR_SHAPE;
     if (n > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || heads > 65535) return SANTA_ERR_BACKEND_SIZE;
-    x.scores = SANTA_SCORES_EXACT;
+    x.scores = SANTA_SCORES_EXACT;                  /* what only other scores read may be set */
+    santa_clear_unused_options(&x);
     x.dense_below = x.item_begin = x.item_end = 0;
     a.q = a.out = santa_view(nullptr, SANTA_F32, batch, 1, heads, DIM);
     a.k = a.v = santa_view(nullptr, SANTA_F32, batch, n, 1, DIM);
     a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA;
     for (int i = 0; i < 3; i++) a.k.stride[i] = a.v.stride[i] = 0;
     const santa_status s = santa_problem_make(&a, &x, problem);
-    if (s == SANTA_OK && x.method == SANTA_FLASH) problem->a.std_error = (float *)problem;  /* weights */
-    return s;
+    if (s != SANTA_OK) return s;
+    if (santa_unused_option(o)) return SANTA_ERR_OPTION_UNUSED;
+    if (x.method == SANTA_FLASH) problem->a.std_error = (float *)problem;   /* weights */
+    return SANTA_OK;
 }
 
 /* Its sizes; *extra: where in a workspace V's row is, with the results that nobody wants behind it. */

@@ -426,6 +426,7 @@ static santa_status prepare(const cell *c, row *r, const method *m, int64_t samp
     r->o.num_threads = c->threads;
     r->o.parallel_for = c->threads > 1 ? run_tasks : NULL;
     if (m->more) m->more(&r->o, c->n);
+    santa_clear_unused_options(&r->o);
     if (m->what == ASSIGN) return SANTA_OK;
     r->workspace_bytes = santa_workspace_size(has_router(m) ? with_router(&a) : &a, &r->o);
     if (!r->workspace_bytes) return santa_check(&a, &r->o);

@@ -244,6 +244,7 @@ static void bench(timer &t, int type, int batch, int n, bool hnd, int page,
         o.num_samples = m.samples;
         o.stash = m.stash;
         if (m.bits) o.scores = SANTA_SCORES_PROXY;
+        santa_clear_unused_options(&o);
         o.seed = 7;
         o.stream = t.stream;
         const size_t need = santa_workspace_size(&a, &o);

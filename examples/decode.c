@@ -336,13 +336,14 @@ static santa_options attention_options(const config *c) {
     o.saap.num_probes = count_of(c, PROBES, c->probes);
     o.saap.local_tokens = count_of(c, LOCAL, c->local);
     o.top_p = c->top_p;
-    o.tile_size = has_tiles(c->method) ? c->tile_size : 0;     /* the table's other methods have no tiles */
+    o.tile_size = c->tile_size;
     o.scores = (santa_scores_method)c->scores;
     o.bernoulli_draws = c->bernoulli_draws;
     o.vattention.epsilon = c->epsilon;
     o.vattention.delta = c->delta;
     o.seed = (uint64_t)c->seed;
     o.num_threads = c->threads;
+    santa_clear_unused_options(&o);                  /* check_use has refused what was given in vain */
     return o;
 }
 

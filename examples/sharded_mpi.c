@@ -91,7 +91,7 @@ int main(int argc, char **argv) {
         memset(&o, 0, sizeof o);
         o.method = methods[i];
         o.seed = 7;
-        o.vattention.epsilon = 0.2;
+        if (o.method == SANTA_VATTENTION) o.vattention.epsilon = 0.2;
         alone = o;
         o.ranks.count = ranks;
         o.ranks.rank = rank;

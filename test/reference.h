@@ -220,8 +220,8 @@ static inline santa_options ref_options(santa_method method, int64_t num_samples
     memset(&o, 0, sizeof o);
     o.method = method;
     o.seed   = seed;
-    if (method != SANTA_DENSE && method != SANTA_TOP_P && method != SANTA_VATTENTION)
-        o.num_samples = num_samples;
+    o.num_samples = num_samples;
+    santa_clear_unused_options(&o);
     return o;
 }
 

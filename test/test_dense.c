@@ -256,6 +256,7 @@ static void low_scores(void) {
                 o.isa = isa;
                 o.vattention.sink_tokens = o.vattention.local_tokens = 5;
                 if (m == SANTA_SAAP) o.num_samples = KEYS;
+                santa_clear_unused_options(&o);
                 p.a.std_error = ref_has_error((santa_method)m) ? p.std_error : NULL;
                 if (!ref_run(&p, &o, NULL)) break;
                 for (int h = 0; h < 2; h++)
@@ -313,6 +314,7 @@ static void broken_scores(void) {
                 o.stash = turn < 3 ? SANTA_STASH_F32 : SANTA_STASH_U8;
                 o.vattention.heavy_tokens = 20;
                 if (method == SANTA_SAAP) o.num_samples = 200;  /* all keys */
+                santa_clear_unused_options(&o);
                 if (!ref_has_error((santa_method)method)) p.a.std_error = NULL;
                 if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
                 double out[4];
@@ -382,6 +384,7 @@ static void zero_sinks(void) {
             santa_options o = ref_options((santa_method)method, 16, 3);
             p.a.std_error = NULL;
             o.vattention.base_samples = 1000;                /* all keys */
+            santa_clear_unused_options(&o);
             if (!ref_run(&p, &o, NULL)) { ref_free(&p); return; }
             memcpy(out, p.a.out.data, sizeof out);
             memcpy(lse, p.lse, sizeof lse);
@@ -571,7 +574,7 @@ static void rows_together(void) {
         santa_options o = ref_options(method, 8, 3);
         o.offset = santa_offset(1, 1);
         if (method == SANTA_SYS) o.dense_below = 695;        /* some rows are dense, some not */
-        o.vattention.sink_tokens = o.vattention.local_tokens = 16;
+        if (method == SANTA_VATTENTION) o.vattention.sink_tokens = o.vattention.local_tokens = 16;
         p.a.std_error = NULL;
         const int64_t row = s.heads * 16;
         float one[6 * 16];

@@ -105,6 +105,7 @@ static ref_spec shape_spec(int shape, santa_method method, santa_options *o) {
     }
     if (method == SANTA_FLASH) o->tile_size = 32;
     if (!ref_has_scores(method)) o->scores = SANTA_SCORES_EXACT;
+    santa_clear_unused_options(o);
     return s;
 }
 
@@ -382,6 +383,7 @@ static void many_kv_heads(void) {
             s.k_type = s.v_type = types[(k + m) % 5];
             santa_options o = ref_options((santa_method)m, 24, 6);
             o.vattention.sink_tokens = o.vattention.local_tokens = 16;
+            santa_clear_unused_options(&o);
             o.parallel_for = shuffled;
             s.layout = REF_HND;
             result want = decode(&s, &o);
@@ -435,6 +437,7 @@ static void shared_keys(void) {
             o.scores      = s.k_type == SANTA_Q8_0 && turn % 3 == 0 && ref_has_scores(o.method)
                               ? SANTA_SCORES_Q8 : SANTA_SCORES_EXACT;
             o.dense_below = turn % 8 == 7 ? 1200 : 0;
+            santa_clear_unused_options(&o);
             s.layout      = turn / 2 % 2 ? REF_HND : REF_NHD;
             result want = decode(&s, &o);
             /* turn 5: also so few that each has items enough, which token-major rows share all the same */
@@ -612,6 +615,8 @@ static void dense_below_auto(void) {
         santa_options o = ref_options((santa_method)m, 20, 1);
         result want = decode(&s, &o);
         o.dense_below = 1000;
+        CHECK(santa_unused_option(&o) && !strcmp(santa_unused_option(&o), "dense_below"));
+        santa_clear_unused_options(&o);
         result got = decode(&s, &o);
         same(&want, 0, &got, "dense_below", o.method);
         CHECK_INT(got.stats.dense_rows, want.stats.dense_rows);

@@ -60,7 +60,6 @@ static void reset(void) {
     a.alibi_slopes = slopes;
     o.method           = SANTA_IID;
     o.num_samples      = 16;
-    o.vattention.audit = got.audit;
     test_unroute(&router);
     test_route(&router, &a);
 }
@@ -78,9 +77,19 @@ static void reset_paged(void) {
     test_route(&router, &a);
 }
 
+static int is_biased(int m) { return (santa_method_traits((santa_method)m) & SANTA_BIASED) != 0; }
+
+/* The call by another method, without what that does not read. */
+static void set_method(int m) {
+    o.method = (santa_method)m;
+    if (is_biased(m)) a.std_error = NULL;
+    santa_clear_unused_options(&o);
+}
+
 static void reset_vattention(void) {
     reset();
-    o.method = SANTA_VATTENTION;
+    set_method(SANTA_VATTENTION);
+    o.vattention.audit = got.audit;
     o.vattention.sink_tokens = o.vattention.local_tokens = 4;
 }
 
@@ -105,8 +114,7 @@ static void reset_proxy(void) {
 /* Sparse prefill that looks at blocks although it has few rows. */
 static void reset_sparse(void) {
     reset();
-    o.method = SANTA_SAMPLE_ATTENTION;
-    a.std_error = NULL;
+    set_method(SANTA_SAMPLE_ATTENTION);
     o.sample_attention.mask_out = got.mask;
     o.sample_attention.audit    = got.sampled;
     o.sample_attention.row_mass = got.row_mass;
@@ -118,8 +126,6 @@ static void reset_proxy_paged(void) {
     o.scores = SANTA_SCORES_PROXY;
     a.proxy  = got.copy;
 }
-
-static int is_biased(int m) { return (santa_method_traits((santa_method)m) & SANTA_BIASED) != 0; }
 
 static void clear_outputs(void) { memset(&got, 0xa5, sizeof got); }
 
@@ -238,10 +244,10 @@ static void valid_calls(void) {
     GOOD((void)0);
     GOOD_PAGED((void)0);
     GOOD_VATTENTION((void)0);
-    GOOD(a.lse = a.std_error = NULL; o.vattention.audit = NULL; a.sinks = a.alibi_slopes = NULL;
-         a.seq_lens = NULL);
+    GOOD(a.lse = a.std_error = NULL; a.sinks = a.alibi_slopes = NULL; a.seq_lens = NULL);
+    GOOD_VATTENTION(o.vattention.audit = NULL);
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
-        GOOD(o.method = (santa_method)m; if (is_biased(m)) a.std_error = NULL);
+        GOOD(set_method(m));
     reset();
     EXPECT(OK, santa_decode(&a, &o, got.workspace, SCRATCH, NULL));              /* stats may be NULL */
 }
@@ -435,7 +441,7 @@ static void overflowing_plans(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++)
         for (int more = 0; more < 2; more++) {
             reset();
-            o.method     = (santa_method)m;
+            set_method(m);
             a.std_error  = NULL;
             a.q.shape[2] = a.out.shape[2] = heads;
             a.k.shape[2] = a.v.shape[2] = 1;
@@ -514,10 +520,8 @@ static void score_extras(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         const unsigned traits = santa_method_traits((santa_method)m);
         const int refused = (traits & (SANTA_ADAPTS | SANTA_SPARSE)) != 0;
-        if (refused) BAD(ERR_FIRST_TOKENS_METHOD, a.window = 9; a.first_tokens = 4;
-                         o.method = (santa_method)m; if (is_biased(m)) a.std_error = NULL);
-        else GOOD(a.window = 9; a.first_tokens = 4; o.method = (santa_method)m;
-                  if (is_biased(m)) a.std_error = NULL);
+        if (refused) BAD(ERR_FIRST_TOKENS_METHOD, a.window = 9; a.first_tokens = 4; set_method(m));
+        else GOOD(a.window = 9; a.first_tokens = 4; set_method(m));
     }
     BAD(ERR_SINKS, sinks[0] = test_nan());
     BAD(ERR_SINKS, sinks[HEADS - 1] = positive_infinity());
@@ -553,7 +557,7 @@ static void score_extras(void) {
     static float counted[BATCH * KV_HEADS * 3];
     for (int i = 0; i < BATCH * KV_HEADS * 3; i++) { keys[i] = i % 3 - 1; counted[i] = 1.0f; }
     for (int i = 0; i < BATCH * KV_HEADS; i++) counts[i] = 3;
-#define LISTS o.method = SANTA_DENSE; a.std_error = NULL; a.key_list = keys; a.key_list_lens = counts; \
+#define LISTS set_method(SANTA_DENSE); a.std_error = NULL; a.key_list = keys; a.key_list_lens = counts; \
               a.key_weights = counted; a.max_list = 3
     GOOD(LISTS);
     GOOD(LISTS; counted[0] = 0.0f; counts[1] = 0);
@@ -591,7 +595,7 @@ static void ranks(void) {
     BAD(ERR_RANKS_METHOD, o.method = SANTA_SYS; o.dense_below = 9; o.ranks.count = 2;
         o.ranks.all_gather = no_exchange);
     reset();
-    o.method = SANTA_DENSE;
+    set_method(SANTA_DENSE);
     a.std_error = NULL;
     o.ranks.count = 2;
     o.ranks.all_gather = no_exchange;
@@ -630,10 +634,13 @@ static void methods_and_problems(void) {
     CHECK_NEAR(p.scale, 1.0 / sqrt((double)DIM), 0.0, 1e-7);
     CHECK_NEAR(p.v_scale, 1.0, 0.0, 0.0);
     o.dense_below = SANTA_AUTO;
-    o.vattention.sink_tokens = SANTA_NONE;
     a.sm_scale = 0.5f; a.k_scale = 4.0f; a.v_scale = 3.0f;
     CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK);
-    CHECK(p.o.dense_below == 16 * 128 && p.o.vattention.sink_tokens == 0);
+    CHECK_INT(p.o.dense_below, 16 * 128);
+    set_method(SANTA_VATTENTION);
+    o.vattention.sink_tokens = SANTA_NONE;
+    CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK);
+    CHECK_INT(p.o.vattention.sink_tokens, 0);
     CHECK_NEAR(p.scale, 2.0, 0.0, 0.0);
     CHECK_NEAR(p.v_scale, 3.0, 0.0, 0.0);
     memset(&p, 0x5a, sizeof p);
@@ -678,8 +685,8 @@ static void method_options(void) {
         BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = bad_p[i]);
     BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = nan_d());
     BAD(ERR_TOP_P, o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = infinity_d());
-    GOOD(o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = 1.0);
-    GOOD(o.method = SANTA_TOP_P; a.std_error = NULL; o.top_p = 1e-300);
+    GOOD(set_method(SANTA_TOP_P); o.top_p = 1.0);
+    GOOD(set_method(SANTA_TOP_P); o.top_p = 1e-300);
     BAD(ERR_STASH, set_enum(&o.stash, 4));
     BAD(ERR_STASH, set_enum(&o.stash, -1));
     for (int s = SANTA_STASH_DEFAULT; s <= SANTA_STASH_U8; s++) GOOD(o.stash = (santa_stash)s);
@@ -713,21 +720,186 @@ static void method_options(void) {
         const int has = m == SANTA_SYS || m == SANTA_PROP || m == SANTA_FLASH;
         if (has) GOOD(o.method = (santa_method)m; o.num_combs = SANTA_MAX_COMBS);
         else     BAD(ERR_OPTION_UNUSED, o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 2);
-        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.num_combs = 1);
+        GOOD(set_method(m); o.num_combs = 1);
     }
     GOOD(o.method = SANTA_SYS; o.num_samples = 0; o.num_combs = 4); /* the default, 128, divides */
     BAD(ERR_DENSE_BELOW, o.dense_below = SANTA_AUTO - 1);
     BAD(ERR_DENSE_BELOW, o.dense_below = INT64_MIN);
     GOOD(o.dense_below = SANTA_AUTO);
     GOOD(o.dense_below = INT64_MAX);
-    for (int m = SANTA_TOP_K; m <= SANTA_VATTENTION; m++) /* 16 * num_samples would overflow */
-        GOOD(o.method = (santa_method)m; a.std_error = NULL; o.dense_below = SANTA_AUTO;
-             o.num_samples = INT64_MAX);
+    GOOD(set_method(SANTA_TOP_K); o.num_samples = INT64_MAX); /* of which no default may be made */
+    for (int m = SANTA_TOP_K; m <= SANTA_VATTENTION; m++)
+        BAD(ERR_OPTION_UNUSED, set_method(m); o.dense_below = SANTA_AUTO);
 }
 
 static void serial_for(void *user, int64_t count, santa_task task, void *context) {
     (void)user;
     for (int64_t i = count; i-- > 0;) task(context, i);
+}
+
+static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *query,
+                       int64_t begin, int64_t end, int64_t count, int32_t *index) {
+    (void)user; (void)batch; (void)q_index; (void)head; (void)query;
+    (void)begin; (void)end; (void)count; (void)index;
+    return 0;
+}
+
+/* The call as it is, in which `name` is set: whether it is refused for that, and what clearing does. */
+static void expect_unused(const char *name, int is_unused, santa_status without, int line) {
+    const char *unused = santa_unused_option(&o);
+    const santa_options before = o;
+    test_check(is_unused ? unused && !strcmp(unused, name) : !unused, __FILE__, line,
+               "%s of %s: %s is unused, want %s", name, santa_method_name(o.method),
+               unused ? unused : "nothing", is_unused ? "that it is" : "nothing");
+    if (is_unused && without == SANTA_OK) expect_decode(SANTA_ERR_OPTION_UNUSED, name, line);
+    santa_clear_unused_options(&o);
+    test_check(!santa_unused_option(&o), __FILE__, line, "%s of %s stays", name,
+               santa_method_name(o.method));
+    test_check(is_unused == (memcmp(&o, &before, sizeof o) != 0), __FILE__, line, "%s of %s: %s", name,
+               santa_method_name(o.method), is_unused ? "is not cleared" : "something is cleared");
+}
+
+/* Which options each method reads, by hand; the values are valid and no defaults. */
+static void unused_options(void) {
+    static const santa_scores_method scores[] = {SANTA_SCORES_EXACT, SANTA_SCORES_BERNOULLI_IID,
+                                                 SANTA_SCORES_GROUP_STRAT, SANTA_SCORES_PROXY};
+    static const int32_t keys[8 * BATCH * HEADS] = {0};
+    static const uint8_t mask[256] = {0};
+    enum { B = 6, C = 8, ANY = 15 }; /* of scores: Bernoulli's, the copy's, all */
+#define M(method) (1u << SANTA_##method)
+    const unsigned combs = M(SYS) | M(PROP) | M(FLASH), all = (1u << SANTA_METHOD_COUNT) - 1,
+                   draws = M(IID) | M(STRAT) | combs | M(PPS);
+#define OPTION(field, value, methods, by)                                                                  \
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)                                                           \
+        for (int s = 0; s < 4; s++) {                                                                      \
+            reset();                                                                                       \
+            o.scores = scores[s];                                                                          \
+            a.proxy  = got.copy;                                                                           \
+            set_method(m);                                                                                 \
+            const santa_status without = santa_check(&a, &o);                                              \
+            o.field = value;                                                                               \
+            expect_unused(#field, !((methods) >> m & 1u && (by) >> s & 1), without, __LINE__);             \
+        }
+    OPTION(num_samples, 32, draws | M(TOP_K) | M(SAAP), ANY)
+    OPTION(top_p, 0.5, M(TOP_P), ANY)
+    OPTION(tile_size, 64, M(PROP) | M(FLASH), ANY)
+    OPTION(stash, SANTA_STASH_U8, draws | (scores[s] == SANTA_SCORES_PROXY ? M(TOP_K) : 0u), ANY)
+    OPTION(num_combs, 2, combs, ANY)
+    OPTION(dense_below, SANTA_AUTO, draws, ANY)
+    OPTION(dense_below, 500, draws, ANY)
+    OPTION(bernoulli_draws, 5, all, B)
+    OPTION(vattention.sink_tokens, SANTA_NONE, M(VATTENTION), ANY)
+    OPTION(vattention.local_tokens, 7, M(VATTENTION), ANY)
+    OPTION(vattention.heavy_tokens, 7, M(VATTENTION), ANY)
+    OPTION(vattention.base_samples, 7, M(VATTENTION), ANY)
+    OPTION(vattention.epsilon, 0.1, M(VATTENTION), ANY)
+    OPTION(vattention.delta, 0.1, M(VATTENTION), ANY)
+    OPTION(vattention.guarantee, SANTA_GUARANTEE_FULL, M(VATTENTION), ANY)
+    OPTION(vattention.bound, SANTA_BOUND_HOEFFDING, M(VATTENTION), ANY)
+    OPTION(vattention.audit, got.audit, M(VATTENTION), ANY)
+    OPTION(proxy.sink_tokens, SANTA_NONE, all, C)
+    OPTION(proxy.local_tokens, 7, all, C)
+    OPTION(proxy.rescue_keys, 7, draws, C)
+    OPTION(proxy.rescue_above, 0.5, draws, C)
+    OPTION(proxy.exact_above, SANTA_NONE, draws, C)
+    OPTION(saap.num_probes, 7, M(SAAP), ANY)
+    OPTION(saap.sink_tokens, 7, M(SAAP), ANY)
+    OPTION(saap.local_tokens, 7, M(SAAP), ANY)
+    OPTION(saap.uniform_share, 0.5, M(SAAP), ANY)
+    OPTION(saap.measure_mass, 1, M(SAAP), ANY)
+    OPTION(sample_attention.alpha_columns, 0.5, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.alpha_slashes, SANTA_NONE, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.num_chunks, 3, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.block_size, 128, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.per_head, 1, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.dense_above, 0.5, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.mask, mask, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.mask_out, got.mask, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.audit, got.sampled, M(SAMPLE_ATTENTION), ANY)
+    OPTION(sample_attention.row_mass, got.row_mass, M(SAMPLE_ATTENTION), ANY)
+#undef OPTION
+#undef M
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {                  /* what fits every call */
+        reset();
+        set_method(m);
+        o.seed = o.offset = 5;
+        o.parallel_for = serial_for;
+        o.vattention.heavy_user = o.parallel_user = o.stream = o.ranks.user = &o;
+        o.num_threads = 2;
+        o.item_end = 1;
+        CHECK(!santa_unused_option(&o));
+    }
+    BAD_VATTENTION(ERR_OPTION_UNUSED, o.vattention.heavy_stride = 3);
+    GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
+                    o.vattention.heavy_stride = 3);
+    BAD(ERR_OPTION_UNUSED, o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
+    BAD(ERR_OPTION_UNUSED, o.vattention.heavy = no_keys);
+#define BY_COPY reset_vattention(); o.scores = SANTA_SCORES_PROXY; a.proxy = got.copy
+    GOOD(BY_COPY);
+    BAD(ERR_OPTION_UNUSED, BY_COPY; o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
+    BAD(ERR_OPTION_UNUSED, BY_COPY; o.vattention.heavy = no_keys);
+    CHECK(!strcmp(santa_unused_option(&o), "scores"));
+    BAD(ERR_OPTION_UNUSED, BY_COPY; o.vattention.heavy_tokens = SANTA_NONE);
+#undef BY_COPY
+    GOOD_SPARSE(o.sample_attention.mask = mask; o.sample_attention.block_size = 128);
+    BAD_SPARSE(ERR_OPTION_UNUSED, o.sample_attention.mask = mask; o.sample_attention.per_head = 1);
+    CHECK(!strcmp(santa_unused_option(&o), "sample_attention.per_head"));
+    GOOD(set_method(SANTA_SAAP); a.std_error = NULL; o.num_samples = SANTA_NONE);
+    BAD(ERR_OPTION_UNUSED, set_method(SANTA_SAAP); a.std_error = NULL; o.num_samples = SANTA_NONE;
+        o.saap.uniform_share = 0.5);
+    CHECK(!santa_unused_option(NULL));
+    santa_clear_unused_options(NULL);
+    reset();
+    set_enum(&o.method, SANTA_METHOD_COUNT);
+    const santa_options before = o;
+    CHECK(!santa_unused_option(&o));
+    santa_clear_unused_options(&o);
+    CHECK(!memcmp(&o, &before, sizeof o));
+}
+
+/* Zeros and the defaults, written out, are read by every method as nothing at all; no option is missing
+   in the list. */
+static void option_list(void) {
+    unsigned char known[sizeof(santa_options)] = {0};
+    santa_problem p;
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++)
+        for (int s = 0; s <= SANTA_SCORES_PROXY; s++) {
+#define X(field, kind, by_default, reader)                                                                 \
+    memset(&o, 0, sizeof o);                                                                               \
+    o.method = (santa_method)m;                                                                            \
+    o.scores = (santa_scores_method)s;                                                                     \
+    CHECK(!santa_unused_option(&o));                                                                       \
+    o.field = by_default;                                                                                  \
+    CHECK_MSG(!santa_unused_option(&o), "%s: the default of %s", santa_method_name(o.method), #field);
+            SANTA_OPTION_LIST(X)
+#undef X
+        }
+    for (int m = 0; m < SANTA_METHOD_COUNT; m++) {                  /* the defaults are those in the list */
+        reset();
+        memset(&o, 0, sizeof o);
+        set_method(m);
+        if (!CHECK_STATUS(santa_problem_make(&a, &o, &p), SANTA_OK)) continue;
+        CHECK_INT(p.o.proxy.rescue_keys, 256);
+        p.o.vattention.heavy_tokens = p.o.vattention.base_samples = 0;
+        p.o.proxy.rescue_keys = p.o.saap.num_probes = p.o.saap.local_tokens = 0;
+        p.o.proxy.exact_above = 0.0;
+        const char *name = santa_unused_option(&p.o);
+        CHECK_MSG(!name, "%s: %s", santa_method_name(o.method), name);
+    }
+#define KNOWN(field) \
+    for (size_t i = 0; i < sizeof o.field; i++) known[offsetof(santa_options, field) + i] = 1;
+#define X(field, kind, by_default, reader) KNOWN(field)
+    SANTA_OPTION_LIST(X)
+#undef X
+    KNOWN(method) KNOWN(seed) KNOWN(offset) KNOWN(seeds) KNOWN(offsets) KNOWN(request_ids)
+    KNOWN(vattention.heavy_user) KNOWN(ranks) KNOWN(isa) KNOWN(num_threads) KNOWN(parallel_for)
+    KNOWN(parallel_user) KNOWN(item_begin) KNOWN(item_end) KNOWN(stream)
+#undef KNOWN
+    int run = 0; /* what lies between fields is shorter than one */
+    for (size_t i = 0; i < sizeof o; i++) {
+        run = known[i] ? 0 : run + 1;
+        CHECK_MSG(run < 8, "the option %lu bytes from the start is not in the list", (unsigned long)i - 7);
+    }
 }
 
 static void threads_and_items(void) {
@@ -753,13 +925,6 @@ static void threads_and_items(void) {
     GOOD(o.item_begin = items - 1; o.item_end = items);
 }
 
-static int64_t no_keys(void *user, int64_t batch, int64_t q_index, int64_t head, const float *query,
-                       int64_t begin, int64_t end, int64_t count, int32_t *index) {
-    (void)user; (void)batch; (void)q_index; (void)head; (void)query;
-    (void)begin; (void)end; (void)count; (void)index;
-    return 0;
-}
-
 static void vattention_options(void) {
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.sink_tokens  = -2);
     BAD_VATTENTION(ERR_VATTENTION_TOKENS, o.vattention.local_tokens = -2);
@@ -768,7 +933,7 @@ static void vattention_options(void) {
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys);
     GOOD_VATTENTION(o.vattention.heavy_tokens = 2; o.vattention.heavy_index = keys;
                     o.vattention.heavy_stride = 2);
-    GOOD_VATTENTION(o.vattention.heavy_stride = 3);
+    BAD_VATTENTION(ERR_OPTION_UNUSED, o.vattention.heavy_stride = 3);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_index = keys);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_stride = -1);
     BAD_VATTENTION(ERR_HEAVY_INDEX, o.vattention.heavy_tokens = SANTA_NONE;
@@ -893,7 +1058,7 @@ static void proxy_options(void) {
                      || m == SANTA_VATTENTION;
         CHECK_INT((santa_method_traits((santa_method)m) & SANTA_PROXIES) != 0, has);
         if (has)
-            GOOD_PROXY(o.method = (santa_method)m; a.std_error = m == SANTA_TOP_K ? NULL : a.std_error);
+            GOOD_PROXY(set_method(m));
         else     BAD_PROXY(ERR_PROXY_METHOD, o.method = (santa_method)m; a.std_error = NULL);
     }
     BAD_PROXY(ERR_STD_ERROR, o.method = SANTA_TOP_K);
@@ -1149,8 +1314,7 @@ static void kmeans(void) {
 static void workspaces(void) {
     for (int m = 0; m < SANTA_METHOD_COUNT; m++) {
         reset();
-        o.method = (santa_method)m;
-        if (is_biased(m)) a.std_error = NULL;
+        set_method(m);
         const size_t bytes = santa_workspace_size(&a, &o);
         if (!CHECK_MSG(bytes > 0 && bytes <= SCRATCH, "%s: workspace of %lu bytes",
                        santa_method_name(o.method), (unsigned long)bytes))
@@ -1491,12 +1655,12 @@ static void backend(void) {
     EXPECT(OK, santa_register_backend(SANTA_CUDA, &fake));
     reset();
     move_to(SANTA_CUDA);
-    const santa_method method = o.method;
-    o.method = SANTA_VATTENTION; /* what the backend's own check refuses */
+    set_method(SANTA_VATTENTION); /* what the backend's own check refuses */
     CHECK_STATUS(santa_check(&a, &o), SANTA_ERR_BACKEND_SCORES);
     CHECK_STATUS(santa_decode(&a, &o, got.workspace, 4711, NULL), SANTA_ERR_BACKEND_SCORES);
     CHECK_INT(santa_workspace_size(&a, &o), 0);
-    o.method = method;
+    o.method = SANTA_IID;
+    o.num_samples = 16;
     CHECK_INT(santa_workspace_size(&a, &o), 4711);
     EXPECT(OK, santa_decode(&a, &o, got.workspace, 4711, &got.stats));
     CHECK(seen.decodes == 1 && seen.workspace == got.workspace && seen.bytes == 4711);
@@ -1586,6 +1750,8 @@ const test_case suite_errors[] = {
     {"seq_lens and block_table", sequences},
     {"score extras", score_extras},
     {"method options", method_options},
+    {"options that a method does not read", unused_options},
+    {"the list of options", option_list},
     {"names and traits of methods, problems", methods_and_problems},
     {"ranks", ranks},
     {"threads and items", threads_and_items},

@@ -205,6 +205,7 @@ static santa_options golden_options(int i, uint32_t seed) {
         if (choose(i, 69, 3) == 0) o.proxy.rescue_above = 0.001;
         if (choose(i, 70, 3) == 0) o.proxy.exact_above = 0.001;
     }
+    santa_clear_unused_options(&o);
     return o;
 }
 
@@ -320,7 +321,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     memset(audit, 0, (size_t)rows * sizeof *audit);
     memset(&x, 0, sizeof x);
     o.isa = isa;
-    o.vattention.audit = audit;
+    if (o.method == SANTA_VATTENTION) o.vattention.audit = audit;
     p.a.sm_scale = (float)((double)s.sm_scale * (1.0 + change));
     p.a.k_scale  = choose(i, 60, 4) ? 0.0f : 0.5f;
     p.a.v_scale  = choose(i, 61, 4) ? 0.0f : 2.0f;

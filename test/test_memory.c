@@ -109,6 +109,7 @@ static santa_options options_of(int method, int scores, int isa) {
     o.num_samples = 24;
     o.seed        = 11;
     o.vattention.sink_tokens = o.vattention.local_tokens = 8;
+    santa_clear_unused_options(&o);
     return o;
 }
 
@@ -322,6 +323,7 @@ static void guard_shapes(void) {
                     FOR_EACH_ISA (isa) {
                         santa_options o = options_of(turn % METHODS, SANTA_SCORES_EXACT, (int)isa);
                         if (turn % 2) o.dense_below = 64;
+                        santa_clear_unused_options(&o);
                         guarded_problem(&p, o, turn / LAYOUTS % 3 != 0);
                     }
                 }
@@ -347,6 +349,7 @@ static void guard_methods(void) {
                     if (test_quick && (m + scores + kv_layout) % 4) continue;
                     santa_options o = options_of(m, scores, SANTA_ISA_AUTO);
                     o.stash = (santa_stash)((scores + kv_layout) % 4);
+                    santa_clear_unused_options(&o);
                     guarded_problem(&p, o, at_end);
                 }
 }
@@ -638,6 +641,7 @@ static void workspace_is_used_up(void) {
             santa_options o = options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
             o.num_samples = together ? 128 : 512;
             o.saap.num_probes = 4;                             /* many are visited, many drawn */
+            santa_clear_unused_options(&o);
             int first       = 0;
             o.num_threads   = threads;
             o.parallel_for  = rotated_for;
@@ -711,6 +715,7 @@ static void step_workspaces_to_the_byte(void) {
         if (santa_method_traits((santa_method)m) & SANTA_ADAPTS) continue;
         santa_options o = options_of(m < METHODS ? m : 0, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
         o.num_samples = N;
+        santa_clear_unused_options(&o);
         int32_t index[N];
         float   weight[N];
         santa_draws d = {index, NULL, weight, N, 0, 0, 0.0f};
@@ -790,6 +795,7 @@ static void workspace_size_of_a_long_context(void) {
                 a.v   = a.k;
                 a.out = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
                 o.num_samples  = 128;
+                santa_clear_unused_options(&o);
                 o.num_threads  = threads;
                 o.parallel_for = serial_for;
                 const double bytes = (double)santa_workspace_size(&a, &o),

@@ -514,6 +514,7 @@ static santa_options proxy_options(santa_method method, int64_t samples, uint64_
 static santa_options bare_options(santa_method method, int64_t samples, uint64_t seed) {
     santa_options o = proxy_options(method, samples, seed);
     o.proxy.rescue_above = o.proxy.exact_above = SANTA_NONE;
+    santa_clear_unused_options(&o);
     return o;
 }
 
@@ -1203,7 +1204,7 @@ static void window_of_pages(void) {
         if (turn % 5 == 3) p.a.std_error = NULL;
         unsigned char *memory = copy_make(&p, 4);
         santa_options o = proxy_options(methods[turn % 5], 16, test_seed);
-        if (turn % 5 == 4) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
+        if (o.method == SANTA_VATTENTION) o.vattention.sink_tokens = o.vattention.local_tokens = 20;
         const int64_t rows = s.q_len * 4, begin = 500 - s.q_len - s.window + 1;
         double *before = ref_doubles(rows * 32);
         if (!ref_run(&p, &o, NULL)) return;
@@ -1286,6 +1287,7 @@ static santa_options some_options(int method, int turn) {
     if (turn % 5 == 2) o.proxy.sink_tokens = o.proxy.local_tokens = SANTA_NONE;
     if (turn % 7 == 3 && method < 3) o.dense_below = 700;
     if (method == 4) { o.vattention.sink_tokens = o.vattention.local_tokens = 20; }
+    santa_clear_unused_options(&o);
     return o;
 }
 

@@ -155,6 +155,7 @@ static void is_its_numbers(void) {
                 if (ref_has_scores(o.method)) o.scores = (santa_scores_method)((turn + m) % 5);
                 o.vattention.sink_tokens = o.vattention.local_tokens = 10;
                 o.vattention.guarantee   = (santa_guarantee)(turn % 2);
+                santa_clear_unused_options(&o);
                 for (int e = 0; e < 2; e++) {
                     p[e].a.std_error = ref_has_error(o.method) ? p[e].std_error : NULL;
                     if (!ref_run(&p[e], &o, &stats[e])) return;

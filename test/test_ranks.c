@@ -537,6 +537,7 @@ static void nan_in_one(void) {
         santa_options o = ref_options(methods[turn % 7], 16, 1);
         o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = 4;
         o.vattention.epsilon = 0.4;
+        santa_clear_unused_options(&o);
         ref_build(&p, &s);
         ref_set(&p.a.k, 0, 30 + 60 * (turn / 7), 1, 3, (double)test_nan());
         if (CHECK_STATUS(run_ranks(&p, o, cuts, 3, -1, many, NULL), SANTA_OK))
@@ -586,6 +587,7 @@ static void failures(void) {
             o.vattention.sink_tokens = o.vattention.local_tokens = o.vattention.heavy_tokens = 4;
             o.vattention.base_samples = 8;
             o.vattention.epsilon = 0.4;
+            santa_clear_unused_options(&o);
             /* run_ranks looks that nothing was written */
             CHECK_STATUS(run_ranks(&p, o, cuts, 2, broken, many, NULL),
                          broken < calls[i].exchanges ? SANTA_ERR_RANKS_EXCHANGE : SANTA_OK);
@@ -620,6 +622,7 @@ static void no_loop(void) {
     for (int turn = 0; turn < 3; turn++) {           /* all_gather leaves out what this rank said */
         o.method = turn ? SANTA_PPS : SANTA_SYS;
         o.scores = turn == 2 ? SANTA_SCORES_PROXY : SANTA_SCORES_EXACT;
+        santa_clear_unused_options(&o);
         void *const copy = test_alloc(santa_proxy_size(&p.a));
         p.a.proxy = copy;
         CHECK_STATUS(santa_proxy_encode(&p.a, 0, 600, NULL), SANTA_OK);
@@ -690,6 +693,7 @@ static void refusals(void) {
     o.vattention.heavy = predict_nothing;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_ERR_RANKS_METHOD);
     o.method = SANTA_SYS;
+    o.vattention.heavy = NULL;
     CHECK_STATUS(santa_check(&p.a, &o), SANTA_OK);
     float error[2];
     p.a.std_error = error;

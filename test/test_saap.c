@@ -630,6 +630,7 @@ static void random_problems(void) {
             o.saap.sink_tokens   = test_below(&r, 12) - 1;
             o.saap.uniform_share = test_below(&r, 3) ? 0.0 : 0.05 + 0.95 * test_uniform(&r);
             o.saap.measure_mass  = turn % 2;
+            santa_clear_unused_options(&o);
             x.p.a.std_error = way ? x.p.std_error : NULL;
             FOR_EACH_ISA(isa) {
                 char what[64];

@@ -1025,6 +1025,7 @@ static void e4m3_is_its_numbers(void) {
             santa_options o = ref_options((santa_method)method, 30, 3);
             o.isa = isa;
             o.vattention.sink_tokens = o.vattention.local_tokens = 10;
+            santa_clear_unused_options(&o);
             for (int e = 0; e < 2; e++) {
                 santa_attention a;
                 memset(&a, 0, sizeof a);

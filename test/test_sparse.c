@@ -164,6 +164,7 @@ static void call_make(call *c, const ref_spec *s) {
 
 static int call_run(call *c) {
     free(c->mask);
+    santa_clear_unused_options(&c->o);              /* with a mask nothing is sampled */
     CHECK_STATUS(santa_mask_shape(&c->p.a, &c->o, &c->q_blocks, &c->k_blocks), SANTA_OK);
     const size_t bytes = (size_t)(c->heads * c->q_blocks * c->k_blocks);
     c->mask = (uint8_t *)test_alloc(bytes);
@@ -568,6 +569,7 @@ static void given_masks(void) {
         for (int b = 0; b < 3; b++) context[b] = (int32_t)(s.len + 30 * b + 7);
         if (turn % 5 == 1) { c.p.a.context_lens = context; c.p.a.first_key = turn % 2 ? 7 : 0; }
         c.o.sample_attention.block_size = turn % 2 ? 128 : 64;
+        c.o.sample_attention.dense_above = 0.0;
         CHECK_STATUS(santa_mask_shape(&c.p.a, &c.o, &c.q_blocks, &c.k_blocks), SANTA_OK);
         const int64_t bytes = c.heads * c.q_blocks * c.k_blocks;
         uint8_t *mask = (uint8_t *)test_alloc((size_t)bytes);

@@ -660,9 +660,8 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     fuzz_problem p;
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
-    s.o.num_samples = 0;
     s.copy = FUZZ_NO_COPY;
-    s.o.dense_below = s.o.tile_size = s.o.num_combs = 0;
+    santa_clear_unused_options(&s.o);
     s.page_size = 0;
     s.poke = s.no_lse = 0;
     s.no_error = 1;

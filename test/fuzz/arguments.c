@@ -278,6 +278,7 @@ static fuzz_call valid_call(fuzz_source *s) {
     v->bound        = (santa_bound)fuzz_below(s, 2);
     if (fuzz_chance(s, 3)) v->heavy = some_keys;
     if (fuzz_chance(s, 2)) v->audit = got.audit;
+    santa_clear_unused_options(&c.o);
     return c;
 }
 
@@ -635,6 +636,7 @@ static int arguments_one(const uint8_t *data, size_t size) {
     fill_memory();
     fuzz_call c = valid_call(&s);
     for (int64_t i = fuzz_below(&s, 4); i > 0; i--) mutate(&s, &c);
+    if (fuzz_chance(&s, 2)) santa_clear_unused_options(&c.o);  /* else many are refused for that alone */
     honest_arrays(&c.a, &c.o);
     /* now and then a NaN or an infinity in the data (as any of the types), taken back
        afterwards */

@@ -40,6 +40,7 @@ static int model_decode(const llama_model *m, int how) {
     o.method = (santa_method)(how % SANTA_METHOD_COUNT);
     if (santa_method_traits(o.method) & SANTA_ROUTES) o.method = SANTA_DENSE; /* a model has no router */
     o.num_samples = 4;
+    santa_clear_unused_options(&o);
     if (llama_state_init(&s, m, capacity, &e) != 0 || llama_state_options(&s, &o, &e) != 0) {
         llama_state_free(&s);
         return CHECK_MSG(0, "no state: %s", e.text);

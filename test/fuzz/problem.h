@@ -247,6 +247,11 @@ static inline void fuzz_choose_sparse(fuzz_source *s, fuzz_spec *p) {
     x->block_size  = 64 * fuzz_below(s, 3);
     x->per_head    = fuzz_chance(s, 2);
     x->dense_above = fuzz_chance(s, 2) ? (double)SANTA_NONE : (double)fuzz_below(s, 12) / 10.0;
+    if (p->own_mask) {                                        /* nothing is sampled */
+        const int64_t block_size = x->block_size;
+        memset(x, 0, sizeof *x);
+        x->block_size = block_size;
+    }
 }
 
 /* Exact attention over the caller's keys. */
@@ -314,6 +319,9 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     if (p->copy || p->o.method == SANTA_SAAP || p->o.method == SANTA_VATTENTION
         || p->o.method == SANTA_SAMPLE_ATTENTION)
         p->first_tokens = 0;
+    if (p->copy || p->o.method != SANTA_VATTENTION) p->predictor = 0;
+    if (p->copy && p->o.vattention.heavy_tokens == SANTA_NONE) p->o.vattention.heavy_tokens = 0;
+    santa_clear_unused_options(&p->o);
 }
 
 /* ------------------------------------------------------------ numbers */
