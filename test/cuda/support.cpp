@@ -52,6 +52,7 @@ void make(request *c, santa_method method, santa_device device, santa_dtype type
     if (layout == 'P') { a.block_table = table; a.max_pages = N / PAGE; }
     c->o.method = method;
     c->o.num_samples = 16;
+    santa_clear_unused_options(&c->o);
     if (santa_method_traits(method) & SANTA_ROUTES) {
         c->router.num_buckets = BUCKETS;
         c->router.centroids = centroids;

@@ -13,7 +13,7 @@ static void below_same_bits(const ref_spec &s, const santa_options &asked, bool 
     santa_options o = asked, exact = asked;
     if (copied) o.scores = SANTA_SCORES_PROXY;
     exact.method = SANTA_DENSE;
-    exact.tile_size = exact.num_combs = 0;
+    santa_clear_unused_options(&exact);
     result sampled, dense;
     if (!run_on_gpu(p, o, &sampled) || !run_on_gpu(p, exact, &dense)) return;
     const int64_t limits[] = {2, s.len / 2, s.len + 1, SANTA_AUTO, 1, 66, s.len, INT64_MAX};

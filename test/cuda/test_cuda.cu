@@ -298,6 +298,7 @@ static santa_options options(santa_method method, int64_t samples, santa_stash s
     santa_options o = ref_options(method, samples, test_seed);
     o.offset = santa_offset(3, 5);
     o.stash  = stash;
+    santa_clear_unused_options(&o);
     return o;
 }
 
@@ -1696,6 +1697,7 @@ static void errors(void) {
             santa_options   o = g.o;
             santa_attention a = g.a;
             o.method = m;
+            santa_clear_unused_options(&o);
             (i ? a.k : a.v).dtype = SANTA_Q8_0;
             refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
         }
@@ -2459,6 +2461,7 @@ static void selected_by_copy(void) {
         with_copy p(s, bits);
         santa_options o = unguarded(samples);
         o.method = SANTA_TOP_K;
+        santa_clear_unused_options(&o);
         compare_copies(p, o, &t, name);
     };
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
@@ -2483,6 +2486,7 @@ static void selected_by_copy(void) {
         with_copy p(s);
         santa_options o = unguarded(50);
         o.method = SANTA_TOP_K;
+        santa_clear_unused_options(&o);
         compare_copies(p, o, &t, "groups");
         const int32_t lens[2] = {300, 100};
         p.a.proxy_lens = lens;
@@ -2496,6 +2500,7 @@ static void selected_by_copy(void) {
     with_copy p(s);
     santa_options o = unguarded(100);
     o.method = SANTA_TOP_K;
+    santa_clear_unused_options(&o);
     santa_stats cpu;
     if (!ref_run(&p, &o, &cpu)) return;
     o.stash = SANTA_STASH_U8;

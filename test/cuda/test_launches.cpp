@@ -1179,6 +1179,7 @@ static void check_steps(void) {
             o.method = (santa_method)m;
             o.num_samples = samples;
             if (m == SANTA_FLASH) o.tile_size = 8;
+            santa_clear_unused_options(&o);
             const bool draws_rows = m >= SANTA_IID && m <= SANTA_FLASH,
                        selects = m == SANTA_TOP_K || m == SANTA_TOP_P;
             bytes = santa_cuda_sample_workspace_size(3, 20, 5000, &o);
@@ -1413,6 +1414,7 @@ static void failures_of_prefill(void) {
             x.stats = (santa_stats *)address(R_STATS);
             x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
             x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
+            santa_clear_unused_options(&x.o);
             standin.card = &card;
             if (!CHECK_STATUS(run(x), SANTA_OK)) return;
             const size_t bytes = santa_workspace_size(&x.a, &x.o);
@@ -1466,6 +1468,7 @@ static void host_pointers(void) {
         x.o.sample_attention.mask_out = (uint8_t *)address(R_MASK_OUT);
         x.o.sample_attention.audit = (santa_sample_audit *)address(R_BLOCK_AUDIT);
         x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
+        santa_clear_unused_options(&x.o);
         x.a.seq_lens     = (const int32_t *)address(R_LENS);
         x.a.sinks        = (const float *)address(R_SINKS);
         x.a.alibi_slopes = (const float *)address(R_SLOPES);
@@ -1616,6 +1619,7 @@ static void every_kernel(void) {
                             if (how % 4 > 1) x.o.sample_attention.block_size = 128;
                             x.o.sample_attention.per_head = how == 5;
                             x.o.sample_attention.num_chunks = how;
+                            santa_clear_unused_options(&x.o);
                             standin.card = &card;
                             standin.warpgroups = warpgroups;
                             CHECK_STATUS(run(x), SANTA_OK);
@@ -1827,6 +1831,7 @@ static problem random_problem(test_rng *r) {
         if (one_in(r, 3)) x.a.key_list_stride = x.a.max_list + test_below(r, 100);
     }
     x.o.stash  = (santa_stash)test_below(r, 4);
+    if (!one_in(r, 16)) santa_clear_unused_options(&x.o);
     x.o.seed   = test_next(r);
     x.o.stream = one_in(r, 2) ? NULL : (void *)0x5000;
     return x;

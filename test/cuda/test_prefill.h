@@ -262,7 +262,9 @@ struct sparse_call {
         x.num_chunks = chunks;
         x.per_head = per_head;
         x.dense_above = SANTA_NONE;
-        CHECK_STATUS(santa_mask_shape(&p.a, &o, &q_blocks, &k_blocks), SANTA_OK);
+        santa_options shape = options(SANTA_SAMPLE_ATTENTION, 0);
+        shape.sample_attention.block_size = block;
+        CHECK_STATUS(santa_mask_shape(&p.a, &shape, &q_blocks, &k_blocks), SANTA_OK);
         cpu_mask.assign((size_t)(s.batch * s.heads * q_blocks * k_blocks), 0xee);
         gpu_mask = cpu_mask;
         cpu_audit.resize((size_t)(s.batch * s.heads));
@@ -285,6 +287,7 @@ struct sparse_call {
         x.sample_attention.mask_out = (uint8_t *)mask.data();
         x.sample_attention.audit = (santa_sample_audit *)audit.data();
         if (!gpu_mass.empty()) x.sample_attention.row_mass = (float *)mass.data();
+        santa_clear_unused_options(&x);              /* with a mask nothing is sampled */
         on_gpu g(p.a, x);
         if (!g.run() || !CHECK(mask.intact() && audit.intact() && mass.intact())) return false;
         gpu = g.get();
@@ -299,6 +302,7 @@ struct sparse_call {
         x.sample_attention.mask_out = cpu_mask.data();
         x.sample_attention.audit = cpu_audit.data();
         if (!cpu_mass.empty()) x.sample_attention.row_mass = cpu_mass.data();
+        santa_clear_unused_options(&x);
         return ref_run(&p, &x, &cpu) != 0;
     }
     /* The GPU's rows are those of the blocks that it says it read. */
@@ -456,6 +460,7 @@ static void prefill_graphs(void) {
         problem p(s);
         santa_options o = options(m, 0);
         o.sample_attention.alpha_columns = o.sample_attention.alpha_slashes = 0.3;
+        santa_clear_unused_options(&o);
         on_gpu g(p.a, o);
         if (!g.run()) break;
         const result direct = g.get();

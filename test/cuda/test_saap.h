@@ -302,6 +302,7 @@ static santa_options random_options(test_rng *r, const shape &as) {
     o.saap.local_tokens = pick(r, {0, SANTA_NONE, 1, 20, 130});
     if (test_below(r, 3) == 0) o.saap.uniform_share = pick(r, {1, 2, 4}) * 0.25;
     o.saap.measure_mass = (int)test_below(r, 2);
+    santa_clear_unused_options(&o);
     return o;
 }
 
