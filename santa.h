@@ -240,7 +240,9 @@
 
    Every argument is checked before the first byte is written; on any status but SANTA_OK, out,
    lse, std_error and stats are as they were. SANTA_STATUS_LIST below has all statuses with
-   their texts.
+   their texts. No option is accepted and ignored: one that the method does not read is an error,
+   and SANTA_OPTION_LIST says who reads what. To go from method to method with one set of options:
+       o.method = m;  santa_clear_unused_options(&o);
    Data: a row with no key (seq_len 0, or all scores -inf) gives out = 0, std_error = 0 and
    lse = -inf, or the sink's logit where there is one. Scores below -1e38 count as -inf. A
    NaN or +inf score among the keys a row reads gives NaN in all of that row's out and lse,
@@ -1292,7 +1294,7 @@ typedef struct santa_draws {
 /* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense
    gives all rows with mass; pps draws for this head alone, as santa_decode does in a group of
    one). Uses o's method, num_samples, top_p, tile_size, seed and offset
-   (not dense_below). NaN or +inf among the scores is ERR_NAN; no key with mass gives
+   (not dense_below, scores: o may be that of a whole call). NaN or +inf among the scores is ERR_NAN; no key with mass gives
    rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
                                    santa_stream_id id, santa_draws *draws, void *workspace,
@@ -11923,8 +11925,9 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     more round in another order.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
-                    itself, delta below 1e-290. tile_size of a method without tiles is
-                    SANTA_ERR_OPTION_UNUSED, was SANTA_ERR_TILE_SIZE.
+                    itself, delta below 1e-290; options that the method does not read, which
+                    were ignored (SANTA_ERR_OPTION_UNUSED): santa_unused_option names the first,
+                    santa_clear_unused_options clears all.
    0.1.0 (2026-11)  first version: dense, iid, strat, sys, prop, flash, top-k, top-p, vAttention;
                     Bernoulli scores; f32, f16, bf16, e4m3, q8_0; AVX2, AVX-512, NEON at run
                     time; santa_cuda.cu: dense, iid, strat, prop, flash.

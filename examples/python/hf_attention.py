@@ -331,9 +331,9 @@ def main() -> int:
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
     parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
-    parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
-    parser.add_argument("--dense-below", type=int, default=santa.AUTO,
-                        help="exact for fewer keys (16 * num_samples; 0: never)")
+    parser.add_argument("--num-samples", type=int, default=0, help="draws a head (128)")
+    parser.add_argument("--dense-below", type=int,
+                        help="exact for fewer keys (16 * num_samples where keys are drawn; 0: never)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--baseline", default="eager",
                         help="the attention to compare with: eager or sdpa (eager)")
@@ -350,8 +350,10 @@ def main() -> int:
         with open(args.prompt_file, encoding="utf-8") as f:
             text = f.read() + text
     ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
-    configure(method=args.method, num_samples=args.num_samples, dense_below=args.dense_below,
-              seed=args.seed)
+    below = {"dense_below": args.dense_below}
+    if args.dense_below is None:
+        below = santa.used_options(method=args.method, dense_below=santa.AUTO)
+    configure(**{"method": args.method, "num_samples": args.num_samples, "seed": args.seed, **below})
     c = compare(model, ids, args.steps, args.baseline)
     greedy = {}
     for name in (args.baseline, "santa"):

@@ -62,7 +62,7 @@ from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Op
 
 __all__ = ["AUTO", "Audit", "Buckets", "NONE", "Proxy", "Result", "SantaError", "Stats", "VERSION", "View",
            "build_info", "decode", "free_workspaces", "kmeans", "methods", "offset", "torch_ranks",
-           "workspace_size"]
+           "used_options", "workspace_size"]
 
 VERSION = 200           # SANTA_VERSION that this file is written for
 NONE = -1               # "none" where zero means a default
@@ -186,7 +186,7 @@ _FUNCTIONS = {                                                   # name: result,
     "santa_best_isa": (_i32,), "santa_isa_name": (C.c_char_p, _i32), "santa_offset": (_u64, _i64, _i64),
     "santa_check": (_i32, _ptr, _ptr), "santa_workspace_size": (C.c_size_t, _ptr, _ptr),
     "santa_decode": (_i32, _ptr, _ptr, _ptr, C.c_size_t, _ptr),
-    "santa_mask_shape": (_i32, _ptr, _ptr, _ptr, _ptr),
+    "santa_mask_shape": (_i32, _ptr, _ptr, _ptr, _ptr), "santa_unused_option": (C.c_char_p, _ptr),
     "santa_proxy_size": (C.c_size_t, _ptr), "santa_proxy_encode": (_i32, _ptr, _i64, _i64, _ptr),
     "santa_proxy_append": (_i32, _ptr, _i64, _ptr),
     "santa_buckets_size": (C.c_size_t, _ptr), "santa_buckets_assign": (_i32, _ptr, _ptr, _i64, _ptr),
@@ -1032,7 +1032,7 @@ class _Call:
         status = self.lib.santa_mask_shape(C.byref(self.a), C.byref(self.o), C.byref(blocks),
                                            C.byref(blocks, C.sizeof(_i64)))
         if status:
-            raise SantaError(status, lib=self.lib)
+            raise self.refused(status)
         return (self.a.q.shape[0], self.a.q.shape[2], blocks[0], blocks[1])
 
     def _sample_attention(self, values: Dict[str, Any]) -> None:
@@ -1090,11 +1090,17 @@ class _Call:
             raise TypeError("parallel_for is not callable")
         self.keep.append(o.parallel_for)
 
+    def refused(self, status: int) -> SantaError:
+        detail = b""
+        if status == _status("SANTA_ERR_OPTION_UNUSED"):
+            detail = self.lib.santa_unused_option(C.byref(self.o)) or b""
+        return SantaError(status, detail.decode(), lib=self.lib)
+
     def size(self) -> int:
         size = self.lib.santa_workspace_size(C.byref(self.a), C.byref(self.o))
         if not size:
             status = self.lib.santa_check(C.byref(self.a), C.byref(self.o))
-            raise SantaError(status or _status("SANTA_ERR_WORKSPACE_SIZE"), lib=self.lib)
+            raise self.refused(status or _status("SANTA_ERR_WORKSPACE_SIZE"))
         return size
 
     def run(self) -> Result:
@@ -1109,7 +1115,7 @@ class _Call:
         if self.error is not None:
             raise self.error
         if status:
-            raise SantaError(status, lib=self.lib)
+            raise self.refused(status)
         return Result(stats=stats if self.x["stats"] else None, audit=self.audit, **self.results)
 
     def _decode(self, workspace: int, size: int, stats: Any) -> int:
@@ -1131,7 +1137,7 @@ class _Call:
             self.size()
             status = self._decode(*self._given_workspace(), None)
             if status:
-                raise SantaError(status, lib=self.lib)
+                raise self.refused(status)
             return Result(**self.results)
         torch = sys.modules["torch"]
         device = self.like.device
@@ -1154,7 +1160,7 @@ class _Call:
                 if self.error is not None:
                     raise self.error
                 if status:
-                    raise SantaError(status, lib=self.lib)
+                    raise self.refused(status)
                 for owner in self.keep:                          # of another stream, perhaps
                     if _is_torch(owner) and owner.is_cuda:
                         owner.record_stream(stream)
@@ -1249,9 +1255,45 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes
 
-    Raises SantaError for what santa.h refuses; what a callback raises is raised behind the call.
+    Raises SantaError for what santa.h refuses, an option that the method does not read among it (see
+    used_options); what a callback raises is raised behind the call.
     """
     return _Call(dict(locals())).run()
+
+
+def used_options(**options: Any) -> Dict[str, Any]:
+    """Options of decode() without those that their method would not read, which decode() refuses: for
+    loops over methods with one set of options. What is no option (lse, seq_lens, ..) stays."""
+    lib, o, kept = _library(False), _Options(), dict(options)
+    where = {"proxy_options": "proxy", "vattention": "vattention", "saap": "saap",
+             "sample_attention": "sample_attention"}
+    method = options.get("method", "dense")
+    o.method = lib.santa_method_from_name(method.replace("_", "-").encode()) if isinstance(
+        method, str) else _integer(method, "method", _i32)
+    for name in ("scores", "stash"):
+        setattr(o, name, _enum(f"SANTA_{name.upper()}_", options.get(name, 0), name))
+    for name in ("num_samples", "top_p", "tile_size", "num_combs", "dense_below", "bernoulli_draws"):
+        _fill(o, {name: options.get(name, 0)}, "used_options")
+    for name, field in where.items():
+        struct, numbers = getattr(o, field), {}
+        kinds = dict(struct._fields_)
+        for key, x in (options.get(name) or {}).items():
+            if kinds.get(key) in (_ptr, _Heavy):                    # whether it is there is what matters
+                setattr(struct, key, C.cast(int(x is not None and x is not False), kinds[key]))
+            else:
+                is_enum = key in ("guarantee", "bound")
+                numbers[key] = _enum(f"SANTA_{key.upper()}_", x, key) if is_enum else x
+        _fill(struct, numbers, name)
+        if options.get(name):
+            kept[name] = dict(options[name])
+    while True:
+        unused = lib.santa_unused_option(C.byref(o))
+        if not unused:
+            return kept
+        section, _, key = unused.decode().rpartition(".")
+        struct = getattr(o, section) if section else o
+        (kept["proxy_options" if section == "proxy" else section] if section else kept).pop(key)
+        setattr(struct, key, dict(struct._fields_)[key]())
 
 
 def torch_ranks(group: Any = None) -> Dict[str, Any]:

@@ -260,7 +260,8 @@ def test_every_method():
     want, lse = reference(q, k, v)
     index = index_of_keys(k)
     for method in METHODS:
-        r = santa.decode(q, k, v, method=method, num_samples=8192, lse=True, stats=True, seed=3,
+        options = santa.used_options(method=method, num_samples=8192)
+        r = santa.decode(q, k, v, **options, lse=True, stats=True, seed=3,
                          buckets=index if method == "saap" else None)
         near(r.out, want, 0.12 if method == "top-p" else 0.05 if method in DRAWING else 0.03)
         near(r.lse, lse, 0.02 if method == "vattention" else 1e-4)
@@ -414,8 +415,8 @@ def test_proxy():
     assert p.bits == 4 and p.size == len(p.data) and p.size < k.nbytes / 4
     p.encode(seq_lens=[1200, 1000])
     for method in ("sys", "prop", "pps", "top-k", "vattention"):
-        r = santa.decode(q, k, v, method=method, scores="proxy", proxy=p, num_samples=512,
-                         seq_lens=[1200, 1000], stats=True)
+        options = santa.used_options(method=method, scores="proxy", num_samples=512)
+        r = santa.decode(q, k, v, proxy=p, seq_lens=[1200, 1000], stats=True, **options)
         near(r.out, want, 0.25)
         assert r.stats.proxy_rows_read > 0 and r.stats.k_rows_read < r.stats.keys
     steps = santa.Proxy(k)
@@ -633,6 +634,37 @@ FREE = {
     "q", "k", "v", "out", "lse", "std_error", "stats", "q_layout", "kv_layout", "seed", "offset", "seeds",
     "offsets", "request_ids", "parallel_for", "stream", "workspace"
 } | set(REFUSED_IN)
+
+
+def test_options_that_a_method_does_not_read():
+    """They are refused by name, and used_options leaves them out and nothing else."""
+    q, k, v = problem(1, 1, 200)
+    for options, unused in (({"num_samples": 64}, "num_samples"),
+                            ({"method": "sys", "top_p": 0.5}, "top_p"),
+                            ({"method": "top_k", "tile_size": 512}, "tile_size"),
+                            ({"method": "top-p", "stash": "u8"}, "stash"),
+                            ({"method": "iid", "num_combs": 2}, "num_combs"),
+                            ({"method": "vattention", "dense_below": 9}, "dense_below"),
+                            ({"method": "sys", "bernoulli_draws": 9}, "bernoulli_draws"),
+                            ({"method": "sys", "vattention": {"audit": True}}, "vattention.audit"),
+                            ({"vattention": {"epsilon": 0.1, "bound": "hoeffding"}}, "vattention.epsilon"),
+                            ({"vattention": {"heavy": lambda *_: []}}, "vattention.heavy"),
+                            ({"method": "sys", "proxy_options": {"rescue_keys": 3}}, "proxy.rescue_keys"),
+                            ({"saap": {"num_probes": 3}}, "saap.num_probes"),
+                            ({"sample_attention": {"per_head": 1}}, "sample_attention.per_head")):
+        raises(santa.SantaError, santa.decode, q, k, v, **options, name="OPTION_UNUSED", text=f"({unused})")
+        raises(santa.SantaError, santa.workspace_size, q, k, v, **options, name="OPTION_UNUSED")
+        used = santa.used_options(**options, seed=3)
+        section, _, key = unused.replace("proxy.", "proxy_options.").rpartition(".")
+        assert key not in (used[section] if section else used) and used["seed"] == 3, (options, used)
+        santa.decode(q, k, v, **used)
+    every = {"method": "sys", "num_samples": 32, "num_combs": 2, "stash": "f16", "dense_below": santa.AUTO,
+             "scores": "group_iid", "bernoulli_draws": 2, "vattention": {}, "lse": True}
+    assert santa.used_options(**every) == every
+    options = {"method": "vattention", "vattention": {"guarantee": "full", "epsilon": 0.1, "audit": True}}
+    assert santa.used_options(**options, saap={"measure_mass": 1}) == {**options, "saap": {}}
+    santa.decode(q, k, v, num_samples=128, top_p=0.9, tile_size=256, stash="f32")  # defaults, written out
+    raises(TypeError, santa.used_options, vattention={"epsilons": 1}, text="epsilons")
 
 
 def test_every_option_is_checked_by_the_library():
