@@ -88,6 +88,9 @@ static void attend(void) {
         EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method &&
                santa_method_traits(o.method) != 0);
         if (santa_method_traits(o.method) & SANTA_ROUTES) continue;   /* see buckets */
+        EXPECT(!santa_unused_option(&o) || !strcmp(santa_unused_option(&o), "num_samples"));
+        santa_clear_unused_options(&o);
+        EXPECT(!santa_unused_option(&o));
         EXPECT(decode(&a, &o, NULL) == SANTA_OK);
         EXPECT(decode(&a, &o, &stats) == SANTA_OK);
         EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
@@ -267,6 +270,7 @@ static void prefill(void) {
     EXPECT(off < 1e-2 && near_to(audit[0].kept_share, 1.0, 0.0) && mask[0] == 1);
     o.sample_attention.mask_out = NULL;
     o.sample_attention.mask     = mask;
+    santa_clear_unused_options(&o);
     memset(mask, 0, sizeof mask);
     EXPECT(santa_decode(&a, &o, workspace.bytes, SCRATCH, NULL) == SANTA_OK);
     for (i = 0; i < MANY_ROWS * HEADS * DIM_V; i++) first += fabs((double)many[i]);
