@@ -544,6 +544,7 @@ static void va_errors(void) {
     };
     santa_options x = g.o;
     x.vattention.heavy_index = NULL;
+    x.vattention.heavy_stride = 0;
     x.vattention.heavy = ask;
     refused(SANTA_ERR_BACKEND_HEAVY, x);
     x = g.o;
