@@ -1294,8 +1294,8 @@ typedef struct santa_draws {
 /* Draw rows from softmax(scores[0..n)), -inf = masked. Every method but vAttention (dense
    gives all rows with mass; pps draws for this head alone, as santa_decode does in a group of
    one). Uses o's method, num_samples, top_p, tile_size, seed and offset
-   (not dense_below, scores: o may be that of a whole call). NaN or +inf among the scores is ERR_NAN; no key with mass gives
-   rows = 0, lse = -inf. */
+   (not dense_below, scores: o may be that of a whole call). NaN or +inf among the
+   scores is ERR_NAN; no key with mass gives rows = 0, lse = -inf. */
 SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_options *o,
                                    santa_stream_id id, santa_draws *draws, void *workspace,
                                    size_t workspace_bytes);
