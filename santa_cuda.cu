@@ -98,6 +98,7 @@ struct va_params {
     santa_audit *audit;                             /* [batch, q_len, heads] or NULL */
     u64 *candidates;                                /* [batch, heads, most_candidates] */
     unsigned *heads_done, *bits, *taken;            /* [batch, kv_heads]; the others * words */
+    unsigned *listed;                               /* likewise: bits and the base sample */
     int most_candidates, words, shared_words, portions;
     int *list;                                      /* [batch, kv_heads, list_pitch] */
     i64 list_pitch;
@@ -526,19 +527,22 @@ template <int HEADS> struct alignas(16) attend_memory {
 
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
-enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 1024 };
-enum { CHOOSE_KEPT = 3072 };                        /* candidates of a CTA in shared memory */
-struct choose_memory {
-    unsigned bins[CHOOSE_BINS];                     /* before: the sample */
-    u64 kept[CHOOSE_KEPT];
-    u64 few[CHOOSE], result, at;
-    unsigned totals[CHOOSE / 32], bin, above, inside, few_count, first, is_last, bound;
-    unsigned kept_count, kept_end;
+enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 2048 };
+/* candidates of a head in shared memory; before, twice as many keys of a CTA */
+enum { CHOOSE_ROOM = 8192, CHOOSE_KEPT = 2 * CHOOSE_ROOM };
+struct set_memory {
+    u64 at;
+    unsigned totals[CHOOSE / 32], sums[3][CHOOSE / 32], needed;
+};
+struct choose_memory : set_memory {
+    alignas(16) unsigned bins[CHOOSE_BINS];
+    u64 few[CHOOSE], result;
+    unsigned bin, above, inside, few_count, first, is_last, kept_count;
 };
 static_assert(sizeof(choose_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+enum { FILL_PARTS = 16 };                           /* CTAs of a KV head's list, at most */
 enum { CHOOSE_WORDS = 12288 };                      /* of a set's bits beside it, at most */
-static_assert(sizeof(choose_memory) + 4 * CHOOSE_WORDS + 1024 <= LEAST_SHARED, "not on every card");
-static_assert((int)CHOOSE_SAMPLES <= (int)CHOOSE_BINS && CHOOSE_SAMPLES % CHOOSE == 0, "a sample's place");
+static_assert(sizeof(choose_memory) + 8 * CHOOSE_ROOM + 1024 <= LEAST_SHARED, "not on every card");
 
 /* k_proxy_scores: a barrier for each slot of a warp's ring; q in two parts of 8 bits. The ring is
    beside it. */
@@ -752,13 +756,17 @@ void k_top(const params) { standin_kernel(SELECT_THREADS, sizeof(top_memory), 0)
 void k_list_plain(const params) { standin_kernel(DENSE_WARPS * 32, sizeof(list_plain_memory), 0); }
 void k_list_stats(const params) { standin_kernel(256, 0, 0); }
 void k_va_choose(const params p) {
-    standin_kernel(CHOOSE, sizeof(choose_memory), (size_t)p.va.shared_words * sizeof(unsigned));
+    standin_kernel(CHOOSE, sizeof(choose_memory), p.va.by_scores ? 8 * CHOOSE_ROOM : 0);
+}
+void k_va_fill(const params p) {
+    standin_kernel(CHOOSE, sizeof(set_memory), (size_t)p.va.shared_words * sizeof(unsigned));
 }
 void k_va_attend(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, sizeof(attend_memory<FIXED_HEADS>));
 }
 void k_va_budget(const params p) {
-    standin_kernel(CHOOSE, sizeof(choose_memory), (size_t)p.va.shared_words * sizeof(unsigned));
+    standin_kernel(CHOOSE, sizeof(combine_memory) + sizeof(set_memory),
+                   (size_t)p.va.shared_words * sizeof(unsigned));
 }
 void k_va_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 
@@ -7883,6 +7891,7 @@ k_list(const __grid_constant__ params p) {
     const int head = item * p.list_heads + slice * PASS_HEADS,
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
               kv = (int)p.by_group.quotient((unsigned)head);
+    if (p.va.pass) launch_dependents();             /* as a rule there is nothing more */
     wait_for_previous();
     const piece_window window = load_pieces(p, b, item, kv);
     listed x = listed_keys(p, b, item);
@@ -7894,7 +7903,7 @@ k_list(const __grid_constant__ params p) {
         row = p.va.rows[(i64)b * p.kv_heads + item];
         part += first_portion(p, row, p.va.pass);
         end = first_portion(p, row, p.va.pass + 1);
-        next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
+        if (p.va.pass) next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
     }
     launch_dependents();
     if (part >= end) return;
@@ -8243,12 +8252,14 @@ __global__ void __launch_bounds__(256) k_list_stats(const __grid_constant__ para
 
 /* -------------------------------------------------------------------- >>vattention-kernels */
 
-/* SANTA_VATTENTION in five launches behind the scores, if heavy tokens are taken by scores:
-     choose   the heavy tokens of each head, their union over the group, the base sample
+/* SANTA_VATTENTION in six launches behind the scores, if heavy tokens are taken by scores:
+     choose   the heavy tokens of each head, their union over the group
+     fill     the base sample, the list of both
      attend   sums over the keys that are read exactly and over the base sample
-     budget   how many more keys the group's most demanding head asks for, and which
-     attend   sums over these
-     combine  out, lse and the audit
+     budget   how many more keys the group's most demanding head asks for, and which; where none,
+              out, lse and the audit
+     attend   sums over more keys
+     combine  out, lse and the audit where there are more keys
    A row of a KV head has one list of keys: first those that are read exactly, then the sample, each
    part in ascending order but the base sample before the rest. It is read in portions of p.list_keys
    keys that never hold keys of two parts. */
@@ -8281,7 +8292,7 @@ __device__ __forceinline__ u64 ranked(float x, int key) {
 }
 
 /* Sum of x over the threads before this one, and over all. */
-__device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, unsigned *total) {
+__device__ __forceinline__ unsigned cta_prefix(set_memory &s, unsigned x, unsigned *total) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     unsigned sum = x;
 #pragma unroll
@@ -8298,61 +8309,79 @@ __device__ __forceinline__ unsigned cta_prefix(choose_memory &s, unsigned x, uns
     return __reduce_add_sync(FULL, lane < warp ? of_warp : 0u) + sum - x;
 }
 
-/* What heavy tokens of a head are chosen from: `list`, or the scores of all keys of the middle. A thread
-   has every CHOOSE'th; its first ones it keeps. */
+/* The sums of x[k] over the CTA. */
+template <int N> __device__ __forceinline__ void cta_sums(set_memory &s, unsigned *x) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int k = 0; k < N; k++) x[k] = __reduce_add_sync(FULL, x[k]);
+    __syncthreads();                                /* they may still be read from the last use */
+#pragma unroll
+    for (int k = 0; k < N; k++) if (lane == 0) s.sums[k][warp] = x[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        x[k] = __reduce_add_sync(FULL, lane < CHOOSE / 32 ? s.sums[k][lane] : 0u);
+}
+
+/* What heavy tokens of a head are chosen from: `list`, in shared memory where it fits in, or the scores
+   of all keys of the middle. */
 struct candidates {
-    enum { OWN = 16 };
     const u64 *list;
     const float *scores;
     int first, count;
-    u64 own[OWN];
-    __device__ __forceinline__ u64 load(int i) const {
-        if (i >= count) return 0;
-        return list ? __ldcg(list + i) : ranked(__ldcg(scores + first + i), first + i);
-    }
-    __device__ __forceinline__ void load() {
-#pragma unroll
-        for (int k = 0; k < OWN; k++) own[k] = load(k * CHOOSE + (int)threadIdx.x);
-    }
-    /* f(y) for each y of this thread; 0: none */
+    const u64 *room;                                /* or NULL */
+    /* f(y) for each y of this thread, which has every CHOOSE'th; 0: none */
     template <typename F> __device__ __forceinline__ void each(F f) const {
-#pragma unroll
-        for (int k = 0; k < OWN; k++) f(own[k]);
+        enum { TOGETHER = 4 };
 #pragma unroll 1
-        for (int i = OWN * CHOOSE + (int)threadIdx.x; i < count; i += 4 * CHOOSE) {
-            u64 y[4];
+        for (int i = (int)threadIdx.x; i < count; i += TOGETHER * CHOOSE) {
+            u64 y[TOGETHER];
 #pragma unroll
-            for (int k = 0; k < 4; k++) y[k] = load(i + k * CHOOSE);
+            for (int k = 0; k < TOGETHER; k++) {
+                const int at = min(i + k * CHOOSE, count - 1);
+                y[k] = room ? room[at] : list ? __ldcg(list + at) : 0;
+            }
+            if (!list)
 #pragma unroll
-            for (int k = 0; k < 4; k++) f(y[k]);
+                for (int k = 0; k < TOGETHER; k++) {
+                    const int at = first + min(i + k * CHOOSE, count - 1);
+                    y[k] = ranked(__ldcg(scores + at), at);
+                }
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) f(i + k * CHOOSE < count ? y[k] : 0);
         }
     }
 };
 
-/* The want-th largest of the candidates in [lo, hi], or lo if there are not so many: those at or above
-   it are chosen. A digit of 11 bits at a time from where lo and hi begin to differ; where few are left,
-   each counts those above it. By a CTA. lo > 0. */
+/* The want-th largest of the candidates in [lo, hi]: those at or above it are chosen. *total: how many
+   there are; not more than want: all of them, and lo. A digit of 11 bits at a time from where lo and hi
+   begin to differ; where few are left, each counts those above it. By a CTA. lo > 0. */
 __device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x, unsigned want, u64 lo,
-                                           u64 hi) {
+                                           u64 hi, unsigned *total) {
     const int tid = threadIdx.x;
-    unsigned inside, total;
+    enum { EACH = CHOOSE_BINS / CHOOSE };
+    static_assert(EACH == 4, "bins of a thread are read together");
+    unsigned inside;
+    bool is_first = true;
+#pragma unroll 1
     do {
         const int shift = max(64 - __clzll((i64)(hi - lo)) - 11, 0);
         __syncthreads();
-#pragma unroll
-        for (int i = 0; i < CHOOSE_BINS / CHOOSE; i++) s.bins[i * CHOOSE + tid] = 0;
+        ((uint4 *)s.bins)[tid] = make_uint4(0, 0, 0, 0);
         if (tid == 0) s.few_count = 0;
         __syncthreads();
         x.each([&](u64 y) {
             if (y >= lo && y <= hi) atomicAdd(&s.bins[(unsigned)((y - lo) >> shift)], 1u);
         });
         __syncthreads();
-        enum { EACH = CHOOSE_BINS / CHOOSE };
-        unsigned own[EACH], sum = 0;
-#pragma unroll
-        for (int k = 0; k < EACH; k++) sum += own[k] = s.bins[CHOOSE_BINS - 1 - (EACH * tid + k)];
-        unsigned above = cta_prefix(s, sum, &total);
-        if (total <= want) return lo;
+        const uint4 of = ((const uint4 *)s.bins)[CHOOSE - 1 - tid];
+        const unsigned own[EACH] = { of.w, of.z, of.y, of.x };
+        unsigned all, above = cta_prefix(s, of.x + of.y + of.z + of.w, &all);
+        if (is_first) {
+            *total = all;
+            if (all <= want) return lo;
+            is_first = false;
+        }
 #pragma unroll
         for (int k = 0; k < EACH; k++) {
             if (above < want && want <= above + own[k]) {
@@ -8372,9 +8401,11 @@ __device__ __forceinline__ u64 nth_largest(choose_memory &s, const candidates &x
     x.each([&](u64 y) { if (y >= lo && y <= hi) s.few[atomicAdd(&s.few_count, 1u)] = y; });
     __syncthreads();
     if (tid < (int)inside) {
+        const u64 own = s.few[tid];
         unsigned above = 0;
-        for (unsigned i = 0; i < inside; i++) above += s.few[i] > s.few[tid];
-        if (above == want - 1) s.result = s.few[tid];
+#pragma unroll 4
+        for (unsigned i = 0; i < inside; i++) above += s.few[i] > own;
+        if (above == want - 1) s.result = own;
     }
     __syncthreads();
     return s.result;
@@ -8385,12 +8416,26 @@ __device__ __forceinline__ void mark(const middle &r, unsigned *bits, int key) {
     atomicOr(bits + (at >> 5), 1u << (at & 31));
 }
 
-/* The `want` largest candidates join the set. */
-__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits, candidates x,
+/* The `want` largest candidates in [lo, hi] join the set, or, should they not be so many, the largest
+   of all scores. */
+__device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, unsigned *bits,
+                                          const float *scores, const u64 *list, int count, u64 *room,
                                           unsigned want, u64 lo, u64 hi) {
-    x.load();
-    const u64 least = nth_largest(s, x, want, lo, hi);
-    x.each([&](u64 y) { if (y >= least) mark(r, bits, (int)~(unsigned)y); });
+    candidates x = { list, scores, r.lo, count, nullptr };
+    if (list && count <= CHOOSE_ROOM) {
+        for (int i = 2 * (int)threadIdx.x; i < count; i += 2 * CHOOSE)
+            copy16((uint4 *)(room + i), (const char *)(list + i));
+        x.room = room;
+    }
+    copy_commit();
+    copy_wait<0>();                                 /* before nth_largest's first barrier */
+    unsigned total;
+    u64 found = nth_largest(s, x, want, lo, hi, &total);
+    if (list && total < want) {
+        x = { nullptr, scores, r.lo, r.mid, nullptr };
+        found = nth_largest(s, x, want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0, &total);
+    }
+    x.each([&](u64 y) { if (y >= found) mark(r, bits, (int)~(unsigned)y); });
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
@@ -8428,11 +8473,10 @@ struct key_set {
         return mid >= 32 * w + 32 ? ~0u : mid > 32 * w ? (1u << (mid - 32 * w)) - 1u : 0u;
     }
 };
-enum which_keys { IN_SET, NEWLY_TAKEN, NOT_TAKEN };
 
-/* The keys of the middle that are so, ascending, as list[0 ..]; they join the set. */
-__device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, which_keys what, int lo,
-                                       int *list) {
+/* The keys of the middle that were drawn, or with `rest` those that were not, ascending, as
+   list[0 ..]. */
+__device__ __noinline__ void list_drawn(set_memory &s, const key_set &set, bool rest, int lo, int *list) {
     __syncthreads();
 #pragma unroll 1
     for (int base = 0; base < set.fours; base += CHOOSE) {
@@ -8442,13 +8486,7 @@ __device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, whi
             const uint4 b = set.load(set.bits, i), t = *((const uint4 *)set.taken + i);
             const unsigned in[4] = { b.x, b.y, b.z, b.w }, now[4] = { t.x, t.y, t.z, t.w };
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                x[k] = what == IN_SET ? now[k] : what == NEWLY_TAKEN ? now[k] & ~in[k] : ~now[k];
-                x[k] &= set.valid(4 * i + k);
-            }
-            if (what != IN_SET)
-                *((uint4 *)set.bits + i)
-                    = make_uint4(in[0] | x[0], in[1] | x[1], in[2] | x[2], in[3] | x[3]);
+            for (int k = 0; k < 4; k++) x[k] = (rest ? ~now[k] : now[k] & ~in[k]) & set.valid(4 * i + k);
         }
         const unsigned count = (unsigned)(__popc(x[0]) + __popc(x[1]) + __popc(x[2]) + __popc(x[3]));
         int *to = list + cta_prefix(s, count, &total);
@@ -8459,47 +8497,61 @@ __device__ __noinline__ void list_keys(choose_memory &s, const key_set &set, whi
     }
 }
 
-/* `count` more of the `left` keys of the middle that are not in the set, uniform without replacement,
-   by the words of stream 2 from *at on: see >>random in santa.h. As long as all words of a round are
-   needed whatever they say, their order is none; the last ones go by warps, in order. */
-__device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const key_set &set,
-                                       const middle &r, int b, int kv, int count, int left, u64 *at,
-                                       int *list) {
+/* Word `at` of stream 2 and the three behind it; at is a multiple of four: see >>random in santa.h. */
+__device__ __forceinline__ uint4 sample_words(const params &p, u64 key, int kv, u64 at) {
+    const u64 quad = at / 4;
+    return philox(key, (unsigned)quad, (unsigned)(kv * p.group), (unsigned)p.q_index,
+                  2u + ((unsigned)(quad >> 32) << 8));
+}
+
+/* The places of words from .. to - 1 of stream 2 are taken; returns how many were not before, of this
+   thread. By a CTA. */
+__device__ __forceinline__ unsigned take_places(const params &p, const key_set &set, u64 key, int kv,
+                                                u64 from, u64 to) {
+    const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
+    unsigned new_ones = 0;
+#pragma unroll 1
+    for (u64 at = from / 4 * 4 + 4u * threadIdx.x; at < to; at += 4 * CHOOSE) {
+        const uint4 x = sample_words(p, key, kv, at);
+        const unsigned w[4] = { x.x, x.y, x.z, x.w };
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const u64 wide = (u64)w[k] * size;
+            const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31);
+            if (at + k < from || at + k >= to || (unsigned)wide < uneven) continue;
+            if (atomicOr(set.taken + (place >> 5), bit) & bit) continue;
+            new_ones++;
+        }
+    }
+    return new_ones;
+}
+
+/* `count` more of the `left` keys of the middle that are not taken, uniform without replacement, by the
+   words of stream 2 from *at on: see >>random in santa.h. They are taken, or, if that is true, all
+   others are. As long as all words of a round are needed whatever they say, their order is none; the
+   last ones go by warps, in order. `early` words of the first round have been taken before, `had` new
+   ones. */
+__device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key_set &set, int b, int kv,
+                                       int count, int left, unsigned early, unsigned had, u64 *at) {
     const int tid = threadIdx.x, lane = tid & 31;
-    const unsigned size = (unsigned)r.mid, uneven = (0u - size) % size;
+    const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
     const u64 key = row_key(p, b);
     int draws = rest ? left - count : count;
     u64 index = *at;
-    const auto words_of = [&](u64 quad) {
-        return philox(key, (unsigned)quad, (unsigned)(kv * p.group), (unsigned)p.q_index,
-                      2u + ((unsigned)(quad >> 32) << 8));
-    };
     __syncthreads();
     while (draws > 64) {
         const u64 end = index + (unsigned)draws;
-        unsigned new_ones = 0, total;
-#pragma unroll 1
-        for (u64 quad = index / 4 + (unsigned)tid; 4 * quad < end; quad += CHOOSE) {
-            const uint4 x = words_of(quad);
-            const unsigned w[4] = { x.x, x.y, x.z, x.w };
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const u64 wide = (u64)w[k] * size;
-                const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31);
-                if (4 * quad + k < index || 4 * quad + k >= end || (unsigned)wide < uneven) continue;
-                if (atomicOr(set.taken + (place >> 5), bit) & bit) continue;
-                new_ones++;
-            }
-        }
-        cta_prefix(s, new_ones, &total);
+        unsigned new_ones[1] = { take_places(p, set, key, kv, index + early, end) };
+        cta_sums<1>(s, new_ones);
         index = end;
-        draws -= (int)total;
+        draws -= (int)(new_ones[0] + had);
+        early = had = 0;
     }
     if (tid < 32) {
         while (draws > 0) {
             const u64 mine = index + (unsigned)lane;
-            const uint4 x = words_of(mine / 4);
+            const uint4 x = sample_words(p, key, kv, mine);
             const unsigned word = mine & 2 ? mine & 1 ? x.w : x.z : mine & 1 ? x.y : x.x;
             const u64 wide = (u64)word * size;
             const unsigned place = (unsigned)(wide >> 32), bit = 1u << (place & 31),
@@ -8520,56 +8572,17 @@ __device__ __noinline__ void draw_keys(const params &p, choose_memory &s, const 
     }
     __syncthreads();
     *at = s.at;
-    list_keys(s, set, rest ? NOT_TAKEN : NEWLY_TAKEN, r.lo, list);
+    return rest;
 }
 
-__device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *shared) {
+__device__ __forceinline__ key_set set_of(const params &p, i64 item, const middle &r, unsigned *bits,
+                                          unsigned *shared) {
     key_set set;
     set.fours = (r.mid + 127) / 128;
     set.mid = r.mid;
-    set.bits = p.va.bits + item * p.va.words;
+    set.bits = bits + item * p.va.words;
     set.taken = p.va.shared_words >= p.va.words ? shared : p.va.taken + item * p.va.words;
     return set;
-}
-
-/* With the heavy tokens in the set: how many keys of the row are read exactly, the base sample, the list
-   of both. By the CTA that is last to come here for the KV head. */
-__device__ __noinline__ void begin_list(const params &p, choose_memory &s, const middle &r, int b, int kv,
-                                        unsigned *shared, int looked) {
-    const i64 item = (i64)b * p.kv_heads + kv;
-    const int tid = threadIdx.x, n = r.end - r.begin;
-    const key_set set = set_of(p, item, r, shared);
-    int *list = p.va.list + item * p.va.list_pitch;
-    unsigned heavy = 0, total = 0;
-    for (int i = tid; i < set.fours; i += CHOOSE) {
-        const uint4 x = set.load(set.bits, i);
-        *((uint4 *)set.taken + i) = x;
-        heavy += (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
-    }
-    cta_prefix(s, heavy, &total);
-    const int sinks = r.lo - r.begin, local = r.end - r.lo - r.mid, fixed = sinks + (int)total + local,
-              residual = n - fixed;
-    int base = p.va.base_samples < 0 ? max(fortieth(-1, residual), 32) : p.va.base_samples;
-    u64 at = 0;
-    for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
-    for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
-    list_keys(s, set, IN_SET, r.lo, list + sinks);
-    int *const others = list + whole_portions(p, fixed) * p.list_keys;
-    if (base < residual) draw_keys(p, s, set, r, b, kv, base, residual, &at, others);
-    else {
-        base = 0;
-        list_keys(s, set, NOT_TAKEN, r.lo, others);
-    }
-    if (tid == 0) {
-        va_row x = {};
-        x.fixed = fixed;
-        x.residual = residual;
-        x.base = base;
-        x.budget = base ? base : residual;
-        x.looked = looked;
-        x.at = at;
-        p.va.rows[item] = x;
-    }
 }
 
 /* Grid: (CHOOSE_KEYS keys, query head, batch), or with heavy tokens of the caller or none (1, KV head,
@@ -8580,208 +8593,334 @@ __device__ __noinline__ void begin_list(const params &p, choose_memory &s, const
    and the last CTA of a head:
      select   the heavy_tokens largest of these, or of all scores should the bound have been wrong
      mark     them in the KV head's set
-   and the last CTA of a KV head: begin_list.
    Reads 4 bytes for each key and head, from L2 as a rule. Latency-bound.
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
    is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
    head's result NaN. */
 __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__ params p) {
-    DYNAMIC_SHARED(room);
+    DYNAMIC_SHARED(room);                           /* keys, then a head's candidates */
     SHARED(s, choose_memory);
     const int tid = threadIdx.x, b = blockIdx.z;
     const middle r = middle_of(p, b);
     launch_dependents();
     if (!p.va.by_scores) {
         const int kv = blockIdx.y;
-        const key_set set = set_of(p, (i64)b * p.kv_heads + kv, r, (unsigned *)room);
-        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
+        unsigned *const bits = p.va.bits + ((i64)b * p.kv_heads + kv) * p.va.words;
+        for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE)
+            *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
         for (int g = 0; p.va.index && g < p.group; g++) {
             const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
             const int *index = p.va.index + place * p.va.index_stride;
             for (int i = tid; i < p.va.heavy_tokens; i += CHOOSE) {
                 const int key = index[i];
-                if (key >= r.lo && key < r.lo + r.mid) mark(r, set.bits, key);
+                if (key >= r.lo && key < r.lo + r.mid) mark(r, bits, key);
             }
         }
-        __threadfence();
-        __syncthreads();
-        begin_list(p, s, r, b, kv, (unsigned *)room, 0);
         return;
     }
     const int head = blockIdx.y, kv = head / p.group, want = heavy_of(p, r), end = r.lo + r.mid,
               first = (int)blockIdx.x * CHOOSE_KEYS, from = max(first, r.lo),
-              to = first < end ? first + min(end - first, (int)CHOOSE_KEYS) : first,
-              ctas = want ? (end - 1) / CHOOSE_KEYS - r.lo / CHOOSE_KEYS + 1 : 1;
+              to = first < end ? first + min(end - first, (int)CHOOSE_KEYS) : first;
     const i64 row = (i64)b * p.heads + head, item = (i64)b * p.kv_heads + kv;
-    if (want ? from >= to : blockIdx.x > 0) return;
-    float *scores = (float *)p.stash + stash_entry(p, b, head, 0);
+    float *const scores = (float *)p.stash + stash_entry(p, b, head, 0);
     va_counts *const counts = (va_counts *)p.arrived;
-    const key_set set = set_of(p, item, r, (unsigned *)room);
-    int looked = 0;
-    wait_for_previous();
-    if (want) {
-        candidates x = { p.va.candidates + row * p.va.most_candidates, scores, r.lo, r.mid, {} };
-        int copied_from = r.lo, copied_to = end;
-        if (p.va.by_copy) {
-            const proxy_range c = copied_range(p, b);
-            copied_from = min(max(c.from, r.lo), end);
-            copied_to = max(min(c.to, end), copied_from);
-            looked = r.mid - (copied_to - copied_from);
-            if (from < copied_from || to > copied_to) {
-                score_exactly(p, r, b, head, from, min(to, copied_from), scores);
-                score_exactly(p, r, b, head, max(from, copied_to), to, scores);
-                __syncthreads();
-            }
-        } else looked = r.mid;
-        if (tid == 0) { s.kept_count = 0; s.kept_end = CHOOSE_KEPT; }
-        /* a sample of keys that all CTAs can see: from the copy. A warp finds the bound, 16 bits of it */
-        const unsigned least = sortable(MASK_LIMIT);
-        unsigned bound = least;
-        if (r.mid > 4 * CHOOSE_SAMPLES) {
-            const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
-#pragma unroll
-            for (int i = 0; i < CHOOSE_SAMPLES / CHOOSE; i++) {
-                const unsigned t = (unsigned)(i * CHOOSE + tid);
-                const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
-                s.bins[t] = j >= copied_from && j < copied_to ? sortable(scores[j]) : 0;
-            }
-            __syncthreads();
-            if (tid < 32) {
-                unsigned own[CHOOSE_SAMPLES / 32], found = 0;
-                const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
-                const unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u;
-#pragma unroll
-                for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) own[i] = s.bins[32 * i + tid];
-#pragma unroll 1
-                for (unsigned bit = 1u << 31; bit >= 1u << 15; bit >>= 1) {
-                    unsigned above = 0;
-#pragma unroll
-                    for (int i = 0; i < CHOOSE_SAMPLES / 32; i++) above += own[i] >= (found | bit);
-                    if (__reduce_add_sync(FULL, above) >= rank) found |= bit;
-                }
-                if (tid == 0) s.bound = found;
-            }
-            __syncthreads();
-            bound = max(bound, s.bound);
-        }
+    unsigned *const bits = p.va.bits + item * p.va.words;
+    int copied_from = r.lo, copied_to = end;
+    if (p.va.by_copy) {
+        const proxy_range c = copied_range(p, b);
+        copied_from = min(max(c.from, r.lo), end);
+        copied_to = max(min(c.to, end), copied_from);
+    }
+    const int lane = tid & 31;
+    int *const kept = (int *)room;
+    if (tid == 0) s.kept_count = 0;
+    if (tid < 256) s.bins[tid] = s.bins[256 + tid] = 0;
+    __syncthreads();
+    wait_for_previous();                            /* by all: what is next builds on it */
+    if (!want || from >= to) return;
+    if (from < copied_from || to > copied_to) {
+        score_exactly(p, r, b, head, from, min(to, copied_from), scores);
+        score_exactly(p, r, b, head, max(from, copied_to), to, scores);
         __syncthreads();
-        unsigned top = 0;
-        bool bad = false;
-        u64 *const list = (u64 *)x.list;
-        const unsigned most = (unsigned)p.va.most_candidates;
-        enum { LOADS = 4 };
-        float4 y[LOADS];
-        const auto load = [&](int base) {
+    }
+    enum { LOADS = 8 };                             /* of four scores each, on their way together */
+    float y[LOADS][4];
+    const auto load = [&](int base) {
+        const bool whole = base >= from && base + 4 * LOADS * CHOOSE <= to;
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
-                const int j = base + 4 * (i * CHOOSE + tid);
-                y[i] = make_float4(MASKED, MASKED, MASKED, MASKED);
-                if (j < to && j + 4 > from) y[i] = *(const float4 *)(scores + j);
+        for (int i = 0; i < LOADS; i++) {
+            const int j = base + 4 * (i * CHOOSE + tid);
+            float4 x = make_float4(MASKED, MASKED, MASKED, MASKED);
+            if (whole || (j < to && j + 4 > from)) x = *(const float4 *)(scores + j);
+            y[i][0] = x.x; y[i][1] = x.y; y[i][2] = x.z; y[i][3] = x.w;
+        }
+        if (whole) return;
+#pragma unroll
+        for (int i = 0; i < LOADS; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int j = base + 4 * (i * CHOOSE + tid) + k;
+                if (j < from || j >= to) y[i][k] = MASKED;
             }
-        };
+    };
+    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy: 8 at a time */
+    const unsigned least = sortable(MASK_LIMIT);
+    unsigned bound = least;
+    if (r.mid > 2 * CHOOSE_SAMPLES) {
+        enum { EACH = CHOOSE_SAMPLES / CHOOSE };
+        const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
+        unsigned sample[EACH];
+        float raw[EACH];
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const unsigned t = (unsigned)(i * CHOOSE + tid);
+            const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
+            raw[i] = j >= copied_from && j < copied_to ? scores[j] : MASKED;
+        }
         load(first);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) sample[i] = sortable(raw[i]);
+        const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
+        unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
 #pragma unroll 1
-        for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
-            unsigned hits = 0;
-            float z[4 * LOADS];
+        for (int digit = 0; digit < 2; digit++) {
+            unsigned *const bins = s.bins + 256 * digit;
 #pragma unroll
-            for (int i = 0; i < LOADS; i++) {
-                z[4 * i] = y[i].x; z[4 * i + 1] = y[i].y; z[4 * i + 2] = y[i].z; z[4 * i + 3] = y[i].w;
-            }
-            load(base + 4 * LOADS * CHOOSE);        /* on their way meanwhile */
+            for (int i = 0; i < EACH; i++)
+                if (!digit || sample[i] >> 24 == found)
+                    atomicAdd(&bins[sample[i] >> (24 - 8 * digit) & 255], 1u);
+            __syncthreads();
+            /* each warp for itself: a lane has eight digits, the highest ones the first */
+            const uint4 low = *(const uint4 *)&bins[248 - 8 * lane],
+                        high = *(const uint4 *)&bins[252 - 8 * lane];
+            const unsigned own[8] = { high.w, high.z, high.y, high.x, low.w, low.z, low.y, low.x };
+            unsigned sum = 0;
 #pragma unroll
-            for (int i = 0; i < 4 * LOADS; i++) {
-                const int j = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
-                if (j < from || j >= to) continue;
-                bad |= !(z[i] < INFINITY);
-                if (sortable(z[i]) < bound) continue;
-                hits |= 1u << i;
-                top = max(top, sortable(z[i]));
-            }
-            /* the warp's to shared memory, or straight to the list if there is no room */
-            const unsigned lane = tid & 31;
-            unsigned place = (unsigned)__popc(hits), start = 0;
-            const unsigned own = place;
+            for (int i = 0; i < 8; i++) sum += own[i];
+            unsigned above = sum;
 #pragma unroll
             for (int o = 1; o < 32; o <<= 1) {
-                const unsigned before = __shfl_up_sync(FULL, place, o);
-                if (lane >= (unsigned)o) place += before;
+                const unsigned before = __shfl_up_sync(FULL, above, o);
+                if (lane >= o) above += before;
             }
-            const unsigned total = __shfl_sync(FULL, place, 31);
-            if (!total) continue;
-            if (lane == 0) start = atomicAdd(&s.kept_count, total);
-            start = __shfl_sync(FULL, start, 0);
-            const bool fits = start + total <= CHOOSE_KEPT;
-            if (!fits && lane == 0) {
-                atomicMin(&s.kept_end, start);
-                start = atomicAdd(&counts[row].entries, total);
-            }
-            if (!fits) start = __shfl_sync(FULL, start, 0);
-            place += start - own;
+            const unsigned reach = __ballot_sync(FULL, above >= rank);
+            const int of = reach ? __ffs((int)reach) - 1 : 31;
+            above -= sum;
+            int at = 0;                             /* digits that are not enough */
 #pragma unroll
-            for (int i = 0; i < 4 * LOADS; i++) {
-                if (!(hits >> i & 1u)) continue;
-                const u64 entry = ranked(z[i], base + 4 * (i / 4 * CHOOSE + tid) + i % 4);
-                if (fits) s.kept[place] = entry;
-                else if (place < most) list[place] = entry;
-                place++;
+            for (int i = 0; i < 7; i++) {
+                const bool more = at == i && above + own[i] < rank;
+                at += more;
+                above += more ? own[i] : 0u;
             }
+            found = found << 8 | (unsigned)(255 - 8 * of - __shfl_sync(FULL, at, of));
+            rank -= min(__shfl_sync(FULL, above, of), rank);
         }
-        top = __reduce_max_sync(FULL, top);
-        if ((tid & 31) == 0 && top) atomicMax(&counts[row].top, top);
-        if (__any_sync(FULL, bad) && (tid & 31) == 0) atomicOr(&counts[row].bad, 1u);
-        __syncthreads();
-        const unsigned kept = min(s.kept_count, s.kept_end);
-        if (tid == 0) s.first = kept ? atomicAdd(&counts[row].entries, kept) : 0;
-        __syncthreads();
-        for (unsigned i = (unsigned)tid; i < kept; i += CHOOSE)
-            if (s.first + i < most) list[s.first + i] = s.kept[i];
-        __threadfence();
-        __syncthreads();
-        if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == (unsigned)ctas - 1u;
-        __syncthreads();
-        if (!s.is_last) return;
-        __threadfence();
-        const unsigned entries = __ldcg(&counts[row].entries), highest = __ldcg(&counts[row].top);
-        u64 lo = (u64)least << 32, hi = ~(u64)0;
-        if (entries >= (unsigned)want && entries <= (unsigned)p.va.most_candidates) {
-            x.count = (int)entries;
-            lo = (u64)bound << 32;
-            hi = (u64)highest << 32 | 0xffffffffu;
-        } else x.list = nullptr;
-        choose_heavy(s, r, set.bits, x, (unsigned)want, lo, hi);
+        bound = max(bound, found << 16);
+        if (bound >= sortable(INFINITY)) bound = least;               /* or no bound could be found */
+    } else load(first);
+    const float floor = __uint_as_float(bound & 0x80000000u ? bound & 0x7fffffffu : ~bound);
+    bool bad = false;
+    u64 *const list = p.va.candidates + row * p.va.most_candidates;
+    const unsigned most = (unsigned)p.va.most_candidates;
+#pragma unroll 1
+    for (int base = first; base < to; base += 4 * LOADS * CHOOSE) {
+        if (base > first) load(base);
+        unsigned hits = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * LOADS; i++) {
+            const float x = y[i / 4][i % 4];
+            hits |= !(x < floor) ? 1u << i : 0u;
+            bad |= !(x < INFINITY);
+        }
+        unsigned place = (unsigned)__popc(hits), start = 0;
+        const unsigned own = place;
+#pragma unroll
+        for (int o = 1; o < 32; o <<= 1) {
+            const unsigned before = __shfl_up_sync(FULL, place, o);
+            if (lane >= o) place += before;
+        }
+        if (lane == 31) start = atomicAdd(&s.kept_count, place);
+        place += __shfl_sync(FULL, start, 31) - own;
+#pragma unroll 1
+        for (; hits; hits &= hits - 1, place++) {
+            const int i = __ffs((int)hits) - 1;
+            if (place < CHOOSE_KEPT) kept[place] = base + 4 * (i / 4 * CHOOSE + tid) + i % 4;
+        }
     }
+    if (__any_sync(FULL, bad) && lane == 0) atomicOr(&counts[row].bad, 1u);
+    __syncthreads();
+    /* too many for shared memory are too many for the list, too */
+    const unsigned all = s.kept_count, count = all > CHOOSE_KEPT ? 0 : all;
+    if (tid == 0) s.first = all ? atomicAdd(&counts[row].entries, count == all ? all : most + 1u) : 0;
+    unsigned top = 0;
+    enum { TOGETHER = 4 };
+#pragma unroll 1
+    for (unsigned i = (unsigned)tid; i < count + (unsigned)tid; i += TOGETHER * CHOOSE) {
+        int key[TOGETHER];
+        float x[TOGETHER];
+#pragma unroll
+        for (unsigned k = 0; k < TOGETHER; k++) key[k] = kept[min(i + k * CHOOSE, count - 1)];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) x[k] = __ldcg(scores + key[k]);
+        if (i == (unsigned)tid) __syncthreads();    /* s.first is known */
+#pragma unroll
+        for (unsigned k = 0; k < TOGETHER; k++) {
+            const unsigned at = i + k * CHOOSE;
+            if (at >= count) continue;
+            top = max(top, sortable(x[k]));
+            if (s.first + at < most) list[s.first + at] = ranked(x[k], key[k]);
+        }
+    }
+    top = __reduce_max_sync(FULL, top);
+    if (lane == 0 && top) atomicMax(&counts[row].top, top);
+    const unsigned ctas = (unsigned)((end - 1) / CHOOSE_KEYS - r.lo / CHOOSE_KEYS + 1);
+    __threadfence();
+    __syncthreads();
+    if (tid == 0) s.is_last = atomicAdd(&counts[row].done, 1u) == ctas - 1u;
+    __syncthreads();
+    if (!s.is_last) return;
+    __threadfence();
+    const uint4 have = __ldcg((const uint4 *)(counts + row));         /* entries, top */
+    const bool fits = have.x >= (unsigned)want && have.x <= most;
+    choose_heavy(s, r, bits, scores, fits ? list : nullptr, fits ? (int)have.x : r.mid, (u64 *)room,
+                 (unsigned)want, (u64)(fits ? bound : least) << 32,
+                 fits ? (u64)have.y << 32 | 0xffffffffu : ~(u64)0);
+    if (!p.va.by_copy) return;
     __threadfence();
     __syncthreads();
     if (tid == 0) s.is_last = atomicAdd(p.va.heads_done + item, 1u) == (unsigned)p.group - 1u;
     __syncthreads();
     if (!s.is_last) return;
     __threadfence();
-    unsigned bad = 0;
-    for (int g = 0; want && p.va.by_copy && g < p.group; g++)
-        bad |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
-    if (bad) {
-        looked = r.mid;
-        __syncthreads();
-        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.bits + i) = make_uint4(0, 0, 0, 0);
-        for (int g = 0; g < p.group; g++) {
-            const int h = kv * p.group + g;
-            float *all = (float *)p.stash + stash_entry(p, b, h, 0);
-            score_exactly(p, r, b, h, r.lo, end, all);
-            __threadfence();
-            __syncthreads();
-            bool worse = false;
-            for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
-            const int any = __syncthreads_or(worse);
-            if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-            choose_heavy(s, r, set.bits, { nullptr, all, r.lo, r.mid, {} }, (unsigned)want,
-                         (u64)sortable(MASK_LIMIT) << 32, ~(u64)0);
-        }
+    unsigned wrong = 0;
+    for (int g = 0; g < p.group; g++) wrong |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
+    if (!wrong) return;
+    if (tid == 0) p.va.heads_done[item] = 0;        /* all keys have been looked at */
+    for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
+    for (int g = 0; g < p.group; g++) {
+        const int h = kv * p.group + g;
+        float *all = (float *)p.stash + stash_entry(p, b, h, 0);
+        score_exactly(p, r, b, h, r.lo, end, all);
         __threadfence();
         __syncthreads();
+        bool worse = false;
+        for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
+        const int any = __syncthreads_or(worse);
+        if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
+        choose_heavy(s, r, bits, all, nullptr, r.mid, nullptr, (unsigned)want, (u64)least << 32, ~(u64)0);
     }
-    begin_list(p, s, r, b, kv, (unsigned *)room, looked);
+}
+
+/* The base sample of `left` keys, unless that is all of them. */
+__device__ __forceinline__ int base_of(const params &p, int left) {
+    return p.va.base_samples < 0 ? max(fortieth(-1, left), 32) : p.va.base_samples;
+}
+
+/* With the heavy tokens in the set: how many keys of the row are read exactly, the base sample, the list
+   of both.
+   Grid: (part of the middle, KV head, batch). A CTA of 512 threads; those of a KV head all count and
+   draw, each lists its part. Before the wait it draws what is needed whatever the heavy tokens are.
+   Reads the set; writes the list and the set with the sample. Latency-bound. */
+__global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(room);
+    SHARED(s, set_memory);
+    const int tid = threadIdx.x, kv = blockIdx.y, b = blockIdx.z;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    const middle r = middle_of(p, b);
+    const int n = r.end - r.begin, sinks = r.lo - r.begin, local = n - sinks - r.mid;
+    const key_set set = set_of(p, item, r, p.va.bits, (unsigned *)room);
+    const bool is_shared = p.va.shared_words >= p.va.words;
+    const int share = (set.fours + (int)gridDim.x - 1) / (int)gridDim.x,
+              first = min((int)blockIdx.x * share, set.fours), last = min(first + share, set.fours);
+    launch_dependents();
+    int want = 0;
+    if (p.va.by_scores) want = heavy_of(p, r);
+    else if (p.va.index) want = p.va.heavy_tokens;
+    const int least = r.mid - (int)min((i64)want * p.group, (i64)r.mid);
+    unsigned early = 0;
+    if (is_shared) {
+        const int sure = base_of(p, least);
+        if (sure > 64 && sure <= least - sure) early = (unsigned)sure;
+        for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+        if (early) take_places(p, set, row_key(p, b), kv, 0, early);
+    }
+    wait_for_previous();
+    __syncthreads();
+    /* heavy tokens, those before this part, keys that have been drawn and are none */
+    unsigned sums[3] = { 0, 0, 0 };
+#pragma unroll 2
+    for (int i = tid; i < set.fours; i += CHOOSE) {
+        const uint4 x = set.load(set.bits, i);
+        const unsigned count = (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
+        uint4 y = make_uint4(0, 0, 0, 0);
+        if (early) y = *((uint4 *)set.taken + i);
+        sums[0] += count;
+        if (i < first) sums[1] += count;
+        sums[2] += (unsigned)(__popc(y.x & ~x.x) + __popc(y.y & ~x.y) + __popc(y.z & ~x.z)
+                              + __popc(y.w & ~x.w));
+        *((uint4 *)set.taken + i) = make_uint4(y.x | x.x, y.y | x.y, y.z | x.z, y.w | x.w);
+    }
+    cta_sums<3>(s, sums);
+    const int fixed = sinks + (int)sums[0] + local, residual = n - fixed;
+    int *const list = p.va.list + item * p.va.list_pitch,
+        *const others = list + whole_portions(p, fixed) * p.list_keys;
+    if (blockIdx.x == 0) {
+        for (int i = tid; i < sinks; i += CHOOSE) list[i] = r.begin + i;
+        for (int i = tid; i < local; i += CHOOSE) list[fixed - local + i] = r.end - local + i;
+    }
+    int base = base_of(p, residual);
+    u64 at = 0;
+    bool rest = true;                               /* the sample is all that is not taken */
+    if (base < residual) rest = draw_keys(p, s, set, b, kv, base, residual, early, sums[2], &at);
+    else base = 0;
+    if (blockIdx.x == 0 && tid == 0) {
+        va_row x = {};
+        x.fixed = fixed;
+        x.residual = residual;
+        x.base = base;
+        x.budget = base ? base : residual;
+        if (p.va.by_scores && want) {
+            x.looked = r.mid;
+            if (p.va.by_copy && __ldcg(p.va.heads_done + item)) {
+                const proxy_range c = copied_range(p, b);
+                const int from = min(max(c.from, r.lo), r.lo + r.mid);
+                x.looked -= max(min(c.to, r.lo + r.mid), from) - from;
+            }
+        }
+        x.at = at;
+        p.va.rows[item] = x;
+    }
+    unsigned before[1] = { 0 };                     /* taken, of the parts before this one */
+    for (int i = tid; i < first; i += CHOOSE) {
+        const uint4 x = *((const uint4 *)set.taken + i);
+        before[0] += (unsigned)(__popc(x.x) + __popc(x.y) + __popc(x.z) + __popc(x.w));
+    }
+    cta_sums<1>(s, before);
+    int fixed_at = sinks + (int)sums[1],
+        other_at = rest ? 128 * first - (int)before[0] : (int)(before[0] - sums[1]);
+    unsigned *const listed = p.va.listed + item * p.va.words;
+#pragma unroll 1
+    for (int from = 4 * first; from < 4 * last; from += CHOOSE) {
+        const int w = from + tid;
+        unsigned in = 0, x = 0, total;
+        if (w < 4 * last) {
+            const unsigned valid = set.valid(w), now = *(volatile unsigned *)(set.taken + w);
+            in = __ldcg(set.bits + w) & valid;
+            x = (rest ? ~now : now & ~in) & valid;
+            listed[w] = in | x;
+        }
+        const unsigned sum = cta_prefix(s, (unsigned)__popc(in) | (unsigned)__popc(x) << 16, &total);
+        int *to = list + fixed_at + (int)(sum & 0xffffu);
+        for (unsigned y = in; y; y &= y - 1) *to++ = r.lo + 32 * w + __ffs((int)y) - 1;
+        to = others + other_at + (int)(sum >> 16);
+        for (unsigned y = x; y; y &= y - 1) *to++ = r.lo + 32 * w + __ffs((int)y) - 1;
+        fixed_at += (int)(total & 0xffffu);
+        other_at += (int)(total >> 16);
+    }
+    static_assert(CHOOSE * 32 < 65536, "two counts in a number");
 }
 
 /* The sums of k_list for what that does not take: any type and stride, and the full guarantee, which
@@ -8869,7 +9008,7 @@ __device__ __noinline__ double best_split(const params &p, double a, double c) {
 }
 
 /* What head `head` needs, by a warp. */
-__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head) {
+__device__ __noinline__ int head_needs(const params &p, const va_row &row, int b, int head, bool keep) {
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 1);
     const int lane = threadIdx.x & 31;
     const i64 pitch = p.dv + 4, at = (i64)b * p.heads + head;
@@ -8958,51 +9097,18 @@ __device__ __noinline__ int head_needs(const params &p, const va_row &row, int b
     } else spread *= p.va.z;
     x.needed = bad ? row.base : !finite ? row.residual
                                         : max(budget_of(spread / p.va.epsilon, row.residual), row.base);
-    if (lane == 0) p.va.heads[at] = x;
+    if (lane == 0 && keep) p.va.heads[at] = x;
     return x.needed;
 }
 
-/* The budget of a KV head's row, and the keys that it adds to the base sample.
-   Grid: (KV head, batch). A CTA of 512 threads; a warp for each head. */
-__global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
-    DYNAMIC_SHARED(room);
-    SHARED(s, choose_memory);
-    const int tid = threadIdx.x, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
-    const i64 item = (i64)b * p.kv_heads + kv;
+/* Ratio of the sums, fixed + residual / budget * sample: out, lse, audit and stats, of 128 columns of V
+   of a head. By a CTA of 512 threads, four to a column, as k_combine. */
+__device__ __noinline__ void write_result(const params &p, combine_memory &shared, const va_row &row, int b,
+                                          int head) {
+    const int tid = threadIdx.x, quarter = tid / 128, kv = head / p.group,
+              k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
+    const i64 at = (i64)b * p.heads + head, pitch = p.dv + 4;
     const middle r = middle_of(p, b);
-    launch_dependents();
-    wait_for_previous();
-    va_row row = p.va.rows[item];
-    if (!row.base) return;
-    if (tid == 0) s.first = (unsigned)row.base;
-    __syncthreads();
-    for (int g = warp; g < p.group; g += CHOOSE / 32) {
-        const int needed = head_needs(p, row, b, kv * p.group + g);
-        if ((tid & 31) == 0) atomicMax(&s.first, (unsigned)needed);
-    }
-    __syncthreads();
-    row.budget = (int)min(s.first, (unsigned)row.residual);
-    if (row.budget == row.base) return;
-    const key_set set = set_of(p, item, r, (unsigned *)room);
-    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
-    for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
-    __syncthreads();
-    if (row.budget < row.residual)
-        draw_keys(p, s, set, r, b, kv, row.budget - row.base, row.residual - row.base, &row.at, list);
-    else list_keys(s, set, NOT_TAKEN, r.lo, list);
-    if (tid == 0) p.va.rows[item] = row;
-}
-
-/* Ratio of the sums, fixed + residual / budget * sample: out, lse, audit and stats.
-   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads, four to a column, as k_combine. */
-__global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ params p) {
-    SHARED(shared, combine_memory);
-    const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
-              kv = head / p.group, k = blockIdx.z * 128 + tid % 128, column = min(k, p.dv - 1);
-    const i64 item = (i64)b * p.kv_heads + kv, at = (i64)b * p.heads + head, pitch = p.dv + 4;
-    const middle r = middle_of(p, b);
-    wait_for_previous();
-    const va_row row = p.va.rows[item];
     const int fixed = whole_portions(p, row.fixed), last = first_portion(p, row, 2);
     const double w = row.budget > 0 ? (double)row.residual / (double)row.budget : 1.0;
     const float *sums = p.va.sums + at * p.va.portions * pitch;
@@ -9097,6 +9203,54 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
                               : 0.0f;
     store_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
                               + k * p.out_stride[3], f);
+}
+
+/* The budget of a KV head's row, and the keys that it adds to the base sample; if none, the result.
+   Grid: (query head, batch, 128 columns of V). A CTA of 512 threads: a warp for each head of the
+   group, then as write_result; the group's first CTA draws. */
+__global__ void __launch_bounds__(CHOOSE) k_va_budget(const __grid_constant__ params p) {
+    DYNAMIC_SHARED(room);
+    SHARED(shared, combine_memory);
+    SHARED(s, set_memory);
+    const int tid = threadIdx.x, warp = tid >> 5, head = blockIdx.x, b = blockIdx.y, kv = head / p.group;
+    const i64 item = (i64)b * p.kv_heads + kv;
+    launch_dependents();
+    wait_for_previous();
+    va_row row = p.va.rows[item];
+    if (row.base) {
+        if (tid == 0) s.needed = (unsigned)row.base;
+        __syncthreads();
+        for (int g = kv * p.group + warp; g < (kv + 1) * p.group; g += CHOOSE / 32) {
+            const int needed = head_needs(p, row, b, g, g == head && blockIdx.z == 0);
+            if ((tid & 31) == 0) atomicMax(&s.needed, (unsigned)needed);
+        }
+        __syncthreads();
+        row.budget = (int)min(s.needed, (unsigned)row.residual);
+    }
+    if (!row.base || row.budget == row.base) {
+        write_result(p, shared, row, b, head);
+        return;
+    }
+    if (head != kv * p.group || blockIdx.z) return;
+    const middle r = middle_of(p, b);
+    const key_set set = set_of(p, item, r, p.va.listed, (unsigned *)room);
+    int *list = p.va.list + item * p.va.list_pitch + (i64)first_portion(p, row, 1) * p.list_keys;
+    for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = set.load(set.bits, i);
+    __syncthreads();
+    bool rest = true;
+    if (row.budget < row.residual)
+        rest = draw_keys(p, s, set, b, kv, row.budget - row.base, row.residual - row.base, 0, 0, &row.at);
+    list_drawn(s, set, rest, r.lo, list);
+    if (tid == 0) p.va.rows[item].budget = row.budget;
+}
+
+/* The results of the rows that asked for more than the base sample. Grid: as k_va_budget. */
+__global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ params p) {
+    SHARED(shared, combine_memory);
+    const int head = blockIdx.x, b = blockIdx.y;
+    wait_for_previous();
+    const va_row row = p.va.rows[(i64)b * p.kv_heads + head / p.group];
+    if (row.base && row.budget != row.base) write_result(p, shared, row, b, head);
 }
 
 /* ------------------------------------------------------------------------ >>buckets-kernel */
@@ -11422,7 +11576,8 @@ santa_status measure_va(const santa_problem *problem, geometry *g) {
     const i64 heavy = v->heavy_tokens == SANTA_AUTO ? ceil_div(g->keys, 40)
                       : v->heavy_tokens < g->keys   ? v->heavy_tokens
                                                     : g->keys;
-    g->candidates = 3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys;
+    g->candidates = (3 * heavy + 4096 < g->keys ? 3 * heavy + 4096 : g->keys) + 1;
+    g->candidates -= g->candidates % 2;             /* two are copied together */
     g->words = 4 * ceil_div(g->keys, 128);
     g->shared_words = g->words <= CHOOSE_WORDS ? g->words : 0;
     g->list_keys = list_keys_of(problem->a.k.dtype, *g);
@@ -11449,7 +11604,7 @@ void arrange_va(const geometry &g, santa_stash, layout *l) {
     l->arrived = add_part(l, bits > SIZE_MAX / 8 ? SIZE_MAX : 4 * rows + whole_fours(items) + bits,
                           sizeof(int));
     l->candidates = add_part(l, saturating(scored, (size_t)g.candidates), sizeof(u64));
-    l->taken = add_part(l, g.shared_words ? 0 : bits, sizeof(unsigned));
+    l->taken = add_part(l, bits, sizeof(unsigned));
     l->list = add_part(l, saturating(items, (size_t)(g.list_portions * g.list_keys)), sizeof(int));
     l->va_rows = add_part(l, items, sizeof(va_row));
     l->va_heads = add_part(l, rows, sizeof(va_head));
@@ -11503,6 +11658,7 @@ cudaError_t launch_va(call &c) {
     v.heads_done = (unsigned *)p.arrived + 4 * rows;
     v.bits = v.heads_done + whole_fours((size_t)items);
     v.taken = (unsigned *)(c.workspace + c.l.taken);
+    v.listed = g.shared_words ? v.taken : v.bits;
     v.list = (int *)(c.workspace + c.l.list);
     v.rows = (va_row *)(c.workspace + c.l.va_rows);
     v.heads = (va_head *)(c.workspace + c.l.va_heads);
@@ -11522,12 +11678,17 @@ cudaError_t launch_va(call &c) {
     const size_t shared = (size_t)g.shared_words * sizeof(unsigned);
     const extent choose = { g.by_scores ? ceil_div(g.keys, CHOOSE_KEYS) : 1,
                             g.by_scores ? g.heads : g.kv_heads, g.batch };
-    e = launch_with<k_va_choose>(c, choose, CHOOSE, shared, g.by_scores);
+    e = launch_with<k_va_choose>(c, choose, CHOOSE, g.by_scores ? 8 * CHOOSE_ROOM : 0, g.by_scores);
+    if (e != cudaSuccess) return e;
+    /* a row's list is shared by CTAs that each have a set of its own */
+    const i64 room = c.card.multiprocessors / items,
+              parts = !g.shared_words || room < 1 ? 1 : room < FILL_PARTS ? room : (i64)FILL_PARTS;
+    e = launch_with<k_va_fill>(c, { parts, g.kv_heads, g.batch }, CHOOSE, shared);
     if (e != cudaSuccess) return e;
     for (v.pass = 0; v.pass < 2; v.pass++) {
         e = launch_va_sums(c);
         if (e == cudaSuccess && v.pass == 0)
-            e = launch_with<k_va_budget>(c, { g.kv_heads, g.batch, 1 }, CHOOSE, shared);
+            e = launch_with<k_va_budget>(c, g.combine, CHOOSE, shared);
         if (e != cudaSuccess) return e;
     }
     return launch<k_va_combine>(c, grid_of(g.combine), 512, 0, true);

@@ -802,19 +802,19 @@ static int64_t rows_of_pass(const problem &x) {
     return most < a.q.shape[1] ? most : a.q.shape[1];
 }
 
-/* vAttention: for each query row the scores, if heavy tokens are taken by them, then five launches. */
+/* vAttention: for each query row the scores, if heavy tokens are taken by them, then six launches. */
 static void check_adaptive(const problem &x, const char *workspace, uint64_t bytes) {
     const santa_vattention_options &v = x.o.vattention;
     const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE,
                by_copy = by_scores && is_copied(x);
     const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
-                  each = 5 + by_scores;
+                  each = 6 + by_scores;
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (int64_t i = 0; i < rows * each; i++) {
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
-        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 5: combine */
+        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 6: combine */
         params p;
         if (!CHECK(l.parameters.size() == sizeof p)) return;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
@@ -848,7 +848,8 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             if (by_copy) parts.push_back({"spreads", p.spreads, blocks * 4, 4});
             CHECK_INT(p.arrivals, counters + items * words);
         }
-        if (!shared) parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
+        parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
+        CHECK(p.va.listed == (shared ? p.va.taken : p.va.bits));
         check_parts(parts, workspace, bytes, name);
         CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads
               && (const int *)p.va.bits == p.arrived + counters);
@@ -859,15 +860,20 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             CHECK(name == "k_va_choose");
             if (by_scores) check_grid(l, over(p.capacity, 32768), p.heads, batch, name);
             else check_grid(l, 1, kv_heads, batch, name);
+            CHECK_INT(l.dynamic, by_scores ? 65536 : 0);
+        } else if (which == 2) {
+            CHECK(name == "k_va_fill");
+            CHECK(l.grid.x >= 1 && l.grid.x <= (shared ? 16 : 1) && l.grid.y == kv_heads && l.grid.z == batch);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
-        } else if (which == 3) {
+        } else if (which == 4) {
             CHECK(name == "k_va_budget");
-            check_grid(l, kv_heads, batch, 1, name);
-        } else if (which == 5) {
+            check_grid(l, p.heads, batch, over(p.dv, 128), name);
+            CHECK_INT(l.dynamic, shared ? 4 * words : 0);
+        } else if (which == 6) {
             CHECK(name == "k_va_combine");
             check_grid(l, p.heads, batch, over(p.dv, 128), name);
         } else {
-            CHECK_INT(p.va.pass, which == 4);
+            CHECK_INT(p.va.pass, which == 5);
             const bool fast = name.compare(0, 7, "k_list<") == 0;
             CHECK_MSG(fast || name == "k_va_attend", "%s for sums", name.c_str());
             CHECK(!fast || v.guarantee == SANTA_GUARANTEE_DENOMINATOR);
