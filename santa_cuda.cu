@@ -7886,8 +7886,16 @@ k_list(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);                          /* memory */
     memory &s = *(memory *)slots;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
-    const int b = blockIdx.z, item = (int)p.by_slices.quotient(blockIdx.y),
-              slice = (int)blockIdx.y - item * p.slices;
+    unsigned first_part = blockIdx.x, y_index = blockIdx.y, b_index = blockIdx.z;
+    if (p.va.rows) {                                /* parts that may be empty start last */
+        const unsigned lists = gridDim.y * gridDim.z,
+                       id = (b_index * gridDim.y + y_index) * gridDim.x + first_part, of = id % lists;
+        first_part = id / lists;
+        b_index = of / gridDim.y;
+        y_index = of - b_index * gridDim.y;
+    }
+    const int b = (int)b_index, item = (int)p.by_slices.quotient(y_index),
+              slice = (int)y_index - item * p.slices;
     const int head = item * p.list_heads + slice * PASS_HEADS,
               heads = min(p.list_heads - slice * PASS_HEADS, (int)PASS_HEADS),
               kv = (int)p.by_group.quotient((unsigned)head);
@@ -7895,7 +7903,7 @@ k_list(const __grid_constant__ params p) {
     wait_for_previous();
     const piece_window window = load_pieces(p, b, item, kv);
     listed x = listed_keys(p, b, item);
-    int part = blockIdx.x, end = (x.all + KEYS - 1) / KEYS;           /* of the parts */
+    int part = (int)first_part, end = (x.all + KEYS - 1) / KEYS;      /* of the parts */
     /* asked for before the number of entries is there */
     raw_entry next = load_entry(p, x.keys, x.weights, part * KEYS + 16 * warp + (lane & 15));
     va_row row = {};
@@ -7925,15 +7933,15 @@ k_list(const __grid_constant__ params p) {
     const uint4 *const k_rows = s.k + 16 * LANES * warp + lane;
     const unsigned k_to = (unsigned)__cvta_generic_to_shared(k_rows),
                    v_to = (unsigned)__cvta_generic_to_shared(s.v + (16 * warp + r) * LANES);
-#pragma unroll 1
-    for (; part < end; part += (int)gridDim.x) {
-        const int at = part * KEYS + 16 * warp + (lane & 15);
-        if (p.va.rows) x.all = x.count = portion_end(p, row, part);
-        const listed_key own = find_listed(p, x, b, kv, at, find_in_pieces(x, window, at, next));
-        /* a lane copies pieces of rows r and r + 8; zeros where there is none */
+    const auto find = [&](int at) {
+        if (p.va.rows) x.all = x.count = portion_end(p, row, at / KEYS);
+        return find_listed(p, x, b, kv, at, find_in_pieces(x, window, at, next));
+    };
+    /* a lane copies pieces of rows r and r + 8; zeros where there is none */
+    const auto copy_k = [&](const listed_key &of) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const i64 row = __shfl_sync(FULL, own.k, 8 * h + r);
+            const i64 row = __shfl_sync(FULL, of.k, 8 * h + r);
             const int bytes = row == NO_ROW ? 0 : k_bytes - 16 * c;
             const char *from = p.k + (row == NO_ROW ? 0 : row + 16 * c);
 #pragma unroll
@@ -7942,6 +7950,15 @@ k_list(const __grid_constant__ params p) {
                                64 * k < bytes);
         }
         copy_commit();
+    };
+    int at = part * KEYS + 16 * warp + (lane & 15);
+    listed_key own = find(at);
+    copy_k(own);
+    at += (int)gridDim.x * KEYS;
+    next = load_entry(p, x.keys, x.weights, at);
+#pragma unroll 1
+    for (;;) {
+        const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const i64 row = __shfl_sync(FULL, own.v, 8 * h + r);
@@ -7953,7 +7970,6 @@ k_list(const __grid_constant__ params p) {
                                64 * k < bytes ? from + 64 * k : p.v, 64 * k < bytes);
         }
         copy_commit();
-        next = load_entry(p, x.keys, x.weights, at + (int)gridDim.x * KEYS);
 
         /* scores: x[2 h + e] of key r + 8 h, head 2 c + e */
         float y[4] = { 0.0f, 0.0f, 0.0f, 0.0f }, z[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -7987,6 +8003,14 @@ k_list(const __grid_constant__ params p) {
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) y[i] = bias[i >> 1] < MASK_LIMIT ? MASKED : y[i] + bias[i >> 1];
+        /* what this lane copied is used up */
+        const bool is_last = part + (int)gridDim.x >= end;
+        if (!is_last) {
+            own = find(at);
+            copy_k(own);
+            at += (int)gridDim.x * KEYS;
+            next = load_entry(p, x.keys, x.weights, at);
+        } else copy_commit();
 #pragma unroll
         for (int e = 0; e < 2; e++) m[e] = fmaxf(fmaxf(y[e], y[2 + e]), MASKED);
 #pragma unroll
@@ -8038,13 +8062,12 @@ k_list(const __grid_constant__ params p) {
             lo[h] = transpose(lo[h]);
         }
         s.weight[warp][lane] = make_uint4(hi[0], hi[1], lo[0], lo[1]);
-        copy_wait<0>();
+        copy_wait<1>();                             /* but for the next part's rows of K */
         __syncthreads();
 
         const int state = p.dv + (p.va.rows ? 4 : 2);
         float *out = p.partial + (((i64)b * p.heads + head) * p.splits + part) * state;
         const i64 pitch = (i64)p.splits * state;                    /* from head to head */
-        const int steps = min((x.all - part * KEYS + 15) / 16, (int)WARPS);
         float acc[TILES][4];
 #pragma unroll
         for (int i = 0; i < TILES; i++) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
@@ -8110,7 +8133,9 @@ k_list(const __grid_constant__ params p) {
             at_end[1] = all;
             if (p.va.rows) { at_end[2] = squares; at_end[3] = 0.0f; }
         }
-        if (part + (int)gridDim.x < end) __syncthreads();
+        if (is_last) return;
+        part += (int)gridDim.x;
+        __syncthreads();
     }
 }
 
@@ -11619,15 +11644,18 @@ cudaError_t launch_with(const call &c, extent grid, int threads, size_t bytes, b
 }
 
 /* The sums over the lists' portions of p.va.pass. There may be many more than there are as a rule, so a
-   CTA may have several: a grid of three waves or so. */
+   CTA may have several: a grid that fits at once. */
 cudaError_t launch_va_sums(call &c) {
     params &p = c.p;
     const geometry &g = c.g;
-    const bool fast = suits_lists(c) && !p.va.full;
+    const bool fast = suits_lists(c) && !p.va.full, eight = p.k_type == SANTA_E4M3;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
               lists = g.batch * g.kv_heads * slices,
-              least = (p.va.pass ? 3 : 10) * (i64)c.card.multiprocessors / lists,
-              most = g.list_portions < 65535 ? g.list_portions : 65535, enough = least < 8 ? 8 : least,
+              /* all at once, or three waves or so of k_va_attend */
+              each = !fast ? p.va.pass ? 3 : 10 : eight || p.d > 128 || p.dv > 128 ? 2 : 3,
+              least = each * (i64)c.card.multiprocessors / lists,
+              most = g.list_portions < 65535 ? g.list_portions : 65535,
+              enough = fast ? least < 1 ? 1 : least : least < 8 ? 8 : least,
               shares = enough < most ? enough : most;
     p.slices = (int)slices;
     p.by_slices = divide_by((unsigned)slices);
