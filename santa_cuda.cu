@@ -529,7 +529,7 @@ template <int HEADS> struct alignas(16) attend_memory {
    keys of its sample. */
 enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 2048 };
 /* candidates of a head in shared memory; before, twice as many keys of a CTA */
-enum { CHOOSE_ROOM = 8192, CHOOSE_KEPT = 2 * CHOOSE_ROOM };
+enum { CHOOSE_ROOM = 9216, CHOOSE_KEPT = 2 * CHOOSE_ROOM };
 struct set_memory {
     u64 at;
     unsigned totals[CHOOSE / 32], sums[3][CHOOSE / 32], needed;
@@ -8452,6 +8452,12 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, uns
             copy16((uint4 *)(room + i), (const char *)(list + i));
         x.room = room;
     }
+    /* behind them the set, if there is room: many atomics for one word are slow in L2 */
+    const int words = (r.mid + 31) / 32, used = x.room ? 2 * (count + count % 2) : 0;
+    unsigned *const own = (unsigned *)room + used;
+    const bool gathers = x.room && words <= 2 * CHOOSE_ROOM - used;
+    if (gathers)
+        for (int i = (int)threadIdx.x; i < words; i += CHOOSE) own[i] = 0;
     copy_commit();
     copy_wait<0>();                                 /* before nth_largest's first barrier */
     unsigned total;
@@ -8460,7 +8466,12 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, uns
         x = { nullptr, scores, r.lo, r.mid, nullptr };
         found = nth_largest(s, x, want, (u64)sortable(MASK_LIMIT) << 32, ~(u64)0, &total);
     }
-    x.each([&](u64 y) { if (y >= found) mark(r, bits, (int)~(unsigned)y); });
+    unsigned *const to = gathers ? own : bits;
+    x.each([&](u64 y) { if (y >= found) mark(r, to, (int)~(unsigned)y); });
+    if (!gathers) return;
+    __syncthreads();
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < words; i += CHOOSE) if (own[i]) atomicOr(bits + i, own[i]);
 }
 
 /* The exact score of a key, by a warp: for few keys, or rarely. */
@@ -8661,6 +8672,18 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     int *const kept = (int *)room;
     if (tid == 0) s.kept_count = 0;
     if (tid < 256) s.bins[tid] = s.bins[256 + tid] = 0;
+    /* where the sample's pairs are; stored, or it would be found out behind the wait */
+    enum { PAIRS = CHOOSE_SAMPLES / 2, EACH = PAIRS / CHOOSE };
+    const bool is_sampled = r.mid > 2 * CHOOSE_SAMPLES;
+    int *const pair = (int *)s.bins + 512;
+    if (is_sampled) {
+        const unsigned step = (unsigned)r.mid / PAIRS;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const unsigned t = (unsigned)(i * CHOOSE + tid);
+            pair[t] = (r.lo + (int)(t * step + (t * 2654435761u >> 8) % step)) & ~1;
+        }
+    }
     __syncthreads();
     wait_for_previous();                            /* by all: what is next builds on it */
     if (!want || from >= to) return;
@@ -8689,30 +8712,32 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
                 if (j < from || j >= to) y[i][k] = MASKED;
             }
     };
-    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy: 8 at a time */
+    /* 16 bits of the bound from a sample of keys that all CTAs can see, from the copy, two neighbours
+       at a time: 8 bits, then 8 more */
     const unsigned least = sortable(MASK_LIMIT);
     unsigned bound = least;
-    if (r.mid > 2 * CHOOSE_SAMPLES) {
-        enum { EACH = CHOOSE_SAMPLES / CHOOSE };
-        const unsigned step = (unsigned)r.mid / CHOOSE_SAMPLES;
-        unsigned sample[EACH];
-        float raw[EACH];
+    if (is_sampled) {
+        float2 raw[EACH];
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const unsigned t = (unsigned)(i * CHOOSE + tid);
-            const int j = r.lo + (int)(t * step + (t * 2654435761u >> 8) % step);
-            raw[i] = j >= copied_from && j < copied_to ? scores[j] : MASKED;
+            const int j = pair[i * CHOOSE + tid];
+            raw[i] = make_float2(MASKED, MASKED);
+            if (j >= copied_from && j + 1 < copied_to) raw[i] = *(const float2 *)(scores + j);
         }
         load(first);
+        unsigned sample[2 * EACH];
 #pragma unroll
-        for (int i = 0; i < EACH; i++) sample[i] = sortable(raw[i]);
+        for (int i = 0; i < EACH; i++) {
+            sample[2 * i] = sortable(raw[i].x);
+            sample[2 * i + 1] = sortable(raw[i].y);
+        }
         const float share = (float)want / (float)r.mid * (float)CHOOSE_SAMPLES;
         unsigned rank = (unsigned)(share + 5.0f * sqrtf(share)) + 8u, found = 0;
 #pragma unroll 1
         for (int digit = 0; digit < 2; digit++) {
             unsigned *const bins = s.bins + 256 * digit;
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
+            for (int i = 0; i < 2 * EACH; i++)
                 if (!digit || sample[i] >> 24 == found)
                     atomicAdd(&bins[sample[i] >> (24 - 8 * digit) & 255], 1u);
             __syncthreads();
@@ -8834,7 +8859,8 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         for (int j = r.lo + tid; j < end; j += CHOOSE) worse |= !(all[j] < INFINITY);
         const int any = __syncthreads_or(worse);
         if (tid == 0) counts[(i64)b * p.heads + h].bad = (unsigned)any;
-        choose_heavy(s, r, bits, all, nullptr, r.mid, nullptr, (unsigned)want, (u64)least << 32, ~(u64)0);
+        choose_heavy(s, r, bits, all, nullptr, r.mid, (u64 *)room, (unsigned)want, (u64)least << 32,
+                     ~(u64)0);
     }
 }
 
@@ -11651,8 +11677,9 @@ cudaError_t launch_va_sums(call &c) {
     const bool fast = suits_lists(c) && !p.va.full, eight = p.k_type == SANTA_E4M3;
     const i64 slices = ceil_div(g.group, fast ? (int)PASS_HEADS : (int)FIXED_HEADS),
               lists = g.batch * g.kv_heads * slices,
-              /* all at once, or three waves or so of k_va_attend */
-              each = !fast ? p.va.pass ? 3 : 10 : eight || p.d > 128 || p.dv > 128 ? 2 : 3,
+              /* all at once, or three waves or so of k_va_attend; those of the rest, which as a rule
+                 there is not, beside k_va_budget */
+              each = !fast ? p.va.pass ? 3 : 10 : p.va.pass ? 1 : eight || p.d > 128 || p.dv > 128 ? 2 : 3,
               least = each * (i64)c.card.multiprocessors / lists,
               most = g.list_portions < 65535 ? g.list_portions : 65535,
               enough = fast ? least < 1 ? 1 : least : least < 8 ? 8 : least,

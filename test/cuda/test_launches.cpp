@@ -860,7 +860,7 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             CHECK(name == "k_va_choose");
             if (by_scores) check_grid(l, over(p.capacity, 32768), p.heads, batch, name);
             else check_grid(l, 1, kv_heads, batch, name);
-            CHECK_INT(l.dynamic, by_scores ? 65536 : 0);
+            CHECK_INT(l.dynamic, by_scores ? 73728 : 0);
         } else if (which == 2) {
             CHECK(name == "k_va_fill");
             CHECK(l.grid.x >= 1 && l.grid.x <= (shared ? 16 : 1) && l.grid.y == kv_heads && l.grid.z == batch);
