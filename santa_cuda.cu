@@ -528,9 +528,9 @@ template <int HEADS> struct alignas(16) attend_memory {
 /* vAttention: threads of a CTA that chooses keys, the keys whose scores it looks at, digits of a score,
    keys of its sample. */
 enum { CHOOSE = 512, CHOOSE_KEYS = 64 * CHOOSE, CHOOSE_BINS = 2048, CHOOSE_SAMPLES = 2048 };
-/* candidates of a head in shared memory; before, twice as many keys of a CTA */
+/* Candidates of a head in shared memory, and its set; before, twice as many keys of a CTA. */
 enum { CHOOSE_ROOM = 9216, CHOOSE_KEPT = 2 * CHOOSE_ROOM };
-struct set_memory {
+struct set_memory {                                 /* what a sample of keys is drawn with */
     u64 at;
     unsigned totals[CHOOSE / 32], sums[3][CHOOSE / 32], needed;
 };
@@ -8629,6 +8629,7 @@ __device__ __forceinline__ key_set set_of(const params &p, i64 item, const middl
    and the last CTA of a head:
      select   the heavy_tokens largest of these, or of all scores should the bound have been wrong
      mark     them in the KV head's set
+   With a cold L2 it waits for its code, so loops are unrolled only where loads go together.
    Reads 4 bytes for each key and head, from L2 as a rule. Latency-bound.
    Keys of the middle that the copy does not have are scored exactly first. Where a score by the copy
    is NaN, the last CTA scores all of the middle exactly; a NaN or +inf among exact scores makes the
