@@ -863,7 +863,8 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             CHECK_INT(l.dynamic, by_scores ? 73728 : 0);
         } else if (which == 2) {
             CHECK(name == "k_va_fill");
-            CHECK(l.grid.x >= 1 && l.grid.x <= (shared ? 16 : 1) && l.grid.y == kv_heads && l.grid.z == batch);
+            CHECK(l.grid.x >= 1 && l.grid.x <= (shared ? 16 : 1));
+            CHECK(l.grid.y == kv_heads && l.grid.z == batch);
             CHECK_INT(l.dynamic, shared ? 4 * words : 0);
         } else if (which == 4) {
             CHECK(name == "k_va_budget");
