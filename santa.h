@@ -1449,6 +1449,14 @@ extern "C" {
 #define SANTA__MIN(a, b) ((a) < (b) ? (a) : (b))
 #define SANTA__MAX(a, b) ((a) > (b) ? (a) : (b))
 
+/* Before functions that run once per call, row or head, never per key or block: code for size,
+   which takes compilers less time. What only such functions call is compiled like them. */
+#if defined(__GNUC__) || defined(__clang__)
+#define SANTA__ONCE __attribute__((cold))
+#else
+#define SANTA__ONCE
+#endif
+
 static uint32_t santa__bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static float santa__from_bits(uint32_t u) { float f; memcpy(&f, &u, 4); return f; }
 static float santa__nan(void) { return santa__from_bits(0x7fc00000u); }
@@ -2739,6 +2747,7 @@ static uint64_t santa__mul(uint64_t a, uint64_t b) { return a && b > UINT64_MAX 
 static uint64_t santa__add(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 static uint64_t santa__abs(int64_t a) { return a < 0 ? 0u - (uint64_t)a : (uint64_t)a; }
 
+SANTA__ONCE
 static santa_status santa__check_tensor(const santa_tensor *t) {
     uint64_t span = 1;
     int i;
@@ -2833,6 +2842,7 @@ static int santa__overlaps(const santa_tensor *t) {
 }
 
 /* How long sequences may be, and what tells their pages. */
+SANTA__ONCE
 static santa_status santa__check_lengths(const santa_attention *a, int64_t batch) {
     if (!a->block_table) return a->k.shape[1] > INT32_MAX ? SANTA_ERR_TOO_LONG : SANTA_OK;
     if (a->max_pages <= 0) return SANTA_ERR_BLOCK_TABLE_SHAPE;
@@ -2844,6 +2854,7 @@ static santa_status santa__check_lengths(const santa_attention *a, int64_t batch
     return SANTA_OK;
 }
 
+SANTA__ONCE
 static santa_status santa__check_shapes(const santa_attention *a) {
     const santa_tensor *t[4];
     int i;
@@ -3024,6 +3035,7 @@ static santa_status santa__check_key_entries(const santa_attention *a) {
 /* What the pointers point to, as far as it steers the call; on a GPU the arrays are not ours to
    read. Of the block table the pages that some query row may read: a sliding window frees the
    ones before it. */
+SANTA__ONCE
 static santa_status santa__check_contents(const santa_attention *a, const santa_options *o) {
     const santa_scores_method scores = o ? o->scores : SANTA_SCORES_EXACT;
     const int is_routed = o && (santa_method_traits(o->method) & SANTA_ROUTES);
@@ -3057,6 +3069,7 @@ static santa_status santa__check_contents(const santa_attention *a, const santa_
     return SANTA_OK;
 }
 
+SANTA__ONCE
 static santa_status santa__check_extras(const santa_attention *a) {
     if (a->causal != 0 && a->causal != 1) return SANTA_ERR_CAUSAL;
     if (santa__not_finite(a->sm_scale)) return SANTA_ERR_SM_SCALE;
@@ -3120,6 +3133,7 @@ static santa_status santa__format_make(const santa_attention *a, santa__format *
 }
 
 /* What the blocks of a copy are made from, and where they go. */
+SANTA__ONCE
 static santa_status santa__check_copy(const santa_attention *a, santa__format *f) {
     santa_status s;
     if (!a) return SANTA_ERR_NULL_ARGUMENT;
@@ -3157,6 +3171,7 @@ static santa_status santa__check_proxy(const santa_attention *a, const santa_opt
 }
 
 /* Sizes of a router and of its index, whatever memory there is. */
+SANTA__ONCE
 static santa_status santa__check_router(const santa_attention *a) {
     const santa_buckets *r = a->buckets;
     if (!r) return SANTA_ERR_BUCKETS_NULL;
@@ -3233,6 +3248,7 @@ static santa_status santa__check_ranks(const santa_attention *a, const santa_opt
            || ((traits & SANTA_DRAWS) && o->dense_below) ? SANTA_ERR_RANKS_METHOD : SANTA_OK;
 }
 
+SANTA__ONCE
 static santa_status santa__check_options(const santa_attention *a, const santa_options *o) {
     const santa_vattention_options *v = &o->vattention;
     santa_status s = santa__check_sampler(o);
@@ -3285,6 +3301,7 @@ static double santa__limit_of(double option, double by_default) {
 
 /* The options with their defaults written out. bits: of the copy of K, if there is one; buckets: of
    the router. */
+SANTA__ONCE
 static santa_options santa__resolved(const santa_options *o, int bits, int64_t buckets) {
     santa_options x = *o;
     santa_vattention_options *v = &x.vattention;
@@ -3499,6 +3516,7 @@ static void santa__needs_dense(santa__plan *p) {
 }
 
 /* Scores of all keys, their masses by block, and lists of picks. */
+SANTA__ONCE
 static void santa__needs_masses(santa__plan *p) {
     const int may_be_dense = p->o->dense_below != 0, is_shared = santa__has_traits(p->o, SANTA_SHARES_ROWS);
     if (santa__has_traits(p->o, SANTA_DRAWS) && !is_shared)
@@ -3578,6 +3596,7 @@ typedef struct santa__copied_head {
 } santa__copied_head;
 
 /* Those of a group's heads, and one list of keys, with weights for each head. */
+SANTA__ONCE
 static void santa__needs_sizes(santa__plan *p) {
     const int64_t group = p->queries / p->rows;
     p->capacity = SANTA__MIN(group * p->o->num_samples + 1, p->n);
@@ -3589,6 +3608,7 @@ static void santa__needs_sizes(santa__plan *p) {
     p->anchor = santa__part(p, p->dv, 4);
 }
 
+SANTA__ONCE
 static void santa__needs_copied(santa__plan *p) {
     const int64_t group = p->queries / p->rows;
     const int is_shared = santa__has_traits(p->o, SANTA_SHARES_ROWS);
@@ -3618,6 +3638,7 @@ static void santa__needs_copied(santa__plan *p) {
 enum { SANTA__FIXED, SANTA__SAMPLE, SANTA__SETS };
 typedef struct santa__va_head { santa__state sums[SANTA__SETS]; santa_audit audit; } santa__va_head;
 
+SANTA__ONCE
 static void santa__needs_vattention(santa__plan *p) {
     p->score_stride = santa__has_oracle(p->o) ? p->blocks * p->block : 0;
     p->scores = santa__part(p, p->queries * p->score_stride, 4);
@@ -3642,6 +3663,7 @@ typedef struct santa__routed {
 /* A bucket's keys between those that are always read: where they begin in the index, how many. */
 typedef struct santa__bucket { int64_t first, count; float size; int is_read; } santa__bucket;
 
+SANTA__ONCE
 static void santa__needs_routed(santa__plan *p) {
     const int64_t group = p->queries;        /* one row at a time */
     p->capacity = p->o->num_samples == SANTA_NONE ? 0 : SANTA__MIN(p->o->num_samples, p->n) + 1;
@@ -3912,6 +3934,7 @@ static int santa__joins_by_lse(const santa_options *o) {
     return santa__has_traits(o, SANTA_EXACT | SANTA_ADAPTS);
 }
 
+SANTA__ONCE
 static santa__meeting santa__meeting_of(const santa_problem *p) {
     const uint64_t ranks = (uint64_t)p->o.ranks.count, floats = santa__part_floats(p),
                    bytes = santa__most_bytes(p);
@@ -4104,6 +4127,7 @@ static float santa__round_to_bytes(const float *x, int64_t n, char *code) {
 
 /* What features are multiplied with before the butterflies: random signs, and what makes these
    orthonormal. 0 where there are no features. */
+SANTA__ONCE
 static void santa__turn(const santa__format *f, float *turn) {
     static const uint32_t key[2] = { 0x5eedu, 0x70726f78u };
     const float norm = (float)(1.0 / sqrt((double)f->piece));
@@ -5494,6 +5518,7 @@ static santa_status santa__encode_sequence(const santa_attention *a, const santa
 }
 
 /* from < 0: the last -from keys of each sequence. */
+SANTA__ONCE
 static santa_status santa__encode(const santa_attention *a, int64_t from, int64_t to, void *stream) {
     santa__format f;
     santa__encoder x;
@@ -5616,6 +5641,7 @@ static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64
 }
 
 /* The rows' states as results. */
+SANTA__ONCE
 static void santa__write_states(santa__job *j) {
     int64_t x, c;
     for (x = 0; x < j->queries; x++) {
@@ -6566,6 +6592,7 @@ static void santa__round_octaves(float *u, int64_t n) {
 }
 
 /* What a row reads exactly, and its heads' masses without a sum yet. */
+SANTA__ONCE
 static void santa__begin_copied(santa__job *j, int64_t row) {
     const int64_t x0 = row * j->group, dv = j->v.dim, first = j->begin / SANTA_BLOCK * SANTA_BLOCK;
     const santa__range *r = &j->range[row];
@@ -6715,6 +6742,7 @@ static void santa__step_finish(santa__job *j, int64_t span, int64_t from, int64_
 /* z with P(N(0,1) > z) = q, q in (0, 0.5]: a rational start (Abramowitz & Stegun 26.2.23), then
    Newton on erfc; where that would underflow, fixed-point steps on the tail's series log q =
    -z^2/2 - log(z sqrt(2 pi)) + log(1 - 1/z^2 + 3/z^4 - ..). */
+SANTA__ONCE
 static double santa__upper_quantile(double q) {
     double t = sqrt(-2.0 * log(q)), z = t;
     int i;
@@ -6749,6 +6777,7 @@ static double santa__z(santa_bound bound, double delta) {
 
 static int santa__bad_amount(double x) { return santa__not_finite_d(x) || x < 0.0; }
 
+SANTA__ONCE
 static santa_status santa__check_budget(const santa_budget *in, const int64_t *budget, int denominator,
                                         int numerator) {
     if (!in || !budget) return SANTA_ERR_NULL_ARGUMENT;
@@ -7199,6 +7228,7 @@ static void santa__va_write_head(santa__va *x, int64_t g, int64_t budget) {
 }
 
 /* All of one query row, see santa__phase. */
+SANTA__ONCE
 static void santa__vattention(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa_vattention_options *v = &j->o->vattention;
     const int64_t n = j->end - j->begin;
@@ -7631,6 +7661,7 @@ static void santa__attend_visited(santa__job *j, int64_t span, int64_t from, int
     }
 }
 
+SANTA__ONCE
 static void santa__end_routed(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__routed *r = SANTA__PART(santa__routed, j, routed);
     const int64_t keys = r->fixed + r->whole, buckets = j->p->a.buckets->num_buckets;
@@ -7775,6 +7806,7 @@ static const santa__method *santa__method_of(const santa_options *o, int is_list
 }
 
 /* format: NULL without a copy of K; router: without buckets. */
+SANTA__ONCE
 static void santa__plan_make(santa__plan *p, const santa_options *o, int64_t group, int64_t rows, int64_t n,
                              int64_t d, int64_t dv, int64_t chunks, const santa__format *format,
                              const santa_buckets *router, int is_listed) {
@@ -7859,6 +7891,7 @@ typedef struct santa__call {
 } santa__call;
 
 /* All that does not depend on data. */
+SANTA__ONCE
 static santa_status santa__call_make(santa__call *call, const santa_attention *a, const santa_options *o) {
     const santa_status s = santa_problem_make(a, o, &call->p);
     const santa_backend *backend;
@@ -7903,6 +7936,7 @@ SANTADEF size_t santa_workspace_size(const santa_attention *a, const santa_optio
 
 static char *santa__align(void *p) { return (char *)p + (0u - (uintptr_t)p) % 64u; }
 
+SANTA__ONCE
 static void santa__job_make(santa__job *j, const santa__call *call, char *work, int64_t batch,
                             int64_t kv_head) {
     const santa_options *o = &call->p.o;
@@ -7934,6 +7968,7 @@ static void santa__job_make(santa__job *j, const santa__call *call, char *work, 
 }
 
 /* Query rows q .. q + rows - 1, whose key ranges are in j. */
+SANTA__ONCE
 static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
     const santa__range *last = &j->range[rows - 1];
     j->q_index = q;
@@ -7949,6 +7984,7 @@ static void santa__job_rows(santa__job *j, int64_t q, int64_t rows) {
 /* The query rows from q on that go together, for a span of KV heads of one sequence: they see
    keys, and exact ones have chunks of one size. A row without keys is written at once. Returns
    how many rows. */
+SANTA__ONCE
 static int64_t santa__next_rows(santa__job *j, int64_t span, int64_t q) {
     const santa_attention *a = &j->p->a;
     const int64_t origin = j->k.first;
@@ -8037,6 +8073,7 @@ static int santa__take(santa__work *work, int64_t t, int64_t *from, int64_t *to)
 #endif
 }
 
+SANTA__ONCE
 static void santa__run_tasks(const santa_options *o, santa__work *work, int64_t pieces, santa_task task,
                              void *context) {
     const int64_t n = SANTA__MAX(o->num_threads, 1);
@@ -8074,6 +8111,7 @@ typedef struct santa__team {
     int has_failed;             /* to meet the other ranks */
 } santa__team;
 
+SANTA__ONCE
 static void santa__team_task(void *context, int64_t t) {
     const santa__team *team = (const santa__team *)context;
     const santa__call *call = team->call;
@@ -8296,6 +8334,7 @@ static void santa__say_scores(const santa__job *j, int64_t x, int pass, const sa
 }
 
 /* What this rank says of the queries of a job. */
+SANTA__ONCE
 static void santa__say_row(santa__job *j, int64_t span, int64_t from, int64_t to) {
     int64_t x;
     (void)span; (void)from; (void)to;
@@ -8430,6 +8469,7 @@ static void santa__meet_query(const santa__call *call, const santa__job *j, int6
 
 /* Between scores and draws ranks tell each other the masses of a span of jobs, those of rows without
    keys here included, and what else they need to draw as one process does. */
+SANTA__ONCE
 static void santa__meet(santa__team *team, santa__job *j, int64_t jobs) {
     static const santa__phase say = { santa__one_piece, santa__say_row, 0 };
     const santa__call *call = team->call;
@@ -8483,6 +8523,7 @@ static void santa__meet_sizes(santa__team *team, int64_t apart) {
 
 /* SANTA_PPS over ranks: masses make sizes, and those of the keys before it place a rank in the comb. A
    rank without keys has nothing to score, but meets the others. */
+SANTA__ONCE
 static void santa__run_sizes(santa__team *team) {
     static const santa__phase size = { santa__one_piece, santa__size_row, 0 },
                               draw = { santa__one_piece, santa__draw_row, 0 };
@@ -8651,6 +8692,7 @@ static int64_t santa__meet_drawn(santa__team *team) {
 }
 
 /* Draws from a copy of K over ranks. All see the same messages, so that all meet as often. */
+SANTA__ONCE
 static void santa__run_copied(santa__team *team) {
     static const santa__phase begin = { santa__one_piece, santa__step_begin, 0 },
                               rescue = { santa__one_piece, santa__step_rescue, 0 },
@@ -8738,6 +8780,7 @@ static void santa__va_look(santa__job *j, int64_t span, int64_t from, int64_t to
     if (j->va->heavy > 0 && santa__has_oracle(j->o) && j->va->mid > 0) santa__va_scores(j->va);
 }
 
+SANTA__ONCE
 static void santa__va_say_choices(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__va *x = j->va;
     int64_t g;
@@ -8757,6 +8800,7 @@ static void santa__va_fix(santa__job *j, int64_t span, int64_t from, int64_t to)
 }
 
 /* A bit for each of the next words: whether it draws a free key of this rank. */
+SANTA__ONCE
 static void santa__va_try(santa__job *j, int64_t span, int64_t from, int64_t to) {
     santa__va *x = j->va;
     const uint32_t size = (uint32_t)x->all_mid, uneven = x->all_mid > 0 ? (0u - size) % size : 0;
@@ -8848,6 +8892,7 @@ static void santa__va_draw(santa__team *team, santa__job *j, int64_t jobs) {
     if (!team->has_failed) santa__va_run(team, santa__va_add);
 }
 
+SANTA__ONCE
 static void santa__va_say_sums(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const santa__va *x = j->va;
     const size_t row = (size_t)j->v.dim * sizeof(float);
@@ -8923,6 +8968,7 @@ static void santa__va_write_part(santa__va *x, int64_t g) {
     *audit = x->head[g].audit;
 }
 
+SANTA__ONCE
 static void santa__va_end(santa__job *j, int64_t span, int64_t from, int64_t to) {
     santa__va *x = j->va;
     const int64_t n = j->end - j->begin;
@@ -9086,6 +9132,7 @@ static void santa__run_items(const santa__call *call, char *work, int64_t i, int
     }
 }
 
+SANTA__ONCE
 static void santa__run_task(void *context, int64_t t) {
     santa__call *call = (santa__call *)context;
     const santa_options *o = &call->p.o;
@@ -9687,6 +9734,7 @@ static int64_t santa__count_blocks(santa__prefill *x, int64_t h, int64_t *all) {
 }
 
 /* The heads of a group agree, and on whether to read everything. */
+SANTA__ONCE
 static void santa__join_sets(const santa__call *call, char *work, int64_t item, int64_t piece) {
     const santa_sample_attention_options *o = &call->p.o.sample_attention;
     const int64_t group = call->p.group, size = 2 * santa__mask_blocks(&call->p),
@@ -9721,6 +9769,7 @@ static void santa__join_sets(const santa__call *call, char *work, int64_t item, 
 }
 
 /* The mask of the rows at work goes to mask_out. */
+SANTA__ONCE
 static void santa__write_mask(const santa__prefill *x, int64_t q_block) {
     const int64_t q_blocks = santa__q_blocks(x->j.p->q_len, x->j.o->sample_attention.block_size);
     const int64_t k_blocks = santa__mask_blocks(x->j.p), block = x->j.o->sample_attention.block_size;
@@ -9807,6 +9856,7 @@ static void santa__prefill_piece(const santa__call *call, char *work, int64_t it
 }
 
 /* cra and low_mass of an item's heads. */
+SANTA__ONCE
 static void santa__audit_rows(const santa__call *call, char *work, int64_t item, int64_t piece) {
     const santa_sample_attention_options *o = &call->p.o.sample_attention;
     const int64_t n = call->p.q_len, heads = call->p.heads;
@@ -9822,6 +9872,7 @@ typedef void (*santa__prefill_stage)(const santa__call *call, char *work, int64_
 /* What threads do for each item and piece of it, those pieces first that come last. */
 typedef struct santa__stage { santa__call *call; santa__prefill_stage run; int64_t pieces; } santa__stage;
 
+SANTA__ONCE
 static void santa__stage_task(void *context, int64_t t) {
     const santa__stage *stage = (const santa__stage *)context;
     santa__call *call = stage->call;
@@ -9913,6 +9964,7 @@ static void santa__add_tallies(const santa__call *call, santa_stats *stats) {
     stats->found_variance_max = sum.found_max;
 }
 
+SANTA__ONCE
 static void santa__add_stats(const santa__call *call, santa_stats *stats) {
     enum { FIELDS = offsetof(santa_stats, expected_variance) / sizeof(int64_t) };
     int64_t sum[FIELDS] = {0}, one[FIELDS], t;
@@ -9926,6 +9978,7 @@ static void santa__add_stats(const santa__call *call, santa_stats *stats) {
     if (santa__has_tally(&call->plan)) santa__add_tallies(call, stats);
 }
 
+SANTA__ONCE
 static santa_status santa__run(santa__call *call) {
     const santa_options *o = &call->p.o;
     santa__team team;
@@ -9954,6 +10007,7 @@ static double santa__anchor_of(const float *sums, int64_t ranks, int64_t apart) 
 
 /* Result `row` of all ranks: the sum of what they drew, or the mean of what they read exactly, by lse.
    part: what each has, `apart` from each other; lse and sure likewise. acc[dv] is scratch. */
+SANTA__ONCE
 static void santa__join_ranks(const santa_problem *p, int64_t head, const float *part, const float *lse,
                               const float *sure, int64_t apart, int64_t dv, double *acc, float *joined) {
     const int64_t ranks = p->o.ranks.count;
@@ -9986,6 +10040,7 @@ static void santa__join_ranks(const santa_problem *p, int64_t head, const float 
 
 /* The std_error of a result from what all ranks say of its draws, `apart` from each other. mean: the
    result. */
+SANTA__ONCE
 static float santa__join_errors(const santa_options *o, const double *e, int64_t apart, int64_t dv,
                                 const double *mean) {
     const int64_t sets = santa__error_sets(o), ranks = o->ranks.count;
@@ -10042,6 +10097,7 @@ static void santa__join_audits(santa_audit *audit, const santa_problem *p, const
 }
 
 /* A call whose keys are spread over ranks: each one's result goes to all of them. */
+SANTA__ONCE
 static santa_status santa__run_ranks(santa__call *call) {
     const santa_problem p = call->p;
     const santa_ranks_options *ranks = &p.o.ranks;
@@ -10250,6 +10306,7 @@ static void santa__hold_task(void *context, int64_t t) {
 }
 
 /* Whether each sequence's index has all keys before the new ones, and no slot is named twice. */
+SANTA__ONCE
 static santa_status santa__check_new_keys(const santa__assign *x, int64_t items) {
     const int64_t heads = x->a->k.shape[2];
     santa_status s = santa__check_slots(x->a);
@@ -10277,6 +10334,7 @@ SANTADEF size_t santa_buckets_size(const santa_attention *a) {
 }
 
 /* All but what the index holds. */
+SANTA__ONCE
 static santa_status santa__check_assign(const santa_attention *a, const santa_tensor *keys, int64_t from,
                                         const santa_options *o) {
     santa_status s;
@@ -10505,6 +10563,7 @@ SANTADEF santa_status santa_scores(const santa_attention *a, const santa_options
 }
 
 /* o: resolved. */
+SANTA__ONCE
 static santa_status santa__plan_sample(santa__plan *p, const santa_options *given, santa_options *o,
                                        int64_t n) {
     santa_status s;
@@ -10681,6 +10740,7 @@ static santa_status santa__check_probabilities(const float *p, int64_t n, double
     return fabs(*sum - 1.0) > 1e-3 ? SANTA_ERR_PROBABILITIES : SANTA_OK;
 }
 
+SANTA__ONCE
 static santa_status santa__check_variance(const float *p, int64_t n, const float *v, int64_t stride,
                                           int64_t dv, int64_t num_samples, const double *variance,
                                           const void *workspace, size_t workspace_bytes, double *sum) {
@@ -10712,6 +10772,7 @@ SANTADEF size_t santa_variance_workspace_size(int64_t n, int64_t dv) {
 /* Sum of w |v - center|^2 is never formed as a difference of large numbers here: the spread of
    weights w_j = overlap of key j with mass interval [lo, hi), around their own mean. Returns
    sum w |v - mean|^2 / (hi - lo). */
+SANTA__ONCE
 static double santa__spread_in(const float *p, const float *v, int64_t stride, int64_t dv, double scale,
                                double lo, double hi, int64_t first, int64_t last, double mass_before,
                                double *mean) {
@@ -10790,6 +10851,7 @@ static void santa__break_sift(santa__break *a, int64_t i, int64_t n) {
     a[i] = x;
 }
 
+SANTA__ONCE
 static void santa__break_sort(santa__break *event, int64_t events) {
     int64_t i;
     for (i = events / 2; i-- > 0;) santa__break_sift(event, i, events);
@@ -10988,6 +11050,7 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 #undef SANTA__MAX
 #undef SANTA__MIN
 #undef SANTA__NOINLINE
+#undef SANTA__ONCE
 #undef SANTA__ON_any
 #undef SANTA__ON_arm64
 #undef SANTA__ON_x86
