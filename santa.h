@@ -5641,7 +5641,6 @@ static void santa__dense_chunks(santa__job *j, int64_t span, int64_t from, int64
 }
 
 /* The rows' states as results. */
-SANTA__ONCE
 static void santa__write_states(santa__job *j) {
     int64_t x, c;
     for (x = 0; x < j->queries; x++) {
@@ -11077,11 +11076,14 @@ SANTADEF double santa_cosine(const float *got, const float *want, int64_t n) {
 /* ============================================================ >>kernels-body */
 #ifdef SANTA__ISA                            /* this file, included by itself once per instruction set */
 
-/* n features, then zeros. */
-SANTA__INLINE SANTA__V SANTA__ISA(vrow_tail)(santa_dtype t, const char *row, int64_t c, int64_t n) {
+/* The features from c on of a row of d, then zeros. */
+SANTA__INLINE SANTA__V SANTA__ISA(vrow_part)(santa_dtype t, const char *row, int64_t c, int64_t d) {
     char tmp[4 * SANTA__LANES] = {0};
-    memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, n));
-    return SANTA__ISA(vrow)(t, tmp, 0);
+    if (c + SANTA__LANES > d) {
+        row = (const char *)memcpy(tmp, row + santa__bytes(t, c), (size_t)santa__bytes(t, d - c));
+        c = 0;
+    }
+    return SANTA__ISA(vrow)(t, row, c);
 }
 
 /* Features c .. of n rows, or n vectors of one row from there on. A type that is known only at run
@@ -11127,8 +11129,7 @@ SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(dot_rest)(santa_dtype t, co
             for (c = whole; c < d; c += SANTA__LANES) {
                 const char *r = row[i] + x->at + h * x->k_step,
                            *q = x->q + h * x->q_step + whole / SANTA__PACK * x->q_strip;
-                const SANTA__V y = c + SANTA__LANES <= d ? SANTA__ISA(vrow)(t, r, c)
-                                                         : SANTA__ISA(vrow_tail)(t, r, c, d - c);
+                const SANTA__V y = SANTA__ISA(vrow_part)(t, r, c, d);
                 for (g = 0; g < x->group; g++) {
                     const SANTA__V z = SANTA__ISA(vget)((const float *)(const void *)(q + g * SANTA__PACKED)
                                                         + (c - whole));
@@ -11236,7 +11237,8 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
         float *s = x->s + g0 * x->s_stride + i;
         int64_t h, start = x->at, next = x->at, next_head = 0;
         if (i + rows > n) {
-            for (k = 0; k < rows; k++) few[k] = row[SANTA__MIN(i + k, n - 1)];
+            for (k = 0; k < rows; k++) few[k] = row[n - 1];
+            memcpy(few, r, (size_t)(n - i) * sizeof *few);
             r = few;
         }
         for (h = 0; h < kv_heads; h++, start += k_step, first += x->q_step, s += x->s_step) {
@@ -11289,7 +11291,7 @@ SANTA__INLINE void SANTA__ISA(dot_heads)(santa_dtype t, int form, int by_strip, 
                         memcpy(s + g * x->s_stride, sum + g * rows, (size_t)rows * sizeof *s);
             } else {
                 for (g = 0; g < (one ? 1 : heads); g++)
-                    for (k = 0; i + k < n; k++) s[g * x->s_stride + k] = sum[g * rows + k];
+                    memcpy(s + g * x->s_stride, sum + g * rows, (size_t)(n - i) * sizeof *s);
             }
         }
     }
@@ -11492,8 +11494,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate_rest)(santa_dtype t, float unit,
         for (g = 0; g < heads; g++) sum[g] = SANTA__ISA(vset)(0.0f);
         for (i = 0; i < n; i++) {
             const char *r = row[i] + x->at;
-            const SANTA__V f =
-                lanes == SANTA__LANES ? SANTA__ISA(vrow)(t, r, c) : SANTA__ISA(vrow_tail)(t, r, c, lanes);
+            const SANTA__V f = SANTA__ISA(vrow_part)(t, r, c, dv);
             if (c == 0 && !(SANTA__BY_STRIP && t == SANTA_F32))
                 SANTA__PREFETCH(row[i + SANTA__AHEAD] + x->at);
             for (g = 0; g < heads; g++) {
@@ -11722,10 +11723,8 @@ SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t
     const SANTA__V unit = SANTA__ISA(vset)(santa__unit(t)), zero = SANTA__ISA(vset)(0.0f);
     int64_t c;
     int bad = 0;
-    for (c = 0; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
-        SANTA__V x = zero;
-        if (c + SANTA__LANES <= n) x = SANTA__ISA(vrow)(t, row, c);
-        else if (c < n) x = SANTA__ISA(vrow_tail)(t, row, c, n - c);
+    for (c = 0; c < n; c += SANTA__LANES) {
+        SANTA__V x = SANTA__ISA(vrow)(t, row, c);
         if (santa__unit(t) > 1.0f) x = SANTA__ISA(vmul)(x, unit);
         bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
         SANTA__ISA(vput)(f + c, x);
@@ -11733,14 +11732,26 @@ SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t
     return bad;
 }
 
+/* Whole vectors of a type that the compiler knows, then the rest. */
 SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
+    const SANTA__V zero = SANTA__ISA(vset)(0.0f);
+    const int64_t whole = n / SANTA__LANES * SANTA__LANES;
+    int64_t c;
+    int bad = 1;
     switch (t) {
 #define SANTA__X(id, name, bytes, numbers) \
-    case SANTA_##id: return SANTA__ISA(widen_type)(SANTA_##id, row, n, f);
+    case SANTA_##id: bad = SANTA__ISA(widen_type)(SANTA_##id, row, whole, f); break;
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
-    return 1;
+    for (c = whole; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
+        SANTA__V x = zero;
+        if (c < n)
+            x = SANTA__ISA(vmul)(SANTA__ISA(vrow_part)(t, row, c, n), SANTA__ISA(vset)(santa__unit(t)));
+        bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
+        SANTA__ISA(vput)(f + c, x);
+    }
+    return bad;
 }
 #endif
 
@@ -11750,23 +11761,13 @@ SANTA__TARGET static float SANTA__ISA(encode)(santa_dtype t, const char *row, co
     const SANTA__V half = SANTA__ISA(vset)(0.5f), zero = SANTA__ISA(vset)(0.0f),
                    top = SANTA__ISA(vset)((float)(levels - 1)), mid = SANTA__ISA(vset)((float)(levels / 2)),
                    middle = SANTA__ISA(vset)(f->middle);
-    const float unit = santa__unit(t);
     SANTA__V squares = zero, both = zero, code_squares = zero, scale;
     float x[SANTA__PROXY_DIM], sum, inverse;
     int64_t c, i;
     int k;
-    for (c = 0; c < f->features; c += SANTA__LANES) {
-        SANTA__V y = zero;
-        if (c + SANTA__LANES <= f->dim)
-            y = SANTA__ISA(vmul)(SANTA__ISA(vrow)(t, row, c), SANTA__ISA(vset)(unit));
-        else if (c < f->dim) {
-            float part[16];
-            SANTA__ISA(widen)(t, row + santa__bytes(t, c), f->dim - c, part);
-            y = SANTA__ISA(vget)(part);
-        }
-        SANTA__ISA(vput)(x + c, SANTA__ISA(vmul)(y, SANTA__ISA(vget)(turn + c)));
-    }
-    SANTA__ISA(butterflies)(x, f);
+    SANTA__ISA(widen)(t, row, f->dim, x);
+    for (c = f->dim; c < f->features; c++) x[c] = 0.0f;
+    SANTA__ISA(rotate)(x, turn, f);
     for (c = 0; c < f->features; c += SANTA__LANES) {
         const SANTA__V y = SANTA__ISA(vsub)(SANTA__ISA(vget)(x + c), SANTA__ISA(vget)(centre + c));
         SANTA__ISA(vput)(x + c, y);
