@@ -456,8 +456,9 @@
                             keys are those of the rank that it ends in.
    Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of
    heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact scores, where
-   the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more. stats are
-   each rank's own, but rescued_rows, redone_rows and variances the context's, on every rank.
+   the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more (on a GPU
+   8 * head_dim_v). stats are each rank's own, but rescued_rows, redone_rows and variances the context's,
+   on every rank.
    Every rank makes the same calls in the same order. A call that returns an error did not meet the
    others, who wait: end the job (examples/sharded_mpi.c does).
 

@@ -247,8 +247,10 @@ struct params {
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
     double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
-    const float *parts;                             /* [ranks, rows * (dv + 1)], the rows of out */
-    i64 rows_in_all;
+    const float *parts;                             /* [ranks, part_floats]: the rows of out, lse, errors */
+    i64 rows_in_all, part_floats;
+    i64 errors_at, error_doubles;                   /* where errors begin in a part; of each row of out */
+    double *errors;                                 /* this rank's, see error_of_rank; NULL: no others */
     /* Lists of keys, see >>list-kernel; list_heads > 0 if there are any. Of a sequence: one for
        each list_heads query heads. Strides in entries: of a batch, a list */
     const int *list;                                /* [batch, lists, list_most], or NULL: ranges alone */
@@ -489,6 +491,7 @@ enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that
 /* Rows of a call from which on tiles are taken; heads of a tile at most. */
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
+struct join_memory { double warps[4]; };
 
 struct combine_memory {
     double scratch[16];
@@ -737,7 +740,7 @@ void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
-void k_join_ranks(const params) { standin_kernel(128, 0, 0); }
+void k_join_ranks(const params) { standin_kernel(128, sizeof(join_memory), 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
@@ -4527,10 +4530,46 @@ __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ p
     if (tid == 0) p.rank_mass[row] = make_double2((double)m, total);
 }
 
-/* Results of all ranks, one row of one head: out and lse.
-   Grid: rows * heads, 128 threads, each with some columns. Reads ranks * (dv + 1) floats. */
+/* What one thread's columns add to the squared error of a result, see error_of_rank, in units of the
+   share of a draw. share: of the ranks that drew, or 0. */
+__device__ __noinline__ double joined_error(const params &p, i64 row, double &share) {
+    const double *const e = (const double *)(p.parts + p.errors_at) + row * p.error_doubles;
+    const i64 apart = p.part_floats / 2;
+    const bool neighbours = p.combs == 1 && p.method != SANTA_IID;
+    const double count = (double)(p.combs > 1 ? p.combs : p.samples);
+    double total = 0.0;
+    share = 0.0;
+    for (int r = 0; r < p.ranks; r++) {
+        share = fmax(share, e[r * apart]);
+        if (threadIdx.x == 0) total += e[r * apart + 1];
+    }
+    for (int c = threadIdx.x; c < p.dv; c += 128) {
+        double sum = 0.0, squares = 0.0, last = 0.0;
+        bool has_last = false;
+        for (int r = 0; r < p.ranks && neighbours; r++) {
+            const double *const x = e + r * apart + 2 + c;
+            if (!(e[r * apart] > 0.0)) continue;
+            if (has_last) total += 0.5 * (x[0] - last) * (x[0] - last);
+            has_last = true;
+            last = x[p.dv];
+        }
+        for (int k = 0; k < p.combs && !neighbours; k++) {
+            double one = 0.0;
+            for (int r = 0; r < p.ranks; r++) one += e[r * apart + 2 + (i64)k * p.dv + c];
+            sum += one;
+            squares += p.combs > 1 ? one * one : 0.0;
+        }
+        total += squares - sum * sum / count;
+    }
+    return total * (count / (count - 1.0));
+}
+
+/* Results of all ranks, one row of one head: out, lse and std_error.
+   Grid: rows * heads, 128 threads, each with some columns. Reads part_floats of each rank in all.
+   Barrier: for the error's sum. */
 __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ params p) {
-    const i64 row = blockIdx.x, apart = p.rows_in_all * (p.dv + 1), last = p.rows_in_all * p.dv;
+    SHARED(s, join_memory);
+    const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
     const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
     const i64 b = row / p.heads / p.q_len;
     const bool exact = p.method == SANTA_DENSE;
@@ -4549,15 +4588,29 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     }
     if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
     char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
+    float first = 0.0f;
     for (int c = threadIdx.x; c < p.dv; c += 128) {
         double f = 0.0;
         for (int r = 0; r < p.ranks; r++) {
             const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
             if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
         }
-        store_any(p.out_type, out + c * p.out_stride[3],
-                  bad ? __int_as_float(0x7fc00000) : (float)(f * share));
+        const float x = bad ? __int_as_float(0x7fc00000) : (float)(f * share);
+        store_any(p.out_type, out + c * p.out_stride[3], x);
+        if (c == 0) first = x;
     }
+    if (!p.std_error) return;
+    double total = 0.0, part = 0.0;
+    if (p.error_doubles) total = joined_error(p, row, part);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) total += __shfl_xor_sync(FULL, total, o);
+    if (threadIdx.x % 32 == 0) s.warps[threadIdx.x / 32] = total;
+    __syncthreads();
+    total = s.warps[0] + s.warps[1] + s.warps[2] + s.warps[3];
+    if (threadIdx.x) return;
+    p.std_error[row] = bad || !(part > 0.0) ? first == first ? 0.0f : first
+                     : p.samples < 2 ? INFINITY
+                     : (float)(sqrt(fmax(total, total == total ? 0.0 : total)) * part);
 }
 
 /* ----------------------------------------------------------------------------- >>error-kernel */
@@ -4575,6 +4628,71 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     return x;
 }
 
+/* What a head's std_error needs of this rank's draws, for k_join_ranks: p.errors has the share of a draw
+   in the output, 0 without draws; a sum of squares over the columns; then rows of V, dv numbers each:
+   the sum of all draws (iid), of each comb, or the first and the last one, between which the squared
+   differences of neighbours are in the sum. A head's draws are those of all ranks, -1 for another's. */
+__device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int b, int head, int n) {
+    const int tid = threadIdx.x, part = tid / 128, combs = p.combs;
+    const i64 row = (i64)b * p.heads + head;
+    const int *const keys = p.keys + row * p.max_draws;
+    const char *const v = p.v + head / p.group * p.v_stride[2];
+    double *const e = p.errors + (((i64)b * p.q_len + p.q_index) * p.heads + head) * p.error_doubles;
+    const auto here = [&](int i) { return i >= 0 && i < n && keys[i] >= 0; };
+    double total = 0.0;
+    bool some = false;
+    for (i64 i = tid; i < p.error_doubles; i += 128 * ERROR_PARTS) e[i] = 0.0;
+    __syncthreads();
+    for (int base = 0; base < p.dv; base += 128) {
+        const int column = base + tid % 128;
+        const bool has = column < p.dv;
+        const auto value = [&](int i) {
+            const i64 at = row_offset(p, p.v_stride, b, keys[i]);
+            return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
+                 : (double)load_number(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
+        };
+        if (combs > 1) {
+            for (int r = part; r < combs; r += ERROR_PARTS) {
+                double x = 0.0;
+                for (int k = r; k < n; k += combs)
+                    if (here(k)) { x += value(k); some = true; }
+                if (has) e[2 + (i64)r * p.dv + column] = x;
+            }
+        } else if (p.method == SANTA_IID) {
+            double sum = 0.0, squares = 0.0;
+            for (int i = part; i < n; i += ERROR_PARTS) {
+                const double x = here(i) ? value(i) : 0.0;
+                some |= here(i);
+                sum += x;
+                squares += x * x;
+            }
+            if (has) total += squares;
+            __syncthreads();
+            s.sum[part][tid % 128] = sum;
+            __syncthreads();
+            for (int i = 1; i < ERROR_PARTS && part == 0; i++) sum += s.sum[i][tid];
+            if (has && part == 0) e[2 + column] = sum;
+        } else {
+            const int chunk = (n + ERROR_PARTS - 1) / ERROR_PARTS, begin = part * chunk;
+            for (int i = begin; i < min(begin + chunk, n); i++) {
+                if (!here(i)) continue;
+                const double x = value(i), before = here(i - 1) ? value(i - 1) : x;
+                some = true;
+                if (!has) continue;
+                total += 0.5 * (x - before) * (x - before);
+                if (!here(i - 1)) e[2 + column] = x;
+                if (!here(i + 1)) e[2 + p.dv + column] = x;
+            }
+        }
+    }
+    some = __syncthreads_or(some);
+    total = cta_joined(total, s, [](double x, double y) { return x + y; });
+    if (tid || !some) return;
+    const rank_share all = share_of(p, row);
+    e[0] = sink_share(p, head, all.m, all.total) * p.per_sample * fabs((double)p.v_scale);
+    e[1] = total;
+}
+
 /* What the output of a head is off by, from its draws, as santa__std_error of santa.h has it; for
    methods without draws 0. NaN where out is.
    Grid: (query head, batch). A CTA of 8 times 128 threads: a thread has a column of V, of 128, and an
@@ -4587,6 +4705,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     const i64 row = (i64)b * p.heads + head;
     float *const result = p.std_error + ((i64)b * p.q_len + p.q_index) * p.heads + head;
     const int n = p.draws ? p.draws[row] : 0;
+    if (p.errors) { error_of_rank(p, s, b, head, n); return; }
     if (n < 2) {
         const float out = load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
                                                    + head * p.out_stride[2]);
@@ -10524,6 +10643,7 @@ struct geometry {
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
     i64 ranks, results;                             /* 0: no others; rows of out */
+    i64 part_floats, errors_at, error_doubles;      /* see params */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
@@ -11807,6 +11927,17 @@ bool meets_ranks(const santa_options &o) {
             || o.method == SANTA_SYS || o.method == SANTA_PROP);
 }
 
+/* What a rank tells of its results. */
+santa_status measure_ranks(const santa_problem *problem, geometry *g) {
+    const i64 sets = problem->o.method == SANTA_DENSE ? 0 : problem->o.num_combs > 1 ? problem->o.num_combs
+                   : problem->o.method == SANTA_IID ? 1 : 2;
+    if (problem->a.std_error && sets) g->error_doubles = 2 + sets * g->dv;
+    if (g->error_doubles > INT32_MAX / 4) return SANTA_ERR_BACKEND_SIZE;
+    g->errors_at = g->part_floats = (g->results * (g->dv + 1) + 1) / 2 * 2;
+    g->part_floats += 2 * g->results * g->error_doubles;
+    return SANTA_OK;
+}
+
 /* The sizes of a problem whose method has a pipeline, and whether they are within the
    limits. */
 santa_status geometry_of(const pipeline &row, const santa_problem *problem, geometry *g) {
@@ -11833,6 +11964,7 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
     if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     const santa_status s = row.measure(problem, g);
+    if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
     if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
     /* a short row ends before that many keys, unless it begins behind the first */
     const bool from_first = problem->a.window == 0 && !problem->a.kv_start;
@@ -11851,7 +11983,7 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
                                ((size_t)g.dv + 2) * sizeof(float));
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
-                 floats = saturating((size_t)g.results, (size_t)g.dv + 1);
+                 floats = (size_t)g.part_floats;
     l.rank_mass = add_part(&l, rows, sizeof(double2));
     l.rank_masses = add_part(&l, saturating(rows, ranks), sizeof(double2));
     l.part = add_part(&l, floats, sizeof(float));
@@ -11870,7 +12002,7 @@ santa_status check(const santa_problem *problem) {
     if (quants && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
-    if (a->std_error && (!has_error(*o) || o->ranks.count > 1)) return SANTA_ERR_BACKEND_STD_ERROR;
+    if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
@@ -12106,7 +12238,6 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         return s;
     const params whole = p;
     float *const part = (float *)(c.workspace + c.l.part);
-    const size_t floats = (size_t)c.g.results * ((size_t)p.dv + 1);
     if (c.g.ranks) {
         c.ranks = &o->ranks;
         p.ranks = (int)c.g.ranks;
@@ -12118,6 +12249,8 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
         for (int i = 0; i < 4; i++) p.out_stride[i] = 4 * stride[i];
         p.lse = part + c.g.results * p.dv;
+        p.error_doubles = c.g.error_doubles;
+        p.errors = (double *)(part + c.g.errors_at);
         if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
     }
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index += c.rows_done) {
@@ -12125,7 +12258,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         cudaError_t e = row->launch(c);
         if (e == cudaSuccess && c.has_failed) return SANTA_ERR_RANKS_EXCHANGE;
         if (e == cudaSuccess && c.g.short_splits) e = launch_short(c);
-        if (e == cudaSuccess && a->std_error) e = launch_errors(c);
+        if (e == cudaSuccess && a->std_error && (!p.ranks || p.error_doubles)) e = launch_errors(c);
         if (e == cudaSuccess && stats) e = row->count(c);
         if (e != cudaSuccess) return cuda_status(e);
     }
@@ -12133,8 +12266,12 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     p = whole;
     p.ranks = (int)c.g.ranks;
     p.rows_in_all = c.g.results;
+    p.part_floats = c.g.part_floats;
+    p.errors_at = c.g.errors_at;
+    p.error_doubles = c.g.error_doubles;
     p.parts = (float *)(c.workspace + c.l.parts);
-    if (!c.gather(part, floats * sizeof *part, (void *)p.parts)) return SANTA_ERR_RANKS_EXCHANGE;
+    if (!c.gather(part, (size_t)c.g.part_floats * sizeof *part, (void *)p.parts))
+        return SANTA_ERR_RANKS_EXCHANGE;
     return cuda_status(launch<k_join_ranks>(c, dim3((unsigned)c.g.results), 128, 0, false));
 }
 

@@ -1533,7 +1533,9 @@ static void over_ranks(void) {
         for (santa_dtype type : {SANTA_F32, SANTA_BF16})
             for (int64_t dv : {64, 256}) {
                 const sizes s = {2, 3, 4, 1, 300, 128, dv, 0, type, NHD};
+                const bool errors = (dv == 64) == (type == SANTA_F32);
                 problem x = make(s, m);
+                x.a.std_error = errors ? (float *)address(R_ERROR) : NULL;
                 x.o.ranks.count = 5;
                 x.o.ranks.rank = 3;
                 x.o.ranks.all_gather = note_exchange;
@@ -1546,7 +1548,10 @@ static void over_ranks(void) {
                 exchanges.clear();
                 CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, NULL), SANTA_OK);
                 CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
-                const size_t rows = 3, heads = 2 * 4, results = rows * heads * (size_t)(dv + 1) * 4;
+                const size_t rows = 3, heads = 2 * 4,
+                             doubles = errors && m == SANTA_SYS ? 2 + 2 * (size_t)dv : 0,
+                             results = rows * heads * ((size_t)(dv + 1) * 4 + doubles * 8);
+                const char *const draw = m == SANTA_DENSE ? "k_combin" : doubles ? "k_error" : "k_gather";
                 CHECK_INT(exchanges.size(), m == SANTA_DENSE ? 1 : rows + 1);
                 for (const exchange &e : exchanges) {
                     const bool last = &e == &exchanges.back();
@@ -1557,8 +1562,7 @@ static void over_ranks(void) {
                     CHECK(e.all >= (uintptr_t)workspace
                           && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
                     CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
-                    CHECK_MSG(last ? before.compare(0, 8, m == SANTA_DENSE ? "k_combin" : "k_gather") == 0
-                                   : before == "k_rank_mass",
+                    CHECK_MSG(last ? before.compare(0, strlen(draw), draw) == 0 : before == "k_rank_mass",
                               "an exchange behind %s", before.c_str());
                 }
                 CHECK(name_of(standin.launches.back()) == "k_join_ranks");
@@ -1568,6 +1572,7 @@ static void over_ranks(void) {
                 x.o.ranks.rank = 5;
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
+                x.a.std_error = NULL;
                 for (santa_method other :
                      {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS}) {
                     const int32_t *const context = x.a.context_lens;

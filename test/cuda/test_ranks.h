@@ -24,6 +24,7 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
         for (t.rank = 0; t.rank < ranks; t.rank++) {
             shard x;
             cut(&p, cuts, t.rank, &x);
+            x.a.std_error = p.a.std_error;
             o.ranks.rank = t.rank;
             t.exchange = 0;
             on_gpu g(x.a, o);
@@ -39,7 +40,9 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
             sum->draws += r.stats.draws;
             sum->keys += r.stats.keys;
             sum->v_rows_head += r.stats.v_rows_head;
-            if (t.rank) CHECK(r.same(*first));
+            if (t.rank)
+                CHECK(r.same(*first) && (r.std_error.empty()
+                      || !memcmp(r.std_error.data(), first->std_error.data(), 4 * r.std_error.size())));
             else *first = std::move(r);
         }
     }
@@ -91,6 +94,54 @@ static void ranks_same_rows(void) {
     check_totals(t, "over ranks");
 }
 
+/* Errors are those of one GPU, where the rows are. */
+static void ranks_errors(void) {
+    NEED_DEVICE();
+    static const santa_method methods[] = {SANTA_IID, SANTA_SYS, SANTA_STRAT, SANTA_PROP, SANTA_DENSE};
+    static const int64_t counts[] = {3, 2, 7};
+    test_rng r = test_rng_make(43);
+    totals t = {0, 0, 0};
+    int64_t wrong = 0, finite = 0;
+    for (int turn = 0; turn < (test_quick ? 20 : 100); turn++) {
+        ref_spec s = spec16(4, 2, 150 + test_below(&r, 400), 64, turn % 2 ? SANTA_BF16 : SANTA_F32);
+        vary(&s, turn);
+        s.sinks = turn % 4 < 2;
+        if (turn % 6 == 4) s.head_dim_v = 200;
+        problem p(s);
+        p.a.std_error = p.std_error;
+        p.a.v_scale = turn % 3 == 1 ? 2.5f : 0.0f;
+        santa_options o = options(methods[turn % 5], turn % 9 == 8 ? 1 : turn % 9 == 5 ? 300 : 48);
+        if (turn / 5 % 2 && o.num_samples > 1 && (santa_method_traits(o.method) & SANTA_COMBS))
+            o.num_combs = 4;
+        int64_t cuts[MOST_RANKS + 1];
+        const int64_t ranks = counts[turn % 3];
+        make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        result over, one;
+        santa_stats sum;
+        if (!run_on_gpu(p, o, &one)) continue;
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum), SANTA_OK)) continue;
+        const double v_max = largest_row_of_v(p);
+        for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
+            const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
+            double difference = 0.0, norm = 0.0;
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                const double y = ref_get(&one.out, b, i, h, c), d = ref_get(&over.out, b, i, h, c) - y;
+                difference += d * d;
+                norm += y * y;
+            }
+            t.rows++;
+            if (!(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6 * v_max)) { t.off++; continue; }
+            const double y = (double)one.std_error[(size_t)x], z = (double)over.std_error[(size_t)x];
+            wrong += !(y == z || fabs(y - z) <= 1e-3 * y + 1e-6 * v_max);
+            finite += y > 0.0 && y < 1e30;
+        }
+        t.draws += sum.draws;
+    }
+    CHECK_MSG(wrong == 0 && finite > 50, "%lld errors differ, %lld are above 0", (long long)wrong,
+              (long long)finite);
+    check_totals(t, "errors over ranks");
+}
+
 /* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not read. */
 static void ranks_nan(void) {
     NEED_DEVICE();
@@ -99,10 +150,14 @@ static void ranks_nan(void) {
         problem p(spec16(4, 2, 400, 64));
         const santa_options o = options(turn % 2 ? SANTA_SYS : SANTA_DENSE, 32);
         ref_set(&p.a.k, 0, 60 + 130 * (turn / 2), 1, 3, (double)test_nan());
+        p.a.std_error = p.std_error;
         result r;
         santa_stats sum;
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK)) continue;
-        for (int h = 0; h < 4; h++) CHECK_INT(r.nans(0, 0, h), h < 2 ? 0 : 65);
+        for (int h = 0; h < 4; h++) {
+            CHECK_INT(r.nans(0, 0, h), h < 2 ? 0 : 65);
+            CHECK_INT(test_is_nan(r.std_error[(size_t)h]), h >= 2);
+        }
     }
     problem p(spec16(1, 1, 400, 64));
     const santa_options o = options(SANTA_SYS, 4);
@@ -134,6 +189,6 @@ static void ranks_failures(void) {
 }
 
 static const test_case over_ranks[] = {
-    {"ranks_same_rows", ranks_same_rows}, {"ranks_nan", ranks_nan}, {"ranks_failures", ranks_failures},
+    {"ranks_same_rows", ranks_same_rows}, {"ranks_errors", ranks_errors}, {"ranks_nan", ranks_nan}, {"ranks_failures", ranks_failures},
     {0, 0}
 };
