@@ -413,7 +413,8 @@
 
    >>ranks
 
-   One context over several processes, hosts or GPUs (options.ranks; a GPU has the first two rows below).
+   One context over several processes, hosts or GPUs (options.ranks; a GPU has dense, iid, strat, sys, prop
+   and flash, and sys and prop from a copy of K).
    Each rank holds a range of the keys, in the order of the ranks, with its own seq_lens, first_key and
    context_lens; q and the options are the same on all, and so is the result, to the bit. Ranges may be
    uneven or empty; a decode step's token goes to the rank that holds the context's end. The bytes that
@@ -431,7 +432,8 @@
    flash                    likewise, of 64 bytes a head: also the first and the last tile of each rank, as
                             tiles lie where one process has them, whatever the ranges are; then one of 8:
                             how many tiles have mass. Of a tile that lies in several ranks each draws what
-                            falls on its part. It wants context_lens.
+                            falls on its part. It wants context_lens. On a GPU tiles and first_key are
+                            multiples of 64 keys.
    top-k, top-p             the keys that one process takes, of equal scores the first. Top-k of up to 2048:
                             each rank tells its num_samples best scores, 16 + 4 * num_samples bytes a head
                             in the exchange before the draw. Else four exchanges of 3 kB a head: how many
@@ -449,11 +451,14 @@
                             here: those of all ranks are chosen among them) and 16 a head; 8 a head, or a KV
                             head with pps, which place each rank in the comb; 40 a head of what was drawn;
                             if some head is then done again with exact scores, 16 a head, and with pps 8.
-                            Then the sums. First and last keys are the context's: give context_lens. The
-                            rows are those of one process where ranges begin with a whole block of the
-                            copy (of 64 keys); else blocks lie otherwise and a range's last keys, which
-                            fill no block, are read exactly: other rows, as good. With kv_start the first
-                            keys are those of the rank that it ends in.
+                            Then the sums. On a GPU, for each query row: 40 bytes a head; if the options
+                            have a rescue, 4 * rescue_keys a head, then 16, whether one is rescued or not;
+                            16 of what was drawn. Then the results: a head done again is merged as dense.
+                            First and last keys are the context's: give context_lens. The rows are those
+                            of one process where ranges begin with a whole block of the copy (of 64 keys);
+                            else blocks lie otherwise and a range's last keys, which fill no block, are
+                            read exactly: other rows, as good. With kv_start the first keys are those of
+                            the rank that it ends in.
    Refused: saap, sample-attention, lists of keys, a copy of K for top-k and vattention, a predictor of
    heavy tokens, dense_below; std_error but of dense, iid, strat, sys and prop with exact scores, where
    the results take 16 bytes and one (iid), two or num_combs times 8 * head_dim_v + 16 more (on a GPU
@@ -650,7 +655,7 @@ extern "C" {
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens beside a window")                         \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
-    X(ERR_BACKEND_RANKS,       "over ranks this device has dense, iid, strat, sys and prop")               \
+    X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
     X(ERR_BACKEND_TOO_LONG,    "this device has at most 2^31 - 64 keys in one sequence")                   \
     X(ERR_BACKEND_SIZE,        "a size is above this device's limit: LIMITS in santa_cuda.h has them")     \
     X(ERR_BACKEND_ALIGNMENT,   "this device wants q, k, v and out aligned to the size of a number")        \

@@ -152,6 +152,13 @@ struct routed_row {
     i64 imbalance, largest;
 };
 
+/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
+   and with it. */
+struct rank_share { double before, end, total; float m; };
+/* flash's tiles with mass over all ranks: all, those before the first one here, those here; the first
+   draw here and how many; the first and the last tile here, which other ranks may have keys of. */
+struct tiles_of_ranks { int all, before, here, draws; i64 first_draw; int tile[2]; rank_share edge[2]; };
+
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
 struct params {
@@ -246,7 +253,23 @@ struct params {
 
     /* One context over ranks, see >>ranks-kernel. */
     int ranks, rank;                                /* 0, 0: there are no others */
-    double2 *rank_mass, *rank_masses;               /* [batch, heads]; of all ranks [ranks, batch, heads] */
+    /* what ranks tell of [batch, heads]: mass_doubles each; of all ranks [ranks, batch, heads] */
+    double *rank_mass;
+    const double *rank_masses;
+    int mass_doubles;
+    /* of a copy of K: before a rescue, as rank_masses; largest masses; of the drawn keys */
+    const double *rank_copies;
+    float *rank_best;                               /* [batch, heads, rescue_keys] */
+    const float *rank_bests;
+    float4 *rank_drawn;                             /* [batch, heads] */
+    const float4 *rank_drawns;
+    unsigned char *rank_again;                      /* of each row of out; or NULL */
+    /* of flash: its tiles with mass here, in order, and how many are between the first and the last */
+    int *tile_list, max_tiles;                      /* [batch, heads, max_tiles] */
+    i64 *tile_count;                                /* [batch, heads] */
+    const i64 *tile_counts;
+    tiles_of_ranks *tiles_met;                      /* [batch, heads] */
+    int rank_step;                                  /* of k_proxy_gather, k_rank_tiles */
     const float *parts;                             /* [ranks, part_floats]: the rows of out, lse, errors */
     i64 rows_in_all, part_floats;
     i64 errors_at, error_doubles;                   /* where errors begin in a part; of each row of out */
@@ -318,9 +341,6 @@ struct params {
     step_params step;
 };
 
-/* A head's mass over all ranks, relative to 2^m: what the ranks before this one hold, and those up to
-   and with it. */
-struct rank_share { double before, end, total; float m; };
 
 /* -------------------------------------------------------------------------- >>shared-memory */
 
@@ -413,6 +433,7 @@ struct comb {
 /* The same, also for a context over ranks: of all positions those in this rank's part of the mass. */
 struct comb_over_ranks : comb {
     enum { OVER_RANKS = 1 };
+    __device__ void settle(const params &p, scan_memory<comb> &s, const gather_head &x, portion &mine);
     __device__ place find(const params &p, scan_memory<comb> &s, const gather_head &x, int draw);
 };
 
@@ -490,6 +511,7 @@ struct select_memory {
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
 /* Rows of a call from which on tiles are taken; heads of a tile at most. */
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
+enum { DRAW, TELL, MEND, FINISH, LIST, PLACE };     /* steps over ranks; DRAW is also without them */
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
 struct join_memory { double warps[4]; };
 
@@ -636,6 +658,9 @@ static_assert(sizeof(top_memory) <= 48 * 1024, "declared shared memory ends at 4
 enum { LIST_PLAIN_KEYS = 4 };                       /* k_list_plain: keys of a warp at a time */
 struct list_plain_memory { warp_sums<PLAIN_HEADS, 256> merge[DENSE_WARPS]; };
 
+/* Of a head over ranks, from a copy of K: before a rescue, and what it is drawn by. */
+struct rank_guard { float m, fixed_top, expected; double total, fixed; bool some, rescued; };
+struct copied_rank { rank_share share; double all, to_own; float fixed_top; bool finite, light, draws; };
 struct proxy_gather_memory {
     scan_memory<comb> scan;
     alignas(16) float q[PROXY_DIM];
@@ -647,6 +672,9 @@ struct proxy_gather_memory {
     int last_one;
     union { attend_memory<1> redo; rescue_memory rescue; };
     float state[PROXY_DIM + 2];
+    copied_rank met;                                /* with p.ranks */
+    rank_guard guard;
+    int counts[3];
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 /* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
@@ -740,6 +768,8 @@ void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_rank_copied(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_rank_tiles(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_join_ranks(const params) { standin_kernel(128, sizeof(join_memory), 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
@@ -2350,17 +2380,6 @@ __device__ __forceinline__ place comb::find(const params &p, scan_memory<comb> &
                                                 : ((double)draw + u) * (x.total * p.per_sample));
 }
 
-__device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
-                                                       const gather_head &x, int draw) {
-    if (!p.ranks) return comb::find(p, s, x, draw);
-    const rank_share &r = s.share;
-    const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
-    const bool own = t >= r.before && t < r.end;
-    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
-    at.weight = own ? 1.0f : 0.0f;
-    return at;
-}
-
 /* a / b for 0 <= a, 0 < b: 64-bit divisions are long, and rarely needed. */
 __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
     return a <= 0x7fffffff ? (i64)((unsigned)a / (unsigned)b) : a / b;
@@ -2371,6 +2390,68 @@ __device__ __forceinline__ i64 ratio(i64 a, i64 b) {
 __device__ __forceinline__ i64 flash_rank(const params &p, int groups, i64 draw) {
     if (p.combs > 1) draw = ratio(draw, p.combs);
     return p.each >= groups ? ratio((draw + 1) * groups + p.each - 1, p.each) - 1 : draw;
+}
+
+/* flash over ranks: draw `draw` of those in the tiles here. Of a tile that other ranks have keys of, too,
+   each draws what falls on its own. */
+__device__ __noinline__ place find_in_tile(const params &p, const rank_share &whole, const gather_head &x,
+                                           int draw) {
+    const i64 row = (i64)x.b * p.heads + x.head;
+    const tiles_of_ranks &tiles = p.tiles_met[row];
+    const i64 s = p.each, at_draw = tiles.first_draw + draw, r = flash_rank(p, tiles.all, at_draw);
+    i64 lo_draw = 0, hi_draw = 0;
+#pragma unroll 1
+    for (i64 x = r; x <= r + 1; x++) {
+        lo_draw = hi_draw;
+        hi_draw = (s >= tiles.all ? ratio(s * x, tiles.all) : x) * p.combs;
+    }
+    const int f = p.tile_list[row * p.max_tiles + (r - tiles.before)],
+              begin = f * p.flash_blocks - p.first_key / BLOCK - x.first,
+              lo = max(begin, 0), hi = min(begin + p.flash_blocks, x.sum.count);
+    const double count = (double)(hi_draw - lo_draw);
+    const u64 key = row_key(p, x.b);
+    rank_share own = { 0.0, INFINITY, 0.0, MASKED };
+#pragma unroll 1
+    for (int k = lo; k < hi; k++) own.m = fmaxf(own.m, x.sum[k].x);
+#pragma unroll 1
+    for (int k = lo; k < hi; k++) own.total += block_mass(x.sum[k], own.m);
+    const float top = own.m;
+#pragma unroll 1
+    for (int i = 0; i < 2; i++) if (f == tiles.tile[i]) own = tiles.edge[i];
+    const double u = p.combs > 1
+        ? offset_of_combs(p, key, x.head, (unsigned)(f * p.combs), (int)(at_draw - lo_draw))
+        : uniform(key, 0, (unsigned)x.head, (unsigned)p.q_index, (unsigned)f);
+    const double t = ((double)(at_draw - lo_draw) + u) * (own.total / count);
+    const bool here = t >= own.before && t < own.end;
+    double at = here ? (t - own.before) * exp2((double)own.m - (double)top) : 0.0, mine = at;
+    int block = lo;
+#pragma unroll 1
+    for (int k = lo; k < hi; k++) {
+        const double next = block_mass(x.sum[k], top);
+        if (next > 0.0) { block = k; mine = at; }
+        if (at < next) break;
+        at -= next;
+    }
+    const double share = own.total * exp2((double)own.m - (double)whole.m) / (whole.total * count);
+    return { block, mine, top, x.sum[block], here ? (float)(share * (double)p.samples) : 0.0f };
+}
+
+__device__ __forceinline__ void comb_over_ranks::settle(const params &p, scan_memory<comb> &,
+                                                        const gather_head &x, portion &mine) {
+    if (p.ranks && p.method == SANTA_FLASH)
+        mine = portion_of(p.tiles_met[(i64)x.b * p.heads + x.head].draws, x.portion);
+}
+
+__device__ __forceinline__ place comb_over_ranks::find(const params &p, scan_memory<comb> &s,
+                                                       const gather_head &x, int draw) {
+    if (!p.ranks) return comb::find(p, s, x, draw);
+    const rank_share &r = s.share;
+    if (p.method == SANTA_FLASH) return find_in_tile(p, r, x, draw);
+    const double t = p.method == SANTA_IID ? u * r.total : ((double)draw + u) * (r.total * p.per_sample);
+    const bool own = t >= r.before && t < r.end;
+    place at = place_at(s, x, own ? (t - r.before) * exp2((double)r.m - (double)x.m) : 0.0);
+    at.weight = own ? 1.0f : 0.0f;
+    return at;
 }
 
 /* Lists the flash tiles that have mass (see santa.h) in order, from the one of rank `from` on
@@ -2452,16 +2533,24 @@ __device__ __forceinline__ place flash::find(const params &p, scan_memory<flash>
              (float)(mine * (double)pow2(top - x.m) * (double)p.samples / (x.total * count)) };
 }
 
-/* What a rank knows of a head's mass among all. The same arithmetic on every rank: they agree where
-   one's part ends. */
-__device__ __noinline__ rank_share share_of(const params &p, i64 row) {
-    const i64 apart = (i64)p.batch * p.heads;
+/* What a rank knows of a head's mass among all, or of that of one of flash's tiles. The same arithmetic on
+   every rank: they agree where one's part ends. */
+__device__ __noinline__ rank_share share_of(const params &p, i64 row, double tile = -1.0) {
     rank_share x = { 0.0, 0.0, 0.0, MASKED };
-    for (int r = 0; r < p.ranks; r++) x.m = fmaxf(x.m, (float)p.rank_masses[r * apart + row].x);
+    const auto said = [&](int r) {                  /* by rank r; of a tile that it does not have NULL */
+        const double *const one = p.rank_masses + ((i64)r * p.batch * p.heads + row) * p.mass_doubles;
+        return tile < 0.0 ? one : one[2] == tile ? one + 3 : one[5] == tile ? one + 6 : nullptr;
+    };
+#pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
-        const double2 one = p.rank_masses[r * apart + row];
+        const double *const one = said(r);
+        if (one) x.m = fmaxf(x.m, (float)one[0]);
+    }
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        const double *const one = said(r);
         if (r == p.rank) x.before = x.total;
-        if (!(one.y <= 0.0)) x.total += one.y * exp2(one.x - (double)x.m);
+        if (one && !(one[1] <= 0.0)) x.total += one[1] * exp2(one[0] - (double)x.m);
         if (r == p.rank) x.end = x.total;
     }
     /* a draw that rounding moves to the very end has the last place */
@@ -4505,7 +4594,8 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
    f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
    them. Before the draw ranks tell each other k_rank_mass's. */
 
-/* Largest score and mass of one query head here.
+/* Largest score and mass of one query head here; of flash also the first tile, its largest score and
+   mass, then those of the last one.
    Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
 __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -4513,21 +4603,108 @@ __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ p
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position;
     key_range(p, b, begin, end, position);
-    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0,
+              origin = p.first_key / BLOCK + first; /* of the first block, in the context */
     const float2 *sums = p.block_sums + row * p.blocks + first;
-    float m = MASKED;
-    double mass = 0.0, total;
+    double *const said = p.rank_mass + row * p.mass_doubles;
     wait_for_previous();
-    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+    int from = 0, to = blocks;
+#pragma unroll 1
+    for (int part = 0; part < (p.mass_doubles > 2 ? 3 : 1); part++) {
+        float m = MASKED;
+        double mass = 0.0, total;
+        if (part) {
+            const int tile = (origin + (part == 1 ? 0 : max(blocks - 1, 0))) / p.flash_blocks;
+            from = max(tile * p.flash_blocks - origin, 0);
+            to = min((tile + 1) * p.flash_blocks - origin, blocks);
+            if (tid == 0) said[3 * part - 1] = blocks ? (double)tile : -1.0;
+        }
+#pragma unroll 1
+        for (int i = from + tid; i < to; i += PORTION) m = fmaxf(m, sums[i].x);
 #pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (tid % 32 == 0) s.tops[tid / 32] = m;
-    __syncthreads();
+        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+        if (tid % 32 == 0) s.tops[tid / 32] = m;
+        __syncthreads();
 #pragma unroll
-    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
-    for (int i = tid; i < blocks; i += PORTION) mass += block_mass(sums[i], m);
-    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
-    if (tid == 0) p.rank_mass[row] = make_double2((double)m, total);
+        for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+#pragma unroll 1
+        for (int i = from + tid; i < to; i += PORTION) mass += block_mass(sums[i], m);
+        cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+        if (tid == 0) {
+            said[3 * part] = (double)m;
+            said[3 * part + 1] = total;
+        }
+    }
+}
+
+/* flash over ranks, in two steps with an exchange between them. LIST: the tiles here with mass, and how
+   many of them lie between the first and the last. PLACE: where they are among those of all ranks.
+   Grid: (query head, batch), 256 threads. */
+__global__ void __launch_bounds__(PORTION) k_rank_tiles(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads;
+    const double *const said = p.rank_masses + row * 8;
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0,
+              origin = p.first_key / BLOCK + first;
+    const float2 *sums = p.block_sums + row * p.blocks + first;
+    const float least = share_of(p, row).m - 87.0f * LOG2E;
+    tiles_of_ranks &met = p.tiles_met[row];
+    const auto has_mass = [&](int f) {              /* of a tile that other ranks may have keys of */
+        return share_of(p, row, (double)f).m > least;
+    };
+    if (p.rank_step == LIST) {
+        const int from = origin / p.flash_blocks, to = blocks ? (origin + blocks - 1) / p.flash_blocks : -1;
+        int here = 0, inner = 0;
+#pragma unroll 1
+        for (int base = from; base <= to; base += PORTION) {
+            const int f = base + tid;
+            bool has = false;
+            if (f == from || f == to) has = has_mass(f);
+            else
+#pragma unroll 1
+                for (int i = 0; f < to && i < p.flash_blocks; i++)
+                    has |= sums[f * p.flash_blocks - origin + i].x > least;
+            double all, rank = cta_scan<GATHER_WARPS>(has ? 1.0 : 0.0, s.scratch, &all);
+            if (has) p.tile_list[row * p.max_tiles + here + (int)rank - 1] = f;
+            here += (int)all;
+            inner += __syncthreads_count(has && f != from && f != to);
+        }
+        if (tid) return;
+        p.tile_count[row] = inner;
+        met.here = here;
+        met.tile[0] = met.tile[1] = -1;
+#pragma unroll 1
+        for (int i = 0; i < 2 && to >= 0; i++) {
+            met.tile[i] = i ? to : from;
+            met.edge[i] = share_of(p, row, (double)met.tile[i]);
+        }
+        return;
+    }
+    if (tid) return;
+    int all = 0;
+    double last = -1.0;
+    bool has = false;
+    met.before = 0;
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        const double *const one = said + r * apart * 8;
+        const bool begun = one[2] == last;
+        if (one[2] < 0.0) continue;
+        if (r == p.rank) met.before = all - (begun && has);
+        if (!begun) all += has = has_mass((int)one[2]);
+        all += (int)p.tile_counts[r * apart + row];
+        if (one[5] > one[2]) all += has = has_mass((int)one[5]);
+        last = one[5];
+    }
+    met.all = all;
+    const auto draws_below = [&](i64 tile) {
+        return (p.each >= all ? (i64)p.each * tile / max(all, 1) : tile) * p.combs;
+    };
+    met.first_draw = draws_below(met.before);
+    met.draws = (int)(draws_below(met.before + met.here) - met.first_draw);
 }
 
 /* What one thread's columns add to the squared error of a result, see error_of_rank, in units of the
@@ -4539,13 +4716,16 @@ __device__ __noinline__ double joined_error(const params &p, i64 row, double &sh
     const double count = (double)(p.combs > 1 ? p.combs : p.samples);
     double total = 0.0;
     share = 0.0;
+#pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
         share = fmax(share, e[r * apart]);
         if (threadIdx.x == 0) total += e[r * apart + 1];
     }
+#pragma unroll 1
     for (int c = threadIdx.x; c < p.dv; c += 128) {
         double sum = 0.0, squares = 0.0, last = 0.0;
         bool has_last = false;
+#pragma unroll 1
         for (int r = 0; r < p.ranks && neighbours; r++) {
             const double *const x = e + r * apart + 2 + c;
             if (!(e[r * apart] > 0.0)) continue;
@@ -4553,8 +4733,10 @@ __device__ __noinline__ double joined_error(const params &p, i64 row, double &sh
             has_last = true;
             last = x[p.dv];
         }
+#pragma unroll 1
         for (int k = 0; k < p.combs && !neighbours; k++) {
             double one = 0.0;
+#pragma unroll 1
             for (int r = 0; r < p.ranks; r++) one += e[r * apart + 2 + (i64)k * p.dv + c];
             sum += one;
             squares += p.combs > 1 ? one * one : 0.0;
@@ -4572,15 +4754,17 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
     const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
     const i64 b = row / p.heads / p.q_len;
-    const bool exact = p.method == SANTA_DENSE;
+    const bool exact = p.method == SANTA_DENSE || (p.rank_again && p.rank_again[row]);
     const float *lse = p.parts + last + row;
     float m = MASKED, joined = *lse;
     double sum = 0.0, share = 1.0;
     bool bad = false;
+#pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
         bad |= lse[r * apart] != lse[r * apart];
         m = fmaxf(m, lse[r * apart] * LOG2E);
     }
+#pragma unroll 1
     for (int r = 0; r < p.ranks && exact; r++) sum += (double)pow2(lse[r * apart] * LOG2E - m);
     if (exact) {
         joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, sum);
@@ -4589,8 +4773,10 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
     char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
     float first = 0.0f;
+#pragma unroll 1
     for (int c = threadIdx.x; c < p.dv; c += 128) {
         double f = 0.0;
+#pragma unroll 1
         for (int r = 0; r < p.ranks; r++) {
             const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
             if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
@@ -4628,6 +4814,12 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     return x;
 }
 
+__device__ __noinline__ double drawn_number(const params &p, int b, const char *v, int key, int column) {
+    const i64 at = row_offset(p, p.v_stride, b, key);
+    return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
+                        : (double)load_number(p.v_type, v + at, column, p.v_stride[3]);
+}
+
 /* What a head's std_error needs of this rank's draws, for k_join_ranks: p.errors has the share of a draw
    in the output, 0 without draws; a sum of squares over the columns; then rows of V, dv numbers each:
    the sum of all draws (iid), of each comb, or the first and the last one, between which the squared
@@ -4646,20 +4838,19 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
     for (int base = 0; base < p.dv; base += 128) {
         const int column = base + tid % 128;
         const bool has = column < p.dv;
-        const auto value = [&](int i) {
-            const i64 at = row_offset(p, p.v_stride, b, keys[i]);
-            return at == NO_ROW ? (double)__int_as_float(0x7fc00000)
-                 : (double)load_number(p.v_type, v + at, min(column, p.dv - 1), p.v_stride[3]);
-        };
+        const auto value = [&](int i) { return drawn_number(p, b, v, keys[i], min(column, p.dv - 1)); };
         if (combs > 1) {
+#pragma unroll 1
             for (int r = part; r < combs; r += ERROR_PARTS) {
                 double x = 0.0;
+#pragma unroll 1
                 for (int k = r; k < n; k += combs)
                     if (here(k)) { x += value(k); some = true; }
                 if (has) e[2 + (i64)r * p.dv + column] = x;
             }
         } else if (p.method == SANTA_IID) {
             double sum = 0.0, squares = 0.0;
+#pragma unroll 1
             for (int i = part; i < n; i += ERROR_PARTS) {
                 const double x = here(i) ? value(i) : 0.0;
                 some |= here(i);
@@ -4674,6 +4865,7 @@ __device__ __noinline__ void error_of_rank(const params &p, error_memory &s, int
             if (has && part == 0) e[2 + column] = sum;
         } else {
             const int chunk = (n + ERROR_PARTS - 1) / ERROR_PARTS, begin = part * chunk;
+#pragma unroll 1
             for (int i = begin; i < min(begin + chunk, n); i++) {
                 if (!here(i)) continue;
                 const double x = value(i), before = here(i - 1) ? value(i - 1) : x;
@@ -5135,8 +5327,15 @@ __device__ __forceinline__ proxy_range copied_range(const params &p, int b) {
     key_range(p, b, r.begin, r.end, r.position);
     const int len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
     const int known = p.proxy_lens ? min(max(p.proxy_lens[b], 0), len) : len;
-    const int most = min(known, r.end - min(p.local_tokens, r.end));
-    r.from = r.begin + min(p.sink_tokens, r.end - r.begin);
+    int all_begin = r.begin, all_end = r.end;       /* of the context: first and last keys are its own */
+    if (p.ranks) {
+        all_begin = -p.first_key;
+        if (p.window > 0) all_begin = (int)max((i64)r.position - p.window + 1, (i64)all_begin);
+        if (p.kv_start && p.kv_start[b] > 0) all_begin = max(all_begin, p.kv_start[b]);
+        all_end = p.causal ? r.position + 1 : p.context_lens ? p.context_lens[b] - p.first_key : len;
+    }
+    const int most = min(known, min(all_end - min(p.local_tokens, max(all_end, 0)), r.end));
+    r.from = r.begin + min(max(p.sink_tokens - (r.begin - all_begin), 0), r.end - r.begin);
     r.to = most >> p.copy.shift << p.copy.shift;
     if (r.to <= r.from) r.from = r.to = r.end;
     return r;
@@ -6137,11 +6336,12 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     }
 }
 
-/* The exact scores of a head's likeliest keys take the place of the copy's, as santa__rescue has it;
-   returns how many. block_sums: from t.first on. A key's rank is its mass, then its number: 8 bits
-   at a time, the cluster counts how many keys have which. Then a warp goes through a block. */
+/* The exact scores of a head's `want` likeliest keys take the place of the copy's, as santa__rescue has
+   it; returns how many. block_sums: from t.first on. A key's rank is its mass, then its number: 8 bits
+   at a time, the cluster counts how many keys have which. Then a warp goes through a block.
+   tell: NULL, or only their masses go there, in any order, and zeros behind: `want` in all. */
 __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team &t, int h, float head_top,
-                                   float inverse, float2 *block_sums) {
+                                   float inverse, float2 *block_sums, int want, float *tell = nullptr) {
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const i64 at = (t.row + h) * p.blocks + t.first;
     const bool bytes = p.stash_type != SANTA_STASH_F32;
@@ -6163,7 +6363,8 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         return (u64)__float_as_uint(mass) << 32 | ~(unsigned)(b * BLOCK + 2 * lane + i);
     };
     u64 least = 0;
-    int want = p.rescue_keys, have = 0;
+    int have = 0;
+    for (int i = tid; tell && i < want; i += PORTION) tell[i] = 0.0f;
     load_slice(p, s, t, h / SLICE * SLICE);
 #pragma unroll 1
     for (int digit = 56; digit >= 0; digit -= 8) {
@@ -6206,6 +6407,20 @@ __device__ __noinline__ int rescue(const params &p, rescue_memory &s, const team
         least |= (u64)s.chosen << digit;
         want -= s.before;
         __syncthreads();
+    }
+    if (tell) {
+        if (tid == 0) s.before = 0;
+        __syncthreads();                            /* and the zeros are there */
+#pragma unroll 1
+        for (int b = t.lo + warp; b < t.hi; b += GATHER_WARPS) {
+            float u[2];
+            const float unit = masses(b, u);
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                if (u[i] * unit > 0.0f && rank_of(u[i] * unit, b, i) >= least)
+                    tell[atomicAdd(&s.before, 1)] = u[i] * unit;
+        }
+        return have;
     }
 #pragma unroll 1
     for (int pass = 0; pass < 2; pass++)            /* their rows are sent for, then scored */
@@ -6415,6 +6630,195 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
     return mine;
 }
 
+/* As santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that hold far less
+   than the copy says let expect. Sums of w, of p^ / pi, of w r over the drawn keys. */
+__device__ __forceinline__ float found_variance(float w, float share, float square) {
+    if (!(share > 0.0f)) return 0.0f;
+    const float per = 1.0f / w, ratio = w > 0.0f ? square * per * (share * per) : 1.0f,
+                over = __logf(share) - __logf(fmaxf(w, 1e-37f));
+    float found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
+    if (over > 2.0f && share > 0.1f) found = fmaxf(found, 0.25f * over * over);
+    return w <= FLT_MAX ? found : INFINITY;
+}
+
+__device__ __forceinline__ void write_number(const params &p, int b, int head, int column, float x) {
+    store_any(p.out_type,
+              p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
+                  + column * p.out_stride[3],
+              x);
+}
+
+/* What all ranks' copies and the keys read exactly tell of a head, before a rescue. */
+__device__ __noinline__ rank_guard guard_of(const params &p, i64 row) {
+    const i64 apart = (i64)p.batch * p.heads * 5;
+    const double *const said = p.rank_copies + row * 5;
+    rank_guard x = { MASKED, MASKED, 0.0f, 0.0, 0.0, false, false };
+    double spread = 0.0;
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        x.m = fmaxf(x.m, (float)said[r * apart]);
+        x.fixed_top = fmaxf(x.fixed_top, (float)said[r * apart + 2]);
+    }
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        const double *const one = said + r * apart;
+        const double to_all = exp2(one[0] - (double)x.m);
+        if (!(one[1] <= 0.0)) x.total += one[1] * to_all;
+        if (!(one[3] <= 0.0)) x.fixed += one[3] * exp2(one[2] - (double)x.fixed_top);
+        if (one[4] > 0.0) spread += one[4] * to_all;
+    }
+    x.some = x.total != 0.0 || x.fixed != 0.0;
+    const bool light = x.fixed != 0.0 && x.fixed_top - x.m > 100.0f;
+    if (x.total <= DBL_MAX && x.total > 0.0) {
+        /* as santa__expected_variance: where the others hide the copy's, these may have grown */
+        const float own = (float)(spread / x.total),
+                    beside = (float)(x.fixed * exp2((double)x.fixed_top - (double)x.m) / x.total);
+        x.expected = x.fixed != 0.0 ? own / (1.0f + beside * __expf(-fminf(0.5f * own, 80.0f))) : own;
+        x.rescued = x.expected > p.rescue_above && !light && p.rescue_keys > 0;
+    }
+    return x;
+}
+
+/* What a head is drawn by over ranks. */
+__device__ __noinline__ copied_rank copied_met(const params &p, i64 row) {
+    const rank_guard guard = guard_of(p, row);
+    const i64 apart = (i64)p.batch * p.heads;
+    copied_rank x;
+    x.share = share_of(p, row);
+    x.fixed_top = guard.fixed_top;
+    x.finite = x.share.total <= DBL_MAX;
+    x.light = guard.fixed != 0.0 && guard.fixed_top - x.share.m > 100.0f;
+    x.draws = x.finite && !x.light && x.share.total > 0.0;
+    x.all = x.share.total;
+    if (guard.fixed != 0.0) x.all += guard.fixed * exp2((double)guard.fixed_top - (double)x.share.m);
+    x.to_own = exp2((double)x.share.m - p.rank_masses[(p.rank * apart + row) * p.mass_doubles]);
+    return x;
+}
+
+/* Which keys of all ranks are rescued, in two steps with an exchange between them: each rank tells its
+   rescue_keys largest masses of a head that is to be; then it takes those among the largest of all,
+   of equal ones those of the first ranks. What the first step leaves of other heads is not looked at.
+   Barriers: of rescue, and between the steps of the choice. */
+__device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memory &s) {
+    const int b = (int)blockIdx.y, head = (int)blockIdx.x, tid = threadIdx.x, n = p.rescue_keys;
+    const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads * n;
+    const bool mends = p.rank_step == MEND;
+    if (tid == 0) s.guard = guard_of(p, row);
+    if (tid < 3) s.counts[tid] = 0;
+    __syncthreads();
+    if (!s.guard.rescued) return;
+    team t = {};
+    t.b = b;
+    t.head = head;
+    t.heads = 1;
+    t.kv = head / p.group;
+    t.row = row;
+    t.range = copied_range(p, b);
+    t.first = t.range.from / BLOCK;
+    t.blocks = t.hi = t.range.from < t.range.to ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
+    int want = n;
+    if (mends) {
+        const float *const best = p.rank_bests + row * n;
+        unsigned least = 0;                         /* the smallest mass of those taken */
+        int more = n;                               /* how many of it, at last */
+#pragma unroll 1
+        for (int digit = 24; digit >= 0; digit -= 8) {
+            s.rescue.count[tid] = 0;
+            __syncthreads();
+#pragma unroll 1
+            for (int r = 0; r < p.ranks; r++)
+#pragma unroll 1
+                for (int i = tid; i < n; i += PORTION) {
+                    const unsigned x = __float_as_uint(best[r * apart + i]);
+                    const bool in = digit == 24 || x >> (digit + 8) == least >> (digit + 8);
+                    if (x && in) atomicAdd(&s.rescue.count[x >> digit & 255], 1);
+                }
+            __syncthreads();
+            int all;
+            const int own = s.rescue.count[255 - tid],
+                      reached = cta_scan<GATHER_WARPS>(own, s.rescue.warp_count, &all);
+            if (digit == 24 && all <= more) { least = 1; break; }
+            if (reached >= more && reached - own < more) {
+                s.rescue.chosen = 255 - tid;
+                s.rescue.before = reached - own;
+            }
+            __syncthreads();
+            least |= (unsigned)s.rescue.chosen << digit;
+            more -= s.rescue.before;
+            __syncthreads();
+        }
+#pragma unroll 1
+        for (int r = 0; r <= p.rank; r++)
+#pragma unroll 1
+            for (int i = tid; i < n; i += PORTION) {
+                const unsigned x = __float_as_uint(best[r * apart + i]);
+                if (x == least) atomicAdd(&s.counts[r == p.rank], 1);
+                else if (x > least && r == p.rank) atomicAdd(&s.counts[2], 1);
+            }
+        __syncthreads();
+        want = s.counts[2] + min(max(more - s.counts[0], 0), s.counts[1]);
+    }
+    const double all = s.guard.total + s.guard.fixed * exp2((double)s.guard.fixed_top - (double)s.guard.m);
+    float *const tell = mends ? nullptr : p.rank_best + row * n;
+    if (want > 0)
+        rescue(p, s.rescue, t, 0, s.guard.m, (float)(1.0 / all), p.block_sums + row * p.blocks + t.first,
+               want, tell);
+    if (tid == 0 && p.rescued && mends) p.rescued[row] = want;
+}
+
+/* What all ranks have drawn of a head: whether it is done, or once more by exact attention over the keys
+   here, whose results k_join_ranks merges as those of dense; else out is scaled, and the sum of all. */
+__device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memory &s) {
+    const int b = (int)blockIdx.y, head = (int)blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads,
+              result = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    if (tid == 0) {
+        s.met = copied_met(p, row);
+        s.guard = guard_of(p, row);
+    }
+    __syncthreads();
+    float w[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll 1
+    for (int r = 0; r < p.ranks; r++) {
+        const float4 x = p.rank_drawns[r * apart + row];
+        w[0] += x.x;
+        w[1] += x.y;
+        w[2] += x.z;
+        w[3] += x.w;
+    }
+    const float found = found_variance(w[0], w[1], w[2]), denominator = w[0] + w[3];
+    const bool again = !s.met.finite || found > p.exact_above || found == INFINITY;
+    const bool bad = !again && !(fabsf(denominator) <= FLT_MAX);
+    float lse, f;
+    if (again) {
+        int begin, end, position;
+        key_range(p, b, begin, end, position);
+        attend(p, s.redo, b, head, 1, position, begin, end, end, end, 0, 1, nullptr, 0, s.state, 0);
+        __syncthreads();
+        const float sum = s.state[p.dv + 1];
+        lse = (float)((double)s.state[p.dv] * 0.69314718055994530942 + log((double)sum));
+        if (sum != sum) lse = sum;
+        f = tid < p.dv && sum > 0.0f ? s.state[tid] / sum * p.v_scale : 0.0f;
+    } else {
+        const float top = s.met.draws ? s.met.share.m : s.met.fixed_top;
+        double estimate = s.met.draws ? s.met.all * (1.0 + ((double)w[0] - (double)w[1])) : s.guard.fixed;
+        if (s.met.draws && !(estimate > 0.0)) estimate = s.met.all * (double)denominator;
+        lse = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, top, estimate);
+        const float share = denominator > 0.0f
+                          ? (float)sink_share(p, head, top, estimate) / denominator : 0.0f;
+        const float *const mine = (const float *)p.out + result * p.dv + tid;
+        f = bad ? __int_as_float(0x7fc00000) : tid < p.dv ? *mine * share * p.v_scale : 0.0f;
+    }
+    if (tid < p.dv) write_number(p, b, head, tid, f);
+    if (tid) return;
+    p.lse[result] = lse;
+    p.rank_again[result] = again;
+    if (p.draws && again) p.draws[row] = 0;
+    if (p.found)
+        p.found[row] = make_float4(s.guard.expected, found, again ? 1.0f : 0.0f,
+                                   (s.guard.some ? 1.0f : 0.0f) + (s.guard.rescued ? 2.0f : 0.0f));
+}
+
 /* Draws of one query head from the scores of the copy, their rows of K and V, the weights, the
    guard: out and lse.
    Grid: (query head, batch, portion of the draws). A CTA of 8 warps:
@@ -6425,12 +6829,17 @@ __device__ __noinline__ float dot_numbers(const params &p, const float *q, const
      merge    with more than one portion: the CTA that finishes last
    and there, where the log weights vary too much by what is found, or with a NaN among the scores,
    exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
+   Over ranks each of these steps is a launch of its own, see p.rank_step.
    Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
    all that does not depend on the scores stands before the wait, and rows are sent for as soon as
    they are known.
    Barriers: as k_gather. */
 __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
     SHARED(memory, proxy_gather_memory);
+    if (p.rank_step != DRAW) {
+        if (p.rank_step == FINISH) finish_of_ranks(p, memory); else rescue_of_ranks(p, memory);
+        return;
+    }
     scan_memory<comb> &s = memory.scan;
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
@@ -6456,6 +6865,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
     for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
     wait_for_previous();                            /* from here on the scores are complete */
+    if (p.ranks && tid == 0) memory.met = copied_met(p, row);
 
     const double u = s.ends[tid];
     /* the keys that were read exactly: the parts' sums join */
@@ -6536,6 +6946,16 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         x.m = m;
         x.total = total;
+        if (p.ranks) {                              /* they have seen to guards; m is that of all */
+            m = memory.met.share.m;
+            light = memory.met.light;
+            finite = memory.met.finite;
+            all = memory.met.all;
+            step = all * p.per_sample;
+            per_step = 1.0f / (float)step;
+            lift_fixed = 0.0f;
+            break;
+        }
         /* all of the mass, relative to 2^m: the copy's and that of the keys read exactly */
         const bool no_fixed = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum;
         /* the copy's keys are nothing beside the others */
@@ -6570,7 +6990,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         float2 *const mended = p.mended + row * p.blocks + first;
         for (int i = tid; i < blocks; i += PORTION) mended[i] = sum.all[i];
         __syncthreads();
-        rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended);
+        rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
         __syncthreads();
         x.sum.all = mended;
         own = mended + tid * per;
@@ -6589,8 +7009,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         if (!__any_sync(FULL, count > 0)) continue;
         /* lane `count` has the tooth before the warp's first */
         const int draw = base + warp * each + (lane < count ? lane : -1);
-        const double t = ((double)draw + u) * step;
-        bool taken = lane <= count && draw >= 0 && t < total;
+        double t = ((double)draw + u) * step;
+        bool taken = lane <= count && draw >= 0;
+        if (p.ranks) {
+            taken &= t < memory.met.share.total && t >= memory.met.share.before && t < memory.met.share.end;
+            t = (t - memory.met.share.before) * memory.met.to_own;
+        } else taken &= t < total;
         place at = { -1, 0.0, 0.0f, { 0.0f, 1.0f }, 0.0f };
         if (taken) at = place_at(s, x, t);
         taken &= !(at.sum.x < MASK_LIMIT);
@@ -6707,17 +7131,18 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             for (int i = 0; i < 3; i++) weights[i] += __ldcg(parts + k * (p.dv + 4) + p.dv + i);
         }
     }
-    /* as santa__found_variance: log(1 + CV^2) of e^(s - s^) under the shares, or what keys that hold
-       far less than the copy says let expect */
-    float found = 0.0f;
-    if (weights[1] > 0.0f) {
-        const float per = 1.0f / weights[0],
-                    ratio = weights[0] > 0.0f ? weights[2] * per * (weights[1] * per) : 1.0f,
-                    over = __logf(weights[1]) - __logf(fmaxf(weights[0], 1e-37f));
-        found = ratio <= FLT_MAX ? __logf(fmaxf(ratio, 1.0f)) : INFINITY;
-        if (over > 2.0f && weights[1] > 0.1f) found = fmaxf(found, 0.25f * over * over);
-        if (!(weights[0] <= FLT_MAX)) found = INFINITY;
+    if (p.ranks) {                                  /* its sums, of which finish_of_ranks makes out */
+        const float lift = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum ? 0.0f
+                         : memory.met.draws ? pow2(fixed_top - m) / (float)all
+                                            : pow2(fixed_top - memory.met.fixed_top);
+        if (tid == 0) {
+            p.rank_drawn[row] = make_float4(weights[0], weights[1], weights[2], lift * fixed_sum);
+            if (p.draws) p.draws[row] = draws ? p.samples : 0;
+        }
+        if (tid < p.dv) write_number(p, b, head, tid, lift * fixed_f + f);
+        return;
     }
+    const float found = found_variance(weights[0], weights[1], weights[2]);
     const bool again = redo || found > p.exact_above || found == INFINITY;
     /* the factor of the keys read exactly, and what joins them; the sum of exp(s) is about
        estimate * 2^top */
@@ -6757,11 +7182,65 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         f = bad ? __int_as_float(0x7fc00000)
           : denominator > 0.0f ? (lift * fixed_f + part_f) / denominator * (float)share * p.v_scale
                                : 0.0f;
-        store_any(p.out_type,
-                  p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1] + head * p.out_stride[2]
-                      + tid * p.out_stride[3],
-                  f);
+        write_number(p, b, head, tid, f);
     }
+}
+
+/* Of a head's scores from the copy what ranks tell each other: the largest, their mass; of the keys read
+   exactly the largest and the sum; the variance to expect times that mass. Behind a rescue the first
+   two once more.
+   Grid: (query head, batch), 256 threads. Reads 12 bytes a block; latency-bound. */
+__global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__ params p) {
+    SHARED(s, rank_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x;
+    const i64 row = (i64)b * p.heads + head;
+    const proxy_range range = copied_range(p, b);
+    const int first = range.from / BLOCK,
+              blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
+    const float2 *const sums = p.block_sums + row * p.blocks + first;
+    const float *const spreads = p.spreads + row * p.blocks + first;
+    const bool all = p.mass_doubles > 2;
+    float m = MASKED, fixed_top = MASKED, fixed = 0.0f;
+    double mass = 0.0, spread = 0.0, squares = 0.0, total;
+#pragma unroll 1
+    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (tid % 32 == 0) s.tops[tid / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+#pragma unroll 1
+    for (int i = tid; i < blocks; i += PORTION) {
+        mass += block_mass(sums[i], m);
+        if (all && !(sums[i].x < MASK_LIMIT)) spread += (double)(pow2(sums[i].x - m) * spreads[i]);
+    }
+    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+    double *const said = p.rank_mass + row * p.mass_doubles;
+    if (tid == 0) {
+        said[0] = (double)m;
+        said[1] = total;
+    }
+    if (!all) return;
+    if (tid < p.d) {
+        const float q = load_any(p.q_type, p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1]
+                                         + head * p.q_stride[2] + tid * p.q_stride[3]);
+        squares = (double)(q * q);
+    }
+    cta_scan<GATHER_WARPS>(squares, s.scratch, &squares);
+    cta_scan<GATHER_WARPS>(spread, s.scratch, &spread);
+    if (tid) return;
+#pragma unroll 1
+    for (int i = 0; i < FIXED_PARTS; i++) fixed_top = fmaxf(fixed_top, fixed_of(p, i, row)[p.dv]);
+#pragma unroll 1
+    for (int i = 0; i < FIXED_PARTS; i++) {
+        const float *const at = fixed_of(p, i, row) + p.dv;
+        fixed += at[1] != at[1] ? at[1] : at[0] < MASK_LIMIT ? 0.0f : pow2(at[0] - fixed_top) * at[1];
+    }
+    if (p.rescued) p.rescued[row] = 0;
+    said[2] = (double)fixed_top;
+    said[3] = (double)fixed;
+    said[4] = (double)(p.noise * (p.scale * p.scale)) * squares * spread;
 }
 
 /* ----------------------------------------------------------------------------- >>draw-kernel */
@@ -7139,7 +7618,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 int rows = 0;
                 if (now && !all) {
                     rows = rescue(p, s, t, h, s.top[h], s.inverse[h],
-                                  p.block_sums + (t.row + h) * p.blocks + t.first);
+                                  p.block_sums + (t.row + h) * p.blocks + t.first, p.rescue_keys);
                     rescued = true;
                     __syncthreads();
                 }
@@ -7354,7 +7833,7 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     for (int g = 0; p.found && g < p.group && !is_short; g++) {
         redone += p.found[row + g].z > 0.0f;
         rescued += p.rescued[row + g];
-        rescues += p.rescued[row + g] > 0;
+        rescues += p.ranks ? p.found[row + g].w > 1.0f : p.rescued[row + g] > 0;
     }
     if (p.list_rest) draws = 0;
     const auto add = [](int64_t *field, i64 n) { atomicAdd((u64 *)field, (u64)n); };
@@ -10643,6 +11122,8 @@ struct geometry {
     copy_shape copy;
     extent scores, gather, dense, dense_plain, combine, stats;
     i64 ranks, results;                             /* 0: no others; rows of out */
+    i64 tiles;                                      /* of flash */
+    i64 rank_keys;                                  /* whose masses each tells of a head that is rescued */
     i64 part_floats, errors_at, error_doubles;      /* see params */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
@@ -10659,7 +11140,8 @@ struct geometry {
 struct layout {
     size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found, mended;
     size_t rescued, ticks, sums;
-    size_t rank_mass, rank_masses, part, parts;
+    size_t rank_mass, rank_masses, rank_copies, rank_best, rank_bests, rank_drawn, rank_drawns, rank_again;
+    size_t part, parts, tile_list, tile_count, tile_counts, tiles_met;
     size_t candidates, taken, list, va_rows, va_heads;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
     size_t routed, covered, kept_lse, rest, ranges, total;
@@ -11108,8 +11590,10 @@ santa_status measure_flash(const santa_problem *problem, geometry *g) {
     while (tile < 1 << g->unit_shift) g->unit_shift--;
     const i64 units = g->blocks << (6 - g->unit_shift);
     g->flash_blocks = tile >> g->unit_shift;
-    if (g->flash_blocks > units) g->flash_blocks = units;             /* one flash tile has all keys */
-    g->draws = ceil_div(g->keys, tile) * g->combs;
+    g->tiles = ceil_div(g->keys, tile) + (g->ranks > 0);              /* over ranks a part at either end */
+    if (g->flash_blocks > units && !g->ranks) g->flash_blocks = units;  /* one flash tile has all keys */
+    if (g->flash_blocks > 1 << 24) g->flash_blocks = 1 << 24;         /* likewise */
+    g->draws = g->tiles * g->combs;
     if (g->draws < g->samples) g->draws = g->samples;
     if (problem->a.std_error) g->weights = g->draws;
     return SANTA_OK;
@@ -11256,16 +11740,30 @@ template <typename Pick> cudaError_t launch_draws(const call &c) {
 }
 
 template <typename Pick> cudaError_t launch_sampled(call &c) {
-    const params &p = c.p;
+    params &p = c.p;
     const cudaError_t scored = launch_rows_scores(c);
     if (scored != cudaSuccess) return scored;
     if (!p.ranks) return launch_draws<Pick>(c);
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
-    const cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
-    if (e != cudaSuccess || !c.gather(p.rank_mass, (size_t)(c.g.batch * c.g.heads) * sizeof(double2),
-                                      p.rank_masses))
+    const size_t rows = (size_t)(c.g.batch * c.g.heads);
+    p.mass_doubles = c.g.tiles ? 8 : 2;
+    cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
+    if (e != cudaSuccess || !c.gather(p.rank_mass, rows * (size_t)p.mass_doubles * sizeof(double),
+                                      (void *)p.rank_masses))
         return e;
-    return launch_draws<comb>(c);                   /* flash is not for ranks */
+    if (!c.g.tiles) return launch_draws<comb>(c);
+    p.tile_list = (int *)(c.workspace + c.l.tile_list);
+    p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
+    p.tile_counts = (i64 *)(c.workspace + c.l.tile_counts);
+    p.tiles_met = (tiles_of_ranks *)(c.workspace + c.l.tiles_met);
+    p.max_tiles = (int)c.g.tiles;
+    p.rank_step = LIST;
+    e = launch<k_rank_tiles>(c, heads, PORTION, 0, false);
+    if (e != cudaSuccess || !c.gather(p.tile_count, rows * sizeof(i64), (void *)p.tile_counts)) return e;
+    p.rank_step = PLACE;
+    e = launch<k_rank_tiles>(c, heads, PORTION, 0, false);
+    p.rank_step = DRAW;
+    return e == cudaSuccess ? launch_draws<comb>(c) : e;
 }
 
 cudaError_t launch_errors(const call &c) {
@@ -11451,6 +11949,38 @@ template <int G> cudaError_t launch_proxy_scores(call &c) {
                                           bytes);
 }
 
+/* Scores from copies of K, before the draw: what ranks tell each other. The number of exchanges is the
+   options': nobody reads back whether a head is rescued. */
+cudaError_t launch_copy_ranks(call &c) {
+    params &p = c.p;
+    const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
+    const size_t rows = (size_t)(c.g.batch * c.g.heads);
+    p.rank_copies = (double *)(c.workspace + c.l.rank_copies);
+    p.rank_best = (float *)(c.workspace + c.l.rank_best);
+    p.rank_bests = (float *)(c.workspace + c.l.rank_bests);
+    p.rank_drawn = (float4 *)(c.workspace + c.l.rank_drawn);
+    p.rank_drawns = (float4 *)(c.workspace + c.l.rank_drawns);
+    p.rank_masses = p.rank_copies;
+    p.mass_doubles = 5;
+    cudaError_t e = launch<k_rank_copied>(c, heads, PORTION, 0, false);
+    if (e != cudaSuccess || !c.gather(p.rank_mass, rows * 5 * sizeof(double), (void *)p.rank_copies))
+        return e;
+    if (c.g.rank_keys == 0) return e;
+    p.rank_step = TELL;
+    e = launch<k_proxy_gather>(c, heads, PORTION, 0, false);
+    if (e != cudaSuccess
+        || !c.gather(p.rank_best, rows * (size_t)c.g.rank_keys * sizeof(float), (void *)p.rank_bests))
+        return e;
+    p.rank_step = MEND;
+    e = launch<k_proxy_gather>(c, heads, PORTION, 0, false);
+    p.rank_step = DRAW;
+    p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
+    p.mass_doubles = 2;
+    if (e == cudaSuccess) e = launch<k_rank_copied>(c, heads, PORTION, 0, false);
+    if (e == cudaSuccess) c.gather(p.rank_mass, rows * 2 * sizeof(double), (void *)p.rank_masses);
+    return e;
+}
+
 cudaError_t launch_proxy(call &c) {
     params &p = c.p;
     p.copied = 1;
@@ -11466,14 +11996,26 @@ cudaError_t launch_proxy(call &c) {
     if (e != cudaSuccess) return e;
     if (p.together > 1) return launch_draw(c);
     p.cluster_shift = 0;                            /* of rescue */
-    const dim3 grid = grid_of(c.g.gather);
+    if (p.ranks) {
+        const cudaError_t met = launch_copy_ranks(c);
+        if (met != cudaSuccess || c.has_failed) return met;
+    }
+    dim3 grid = grid_of(c.g.gather);
     const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
     const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
     const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather,
                                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                  c.card.shared / 2);
-    return set == cudaSuccess ? launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, true)
-                              : set;
+    if (set != cudaSuccess) return set;
+    const cudaError_t drawn = launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !p.ranks);
+    if (!p.ranks || drawn != cudaSuccess) return drawn;
+    if (!c.gather(p.rank_drawn, (size_t)(c.g.batch * c.g.heads) * sizeof(float4), (void *)p.rank_drawns))
+        return drawn;
+    p.rank_step = FINISH;
+    grid.z = 1;
+    const cudaError_t done = launch<k_proxy_gather>(c, grid, PORTION, 0, false);
+    p.rank_step = DRAW;
+    return done;
 }
 
 /* Keys of highest scores, selected from what a scores kernel has left, and attention over them:
@@ -11920,11 +12462,12 @@ bool has_error(const santa_options &o) {
             || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH));
 }
 
-/* Whether the method's pipeline works over ranks. */
-bool meets_ranks(const santa_options &o) {
-    return o.scores != SANTA_SCORES_PROXY
-        && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
-            || o.method == SANTA_SYS || o.method == SANTA_PROP);
+/* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie here. */
+bool meets_ranks(const santa_attention &a, const santa_options &o) {
+    return o.method == SANTA_SYS || o.method == SANTA_PROP
+        || (o.method == SANTA_FLASH && o.tile_size >= BLOCK && a.first_key % BLOCK == 0)
+        || (o.scores != SANTA_SCORES_PROXY
+            && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT));
 }
 
 /* What a rank tells of its results. */
@@ -11933,6 +12476,10 @@ santa_status measure_ranks(const santa_problem *problem, geometry *g) {
                    : problem->o.method == SANTA_IID ? 1 : 2;
     if (problem->a.std_error && sets) g->error_doubles = 2 + sets * g->dv;
     if (g->error_doubles > INT32_MAX / 4) return SANTA_ERR_BACKEND_SIZE;
+    const santa_proxy_options *const proxy = &problem->o.proxy;
+    if (g->copy.bits && proxy->rescue_above >= 0.0 && proxy->rescue_above < INFINITY)
+        g->rank_keys = proxy->rescue_keys < 0 ? 0 : proxy->rescue_keys > INT32_MAX ? INT32_MAX
+                                                                                : proxy->rescue_keys;
     g->errors_at = g->part_floats = (g->results * (g->dv + 1) + 1) / 2 * 2;
     g->part_floats += 2 * g->results * g->error_doubles;
     return SANTA_OK;
@@ -11984,8 +12531,20 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = (size_t)g.part_floats;
-    l.rank_mass = add_part(&l, rows, sizeof(double2));
-    l.rank_masses = add_part(&l, saturating(rows, ranks), sizeof(double2));
+    const size_t copies = g.copy.bits ? rows : 0, keys = saturating(rows, (size_t)g.rank_keys);
+    const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : 2;
+    l.rank_mass = add_part(&l, rows, (copies ? 5 : doubles) * sizeof(double));
+    l.rank_masses = add_part(&l, saturating(rows, ranks), doubles * sizeof(double));
+    l.tile_list = add_part(&l, saturating(tiles, (size_t)g.tiles), sizeof(int));
+    l.tile_count = add_part(&l, tiles, sizeof(i64));
+    l.tile_counts = add_part(&l, saturating(tiles, ranks), sizeof(i64));
+    l.tiles_met = add_part(&l, tiles, sizeof(tiles_of_ranks));
+    l.rank_copies = add_part(&l, saturating(copies, ranks), 5 * sizeof(double));
+    l.rank_best = add_part(&l, keys, sizeof(float));
+    l.rank_bests = add_part(&l, saturating(keys, ranks), sizeof(float));
+    l.rank_drawn = add_part(&l, copies, sizeof(float4));
+    l.rank_drawns = add_part(&l, saturating(copies, ranks), sizeof(float4));
+    l.rank_again = add_part(&l, copies ? (size_t)g.results : 0, 1);
     l.part = add_part(&l, floats, sizeof(float));
     l.parts = add_part(&l, saturating(floats, ranks), sizeof(float));
     return l;
@@ -12003,7 +12562,7 @@ santa_status check(const santa_problem *problem) {
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
-    if (o->ranks.count > 1 && !meets_ranks(*o)) return SANTA_ERR_BACKEND_RANKS;
+    if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
     for (const santa_tensor *t : { &a->q, &a->k, &a->v, &a->out })
@@ -12242,8 +12801,10 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         c.ranks = &o->ranks;
         p.ranks = (int)c.g.ranks;
         p.rank = (int)o->ranks.rank;
-        p.rank_mass = (double2 *)(c.workspace + c.l.rank_mass);
-        p.rank_masses = (double2 *)(c.workspace + c.l.rank_masses);
+        p.rank_mass = (double *)(c.workspace + c.l.rank_mass);
+        p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
+        p.mass_doubles = 2;
+        if (c.g.copy.bits) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
         p.out = (char *)part;
         p.out_type = SANTA_F32;
         const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
@@ -12266,6 +12827,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     p = whole;
     p.ranks = (int)c.g.ranks;
     p.rows_in_all = c.g.results;
+    if (c.g.copy.bits) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
     p.part_floats = c.g.part_floats;
     p.errors_at = c.g.errors_at;
     p.error_doubles = c.g.error_doubles;

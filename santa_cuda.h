@@ -87,7 +87,8 @@
                        it; rows at random places of many GB come slower than the bus could.
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
                        exchange on the stream (ncclAllGather), so that a call can be captured. For
-                       dense, iid, strat, sys and prop; the CPU has more.
+                       dense, iid, strat, sys, prop and flash; sys and prop from a copy of K, too.
+                       The CPU has more.
                        examples/sharded_nccl.cu has a thread or a process for each GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
                        takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and

@@ -1250,7 +1250,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     ranks        a dict of count, rank and all_gather, a function (mine, all) of two writable memoryviews of
                  bytes, all as long as the mine of all ranks together (on a GPU: what torch.as_tensor
                  takes); torch_ranks() is one for torch.distributed. On CPUs all methods but saap and
-                 sample-attention, on GPUs dense, iid, strat, sys and prop
+                 sample-attention, on GPUs dense, iid, strat, sys, prop, flash (sys, prop: from a copy, too)
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes

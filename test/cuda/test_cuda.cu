@@ -876,6 +876,9 @@ static void every_kernel(void) {
         result r;
         santa_stats sum;
         CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
+        santa_options o = options(SANTA_PROP, 64);
+        o.scores = SANTA_SCORES_PROXY;
+        CHECK_STATUS(gpu_ranks(p, o, cuts, 2, &r, &sum), SANTA_OK);
     }
     saap_kernels();
     steps_edges();

@@ -1578,13 +1578,88 @@ static void over_ranks(void) {
                     const int32_t *const context = x.a.context_lens;
                     x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
                     x.o.method = other;
+                    CHECK_STATUS(note(santa_check(&x.a, &x.o)),
+                                 other == SANTA_FLASH ? SANTA_OK : SANTA_ERR_BACKEND_RANKS);
+                    x.a.first_key = 32;              /* flash: of whole blocks, as its ranges */
                     CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
+                    x.a.first_key = 64;
+                    x.o.tile_size = other == SANTA_FLASH ? 32 : 0;
+                    CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
+                    x.o.tile_size = 0;
+                    x.a.first_key = 0;
                     x.a.context_lens = context;
                 }
                 x.o.method = m;
                 x.o.ranks.count = 1;
                 CHECK(santa_workspace_size(&x.a, &x.o) < bytes);
             }
+}
+
+/* The same of flash, and from copies of K: for each row an exchange of what the copy says, two of a
+   rescue if the options have one, one of the drawn keys; then that of the results. */
+static void copies_over_ranks(void) {
+    /* flash: masses and those of two tiles, how many tiles have mass */
+    {
+        const sizes s = {2, 3, 4, 1, 300, 128, 64, 0, SANTA_BF16, NHD};
+        problem x = make(s, SANTA_FLASH);
+        x.a.context_lens = (const int32_t *)address(R_LENS);
+        x.a.first_key = 640;
+        x.o.tile_size = 128;
+        x.o.ranks.count = 5;
+        x.o.ranks.all_gather = note_exchange;
+        x.o.ranks.user = &exchanges;
+        x.o.stream = (void *)0x5000;
+        const size_t bytes = santa_workspace_size(&x.a, &x.o);
+        map_memory(bytes, 0);
+        standin.start();
+        exchanges.clear();
+        CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, NULL), SANTA_OK);
+        CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+        if (CHECK_INT(exchanges.size(), 7))
+            for (size_t i = 0; i < 7; i++)
+                CHECK_INT(exchanges[i].bytes, 8 * (i == 6 ? 3 * 65 * 4 : i % 2 ? 8 : 64));
+    }
+
+    for (int has_rescue = 0; has_rescue < 2; has_rescue++)
+        for (int64_t samples : {64, 300}) {
+            const sizes s = {2, 3, 4, 1, 300, 128, 64, 0, SANTA_BF16, NHD};
+            problem x = make(s, SANTA_SYS);
+            const size_t rows = 3, heads = 2 * 4, keys = 70, each = has_rescue ? 4 : 2;
+            x.o.scores = SANTA_SCORES_PROXY;
+            x.o.num_samples = samples;
+            x.o.proxy.rescue_keys = has_rescue ? (int64_t)keys : SANTA_NONE;
+            x.a.proxy = address(R_COPY);
+            x.o.ranks.count = 5;
+            x.o.ranks.rank = 3;
+            x.o.ranks.all_gather = note_exchange;
+            x.o.ranks.user = &exchanges;
+            x.o.stream = (void *)0x5000;
+            x.stats = (santa_stats *)address(R_STATS);
+            const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 16, 16}};
+            const char *const behind[2][4] = {{"k_rank_copied", "k_proxy_gather", "", ""},
+                                              {"k_rank_copied", "k_proxy_gather", "k_rank_copied",
+                                               "k_proxy_gather"}};
+            const size_t bytes = santa_workspace_size(&x.a, &x.o);
+            char *const workspace = address(R_WORKSPACE);
+            map_memory(bytes, 0);
+            standin.start();
+            exchanges.clear();
+            CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), SANTA_OK);
+            CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+            if (!CHECK_INT(exchanges.size(), rows * each + 1)) continue;
+            for (size_t i = 0; i <= rows * each; i++) {
+                const exchange &e = exchanges[i];
+                const bool last = i == rows * each;
+                CHECK_INT(e.bytes, last ? rows * heads * 65 * 4 : heads * told[has_rescue][i % each]);
+                CHECK(e.mine >= (uintptr_t)workspace && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
+                CHECK(e.all >= (uintptr_t)workspace && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
+                CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
+                if (!last) CHECK(name_of(standin.launches[e.after - 1]) == behind[has_rescue][i % each]);
+            }
+            CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+            x.o.method = SANTA_PPS;
+            CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
+        }
 }
 
 static int64_t ask_nothing(void *, int64_t, int64_t, int64_t, const float *, int64_t, int64_t, int64_t,
@@ -1668,6 +1743,7 @@ static void every_kernel(void) {
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
     over_ranks();
+    copies_over_ranks();
     check_steps();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
         for (int64_t d : {64, 256, 320})

@@ -25,9 +25,11 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
             shard x;
             cut(&p, cuts, t.rank, &x);
             x.a.std_error = p.a.std_error;
+            if (o.scores == SANTA_SCORES_PROXY) cut_copy(&x);
             o.ranks.rank = t.rank;
             t.exchange = 0;
             on_gpu g(x.a, o);
+            free(x.copy);
             const result before = g.get();
             const santa_status s = g.start();
             if (!CUDA(cudaDeviceSynchronize())) return s;
@@ -40,6 +42,10 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
             sum->draws += r.stats.draws;
             sum->keys += r.stats.keys;
             sum->v_rows_head += r.stats.v_rows_head;
+            sum->rescued_rows = r.stats.rescued_rows;
+            sum->redone_rows = r.stats.redone_rows;
+            sum->expected_variance = r.stats.expected_variance;
+            sum->found_variance = r.stats.found_variance;
             if (t.rank)
                 CHECK(r.same(*first) && (r.std_error.empty()
                       || !memcmp(r.std_error.data(), first->std_error.data(), 4 * r.std_error.size())));
@@ -52,12 +58,13 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
 
 static void ranks_same_rows(void) {
     NEED_DEVICE();
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PROP, SANTA_STRAT, SANTA_IID};
-    static const int64_t counts[] = {2, 3, 1, 4, 7};
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
+                                           SANTA_STRAT, SANTA_FLASH, SANTA_IID};
+    static const int64_t counts[] = {2, 3, 1, 4, 7}, tiles[] = {64, 256, 128, 1024};
     static const santa_dtype types[] = {SANTA_BF16, SANTA_F16, SANTA_F32, SANTA_E4M3};
     test_rng r = test_rng_make(41);
     totals t = {0, 0, 0};
-    for (int turn = 0; turn < (test_quick ? 10 : 100); turn++) {
+    for (int turn = 0; turn < (test_quick ? 28 : 140); turn++) {
         ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(&r, 900), turn % 4 == 3 ? 64 : 128,
                             types[turn / 5 % 4]);
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
@@ -65,11 +72,17 @@ static void ranks_same_rows(void) {
         vary(&s, turn);
         s.layout = turn % 4 == 2 ? REF_HND : REF_NHD;
         s.stream = (uint64_t)turn;
+        if (turn % 5 == 1) s.gain = 80.0;            /* tiles without mass */
         problem p(s);
-        const santa_options o = options(methods[turn % 5], turn % 9 == 8 ? 300 : 48);
+        santa_options o = options(methods[turn % 7], turn % 9 == 8 ? 300 : turn % 9 == 5 ? 2 : 48);
+        if (o.method == SANTA_FLASH) o.tile_size = tiles[turn / 2 % 4];
+        if (turn % 8 == 2 && o.num_samples % 4 == 0 && (santa_method_traits(o.method) & SANTA_COMBS))
+            o.num_combs = 4;
         int64_t cuts[MOST_RANKS + 1];
         const int64_t ranks = counts[turn / 2 % 5];
         make_cuts(&r, turn % 4, s.len, ranks, cuts);
+        for (int64_t i = 0; i < ranks && o.method == SANTA_FLASH; i++)
+            cuts[i] = ref_min(cuts[i], s.len - 1) / 64 * 64;
         result over;
         santa_stats sum, whole;
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum), SANTA_OK)) continue;
@@ -142,6 +155,111 @@ static void ranks_errors(void) {
     check_totals(t, "errors over ranks");
 }
 
+/* From copies of K: the rows of one GPU where ranges begin with a whole block, rescued and done again
+   heads among them. */
+static void ranks_copies(void) {
+    NEED_DEVICE();
+    static const santa_dtype types[] = {SANTA_BF16, SANTA_F32, SANTA_F16};
+    static const int64_t counts[] = {2, 3, 1, 4, 7};
+    test_rng r = test_rng_make(44);
+    totals t = {0, 0, 0};
+    int64_t rescued = 0, redone = 0;
+    double off[2] = {0.0, 0.0};                      /* where blocks are others: as good as one GPU */
+    for (int turn = 0; turn < (test_quick ? 24 : 192); turn++) {
+        ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(&r, 900), turn % 4 == 3 ? 128 : 64,
+                            types[turn % 3]);
+        const int64_t ranks = counts[turn / 2 % 5], cut_to = turn % 8 == 7 ? 1 : 64;
+        int64_t cuts[MOST_RANKS + 1];
+        shard all;
+        santa_stats sum;
+        result one, over;
+        vary(&s, turn);
+        s.stream = (uint64_t)turn;
+        if (turn % 5 == 4) s.head_dim_v = 200;
+        santa_options o = options(turn % 2 ? SANTA_PROP : SANTA_SYS, turn % 9 == 8 ? 300 : 24,
+                                  turn % 7 == 5 ? SANTA_STASH_F32 : SANTA_STASH_U8);
+        o.scores = SANTA_SCORES_PROXY;
+        o.seed = (uint64_t)turn;
+        o.proxy.rescue_keys = turn % 5 == 2 ? SANTA_NONE : turn % 5 == 3 ? 70 : 0;
+        o.proxy.rescue_above = turn % 3 ? 1e-3 : 0.0;
+        o.proxy.exact_above = turn % 4 == 3 ? 0.02 : turn % 4 == 2 ? SANTA_NONE : 0.0;
+        if (turn % 6 == 1) o.proxy.local_tokens = 150;
+        if (turn % 6 == 2) { o.proxy.local_tokens = SANTA_NONE; o.proxy.sink_tokens = 70; }
+        problem p(s);
+        p.a.proxy_bits = turn % 3 == 1 ? 2 : 4;
+        make_cuts(&r, turn % 4, s.len / cut_to, ranks, cuts);
+        for (int64_t i = 0; i < ranks; i++) cuts[i] *= cut_to;
+        cuts[ranks] = s.len;
+        const int64_t whole_cuts[2] = {0, s.len};
+        cut(&p, whole_cuts, 0, &all);
+        cut_copy(&all);
+        p.a.proxy = all.copy;
+        const bool good = run_on_gpu(p, o, &one);
+        free(all.copy);
+        p.a.proxy = NULL;
+        if (!good || !CHECK_STATUS(gpu_ranks(p, o, cuts, ranks, &over, &sum), SANTA_OK)) continue;
+        if (cut_to == 64) {
+            CHECK_INT(sum.rescued_rows, one.stats.rescued_rows);
+            CHECK_INT(sum.redone_rows, one.stats.redone_rows);
+            CHECK_NEAR(sum.expected_variance, one.stats.expected_variance, 3e-6, 1e-3);
+        }
+        rescued += one.stats.rescued_rows;
+        redone += one.stats.redone_rows;
+        double *exact = ref_exact(&p);
+        const double v_max = largest_row_of_v(p);
+        for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
+            const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
+            double difference = 0.0, norm = 0.0;
+            for (int64_t c = 0; c < s.head_dim_v; c++) {
+                const double y = ref_get(&one.out, b, i, h, c), z = ref_get(&over.out, b, i, h, c);
+                difference += (z - y) * (z - y);
+                norm += y * y;
+                if (cut_to == 64 || x >= s.heads) continue;
+                const double to = exact[x * s.head_dim_v + c];
+                off[0] += (y - to) * (y - to);
+                off[1] += (z - to) * (z - to);
+            }
+            if (cut_to == 1) continue;
+            t.rows++;
+            t.off += !(sqrt(difference) <= 5e-4 * sqrt(norm) + 2e-6 * v_max)
+                   || !(over.lse[(size_t)x] == one.lse[(size_t)x]
+                        || fabsf(over.lse[(size_t)x] - one.lse[(size_t)x]) <= 1e-3f);
+        }
+        free(exact);
+        t.draws += cut_to == 64 ? one.stats.draws : 0;
+    }
+    check_totals(t, "copies over ranks");
+    CHECK_MSG(rescued > 0 && redone > 0, "%lld rescued, %lld done again", (long long)rescued,
+              (long long)redone);
+    CHECK_MSG(off[1] < 1.2 * off[0], "off by %g, one GPU by %g", off[1], off[0]);
+}
+
+/* A NaN in K is in all results, one in a copy costs exact scores. No keys at all. Exchanges that fail. */
+static void ranks_copies_nan(void) {
+    NEED_DEVICE();
+    static const int64_t cuts[] = {0, 192, 192, 384, 600};
+    static const int32_t none[1] = {0};
+    for (int kind = 0; kind < 5; kind++) {
+        problem p(spec16(4, 2, 600, 64, SANTA_F32));
+        santa_options o = options(SANTA_SYS, 16);
+        santa_stats sum;
+        result r;
+        o.scores = SANTA_SCORES_PROXY;
+        if (kind < 2) ref_set(&p.a.k, 0, kind ? 597 : 200, 1, 3, (double)test_nan());
+        if (kind == 2) o.proxy.exact_above = 1e-6;
+        if (kind == 3) p.a.seq_lens = none;
+        if (kind == 4) o.proxy.rescue_above = 1e-6;
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum), SANTA_OK)) continue;
+        if (kind == 2) CHECK_INT(sum.redone_rows, 4);
+        if (kind == 4) CHECK_INT(sum.rescued_rows, 4);
+        for (int h = 0; h < 4 && kind < 3; h++) CHECK_INT(r.nans(0, 0, h), kind < 2 && h >= 2 ? 65 : 0);
+        if (kind == 3) CHECK_INT(sum.draws, 0);
+        if (kind == 4)
+            for (int broken = 0; broken < 3; broken++)
+                CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum, broken), SANTA_ERR_RANKS_EXCHANGE);
+    }
+}
+
 /* A NaN of one rank is in all results; a row of V that another rank's draws do not name is not read. */
 static void ranks_nan(void) {
     NEED_DEVICE();
@@ -174,6 +292,59 @@ static void ranks_nan(void) {
     }
 }
 
+/* Two ranks that say the same, by copies on the stream. */
+static int echo(void *user, const void *mine, size_t bytes, void *all, void *stream) {
+    ++*(int *)user;
+    for (size_t i = 0; i < 2; i++)
+        if (cudaMemcpyAsync((char *)all + i * bytes, mine, bytes, cudaMemcpyDeviceToDevice,
+                            (cudaStream_t)stream) != cudaSuccess)
+            return 1;
+    return 0;
+}
+
+/* A captured call is a call. */
+static void ranks_graphs(void) {
+    NEED_DEVICE();
+    static const int64_t cuts[] = {0, 640};
+    cudaStream_t stream;
+    if (!CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return;
+    for (int kind = 0; kind < 3; kind++) {
+        problem p(spec16(4, 2, 640, 64));
+        santa_options o = options(kind == 2 ? SANTA_FLASH : SANTA_PROP, 32);
+        int exchanges = 0;
+        shard x;
+        if (kind == 0) p.a.std_error = p.std_error;
+        if (kind == 1) { o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = 1e-6; }
+        o.ranks.count = 2;
+        o.ranks.all_gather = echo;
+        o.ranks.user = &exchanges;
+        cut(&p, cuts, 0, &x);
+        x.a.std_error = p.a.std_error;
+        if (kind == 1) cut_copy(&x);
+        on_gpu g(x.a, o);
+        free(x.copy);
+        if (!g.run()) break;
+        const result direct = g.get();
+        CHECK_INT(exchanges, kind == 0 ? 2 : kind == 1 ? 5 : 3);
+        cudaGraph_t graph = NULL;
+        cudaGraphExec_t exec = NULL;
+        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
+        const santa_status status = g.start(stream);
+        const cudaError_t end = cudaStreamEndCapture(stream, &graph);
+        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
+            break;
+        CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
+        CUDA(cudaDeviceSynchronize());
+        CUDA(cudaGraphLaunch(exec, stream));
+        CUDA(cudaStreamSynchronize(stream));
+        const result again = g.get();
+        CHECK(again.same(direct) && (kind || again.std_error == direct.std_error));
+        CUDA(cudaGraphExecDestroy(exec));
+        CUDA(cudaGraphDestroy(graph));
+    }
+    CUDA(cudaStreamDestroy(stream));
+}
+
 static void ranks_failures(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 50, 200};
@@ -189,6 +360,8 @@ static void ranks_failures(void) {
 }
 
 static const test_case over_ranks[] = {
-    {"ranks_same_rows", ranks_same_rows}, {"ranks_errors", ranks_errors}, {"ranks_nan", ranks_nan}, {"ranks_failures", ranks_failures},
+    {"ranks_same_rows", ranks_same_rows}, {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies},
+    {"ranks_copies_nan", ranks_copies_nan}, {"ranks_nan", ranks_nan}, {"ranks_graphs", ranks_graphs},
+    {"ranks_failures", ranks_failures},
     {0, 0}
 };
