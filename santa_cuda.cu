@@ -779,7 +779,9 @@ template <int G> void k_proxy_scores(const params p) {
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
     standin_kernel(SCORE_WARPS * 32, sizeof(proxy_scores_memory), ring > other ? ring : other);
 }
-void k_proxy_gather(const params) { standin_kernel(PORTION, sizeof(proxy_gather_memory), 0); }
+template <bool RANKS> void k_proxy_gather(const params) {
+    standin_kernel(PORTION, sizeof(proxy_gather_memory), 0);
+}
 void k_draw(const params p) { standin_kernel(PORTION, 0, (size_t)(p.stage_at + p.stage_bytes)); }
 void k_draw_stats(const params) { standin_kernel(256, 0, 0); }
 template <typename K, int ROW> void k_list(const params) {
@@ -6829,14 +6831,16 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
      merge    with more than one portion: the CTA that finishes last
    and there, where the log weights vary too much by what is found, or with a NaN among the scores,
    exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
-   Over ranks each of these steps is a launch of its own, see p.rank_step.
+   Over ranks each of these steps is a launch of its own, see p.rank_step, and an instance: as one they
+   cost 1.5 us of 28.8 at 1 x 32k, since code comes cold.
    Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
    all that does not depend on the scores stands before the wait, and rows are sent for as soon as
    they are known.
    Barriers: as k_gather. */
+template <bool RANKS>
 __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
     SHARED(memory, proxy_gather_memory);
-    if (p.rank_step != DRAW) {
+    if (RANKS && p.rank_step != DRAW) {
         if (p.rank_step == FINISH) finish_of_ranks(p, memory); else rescue_of_ranks(p, memory);
         return;
     }
@@ -6865,7 +6869,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
     for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
     wait_for_previous();                            /* from here on the scores are complete */
-    if (p.ranks && tid == 0) memory.met = copied_met(p, row);
+    if (RANKS && tid == 0) memory.met = copied_met(p, row);
 
     const double u = s.ends[tid];
     /* the keys that were read exactly: the parts' sums join */
@@ -6946,7 +6950,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         }
         x.m = m;
         x.total = total;
-        if (p.ranks) {                              /* they have seen to guards; m is that of all */
+        if (RANKS) {                              /* they have seen to guards; m is that of all */
             m = memory.met.share.m;
             light = memory.met.light;
             finite = memory.met.finite;
@@ -7011,7 +7015,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         const int draw = base + warp * each + (lane < count ? lane : -1);
         double t = ((double)draw + u) * step;
         bool taken = lane <= count && draw >= 0;
-        if (p.ranks) {
+        if (RANKS) {
             taken &= t < memory.met.share.total && t >= memory.met.share.before && t < memory.met.share.end;
             t = (t - memory.met.share.before) * memory.met.to_own;
         } else taken &= t < total;
@@ -7131,7 +7135,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
             for (int i = 0; i < 3; i++) weights[i] += __ldcg(parts + k * (p.dv + 4) + p.dv + i);
         }
     }
-    if (p.ranks) {                                  /* its sums, of which finish_of_ranks makes out */
+    if (RANKS) {                                  /* its sums, of which finish_of_ranks makes out */
         const float lift = fixed_top < MASK_LIMIT && fixed_sum == fixed_sum ? 0.0f
                          : memory.met.draws ? pow2(fixed_top - m) / (float)all
                                             : pow2(fixed_top - memory.met.fixed_top);
@@ -11967,18 +11971,30 @@ cudaError_t launch_copy_ranks(call &c) {
         return e;
     if (c.g.rank_keys == 0) return e;
     p.rank_step = TELL;
-    e = launch<k_proxy_gather>(c, heads, PORTION, 0, false);
+    e = launch<k_proxy_gather<true>>(c, heads, PORTION, 0, false);
     if (e != cudaSuccess
         || !c.gather(p.rank_best, rows * (size_t)c.g.rank_keys * sizeof(float), (void *)p.rank_bests))
         return e;
     p.rank_step = MEND;
-    e = launch<k_proxy_gather>(c, heads, PORTION, 0, false);
+    e = launch<k_proxy_gather<true>>(c, heads, PORTION, 0, false);
     p.rank_step = DRAW;
     p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
     p.mass_doubles = 2;
     if (e == cudaSuccess) e = launch<k_rank_copied>(c, heads, PORTION, 0, false);
     if (e == cudaSuccess) c.gather(p.rank_mass, rows * 2 * sizeof(double), (void *)p.rank_masses);
     return e;
+}
+
+/* Shared memory that the kernel does not use keeps its CTAs apart: no more on a multiprocessor than there
+   must be. */
+template <bool RANKS> cudaError_t launch_drawn(const call &c) {
+    const dim3 grid = grid_of(c.g.gather);
+    const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
+    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
+    const cudaError_t set = cudaFuncSetAttribute(
+        k_proxy_gather<RANKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, c.card.shared / 2);
+    if (set != cudaSuccess) return set;
+    return launch<k_proxy_gather<RANKS>>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !RANKS);
 }
 
 cudaError_t launch_proxy(call &c) {
@@ -12000,20 +12016,14 @@ cudaError_t launch_proxy(call &c) {
         const cudaError_t met = launch_copy_ranks(c);
         if (met != cudaSuccess || c.has_failed) return met;
     }
-    dim3 grid = grid_of(c.g.gather);
-    const i64 each = ceil_div((i64)grid.x * grid.y * grid.z, c.card.multiprocessors);
-    const i64 pad = c.card.shared / (each + 1) - (i64)sizeof(proxy_gather_memory);
-    const cudaError_t set = cudaFuncSetAttribute(k_proxy_gather,
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 c.card.shared / 2);
-    if (set != cudaSuccess) return set;
-    const cudaError_t drawn = launch<k_proxy_gather>(c, grid, PORTION, pad > 0 ? (size_t)pad : 0, !p.ranks);
+    const cudaError_t drawn = p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
     if (!p.ranks || drawn != cudaSuccess) return drawn;
     if (!c.gather(p.rank_drawn, (size_t)(c.g.batch * c.g.heads) * sizeof(float4), (void *)p.rank_drawns))
         return drawn;
     p.rank_step = FINISH;
+    dim3 grid = grid_of(c.g.gather);
     grid.z = 1;
-    const cudaError_t done = launch<k_proxy_gather>(c, grid, PORTION, 0, false);
+    const cudaError_t done = launch<k_proxy_gather<true>>(c, grid, PORTION, 0, false);
     p.rank_step = DRAW;
     return done;
 }

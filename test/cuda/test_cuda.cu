@@ -871,11 +871,12 @@ static void every_kernel(void) {
         CHECK(g.run());
     }
     for (santa_dtype type : {SANTA_F32, SANTA_BF16}) {
-        static const int64_t cuts[] = {0, 100, 300};
+        static const int64_t cuts[] = {0, 128, 300};
         problem p(spec16(4, 1, 300, 64, type));
         result r;
         santa_stats sum;
-        CHECK_STATUS(gpu_ranks(p, options(SANTA_PROP, 64), cuts, 2, &r, &sum), SANTA_OK);
+        for (santa_method m : {SANTA_PROP, SANTA_FLASH})
+            CHECK_STATUS(gpu_ranks(p, options(m, 64), cuts, 2, &r, &sum), SANTA_OK);
         santa_options o = options(SANTA_PROP, 64);
         o.scores = SANTA_SCORES_PROXY;
         CHECK_STATUS(gpu_ranks(p, o, cuts, 2, &r, &sum), SANTA_OK);
