@@ -17,7 +17,7 @@ import re
 import sys
 from html import escape
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 600, 400, 64, 178, 40, 46        # of one panel
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 600, 400, 64, 208, 40, 46        # of one panel
 GAP = 15                                                     # between labels, in pixels
 STASH = {"": "", "0": "", "1": " f32", "2": " f16", "3": " u8"}
 # colour by what a line is, told apart within a kind by the marker: class, light, dark
@@ -34,8 +34,9 @@ def gpu_points(rows):
         name = row["method"]
         peer = row.get("exact") == "1" and not name.startswith("santa")
         label = name if peer or name.startswith("santa") else f"santa {name}"
-        kind = "peer" if peer else name.removeprefix("santa ")
-        if kind not in ("peer", "dense") and int(row["num_samples"]):
+        label = re.sub(", copy of ([24]) bits", r", \1-bit K", label.replace(" S=", " "))     # room is short
+        kind = "peer" if peer else name.removeprefix("santa ").split()[0]
+        if kind not in ("peer", "dense") and int(row["num_samples"]) and " S=" not in name:
             stash = row.get("stash", "")
             label += f" {row['num_samples']}" + STASH.get(stash, f" {stash}")
         panel, n = f"GPU, {row['type']}, {row['layout']}, batch {row['batch']}", int(row["context"])
