@@ -1031,20 +1031,19 @@ typedef struct santa_options {
 /* The options that not every call reads, and who does: field, double or whole number (a pointer is one,
    too), default (0: it depends), reader. One that is neither 0 nor its default in a call that does not
    read it is refused (SANTA_ERR_OPTION_UNUSED): no option is accepted and ignored.
-     counts      iid .. flash, pps, top-k, saap        top_p      top-p
-     draws       iid .. flash, pps                     vattention vattention
-     tiles       prop, flash                           indices    vattention with heavy_index
-     combs       sys, prop, flash                      saap       saap
-     stash       iid .. flash, pps; top-k from a copy  far_draws  saap, if num_samples is not SANTA_NONE
-     bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    blocks     sample-attention
-     copy        SANTA_SCORES_PROXY                    sampling   sample-attention without a mask
-     guards      sys, prop, pps from a copy            scores     all; from a copy vattention only where
-                                                                  it finds heavy tokens by scores
-   What is not listed fits every call: the method, seeds and whose they are (they do nothing where nothing
-   is random), where and by whom the work is done (isa, threads, items, stream, ranks), and pointers that
-   are handed to a function of yours. */
+     draws       iid .. flash, pps                     top_p      top-p
+     tiles       prop, flash                           vattention vattention
+     combs       sys, prop, flash                      indices    vattention with heavy_index
+     stash       iid .. flash, pps; top-k from a copy  saap       saap
+     bernoulli   SANTA_SCORES_BERNOULLI_*, _GROUP_*    far_draws  saap, if num_samples is not SANTA_NONE
+     copy        SANTA_SCORES_PROXY                    blocks     sample-attention
+     guards      sys, prop, pps from a copy            sampling   sample-attention without a mask
+     scores      all; from a copy vattention only where it finds heavy tokens by scores
+   What is not listed fits every call: the method; num_samples, the budget by which methods are compared,
+   also with dense, which reads all, and with top-p and vattention, which find their own; seeds and whose
+   they are (they do nothing where nothing is random); where and by whom the work is done (isa, threads,
+   items, stream, ranks); and pointers that are handed to a function of yours. */
 #define SANTA_OPTION_LIST(X)                                                                               \
-    X(num_samples,                      whole,  128,                         counts)                       \
     X(top_p,                            real,   0.9,                         top_p)                        \
     X(tile_size,                        whole,  256,                         tiles)                        \
     X(stash,                            whole,  SANTA_STASH_F32,             stash)                        \
@@ -2658,7 +2657,6 @@ static int santa__is_bernoulli(const santa_options *o) {
 
 /* Whether an option is read, by reader. copied: vAttention predicts by a copy, if it asks scores. */
 #define SANTA__READER_LIST(X)                                                                              \
-    X(counts,     (traits & (SANTA_DRAWS | SANTA_ROUTES)) || o->method == SANTA_TOP_K)                     \
     X(top_p,      o->method == SANTA_TOP_P)                                                                \
     X(tiles,      traits & SANTA_TILES)                                                                    \
     X(stash,      (traits & SANTA_DRAWS) || (o->method == SANTA_TOP_K && is_copied))                       \

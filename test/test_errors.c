@@ -780,7 +780,7 @@ static void unused_options(void) {
             o.field = value;                                                                               \
             expect_unused(#field, !((methods) >> m & 1u && (by) >> s & 1), without, __LINE__);             \
         }
-    OPTION(num_samples, 32, draws | M(TOP_K) | M(SAAP), ANY)
+    OPTION(num_samples, 32, all, ANY)               /* of all, whoever draws */
     OPTION(top_p, 0.5, M(TOP_P), ANY)
     OPTION(tile_size, 64, M(PROP) | M(FLASH), ANY)
     OPTION(stash, SANTA_STASH_U8, draws | (scores[s] == SANTA_SCORES_PROXY ? M(TOP_K) : 0u), ANY)
@@ -891,9 +891,9 @@ static void option_list(void) {
 #define X(field, kind, by_default, reader) KNOWN(field)
     SANTA_OPTION_LIST(X)
 #undef X
-    KNOWN(method) KNOWN(seed) KNOWN(offset) KNOWN(seeds) KNOWN(offsets) KNOWN(request_ids)
-    KNOWN(vattention.heavy_user) KNOWN(ranks) KNOWN(isa) KNOWN(num_threads) KNOWN(parallel_for)
-    KNOWN(parallel_user) KNOWN(item_begin) KNOWN(item_end) KNOWN(stream)
+    KNOWN(method) KNOWN(num_samples) KNOWN(seed) KNOWN(offset) KNOWN(seeds) KNOWN(offsets)
+    KNOWN(request_ids) KNOWN(vattention.heavy_user) KNOWN(ranks) KNOWN(isa) KNOWN(num_threads)
+    KNOWN(parallel_for) KNOWN(parallel_user) KNOWN(item_begin) KNOWN(item_end) KNOWN(stream)
 #undef KNOWN
     int run = 0; /* what lies between fields is shorter than one */
     for (size_t i = 0; i < sizeof o; i++) {

@@ -88,9 +88,12 @@ static void attend(void) {
         EXPECT(santa_method_from_name(santa_method_name(o.method)) == o.method &&
                santa_method_traits(o.method) != 0);
         if (santa_method_traits(o.method) & SANTA_ROUTES) continue;   /* see buckets */
-        EXPECT(!santa_unused_option(&o) || !strcmp(santa_unused_option(&o), "num_samples"));
-        santa_clear_unused_options(&o);
         EXPECT(!santa_unused_option(&o));
+        o.top_p = 0.5;
+        EXPECT(m == SANTA_TOP_P || !strcmp(santa_unused_option(&o), "top_p"));
+        santa_clear_unused_options(&o);
+        EXPECT(!santa_unused_option(&o) && (m == SANTA_TOP_P || !(o.top_p > 0.0)));
+        o.top_p = 0.0;
         EXPECT(decode(&a, &o, NULL) == SANTA_OK);
         EXPECT(decode(&a, &o, &stats) == SANTA_OK);
         EXPECT(stats.keys == (int64_t)N * KV_HEADS && stats.rows == HEADS);
