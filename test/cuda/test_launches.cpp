@@ -533,7 +533,8 @@ static void check_draw(const problem &x, const standin_launch &l, const params &
                   ctas = 1 << p.cluster_shift;
     if (is_copied(x)) check_copy(x, p, name);
     if (is_copied(x) && together == 1) {
-        CHECK_MSG(name == "k_proxy_gather" && p.cluster_shift == 0, "%s", name.c_str());
+        const char *const kernel = x.o.ranks.count > 1 ? "k_proxy_gather<true>" : "k_proxy_gather<false>";
+        CHECK_MSG(name == kernel && p.cluster_shift == 0, "%s", name.c_str());
         CHECK_MSG(p.samples == samples && p.max_draws == samples && p.portions == over(samples, 128),
                   "%s: draws", name.c_str());
         check_grid(l, p.heads, x.a.q.shape[0], over(samples, 128), name);
@@ -1636,9 +1637,9 @@ static void copies_over_ranks(void) {
             x.o.stream = (void *)0x5000;
             x.stats = (santa_stats *)address(R_STATS);
             const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 16, 16}};
-            const char *const behind[2][4] = {{"k_rank_copied", "k_proxy_gather", "", ""},
-                                              {"k_rank_copied", "k_proxy_gather", "k_rank_copied",
-                                               "k_proxy_gather"}};
+            const char *const behind[2][4] = {{"k_rank_copied", "k_proxy_gather<true>", "", ""},
+                                              {"k_rank_copied", "k_proxy_gather<true>", "k_rank_copied",
+                                               "k_proxy_gather<true>"}};
             const size_t bytes = santa_workspace_size(&x.a, &x.o);
             char *const workspace = address(R_WORKSPACE);
             map_memory(bytes, 0);

@@ -268,6 +268,12 @@ static inline void fuzz_choose_list(fuzz_source *s, fuzz_spec *p) {
     p->list_gap     = fuzz_chance(s, 2) ? fuzz_between(s, 0, 5) : 0;
 }
 
+/* Drawing nothing is for saap alone. */
+static inline void fuzz_keep_used(santa_options *o) {
+    santa_clear_unused_options(o);
+    if (o->num_samples < 0 && o->method != SANTA_SAAP) o->num_samples = 0;
+}
+
 static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
@@ -321,7 +327,7 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
         p->first_tokens = 0;
     if (p->copy || p->o.method != SANTA_VATTENTION) p->predictor = 0;
     if (p->copy && p->o.vattention.heavy_tokens == SANTA_NONE) p->o.vattention.heavy_tokens = 0;
-    santa_clear_unused_options(&p->o);
+    fuzz_keep_used(&p->o);
 }
 
 /* ------------------------------------------------------------ numbers */
