@@ -661,6 +661,7 @@ static int api_check_merge(fuzz_source *f, fuzz_spec s) {
     s.o.method = SANTA_DENSE;
     s.o.scores = SANTA_SCORES_EXACT;
     s.copy = FUZZ_NO_COPY;
+    s.predictor = 0;
     fuzz_keep_used(&s.o);
     s.page_size = 0;
     s.poke = s.no_lse = 0;
