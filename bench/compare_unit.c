@@ -39,9 +39,6 @@ static santa_options options(const compare_call *c) {
     o.method = (santa_method)method_named(c->method);
     o.isa = (santa_isa)isa_named(c->isa);
     o.num_samples = c->num_samples;
-#ifdef SANTA_OPTION_LIST                           /* older versions ignore what they do not read */
-    santa_clear_unused_options(&o);
-#endif
     o.offset = c->offset;
     o.num_threads = c->threads;
     o.parallel_for = c->threads > 1 ? c->parallel_for : NULL;

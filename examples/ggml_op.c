@@ -93,6 +93,7 @@ static santa_tensor santa_from_ggml(const struct ggml_tensor *t, int batch, int 
     view.device = SANTA_CPU;
     view.dtype = t->type == GGML_TYPE_F32 ? SANTA_F32 : t->type == GGML_TYPE_F16 ? SANTA_F16 :
                  t->type == GGML_TYPE_BF16 ? SANTA_BF16 : t->type == GGML_TYPE_Q8_0 ? SANTA_Q8_0 :
+                 t->type == GGML_TYPE_Q4_0 ? SANTA_Q4_0 :
                  (santa_dtype)99;                                              /* santa_check refuses it */
     for (int i = 0; i < 4; i++) {
         view.shape[i] = t->ne[from[i]];

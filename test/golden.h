@@ -459,3 +459,33 @@
     {0, 0x80dee8d1u, 0x92d0d3beu}, /* 457: dense */
     {0, 0x6f8074e3u, 0xb3151d69u}, /* 458: dense */
     {0, 0x4bc8b385u, 0x96a3d171u}, /* 459: dense */
+    {0, 0xbc28078fu, 0x640c00c1u}, /* 460: iid */
+    {0, 0xdb4b4ebcu, 0x6e4d28beu}, /* 461: strat */
+    {0, 0x82c272abu, 0xe3855d67u}, /* 462: sys */
+    {0, 0xa8e81420u, 0xfb39b889u}, /* 463: prop */
+    {0, 0x0d7d025bu, 0x3acfa52cu}, /* 464: flash */
+    {3, 0x67ea7ff9u, 0x92619f8cu}, /* 465: top-k */
+    {0, 0x23549738u, 0xddf604ccu}, /* 466: top-p */
+    {0, 0x5ef83721u, 0xd85d6666u}, /* 467: vattention */
+    {1, 0xe2fbd335u, 0x502b5efdu}, /* 468: dense */
+    {2, 0x7fc357abu, 0xc34af2ffu}, /* 469: iid */
+    {0, 0x1aecd95du, 0x03788745u}, /* 470: strat */
+    {0, 0x65c454aau, 0xea1b6955u}, /* 471: sys */
+    {0, 0xeeb1f851u, 0x9821aebcu}, /* 472: prop */
+    {0, 0x763db54fu, 0x1ceaadf8u}, /* 473: flash */
+    {4, 0x2a488657u, 0xd295bbc5u}, /* 474: top-k */
+    {0, 0x60653720u, 0xff263667u}, /* 475: top-p */
+    {0, 0x08e4cc36u, 0xc91d12ceu}, /* 476: vattention */
+    {0, 0x4c984cdeu, 0x9e3c7569u}, /* 477: dense */
+    {0, 0x0bfd8c87u, 0xfd74a3adu}, /* 478: iid */
+    {0, 0x71ffb58bu, 0x92e11d57u}, /* 479: strat */
+    {0, 0x89b84ba7u, 0x64752808u}, /* 480: sys */
+    {0, 0x6de7831du, 0x284f0ba2u}, /* 481: prop */
+    {0, 0x2f6b3089u, 0xef5cbb09u}, /* 482: flash */
+    {5, 0x1a4bdad6u, 0x1bf2adfcu}, /* 483: top-k */
+    {1, 0x2160b12bu, 0x910dc947u}, /* 484: top-p */
+    {1, 0xf887c098u, 0xcdb704a0u}, /* 485: vattention */
+    {1, 0x722ade96u, 0x4d04fb51u}, /* 486: dense */
+    {0, 0xea87ef67u, 0x3d6c031du}, /* 487: iid */
+    {0, 0xc3ebac09u, 0xf11a22d0u}, /* 488: strat */
+    {0, 0x78d43a66u, 0xe3ecb3e5u}, /* 489: sys */

@@ -23,7 +23,7 @@ extern const test_case suite_convert[], suite_random[], suite_dense[], suite_sam
     suite_memory[], suite_fuzz[], suite_model[], suite_kernels[], suite_q8_0[], suite_tasks[],
     suite_budget_tool[], suite_prefill_tool[], suite_accuracy[], suite_golden[], suite_big[], suite_pps[],
     suite_proxy[], suite_saap_file[], suite_saap[], suite_kmeans[], suite_prefill[], suite_sparse[],
-    suite_ranks[], suite_lists[];
+    suite_ranks[], suite_lists[], suite_scales[];
 
 extern int      test_quick;                  /* --quick: fewer seeds and shapes, for valgrind and qemu */
 extern uint64_t test_seed;                   /* --seed N                                               */

@@ -26,6 +26,7 @@ static const struct { const char *name; const test_case *cases; } suites[] = {
     {"kernels",     suite_kernels},
     {"dense",       suite_dense},
     {"lists",       suite_lists},
+    {"row scales",  suite_scales},
     {"prefill",     suite_prefill},
     {"sparse",      suite_sparse},
     {"q8_0",        suite_q8_0},
@@ -191,9 +192,11 @@ static void watch(unsigned seconds) { (void)seconds; }       /* no such signal h
 #endif
 
 static void usage(void) {
-    printf("santa_test [--list] [--quick] [--fail-fast] [--seed N] [--timeout N] [substring ...]\n"
+    printf("santa_test [--list] [--quick] [--part I/N] [--fail-fast] [--seed N] [--timeout N] "
+           "[substring ...]\n"
            "runs the cases whose suite/name has one of the substrings;\n"
            "--quick: fewer seeds, for valgrind and qemu;\n"
+           "--part I/N: of every Nth suite, from the Ith on;\n"
            "--fail-fast: ends with the first case that fails;\n"
            "--timeout: seconds after which a case counts as one that hangs, 0 for none, default 300\n");
 }
@@ -204,12 +207,14 @@ static int matches(const char *name, int filters, char **filter) {
     return filters == 0;
 }
 
+static int part = 1, parts = 1;              /* --part 1/1: every case */
+
 /* Calls visit(name, case) for the cases that the arguments ask for; how many these are. */
 typedef int (*visitor)(const char *name, const test_case *c);
 static int for_each_case(int hangs, int filters, char **filter, visitor visit) {
     int count = 0;
     for (size_t s = 0; s < sizeof suites / sizeof suites[0]; s++)
-        for (const test_case *c = suites[s].cases; c->name; c++) {
+        for (const test_case *c = suites[s].cases; c->name && (int)s % parts == part - 1; c++) {
             char name[160];
             snprintf(name, sizeof name, "%s/%s", suites[s].name, c->name);
             if (hangs != (suites[s].cases == suite_hang) || !matches(name, filters, filter)) continue;
@@ -257,6 +262,8 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "--quick")) test_quick = 1;
         else if (!strcmp(argv[i], "--fail-fast")) progress.fail_fast = 1;
         else if (!strcmp(argv[i], "--hang")) hangs = 1;
+        else if (!strcmp(argv[i], "--part") && i + 1 < argc
+                 && sscanf(argv[i + 1], "%d/%d", &part, &parts) == 2 && part >= 1 && part <= parts) i++;
         else if (!strcmp(argv[i], "--timeout") && i + 1 < argc)
             progress.timeout = (unsigned)strtoul(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);

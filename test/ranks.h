@@ -55,6 +55,11 @@ static inline void cut(const ref_problem *p, const int64_t *cuts, int64_t r, sha
     x->a.k.shape[1] = x->a.v.shape[1] = ref_max(cuts[r + 1] - from, 1);
     x->a.k.data = (char *)p->a.k.data + ref_bytes(p->a.k.dtype, from * p->a.k.stride[1]);
     x->a.v.data = (char *)p->a.v.data + ref_bytes(p->a.v.dtype, from * p->a.v.stride[1]);
+    for (int i = 0; i < 2 && p->spec.row_scales; i++) {
+        santa_tensor *t = i ? &x->a.v_scales : &x->a.k_scales;
+        t->shape[1] = x->a.k.shape[1];
+        t->data = (char *)t->data + ref_bytes(t->dtype, from * t->stride[1]);
+    }
     x->a.first_key = from;
     x->a.seq_lens = x->lens;
     x->a.context_lens = x->context;

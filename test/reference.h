@@ -78,9 +78,15 @@ static inline uint8_t ref_encode8(double x) {
     return (uint8_t)((up < down || (up == down && high % 2 == 0) ? high : low) | (x < 0.0 ? 128 : 0));
 }
 
-/* Bytes of n elements; of q8_0 (n a multiple of 32 then) blocks of an f16 scale and 32 int8. */
+/* Whether it comes in blocks of 32 behind an f16 scale: 32 int8, or 32 half bytes. */
+static inline int ref_is_blocks(santa_dtype type) { return type == SANTA_Q8_0 || type == SANTA_Q4_0; }
+
+/* Bytes of n elements; of blocks n is a multiple of 32. */
 static inline int64_t ref_bytes(santa_dtype type, int64_t n) {
-    return type == SANTA_F32 ? 4 * n : type == SANTA_E4M3 ? n : type == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+    return type == SANTA_F32                          ? 4 * n
+           : type == SANTA_E4M3 || type == SANTA_E5M2 ? n
+           : ref_is_blocks(type)                      ? n / 32 * (type == SANTA_Q8_0 ? 34 : 18)
+                                                      : 2 * n;
 }
 
 static inline uint16_t ref_half(const void *data) {
@@ -89,7 +95,24 @@ static inline uint16_t ref_half(const void *data) {
     return h;
 }
 
-/* Place of element i, maybe negative, in its block of q8_0. */
+/* e5m2: sign, 5 exponent bits of bias 15, 2 mantissa bits; exponent 31 is infinity or NaN. */
+static inline double ref_decode52(int e) {
+    const int exponent = e >> 2 & 31, mantissa = e & 3;
+    const double v = exponent == 31 ? (mantissa ? (double)test_nan() : REF_INF)
+                   : exponent       ? ldexp(1.0 + mantissa / 4.0, exponent - 15) : ldexp(mantissa, -16);
+    return e & 128 ? -v : v;
+}
+
+/* The nearest, ties to the even code; 61440 = the middle between the largest and 2^16 is infinite. */
+static inline uint8_t ref_encode52(double x) {
+    const double a = fabs(x);
+    int e = 0;
+    while (e < 0x7b && ref_decode52(e + 1) <= a) e++;
+    const double next = e == 0x7b ? 65536.0 : ref_decode52(e + 1), middle = 0.5 * (ref_decode52(e) + next);
+    return (uint8_t)((a > middle || (a == middle && e % 2) ? e + 1 : e) | (x < 0.0 ? 128 : 0));
+}
+
+/* Place of element i, maybe negative, in its block. */
 static inline int64_t ref_in_block(int64_t i) { return (i % 32 + 32) % 32; }
 
 static inline double ref_load(santa_dtype type, const void *data, int64_t i) {
@@ -99,14 +122,18 @@ static inline double ref_load(santa_dtype type, const void *data, int64_t i) {
         return (double)f;
     }
     if (type == SANTA_E4M3) return ref_decode8(((const uint8_t *)data)[i]);
-    if (type == SANTA_Q8_0) {
-        const char *block = (const char *)data + ref_bytes(type, i - ref_in_block(i));
-        return ref_decode16(SANTA_F16, ref_half(block)) * (double)(signed char)block[2 + ref_in_block(i)];
+    if (type == SANTA_E5M2) return ref_decode52(((const uint8_t *)data)[i]);
+    if (ref_is_blocks(type)) {
+        const int64_t at = ref_in_block(i);
+        const uint8_t *block = (const uint8_t *)data + ref_bytes(type, i - at);
+        const double scale = ref_decode16(SANTA_F16, ref_half(block));
+        if (type == SANTA_Q8_0) return scale * (double)(signed char)block[2 + at];
+        return scale * (double)((at < 16 ? block[2 + at] % 16 : block[2 + at - 16] / 16) - 8);
     }
     return ref_decode16(type, ref_half((const char *)data + 2 * i));
 }
 
-/* Element i of q8_0 takes the scale that its block has; NaN makes the whole block NaN. */
+/* Element i of a block takes the scale that this has; NaN makes the whole block NaN. */
 static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) {
     const int nan = test_is_nan((float)x);
     if (type == SANTA_F32) {
@@ -114,6 +141,17 @@ static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) 
         memcpy((char *)data + 4 * i, &f, 4);
     } else if (type == SANTA_E4M3) {
         ((uint8_t *)data)[i] = nan ? 127 : ref_encode8(x);
+    } else if (type == SANTA_E5M2) {
+        ((uint8_t *)data)[i] = nan ? 0x7d : ref_encode52(x);
+    } else if (type == SANTA_Q4_0) {
+        const int64_t at = ref_in_block(i);
+        uint8_t *block = (uint8_t *)data + ref_bytes(type, i - at), *byte = block + 2 + at % 16;
+        const double scale = ref_decode16(SANTA_F16, ref_half(block));
+        const uint16_t bad = 0x7e00;
+        int code = 9;                                         /* 1, times NaN */
+        if (nan) memcpy(block, &bad, 2);
+        else code = scale != 0.0 ? (int)fmin(fmax(floor(x / scale + 8.5), 0.0), 15.0) : 8;
+        *byte = (uint8_t)(at < 16 ? *byte / 16 * 16 + code : *byte % 16 + 16 * code);
     } else if (type == SANTA_Q8_0) {
         const uint16_t bad = 0x7e00;
         char *block = (char *)data + ref_bytes(type, i - ref_in_block(i)),
@@ -132,31 +170,34 @@ static inline void ref_store(santa_dtype type, void *data, int64_t i, double x) 
     }
 }
 
-/* n elements side by side from element i on; blocks of q8_0 get the scale of their largest element. */
+/* n elements side by side from element i on; blocks get the scale of their largest element, which is -8
+   in q4_0. */
 static inline void ref_store_row(santa_dtype type, void *data, int64_t i, int64_t n, const double *x) {
     for (int64_t c = 0; c < n; c++) {
-        if (type == SANTA_Q8_0 && c % 32 == 0) {
+        if (ref_is_blocks(type) && c % 32 == 0) {
             double top = 0.0;
-            for (int64_t e = c; e < c + 32; e++) if (fabs(x[e]) > top) top = fabs(x[e]);
-            const uint16_t scale = ref_encode16(SANTA_F16, top / 127.0);
+            for (int64_t e = c; e < c + 32; e++) if (fabs(x[e]) > fabs(top)) top = x[e];
+            const uint16_t scale =
+                ref_encode16(SANTA_F16, type == SANTA_Q8_0 ? fabs(top) / 127.0 : top / -8.0);
             memcpy((char *)data + ref_bytes(type, i + c), &scale, 2);
         }
         ref_store(type, data, i + c, x[c]);
     }
 }
 
-/* What the type, not q8_0, makes of a float. */
+/* What the type, not one of blocks, makes of a float. */
 static inline double ref_round(santa_dtype type, double x) {
     x = (double)(float)x;
     return type == SANTA_F32    ? x
            : type == SANTA_E4M3 ? ref_decode8(ref_encode8(x))
+           : type == SANTA_E5M2 ? ref_decode52(ref_encode52(x))
                                 : ref_decode16(type, ref_encode16(type, x));
 }
 
-/* The same for x[0..n); of q8_0 whole blocks. */
+/* The same for x[0..n), or whole blocks. */
 static inline void ref_round_row(santa_dtype type, double *x, int64_t n) {
     char block[34];
-    if (type != SANTA_Q8_0) {
+    if (!ref_is_blocks(type)) {
         for (int64_t i = 0; i < n; i++) x[i] = ref_round(type, x[i]);
         return;
     }
@@ -186,6 +227,8 @@ typedef struct ref_spec {
     ref_layout layout;
     santa_dtype q_type, k_type, v_type, out_type;
     int     ragged, causal, sinks, alibi;
+    int     row_scales;            /* 0 none, 1 any, 2 powers of two */
+    santa_dtype scale_type;        /* of these */
     float   sm_scale, soft_cap;
     double  gain;                  /* standard deviation of the scores at the default scale */
 } ref_spec;
@@ -193,10 +236,12 @@ typedef struct ref_spec {
 typedef struct ref_problem {
     ref_spec        spec;
     santa_attention a;             /* ready for santa_decode, lse and std_error included */
-    double         *q, *k, *v;     /* values in [batch, len, heads, dim] order, rounded to their types */
+    double         *q, *k, *v;     /* values in [batch, len, heads, dim] order, rounded to their types;
+                                      of k and v times their row's scale */
+    double         *k_scales, *v_scales; /* [batch, len, kv_heads] or NULL */
     float          *sinks, *slopes, *lse, *std_error;
     int32_t        *seq_lens, *block_table;
-    void           *memory[4];     /* of q, k, v, out */
+    void           *memory[6];     /* of q, k, v, out, k_scales, v_scales */
     santa_buckets  *router;        /* what SANTA_SAAP routes by: a few centroids, all keys in buckets */
     float          *centroids;
     int32_t        *slots;
@@ -214,14 +259,12 @@ static inline ref_spec ref_spec_make(int64_t heads, int64_t kv_heads, int64_t le
     return s;
 }
 
-/* num_samples is left at 0 for the methods that take none. */
 static inline santa_options ref_options(santa_method method, int64_t num_samples, uint64_t seed) {
     santa_options o;
     memset(&o, 0, sizeof o);
     o.method = method;
     o.seed   = seed;
     o.num_samples = num_samples;
-    santa_clear_unused_options(&o);
     return o;
 }
 
@@ -244,7 +287,7 @@ static inline int32_t *ref_ints(int64_t n) {
 /* Memory for a tensor of that layout, NaN everywhere, gaps included. */
 static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, int64_t n2, int64_t n3,
                                       ref_layout layout, void **memory) {
-    const int64_t unit = type == SANTA_Q8_0 ? 32 : 1;       /* strides of q8_0 are whole blocks */
+    const int64_t unit = ref_is_blocks(type) ? 32 : 1;      /* strides are whole blocks */
     const int64_t gap = layout == REF_PADDED ? 3 * unit : 0, step = layout == REF_STRIDED ? 3 : 1;
     santa_tensor t;
     memset(&t, 0, sizeof t);
@@ -268,6 +311,8 @@ static inline santa_tensor ref_tensor(santa_dtype type, int64_t n0, int64_t n1, 
         t.stride[2] = -t.stride[2];
     }
     *memory = test_alloc((size_t)ref_bytes(type, total));
+    /* blocks are written by parts that read them */
+    memset(*memory, 0, (size_t)ref_bytes(type, total));
     for (int64_t i = 0; i < total; i++) ref_store(type, *memory, i, (double)test_nan());
     t.data = (char *)*memory + ref_bytes(type, origin);
     return t;
@@ -313,6 +358,17 @@ static inline void ref_place(const ref_problem *p, int64_t b, int64_t j, int64_t
     *i1 = p->spec.page_size ? j % p->spec.page_size : j;
 }
 
+/* Write a row of k or v, or with its scale what that is multiplied with: quotients that were products are
+   exact. */
+static inline void ref_write_row(const santa_tensor *t, const santa_tensor *scales, int64_t i0, int64_t i1,
+                                 int64_t h, const double *x, const double *scale) {
+    double *raw = ref_doubles(t->shape[3]);
+    for (int64_t c = 0; c < t->shape[3]; c++) raw[c] = scale ? x[c] / *scale : x[c];
+    ref_set_row(t, i0, i1, h, raw);
+    if (scale) ref_set(scales, i0, i1, h, 0, *scale);
+    free(raw);
+}
+
 /* Write the values of q, k and v to their tensors (after a change to p->q, p->k or p->v). */
 static inline void ref_write(ref_problem *p) {
     const ref_spec *s = &p->spec;
@@ -325,8 +381,10 @@ static inline void ref_write(ref_problem *p) {
             ref_place(p, b, j, &i0, &i1);
             for (int64_t h = 0; h < s->kv_heads; h++) {
                 const int64_t row = (b * s->len + j) * s->kv_heads + h;
-                ref_set_row(&p->a.k, i0, i1, h, p->k + row * s->head_dim);
-                ref_set_row(&p->a.v, i0, i1, h, p->v + row * s->head_dim_v);
+                ref_write_row(&p->a.k, &p->a.k_scales, i0, i1, h, p->k + row * s->head_dim,
+                              p->k_scales ? p->k_scales + row : NULL);
+                ref_write_row(&p->a.v, &p->a.v_scales, i0, i1, h, p->v + row * s->head_dim_v,
+                              p->v_scales ? p->v_scales + row : NULL);
             }
         }
     }
@@ -366,6 +424,20 @@ static inline void ref_route(ref_problem *p) {
     ref_assign(p);
 }
 
+/* A scale for each row of x. */
+static inline double *ref_scale_rows(const ref_spec *s, uint64_t stream, int64_t dim, double *x) {
+    const int64_t rows = s->batch * s->len * s->kv_heads;
+    double *scale = ref_doubles(rows);
+    test_rng r = test_rng_make(s->stream + stream);
+    for (int64_t i = 0; i < rows; i++) {
+        scale[i] = s->row_scales == 2 ? ldexp(1.0, (int)test_below(&r, 5) - 3)
+                                      : ref_round(s->scale_type, 0.25 + test_uniform(&r));
+        if (test_below(&r, 8) == 0) scale[i] = -scale[i];
+        for (int64_t c = 0; c < dim; c++) x[i * dim + c] *= scale[i];
+    }
+    return scale;
+}
+
 static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     memset(p, 0, sizeof *p);
     p->spec = *spec;
@@ -384,6 +456,10 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
         ref_round_row(s->q_type, p->q + b * nq, nq);
         ref_round_row(s->k_type, p->k + b * nk, nk);
         ref_round_row(s->v_type, p->v + b * nv, nv);
+    }
+    if (s->row_scales) {
+        p->k_scales = ref_scale_rows(s, 1, s->head_dim, p->k);
+        p->v_scales = ref_scale_rows(s, 2, s->head_dim_v, p->v);
     }
 
     p->a.q   = ref_tensor(s->q_type, s->batch, s->q_len, s->heads, s->head_dim, s->layout, &p->memory[0]);
@@ -418,6 +494,12 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
     }
     p->a.k = ref_tensor(s->k_type, n0, n1, s->kv_heads, s->head_dim, s->layout, &p->memory[1]);
     p->a.v = ref_tensor(s->v_type, n0, n1, s->kv_heads, s->head_dim_v, s->layout, &p->memory[2]);
+    if (s->row_scales) {           /* laid out in ways of their own */
+        const ref_layout k = (ref_layout)((s->layout + 2) % REF_LAYOUTS),
+                         v = (ref_layout)(s->len % REF_LAYOUTS);
+        p->a.k_scales = ref_tensor(s->scale_type, n0, n1, s->kv_heads, 1, k, &p->memory[4]);
+        p->a.v_scales = ref_tensor(s->scale_type, n0, n1, s->kv_heads, 1, v, &p->memory[5]);
+    }
     p->a.lse       = p->lse       = ref_floats(rows);
     p->a.std_error = p->std_error = ref_floats(rows);
     if (s->sinks || s->alibi) {
@@ -439,8 +521,8 @@ static inline void ref_build(ref_problem *p, const ref_spec *spec) {
 }
 
 static inline void ref_free(ref_problem *p) {
-    for (int i = 0; i < 4; i++) free(p->memory[i]);
-    free(p->q); free(p->k); free(p->v);
+    for (int i = 0; i < 6; i++) free(p->memory[i]);
+    free(p->q); free(p->k); free(p->v); free(p->k_scales); free(p->v_scales);
     free(p->sinks); free(p->slopes); free(p->lse); free(p->std_error);
     free(p->seq_lens); free(p->block_table);
     if (p->router) free(p->router->index);
@@ -451,8 +533,8 @@ static inline void ref_free(ref_problem *p) {
    draws in one call. */
 static inline void ref_replicate(ref_problem *p, int64_t requests) {
     const ref_spec *s = &p->spec;
-    santa_tensor *t[3] = {&p->a.q, &p->a.k, &p->a.v};
-    for (int i = 0; i < 3; i++) { t[i]->shape[0] = requests; t[i]->stride[0] = 0; }
+    santa_tensor *t[5] = {&p->a.q, &p->a.k, &p->a.v, &p->a.k_scales, &p->a.v_scales};
+    for (int i = 0; i < 5; i++) { t[i]->shape[0] = requests; t[i]->stride[0] = 0; }
     free(p->slots);
     p->router->slots     = p->slots = ref_ints(requests);
     p->router->num_slots = 1;

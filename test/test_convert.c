@@ -147,7 +147,81 @@ static void e4m3(void) {
     CHECK_INT(santa_f32_to_e4m3(bits_float(0x7fc00000u)), 0x7f);
 }
 
+static void e5m2(void) {
+    for (int e = 0; e < 256; e++) {
+        const double want = ref_decode52(e);
+        const float  f = santa_e5m2_to_f32((uint8_t)e);
+        if (test_is_nan((float)want)) {
+            CHECK(test_is_nan(f) && test_is_nan(santa_e5m2_to_f32(santa_f32_to_e5m2(f))));
+            CHECK_INT(santa_f32_to_e5m2(f) >> 7, e >> 7);
+            continue;
+        }
+        CHECK_MSG((double)f == want, "%02x became %g, want %g", (unsigned)e, (double)f, want);
+        CHECK_INT(santa_f32_to_e5m2(f), e);
+    }
+    test_rng r = test_rng_make(3);
+    for (int64_t i = 0; i < (test_quick ? 20000 : 400000); i++) {
+        const int near = (int)test_below(&r, 0x7b);
+        const double low = ref_decode52(near), high = ref_decode52(near + 1);
+        const double part = i % 3 == 0 ? 0.5 : test_uniform(&r);
+        const float  f = (float)(low + (high - low) * part);
+        const int want = ref_encode52((double)f);
+        CHECK_MSG(santa_f32_to_e5m2(f) == want && santa_f32_to_e5m2(-f) == (want | 128),
+                  "%.9g became %02x, want %02x", (double)f, (unsigned)santa_f32_to_e5m2(f), (unsigned)want);
+    }
+    CHECK_INT(santa_f32_to_e5m2(57344.0f), 0x7b);
+    CHECK_INT(santa_f32_to_e5m2(61439.996f), 0x7b);
+    CHECK_INT(santa_f32_to_e5m2(61440.0f), 0x7c);
+    CHECK_INT(santa_f32_to_e5m2(-1e30f), 0xfc);
+    CHECK_INT(santa_f32_to_e5m2(7.6293945e-6f), 0);             /* 2^-17 ties to 0 */
+    CHECK_INT(santa_f32_to_e5m2(7.63e-6f), 1);
+}
+
+/* Blocks as ggml has them, and what its quantize_row_q4_0 makes of numbers. */
+static void q4_0(void) {
+    static const int sizes[] = {0, 1, 100};
+    const uint16_t half = 0x3800;                               /* 0.5, in the machine's order of bytes */
+    unsigned char known[18];
+    float f[64], back[64];
+    double x[32];
+    test_rng r = test_rng_make(4);
+    memcpy(known, &half, 2);
+    for (int i = 0; i < 16; i++) known[2 + i] = (unsigned char)(i + 16 * (15 - i));
+    santa_q4_0_to_f32(known, 32, f);
+    for (int i = 0; i < 16; i++) {
+        CHECK(f[i] == 0.5f * (float)(i - 8));
+        CHECK(f[16 + i] == 0.5f * (float)(7 - i));
+    }
+    for (int turn = 0; turn < 3000; turn++) {
+        unsigned char blocks[36], want[18];
+        for (int i = 0; i < 64; i++) f[i] = (float)((double)sizes[turn % 3] * test_normal(&r));
+        santa_f32_to_q4_0(f, 64, blocks);
+        santa_q4_0_to_f32(blocks, 64, back);
+        for (int b = 0; b < 2; b++) {
+            double top = 0.0;
+            for (int i = 0; i < 32; i++) top = fmax(top, fabs((double)f[32 * b + i]));
+            for (int i = 0; i < 32; i++) {
+                const double got = (double)back[32 * b + i], was = (double)f[32 * b + i];
+                /* half a step; the side that -8 is not on ends at 7 */
+                if (!CHECK(fabs(got - was) <= top / 8.0 * 1.002)) break;
+                if (fabs(was) == top) CHECK(fabs(got - was) <= top * 0.0006);
+            }
+        }
+        for (int i = 0; i < 32; i++) x[i] = (double)f[i];
+        memset(want, 0, sizeof want);
+        ref_store_row(SANTA_Q4_0, want, 0, 32, x);
+        CHECK_MSG(!memcmp(blocks, want, 18), "turn %d: another block", turn);
+        for (int i = 0; i < 32; i++) CHECK((double)back[i] == ref_load(SANTA_Q4_0, blocks, i));
+        f[turn % 32] = turn % 2 ? test_nan() : INFINITY;
+        santa_f32_to_q4_0(f, 64, blocks);
+        santa_q4_0_to_f32(blocks, 64, back);
+        for (int i = 0; i < 64; i++) CHECK_INT(test_is_nan(back[i]), i < 32);
+    }
+}
+
 const test_case suite_convert[] = {
+    {"e5m2: every value, rounding, infinity", e5m2},
+    {"q4_0: known blocks, rounding, NaN", q4_0},
     {"known values", known_values},
     {"e4m3: every value, rounding, saturation", e4m3},
     {"every f16 to f32 and back", f16_values},

@@ -269,7 +269,7 @@ static void null_pointers(void) {
 static void types_and_devices(void) {
     santa_tensor *const tensors[] = {&a.q, &a.k, &a.v, &a.out};
     for (int i = 0; i < 4; i++) {
-        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, 5));
+        BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, 7));
         BAD(ERR_DTYPE,           set_enum(&tensors[i]->dtype, -1));
         BAD(ERR_DEVICE,          tensors[i]->device = SANTA_DEVICE_COUNT);
         BAD(ERR_DEVICE,          set_enum(&tensors[i]->device, -1));
@@ -280,6 +280,29 @@ static void types_and_devices(void) {
     BAD_Q8_0(ERR_DTYPE, a.q.dtype   = SANTA_Q8_0);
     BAD_Q8_0(ERR_DTYPE, a.out.dtype = SANTA_Q8_0);
     BAD(ERR_NO_BACKEND, a.q.device = a.k.device = a.v.device = a.out.device = SANTA_CUDA);
+}
+
+/* The same of q4_0, and of e5m2, which may have any strides. */
+static void q4_0_and_e5m2(void) {
+    santa_tensor *const kv[] = {&a.k, &a.v};
+    for (int i = 0; i < 2; i++) {
+        GOOD_Q8_0(kv[i]->dtype = SANTA_Q4_0);
+        for (int d = 0; d < 3; d++)
+            for (int64_t off = -1; off <= 16; off += 17)
+                BAD_Q8_0(ERR_Q4_0, kv[i]->dtype = SANTA_Q4_0; kv[i]->stride[d] += off);
+        BAD_Q8_0(ERR_Q4_0, kv[i]->dtype = SANTA_Q4_0; kv[i]->stride[3] = 2);
+        BAD_Q8_0(ERR_Q4_0, kv[i]->dtype = SANTA_Q4_0; kv[i]->shape[3] = 33);
+        GOOD(kv[i]->dtype = SANTA_E5M2);
+        GOOD(kv[i]->dtype = SANTA_E5M2; kv[i]->stride[1]--; kv[i]->stride[3] = 3);
+    }
+    BAD(ERR_DTYPE, a.q.dtype   = SANTA_E5M2);
+    BAD(ERR_DTYPE, a.out.dtype = SANTA_E5M2);
+    BAD_Q8_0(ERR_DTYPE, a.q.dtype   = SANTA_Q4_0);
+    BAD_Q8_0(ERR_DTYPE, a.out.dtype = SANTA_Q4_0);
+    BAD_Q8_0(ERR_SCORES_Q8, o.scores = SANTA_SCORES_Q8; a.k.dtype = SANTA_Q4_0);
+    reset_q8_0();
+    a.k.dtype = SANTA_Q4_0;
+    CHECK(santa_keys_feature_major(&a.k, got.out).data == NULL);
 }
 
 /* Whole blocks in every dimension that is walked, features side by side. */
@@ -493,6 +516,41 @@ static void sequences(void) {
     }
 }
 
+/* A scale for each row; the strides may be any, 0, too. */
+static void set_scales(santa_tensor *t, santa_dtype type) {
+    *t = santa_view(k, type, BATCH, LEN, KV_HEADS, 1);
+}
+
+static void row_scales(void) {
+    santa_tensor *const scales[] = {&a.k_scales, &a.v_scales};
+    for (int i = 0; i < 2; i++) {
+        for (int type = SANTA_F32; type <= SANTA_BF16; type++)
+            GOOD(set_scales(scales[i], (santa_dtype)type));
+        GOOD(set_scales(scales[i], SANTA_F32); for (int d = 0; d < 4; d++) scales[i]->stride[d] = 0);
+        GOOD(set_scales(scales[i], SANTA_Q8_0); scales[i]->shape[1] = -1; scales[i]->data = NULL);
+        for (int d = 0; d < 4; d++) {
+            BAD(ERR_ROW_SCALES, set_scales(scales[i], SANTA_F32); scales[i]->shape[d]++);
+            BAD(ERR_SHAPE,      set_scales(scales[i], SANTA_F32); scales[i]->shape[d] = 0);
+            BAD(ERR_OVERFLOW,   set_scales(scales[i], SANTA_F32); scales[i]->stride[d] = INT64_MAX);
+        }
+        BAD(ERR_ROW_SCALES,      set_scales(scales[i], SANTA_E4M3));
+        BAD(ERR_DTYPE,           set_scales(scales[i], SANTA_F32); set_enum(&scales[i]->dtype, -1));
+        BAD(ERR_DEVICE,          set_scales(scales[i], SANTA_F32); set_enum(&scales[i]->device, -1));
+        BAD(ERR_DEVICE_MISMATCH, set_scales(scales[i], SANTA_F32); scales[i]->device = SANTA_CUDA);
+        BAD_PAGED(ERR_ROW_SCALES, set_scales(scales[i], SANTA_F32));
+        GOOD_PAGED(*scales[i] = santa_view(k, SANTA_F32, BATCH * MAX_PAGES, PAGE, KV_HEADS, 1));
+    }
+    reset_proxy();
+    set_scales(&a.k_scales, SANTA_F32);
+    a.k_scales.shape[2]++;
+    EXPECT(ERR_ROW_SCALES, santa_proxy_encode(&a, 0, LEN, NULL));
+    reset();
+    set_scales(&a.v_scales, SANTA_E4M3);
+    const int32_t index = 0;
+    const float weight = 1.0f;
+    EXPECT(ERR_ROW_SCALES, santa_gather(&a, 0, 0, &index, &weight, 1, got.out));
+}
+
 static void score_extras(void) {
     BAD(ERR_CAUSAL, a.causal = 2);
     BAD(ERR_CAUSAL, a.causal = -1);
@@ -505,6 +563,7 @@ static void score_extras(void) {
     BAD(ERR_SCALE, a.v_scale = positive_infinity());
     BAD(ERR_SCALE, a.v_scale = -1e-30f);
     GOOD(a.k_scale = 0.5f; a.v_scale = 2.0f);
+    row_scales();
     BAD(ERR_SOFT_CAP, a.soft_cap = test_nan());
     BAD(ERR_SOFT_CAP, a.soft_cap = positive_infinity());
     BAD(ERR_SOFT_CAP, a.soft_cap = -1.0f);
@@ -1723,9 +1782,9 @@ static void every_status(void) {
    it runs them first. */
 static void all_statuses(void) {
     static void (*const parts[])(void) = {
-        valid_calls, null_pointers, types_and_devices, q8_0, shapes, overflows, overflowing_spans,
-        overflowing_rows, overflowing_plans, sequences, score_extras, method_options, threads_and_items,
-        ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps,
+        valid_calls, null_pointers, types_and_devices, q8_0, q4_0_and_e5m2, shapes, overflows,
+        overflowing_spans, overflowing_rows, overflowing_plans, sequences, score_extras,
+        method_options, threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps,
         budgets, measures
     };
     if (!produced[SANTA_OK])
@@ -1742,6 +1801,7 @@ const test_case suite_errors[] = {
     {"null pointers", null_pointers},
     {"types and devices", types_and_devices},
     {"q8_0", q8_0},
+    {"q4_0 and e5m2", q4_0_and_e5m2},
     {"shapes", shapes},
     {"overflowing sizes and strides", overflows},
     {"overflowing spans of a tensor", overflowing_spans},

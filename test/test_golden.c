@@ -30,7 +30,8 @@ static const golden_line golden_table[] = {
 
 /* Methods that come later have their calls at the end: those before stay what they are. */
 enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20, PREFILLS = 30,
-       LISTED = 20, CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS + LISTED };
+       LISTED = 20, TYPED = 30,
+       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS + LISTED + TYPED };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -84,22 +85,28 @@ static int is_routed(int i);
 static int is_prefill(int i);
 
 /* Over lists of keys. */
-static int is_listed(int i) { return i >= CALLS - LISTED; }
+static int is_listed(int i) { return i >= CALLS - TYPED - LISTED && i < CALLS - TYPED; }
+
+/* K of e5m2 or q4_0, mostly with a scale for each row. */
+static int is_typed(int i) { return i >= CALLS - TYPED; }
 
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
-    const santa_dtype k = types[i / 9 % 5], v = choose(i, 1, 3) ? k : types[choose(i, 2, 5)];
+    const santa_dtype k = !is_typed(i) ? types[i / 9 % 5] : i % 2 ? SANTA_E5M2 : SANTA_Q4_0,
+                      v = choose(i, 1, 3) ? k : types[choose(i, 2, 5)];
     const int64_t kv_heads = 1 + choose(i, 3, 3), group = 1 + choose(i, 4, 3);
     ref_spec s = ref_spec_make(kv_heads * group, kv_heads, 20 + choose(i, 5, 120),
-                               k == SANTA_Q8_0 ? 32 : 16);
-    s.head_dim_v = v == SANTA_Q8_0 ? 32 : 8;
+                               ref_is_blocks(k) ? 32 : 16);
+    s.head_dim_v = ref_is_blocks(v) ? 32 : 8;
     s.batch      = 1 + choose(i, 6, 2);
     s.q_len      = 1 + choose(i, 7, 2);
     s.k_type     = k;
     s.v_type     = v;
     s.q_type     = types[choose(i, 8, 3)];
     s.out_type   = types[choose(i, 9, 2) ? 0 : choose(i, 10, 3)];
-    s.layout = (ref_layout)choose(i, 11, k == SANTA_Q8_0 || v == SANTA_Q8_0 ? REF_STRIDED : REF_LAYOUTS);
+    s.layout = (ref_layout)choose(i, 11, ref_is_blocks(k) || ref_is_blocks(v) ? REF_STRIDED : REF_LAYOUTS);
+    s.row_scales = is_typed(i) && i % 3 ? 2 : 0;
+    s.scale_type = SANTA_F16;
     s.page_size  = choose(i, 12, 3) ? 0 : 5 + choose(i, 13, 20);
     s.ragged     = choose(i, 14, 3) == 0;
     s.causal     = choose(i, 15, 2) == 0;
@@ -125,23 +132,26 @@ static ref_spec golden_spec(int i) {
 }
 
 /* Of many query rows. */
-static int is_prefill(int i) { return i >= CALLS - LISTED - PREFILLS && !is_listed(i); }
+static int is_prefill(int i) {
+    return i >= CALLS - TYPED - LISTED - PREFILLS && !is_listed(i) && !is_typed(i);
+}
 
 static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
 
 /* By a copy of K. */
 static int is_copied(int i) {
-    return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i) && !is_listed(i);
+    return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i) && !is_listed(i)
+           && !is_typed(i);
 }
 
 /* By buckets of keys. */
 static int is_routed(int i) {
-    return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i) && !is_listed(i);
+    return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i) && !is_listed(i) && !is_typed(i);
 }
 
 static santa_method golden_method(int i) {
     static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
-    return i < ATTENTIONS ? (santa_method)(i % METHODS)
+    return i < ATTENTIONS || is_typed(i) ? (santa_method)(i % METHODS)
          : is_listed(i)   ? SANTA_DENSE
          : is_copied(i)   ? copied[i % 4]
          : is_routed(i)   ? SANTA_SAAP
@@ -152,7 +162,8 @@ static santa_method golden_method(int i) {
 static santa_options golden_options(int i, uint32_t seed) {
     santa_options o = ref_options(golden_method(i), 16 << choose(i, 30, 3), 7 + seed);
     santa_vattention_options *v = &o.vattention;
-    const int k_is_q8 = i / 9 % 5 == 4, combs = o.method >= SANTA_SYS && o.method <= SANTA_FLASH;
+    const int k_is_q8 = golden_spec(i).k_type == SANTA_Q8_0,
+              combs   = o.method >= SANTA_SYS && o.method <= SANTA_FLASH;
     o.isa    = SANTA_ISA_SCALAR;
     o.offset = santa_offset(choose(i, 31, 4), i);
     o.stash  = (santa_stash)choose(i, 32, 4);
@@ -209,6 +220,11 @@ static santa_options golden_options(int i, uint32_t seed) {
     return o;
 }
 
+/* Of a block of q4_0 number i: the first is -8 units. */
+static double quarter(test_rng *r, int64_t i, int64_t values) {
+    return (double)(i % 32 ? test_below(r, values) - (values > 8 ? 8 : 0) : -8);
+}
+
 /* q in odd sixteenths, of which none is half of another (rounded to 8 bits for SANTA_SCORES_Q8
    that would be a tie), k in eighths from -1 to 1, v in whole numbers from 0 to 7; of q8_0 each
    block holds its largest number, 127 units, so that the unit is a power of two. */
@@ -219,11 +235,17 @@ static void golden_values(ref_problem *p, uint64_t stream) {
     for (int64_t i = 0; i < s->batch * s->q_len * s->heads * s->head_dim; i++)
         p->q[i] = 0.0625 * (double)(2 * test_below(&r, 16) - 15);
     for (int64_t i = 0; i < s->batch * s->len * s->kv_heads * s->head_dim; i++)
-        p->k[i] = s->k_type != SANTA_Q8_0 ? 0.125 * (double)(test_below(&r, 17) - 8)
+        p->k[i] = s->k_type == SANTA_Q4_0   ? 0.125 * quarter(&r, i, 16)
+                : s->k_type != SANTA_Q8_0 ? 0.125 * (double)(test_below(&r, 17) - 8)
                 : 0.015625 * (double)(i % 32 ? test_below(&r, 129) - 64 : 127);
     for (int64_t i = 0; i < s->batch * s->len * s->kv_heads * s->head_dim_v; i++)
-        p->v[i] = s->v_type != SANTA_Q8_0 ? (double)test_below(&r, 8)
+        p->v[i] = s->v_type == SANTA_Q4_0   ? quarter(&r, i, 8)
+                : s->v_type != SANTA_Q8_0 ? (double)test_below(&r, 8)
                                           : 0.0625 * (double)(i % 32 ? test_below(&r, 128) : 127);
+    for (int64_t i = 0; p->k_scales && i < s->batch * s->len * s->kv_heads; i++) {
+        for (int64_t c = 0; c < s->head_dim; c++) p->k[i * s->head_dim + c] *= p->k_scales[i];
+        for (int64_t c = 0; c < s->head_dim_v; c++) p->v[i * s->head_dim_v + c] *= p->v_scales[i];
+    }
     ref_write(p);
 }
 
@@ -569,7 +591,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 440 calls", golden_results},
+    {"results of 490 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };

@@ -6,13 +6,13 @@
 
 enum { HALF_EPS = 24 };                      /* a float rounds off at most 2^-24 of itself */
 
-static const char *const type_names[] = {"f32", "f16", "bf16", "e4m3", "q8_0"};
+static const char *const type_names[] = {"f32", "f16", "bf16", "e4m3", "q8_0", "e5m2", "q4_0"};
 
 /* The head dims that type can have: within, at and beyond one vector of each instruction set. */
 static int dims_of(santa_dtype type, const int64_t **dims) {
     static const int64_t any[] = {1, 7, 33, 80, 96, 128}, blocks[] = {32, 96, 128};
-    *dims = type == SANTA_Q8_0 ? blocks : any;
-    return type == SANTA_Q8_0 ? 3 : 6;
+    *dims = ref_is_blocks(type) ? blocks : any;
+    return ref_is_blocks(type) ? 3 : 6;
 }
 
 /* K and V once more, `at` bytes into memory of their own. */
@@ -125,6 +125,17 @@ static void kernels_bf16(void) { every_type(SANTA_BF16, SANTA_F32); }
 static void kernels_bf16_query(void) { every_type(SANTA_BF16, SANTA_BF16); }
 static void kernels_e4m3(void) { every_type(SANTA_E4M3, SANTA_F32); }
 static void kernels_q8_0(void) { every_type(SANTA_Q8_0, SANTA_F32); }
+/* Rows so long that they become f32 part by part. */
+static void long_rows(santa_dtype type) {
+    for (int64_t group = 1; group <= 6; group++) {
+        ref_spec s = ref_spec_make(2 * group, 2, 30 + 9 * group, type == SANTA_Q4_0 ? 544 : 600 + group);
+        s.k_type = s.v_type = type;
+        s.layout = group % 2 ? REF_NHD : REF_HND;
+        on_every_isa(&s, 3);
+    }
+}
+static void kernels_e5m2(void) { every_type(SANTA_E5M2, SANTA_F32); long_rows(SANTA_E5M2); }
+static void kernels_q4_0(void) { every_type(SANTA_Q4_0, SANTA_F32); long_rows(SANTA_Q4_0); }
 
 /* The library's exp, to the last bit, by way of vAttention's full guarantee: of two fixed keys
    the first scores 0 with V = 0, the second x with V = 1, and the sample has V = 0 at score 0;
@@ -231,22 +242,23 @@ static void isa_needs_its_features(void) {
 
 /* ------------------------------------------------------------ not a number */
 
-/* Overwrites number c of a row with the type's bits; in q8_0 they are the scale of the number's block. */
+/* Overwrites number c of a row with the type's bits; in blocks they are the scale of the number's own. */
 static void put_bits(const santa_tensor *t, int64_t j, int64_t h, int64_t c, uint32_t bits) {
     char *row = (char *)t->data + ref_bytes(t->dtype, ref_at(t, 0, j, h, 0));
     const uint8_t  e = (uint8_t)bits;
     const uint16_t half = (uint16_t)bits;
     if (t->dtype == SANTA_F32)       memcpy(row + 4 * c, &bits, 4);
-    else if (t->dtype == SANTA_E4M3) memcpy(row + c, &e, 1);
-    else if (t->dtype == SANTA_Q8_0) memcpy(row + c / 32 * 34, &half, 2);
+    else if (t->dtype == SANTA_E4M3 || t->dtype == SANTA_E5M2) memcpy(row + c, &e, 1);
+    else if (ref_is_blocks(t->dtype)) memcpy(row + ref_bytes(t->dtype, c / 32 * 32), &half, 2);
     else                             memcpy(row + 2 * c, &half, 2);
 }
 
 /* Quiet and signalling, of both signs; then the infinities. q8_0's infinite scale times an int8
    of 0 is NaN, times others not. */
-static const uint32_t nans[5][4] = {
+static const uint32_t nans[7][4] = {
     {0x7fc00000u, 0xffc00001u, 0x7f800001u, 0xff800001u}, {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u},
     {0x7fc0u, 0xffc1u, 0x7f81u, 0xff81u}, {0x7fu, 0xffu, 0x7fu, 0xffu},
+    {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u}, {0x7eu, 0xffu, 0x7du, 0xfdu},
     {0x7e00u, 0xfe01u, 0x7c01u, 0xfc01u},
 };
 static const uint32_t plus_infinity[3] = {0x7f800000u, 0x7c00u, 0x7f80u},
@@ -255,8 +267,9 @@ static const uint32_t plus_infinity[3] = {0x7f800000u, 0x7c00u, 0x7f80u},
 enum { NAN_KEYS = 130, NAN_HEADS = 6, NAN_KV = 2 };
 
 static ref_spec nan_spec(int type, int wide) {
-    ref_spec s = ref_spec_make(NAN_HEADS, NAN_KV, NAN_KEYS, wide ? 96 : type == SANTA_Q8_0 ? 32 : 33);
-    s.k_type = s.v_type = (santa_dtype)type;
+    const santa_dtype t = (santa_dtype)type;
+    ref_spec s = ref_spec_make(NAN_HEADS, NAN_KV, NAN_KEYS, wide ? 96 : ref_is_blocks(t) ? 32 : 33);
+    s.k_type = s.v_type = t;
     if (type == SANTA_BF16 && wide) s.q_type = SANTA_BF16; /* products of bf16, where the CPU has them */
     return s;
 }
@@ -277,7 +290,7 @@ static int row_is_finite(const ref_problem *p, int64_t h) {
 /* A NaN anywhere in K spoils the rows of that KV head, for every method that reads it, and no others. */
 static void nan_in_k(void) {
     static const int64_t keys[] = {0, 63, 64, 129};
-    for (int type = SANTA_F32; type <= SANTA_Q8_0; type++)
+    for (int type = SANTA_F32; type <= SANTA_Q4_0; type++)
         for (int turn = 0; turn < 8 * 4; turn++) {
             const ref_spec s = nan_spec(type, turn & 1);
             ref_problem p;
@@ -307,7 +320,7 @@ static void nan_in_k(void) {
 /* A NaN in V shows in its column (of q8_0 in its block's columns) of the heads that read the
    row, and nowhere else. */
 static void nan_in_v(void) {
-    for (int type = SANTA_F32; type <= SANTA_Q8_0; type++)
+    for (int type = SANTA_F32; type <= SANTA_Q4_0; type++)
         for (int turn = 0; turn < 8; turn++) {
             const ref_spec s = nan_spec(type, turn & 1);
             ref_problem p;
@@ -320,7 +333,7 @@ static void nan_in_v(void) {
                 if (!ref_run(&p, &o, NULL)) break;
                 for (int64_t h = 0; h < NAN_HEADS; h++)
                     for (int64_t c = 0; c < s.head_dim_v; c++) {
-                        const int there = type == SANTA_Q8_0 ? c / 32 == bad / 32 : c == bad;
+                        const int there = ref_is_blocks((santa_dtype)type) ? c / 32 == bad / 32 : c == bad;
                         const int want  = there && h / (NAN_HEADS / NAN_KV) == 1;
                         CHECK_MSG(test_is_nan((float)ref_get(&p.a.out, 0, 0, h, c)) == want &&
                                       !test_is_nan(p.lse[h]),
@@ -367,6 +380,8 @@ const test_case suite_kernels[] = {
     {"bf16 with a bf16 query: scores and dense, all shapes", kernels_bf16_query},
     {"e4m3: scores and dense, all shapes", kernels_e4m3},
     {"q8_0: scores and dense, all shapes", kernels_q8_0},
+    {"e5m2: scores and dense, all shapes", kernels_e5m2},
+    {"q4_0: scores and dense, all shapes", kernels_q4_0},
     {"exp against double", exponentials},
     {"NaN in K", nan_in_k},
     {"NaN in V", nan_in_v},

@@ -45,12 +45,18 @@ static problem small_problem(void) {
     return p;
 }
 
-/* Of n elements; of q8_0 whole blocks. */
+/* Types of blocks of 32 numbers. */
+static int is_blocks(santa_dtype t) { return t == SANTA_Q8_0 || t == SANTA_Q4_0; }
+
+/* Of n elements, or whole blocks. */
 static size_t bytes_of(santa_dtype t, int64_t n) {
-    return (size_t)(t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n);
+    return (size_t)(t == SANTA_F32                        ? 4 * n
+                    : t == SANTA_E4M3 || t == SANTA_E5M2  ? n
+                    : is_blocks(t)                        ? n / 32 * (t == SANTA_Q8_0 ? 34 : 18)
+                                                          : 2 * n);
 }
 static size_t size_of(santa_dtype t) { return bytes_of(t, 1); }            /* of q and out */
-static int64_t unit_of(santa_dtype t) { return t == SANTA_Q8_0 ? 32 : 1; } /* dims are multiples of it */
+static int64_t unit_of(santa_dtype t) { return is_blocks(t) ? 32 : 1; }      /* dims are multiples of it */
 
 /* dtype is that of K and V, and of q and out where they can have it. */
 static santa_dtype q_type(santa_dtype t) { return t >= SANTA_E4M3 ? SANTA_F32 : t; }
@@ -62,15 +68,15 @@ static void round_dims(problem *p) {
     p->dim_v = (p->dim_v + unit - 1) / unit * unit;
 }
 
-/* In q8_0 x becomes the scale of element i's block. */
+/* In blocks x becomes the scale of element i's block. */
 static void store(void *data, santa_dtype t, int64_t i, double x) {
     const float    f = (float)x;
     const uint16_t h = t == SANTA_F16 ? santa_f32_to_f16(f) : santa_f32_to_bf16(f),
                    scale = santa_f32_to_f16(f);
-    const uint8_t  e = santa_f32_to_e4m3(f);
+    const uint8_t  e = t == SANTA_E4M3 ? santa_f32_to_e4m3(f) : santa_f32_to_e5m2(f);
     if (t == SANTA_F32)       memcpy((char *)data + i * 4, &f, 4);
-    else if (t == SANTA_E4M3) memcpy((char *)data + i, &e, 1);
-    else if (t == SANTA_Q8_0) memcpy((char *)data + bytes_of(t, i), &scale, 2);
+    else if (t == SANTA_E4M3 || t == SANTA_E5M2) memcpy((char *)data + i, &e, 1);
+    else if (is_blocks(t)) memcpy((char *)data + bytes_of(t, i), &scale, 2);
     else                      memcpy((char *)data + i * 2, &h, 2);
 }
 
@@ -80,6 +86,7 @@ static void fill(void *data, santa_dtype t, int64_t n, uint64_t stream) {
     for (int64_t i = 0; i < n; i += unit_of(t)) {
         for (int64_t e = 0; e < unit_of(t); e++) block[e] = (float)test_normal(&r);
         if (t == SANTA_Q8_0) santa_f32_to_q8_0(block, 32, (char *)data + bytes_of(t, i));
+        else if (t == SANTA_Q4_0) santa_f32_to_q4_0(block, 32, (char *)data + bytes_of(t, i));
         else store(data, t, i, (double)block[0]);
     }
 }
@@ -305,11 +312,11 @@ static void guard_shapes(void) {
     static const int64_t dims[] = {1, 3, 7, 8, 15, 17, 33, 64, 65, 80, 127, 128};
     static const int64_t lens[] = {1, 2, 63, 64, 65, 129};
     int turn = 0;
-    for (int t = SANTA_F32; t <= SANTA_Q8_0; t++)
+    for (int t = SANTA_F32; t <= SANTA_Q4_0; t++)
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (size_t n = 0; n < sizeof lens / sizeof *lens; n++)
                 for (int kv_layout = 0; kv_layout < LAYOUTS; kv_layout++, turn++) {
-                    if (t == SANTA_Q8_0 && (kv_layout == FEATURE_MAJOR || d > 8)) continue;
+                    if (is_blocks((santa_dtype)t) && (kv_layout == FEATURE_MAJOR || d > 8)) continue;
                     if (test_quick && turn % 7) continue;
                     problem p = small_problem();
                     p.dtype     = (santa_dtype)t;
@@ -337,8 +344,8 @@ static void guard_methods(void) {
                     const int has_scores = !(santa_method_traits((santa_method)m) & SANTA_SPARSE);
                     problem p = small_problem();
                     if (scores != SANTA_SCORES_EXACT && !has_scores) continue;
-                    p.dtype     = (santa_dtype)((m + scores + kv_layout) % 5);
-                    if (p.dtype == SANTA_Q8_0 && kv_layout == FEATURE_MAJOR) p.dtype = SANTA_E4M3;
+                    p.dtype     = (santa_dtype)((m + scores + kv_layout) % 7);
+                    if (is_blocks(p.dtype) && kv_layout == FEATURE_MAJOR) p.dtype = SANTA_E4M3;
                     p.kv_layout = (layout)kv_layout;
                     p.batch     = 2;
                     p.q_len     = 1 + (m + scores) % 2;
@@ -567,7 +574,7 @@ static void free_call(call *c) {
 /* out with gaps between its rows, lse, std_error and stats: only the elements of the views change. */
 static void canaries(void) {
     for (int m = 0; m < METHODS; m++)
-        for (int t = SANTA_F32; t <= SANTA_Q8_0; t++) {
+        for (int t = SANTA_F32; t <= SANTA_Q4_0; t++) {
             problem p = small_problem();
             p.dtype = (santa_dtype)t;
             p.batch = 2;
@@ -715,7 +722,6 @@ static void step_workspaces_to_the_byte(void) {
         if (santa_method_traits((santa_method)m) & SANTA_ADAPTS) continue;
         santa_options o = options_of(m < METHODS ? m : 0, SANTA_SCORES_EXACT, SANTA_ISA_AUTO);
         o.num_samples = N;
-        santa_clear_unused_options(&o);
         int32_t index[N];
         float   weight[N];
         santa_draws d = {index, NULL, weight, N, 0, 0, 0.0f};
@@ -795,7 +801,6 @@ static void workspace_size_of_a_long_context(void) {
                 a.v   = a.k;
                 a.out = santa_view(nothing, SANTA_F32, 1, 1, 4 * kv_heads, 128);
                 o.num_samples  = 128;
-                santa_clear_unused_options(&o);
                 o.num_threads  = threads;
                 o.parallel_for = serial_for;
                 const double bytes = (double)santa_workspace_size(&a, &o),
@@ -838,13 +843,13 @@ static void workspace_of_short_rows(void) {
    pointer at an address that is a multiple of its element size only. */
 static void alignment_and_dirt(void) {
     for (int m = 0; m < METHODS; m++)
-        for (int t = SANTA_F32; t <= SANTA_Q8_0; t++) {
+        for (int t = SANTA_F32; t <= SANTA_Q4_0; t++) {
             problem p = small_problem();
             p.dtype = (santa_dtype)t;
             round_dims(&p);
             call c = make_call(p, options_of(m, SANTA_SCORES_EXACT, SANTA_ISA_AUTO));
             const int64_t rows = p.batch * p.q_len * p.heads;
-            const size_t size = p.dtype == SANTA_Q8_0 ? 2 : size_of(p.dtype),
+            const size_t size = is_blocks(p.dtype) ? 2 : size_of(p.dtype),
                          q_size = size_of(q_type(p.dtype));
             const size_t  out_bytes = (size_t)(rows * p.dim_v) * q_size;
             unsigned char *w    = (unsigned char *)test_alloc(c.bytes + 64);
@@ -897,7 +902,8 @@ static void poison(void) {
             if (test_quick && turn >= LAYOUTS && (m + turn) % 4) continue;
             problem p = small_problem();
             if (turn >= LAYOUTS) { p.heads = p.kv_heads = 10; }                  /* heads together in NHD */
-            if (turn >= LAYOUTS && kv_layout != FEATURE_MAJOR) p.dtype = SANTA_Q8_0;
+            if (turn >= LAYOUTS && kv_layout != FEATURE_MAJOR) p.dtype = m % 2 ? SANTA_Q8_0 : SANTA_Q4_0;
+            if (turn >= LAYOUTS && kv_layout == FEATURE_MAJOR) p.dtype = SANTA_E5M2;
             round_dims(&p);
             p.batch     = 3;
             p.q_len     = 2;

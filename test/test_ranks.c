@@ -97,12 +97,14 @@ static santa_status run_ranks(ref_problem *p, santa_options o, const int64_t *cu
 
 /* A problem with much of what a call may have. */
 static ref_spec some_spec(test_rng *r, int turn) {
-    static const santa_dtype types[] = {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3, SANTA_Q8_0};
+    static const santa_dtype types[] = {SANTA_F32,  SANTA_F16,  SANTA_BF16, SANTA_E4M3,
+                                        SANTA_Q8_0, SANTA_E5M2, SANTA_Q4_0};
     ref_spec s = ref_spec_make(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(r, 200), 32);
     vary(&s, turn);
     s.soft_cap = turn % 7 == 4 ? 5.0f : 0.0f;
-    s.k_type = s.v_type = types[turn % 5];
+    s.k_type = s.v_type = types[turn % 7];
     s.layout  = turn % 4 == 3 ? REF_HND : REF_NHD;
+    s.row_scales = turn % 6 == 5;
     s.stream  = (uint64_t)turn + 1;
     return s;
 }

@@ -225,7 +225,6 @@ static santa_options with_samples(santa_method method, int64_t samples) {
     santa_options o = llama_dense();
     o.method = method;
     o.num_samples = samples;
-    santa_clear_unused_options(&o);
     return o;
 }
 

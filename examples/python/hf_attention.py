@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
     parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
-    parser.add_argument("--num-samples", type=int, default=0, help="draws a head (128)")
+    parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
     parser.add_argument("--dense-below", type=int,
                         help="exact for fewer keys (16 * num_samples where keys are drawn; 0: never)")
     parser.add_argument("--seed", type=int, default=0)

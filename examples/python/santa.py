@@ -16,7 +16,7 @@ the C API; what ctypes could not pass on is TypeError or ValueError.
 
     Result, Stats, SantaError      what comes back
     decode, workspace_size         the call
-    View                           memory in a type that its owner does not know: q8_0, e4m3, bf16
+    View                           memory in a type that its owner does not know: q8_0, q4_0, e4m3, bf16
     Proxy                          a copy of K in 4 or 2 bits to draw from, scores="proxy"
     Buckets, kmeans                keys in buckets, method="saap"
     torch_ranks                    one context over the processes of torch.distributed
@@ -70,7 +70,7 @@ AUTO = -1               # "you choose" where zero means none
 
 # ------------------------------------------------------------------------------- what santa.h declares
 
-_DTYPES = ("F32", "F16", "BF16", "E4M3", "Q8_0")
+_DTYPES = ("F32", "F16", "BF16", "E4M3", "Q8_0", "E5M2", "Q4_0")
 _ENUMS = {                                  # prefix of the enumerators, their names from 0 on
     "SANTA_": _DTYPES,
     "SANTA_SCORES_": ("EXACT", "BERNOULLI_IID", "BERNOULLI_STRAT", "GROUP_IID", "GROUP_STRAT", "Q8",
@@ -111,7 +111,8 @@ class _Buckets(_Struct):
 class _Attention(_Struct):
     _fields_ = _fields(_Tensor, "q k v out", _ptr, "lse std_error seq_lens kv_start block_table",
                        _i64, "max_pages block_table_stride",
-                       _f32, "sm_scale k_scale v_scale soft_cap", _i32, "causal", _i64, "window first_tokens",
+                       _f32, "sm_scale k_scale v_scale", _Tensor, "k_scales v_scales", _f32, "soft_cap",
+                       _i32, "causal", _i64, "window first_tokens",
                        _ptr, "sinks alibi_slopes", _i64, "first_key", _ptr, "context_lens proxy",
                        _i32, "proxy_bits", _ptr, "proxy_lens", C.POINTER(_Buckets), "buckets",
                        _ptr, "key_list key_list_lens key_weights", _i64, "max_list key_list_stride",
@@ -499,11 +500,15 @@ def offset(layer: int, step: int) -> int:
 _ITEM = {
     "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "uint8": 1, "int8": 1, "uint16": 2,
     "int16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float64": 8,
-    "F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "Q8_0": 1       # of Views; of q8_0 bytes
+    "F32": 4, "F16": 2, "BF16": 2, "E4M3": 1, "Q8_0": 1, "E5M2": 1, "Q4_0": 1, # of Views; of blocks bytes
+    "float8_e5m2": 1
 }
-_NUMBER = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "E4M3"}
+_NUMBER = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "E4M3",
+           "float8_e5m2": "E5M2"}
+_BLOCK = {"Q8_0": 34, "Q4_0": 18}           # bytes of 32 numbers
 _DLPACK = {(2, 32): "float32", (2, 16): "float16", (2, 64): "float64", (4, 16): "bfloat16",
-           (10, 8): "float8_e4m3fn", **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
+           (10, 8): "float8_e4m3fn", (12, 8): "float8_e5m2",
+           **{(0, 8 * n): f"int{8 * n}" for n in (1, 2, 4, 8)},
            **{(1, 8 * n): f"uint{8 * n}" for n in (1, 2, 4, 8)}}
 _TYPESTR = {
     "f4": "float32", "f2": "float16", "f8": "float64", **{f"i{n}": f"int{8 * n}" for n in (1, 2, 4, 8)},
@@ -548,8 +553,8 @@ class _Array(NamedTuple):
 class View:
     """An array's memory as numbers of another type: decode(q, View(bytes_of_k, "q8_0"), ..).
 
-    dtype: "f32", "f16", "bf16" or "e4m3" for elements of as many bytes; "q8_0" for arrays of bytes
-    whose last dimension is rows of head_dim / 32 blocks of 34 bytes, side by side.
+    dtype: "f32", "f16", "bf16", "e4m3" or "e5m2" for elements of as many bytes; "q8_0" ("q4_0") for arrays
+    of bytes whose last dimension is rows of head_dim / 32 blocks of 34 (18) bytes, side by side.
     """
 
     def __init__(self, array: Any, dtype: str) -> None:
@@ -561,14 +566,15 @@ class View:
         a = _look(self.array, name)
         if _ITEM[a.dtype] != _ITEM[self.dtype]:
             raise TypeError(f"{name}: elements of {_ITEM[a.dtype]} bytes are not {self.dtype.lower()}")
-        if self.dtype != "Q8_0":
+        if self.dtype not in _BLOCK:
             return a._replace(dtype=self.dtype)
         *sizes, row = a.shape
-        if row % 34 or a.strides[-1] != 1 or any(s % 34 for n, s in zip(sizes, a.strides) if n > 1):
-            raise ValueError(
-                f"{name}: rows of q8_0 are whole blocks of 34 bytes, side by side and blocks apart")
-        strides = [s // 34 * 32 for s in a.strides[:-1]]
-        return a._replace(dtype=self.dtype, shape=(*sizes, row // 34 * 32), strides=(*strides, 1))
+        block = _BLOCK[self.dtype]
+        if row % block or a.strides[-1] != 1 or any(s % block for n, s in zip(sizes, a.strides) if n > 1):
+            raise ValueError(f"{name}: rows of {self.dtype.lower()} are whole blocks of {block} bytes, "
+                             "side by side and blocks apart")
+        strides = [s // block * 32 for s in a.strides[:-1]]
+        return a._replace(dtype=self.dtype, shape=(*sizes, row // block * 32), strides=(*strides, 1))
 
 
 def _is_torch(x: Any) -> bool:
@@ -656,6 +662,19 @@ def _tensor(x: Any, name: str, layout: str = "NHD", out: bool = False, stream: O
     t = _Tensor(data=a.pointer or None, dtype=_DTYPES.index(dtype), device=a.device)
     for i, at in enumerate(order):
         t.shape[i], t.stride[i] = (1, 1) if at is None else (a.shape[at], a.strides[at])
+    return t, a
+
+
+def _scales(x: Any, name: str, layout: str, stream: Optional[int] = None) -> Tuple[_Tensor, _Array]:
+    """A number for each row of k or v: their shape without the features."""
+    a = _look(x, name, stream)
+    dtype = a.dtype if a.dtype in _DTYPES else _NUMBER.get(a.dtype)
+    if dtype is None or len(a.shape) != 3:
+        raise ValueError(f"{name} are not numbers of santa.h in three dimensions")
+    order = (0, 1, 2) if layout == "NHD" else (0, 2, 1)
+    t = _Tensor(data=a.pointer or None, dtype=_DTYPES.index(dtype), device=a.device)
+    t.shape[:] = [*(a.shape[i] for i in order), 1]
+    t.stride[:] = [*(a.strides[i] for i in order), 1]
     return t, a
 
 
@@ -848,6 +867,13 @@ class _Call:
         self.lib = _library(self.device == _CUDA)
         batch, q_len, heads = a.q.shape[:3]
         self.rows = (batch, heads) if self.flat else (batch, q_len, heads)
+        for name in ("k_scales", "v_scales"):
+            if x[name] is not None:
+                scales, found = _scales(x[name], name, x["kv_layout"], self.stream)
+                setattr(a, name, scales)
+                self.keep.append(found.owner)
+                if (found.device, found.gpu) != (self.device, self.gpu):
+                    raise SantaError(_status("SANTA_ERR_DEVICE_MISMATCH"))
         self._attention(batch, heads)
         self._options(batch)
         self.results: Dict[str, Any] = {"lse": None, "std_error": None}
@@ -1200,7 +1226,8 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
            std_error: Union[bool, Array] = False, stats: bool = False, q_layout: str = "NHD",
            kv_layout: str = "NHD", seq_lens: Optional[Numbers] = None, kv_start: Optional[Numbers] = None,
            block_table: Optional[Numbers] = None, sm_scale: float = 0.0, k_scale: float = 0.0,
-           v_scale: float = 0.0, soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
+           v_scale: float = 0.0, k_scales: Optional[Array] = None, v_scales: Optional[Array] = None,
+           soft_cap: float = 0.0, causal: Union[bool, int] = False, window: int = 0,
            first_tokens: int = 0, sinks: Optional[Numbers] = None,
            alibi_slopes: Optional[Numbers] = None, first_key: int = 0,
            context_lens: Optional[Numbers] = None, proxy: Union["Proxy", Array, None] = None,
@@ -1221,7 +1248,9 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
 
     q            [batch, q_len, heads, head_dim], or [batch, heads, head_dim]: then so are the results
     k, v         [batch, len, kv_heads, head_dim]; with block_table [pages, page_size, kv_heads, head_dim].
-                 float32, float16, bfloat16, k and v also float8_e4m3fn; others by View. Any strides
+                 float32, float16, bfloat16, k and v also float8_e4m3fn, float8_e5m2; others by View.
+                 Any strides
+    k_scales, v_scales   a number for each row of k and v: their shape without the features. CPU only
     q_layout     "HND": q and out are [batch, heads, q_len, head_dim] instead, as in torch
     kv_layout    "HND": k and v are [batch, kv_heads, len, head_dim] (or pages so)
     out          where to write, of any strides; None: a new array like q (other packages': NumPy's)
@@ -1250,7 +1279,7 @@ def decode(q: Array, k: Array, v: Array, *, out: Optional[Array] = None, lse: Un
     ranks        a dict of count, rank and all_gather, a function (mine, all) of two writable memoryviews of
                  bytes, all as long as the mine of all ranks together (on a GPU: what torch.as_tensor
                  takes); torch_ranks() is one for torch.distributed. On CPUs all methods but saap and
-                 sample-attention, on GPUs dense, iid, strat, sys, prop, flash (sys, prop: from a copy, too)
+                 sample-attention, on GPUs all of these but vattention
     parallel_for     a function (count, task) that calls task(i) for each i below count and then returns
     stream       of a GPU, torch's or its address; None: torch's current one
     workspace    None: the thread's own; else memory of at least workspace_size() bytes
@@ -1337,12 +1366,12 @@ class Proxy:
         p.append(1, seq_lens=[1001])    # behind each step
         decode(q, k, v, seq_lens=[1001], method="sys", scores="proxy", proxy=p)
 
-    k's memory must stay where it is. size: its bytes; data: them.
+    k's memory must stay where it is, and k_scales' if it has them. size: its bytes; data: them.
     """
 
     def __init__(self, k: Array, *, bits: int = 4, kv_layout: str = "NHD", paged: bool = False,
-                 data: Optional[Array] = None) -> None:
-        self.k, self.kv_layout, self.paged = k, kv_layout, paged
+                 data: Optional[Array] = None, k_scales: Optional[Array] = None) -> None:
+        self.k, self.kv_layout, self.paged, self.k_scales = k, kv_layout, paged, k_scales
         self.bits = _integer(bits, "bits", _i32)
         a, self._device = self._attention()
         self._lib = _library(self._device == _CUDA)
@@ -1363,6 +1392,8 @@ class Proxy:
     def _attention(self) -> Tuple[_Attention, int]:
         a = _Attention(proxy_bits=self.bits)
         a.k, found = _tensor(self.k, "k", self.kv_layout)
+        if self.k_scales is not None:
+            a.k_scales, _ = _scales(self.k_scales, "k_scales", self.kv_layout)
         return a, found.device
 
     def _call(self, name: str, *numbers: int, seq_lens: Any, block_table: Any, stream: Any) -> None:

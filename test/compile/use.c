@@ -165,10 +165,14 @@ static void convert_and_draw(void) {
     EXPECT(near_to((double)santa_bf16_to_f32(santa_f32_to_bf16(0.75f)), 0.75, 0.0));
     EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-1.75f)), -1.75, 0.0));
     EXPECT(near_to((double)santa_e4m3_to_f32(santa_f32_to_e4m3(-0.625f)), -0.625, 0.0));
+    EXPECT(near_to((double)santa_e5m2_to_f32(santa_f32_to_e5m2(-0.625f)), -0.625, 0.0));
     float blocks[64];
     santa_f32_to_q8_0(q, 64, workspace.bytes);
     santa_q8_0_to_f32(workspace.bytes, 64, blocks);
     for (int i = 0; i < 64; i++) EXPECT(near_to((double)blocks[i], (double)q[i], 0.5 * 0.9 / 127.0));
+    santa_f32_to_q4_0(q, 64, workspace.bytes);
+    santa_q4_0_to_f32(workspace.bytes, 64, blocks);
+    for (int i = 0; i < 64; i++) EXPECT(near_to((double)blocks[i], (double)q[i], 1.01 * 0.9 / 8.0));
     EXPECT(santa_register_backend(SANTA_CPU, NULL) != SANTA_OK);
     EXPECT(*santa_status_string(SANTA_ERR_NO_BACKEND) != 0);
 }

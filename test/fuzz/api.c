@@ -166,8 +166,9 @@ static api_exact api_scores64(const fuzz_problem *p, int64_t b, int64_t i, int64
         x.score[j] = -REF_INF;
         if (fuzz_is_hidden(s, b, i, j)) continue;
         fuzz_place(p, b, j, &i0, &i1);
+        const double row = scale * fuzz_row_scale(&p->a.k_scales, i0, i1, h / s->group);
         for (int64_t c = 0; c < s->dim; c++) {
-            const double product = scale * ref_load(s->q_type, p->a.q.data, fuzz_at(&p->a.q, b, i, h, c)) *
+            const double product = row * ref_load(s->q_type, p->a.q.data, fuzz_at(&p->a.q, b, i, h, c)) *
                                    ref_load(s->k_type, p->a.k.data,
                                             fuzz_at(&p->a.k, i0, i1, h / s->group, c));
             dot  += product;
@@ -232,7 +233,7 @@ static int api_check_row(const fuzz_problem *p, const api_result *r, int64_t b, 
             int64_t i0, i1;
             if (fuzz_is_hidden(s, b, i, j)) continue;
             fuzz_place(p, b, j, &i0, &i1);
-            const double v = v_scale *
+            const double v = v_scale * fuzz_row_scale(&p->a.v_scales, i0, i1, h / s->group) *
                              ref_load(s->v_type, p->a.v.data, fuzz_at(&p->a.v, i0, i1, h / s->group, c));
             sum  += x.p[j] * v;
             size += x.p[j] * fabs(v);
@@ -444,6 +445,11 @@ static santa_attention api_part(const fuzz_problem *p, int64_t from, int64_t n, 
     a.k.shape[1] = a.v.shape[1] = ref_max(n, 1);
     a.k.data = (char *)a.k.data + fuzz_byte_count(s->k_type, from * a.k.stride[1]);
     a.v.data = (char *)a.v.data + fuzz_byte_count(s->v_type, from * a.v.stride[1]);
+    for (int i = 0; i < 2; i++) {
+        santa_tensor *t = i ? &a.v_scales : &a.k_scales;
+        t->shape[1] = a.k.shape[1];
+        if (t->data) t->data = (char *)t->data + fuzz_byte_count(t->dtype, from * t->stride[1]);
+    }
     return a;
 }
 
@@ -711,7 +717,7 @@ static int api_check_feature_major(const fuzz_problem *p) {
     void *copy = fuzz_memory(FUZZ_SCORES, (size_t)fuzz_byte_count(k->dtype, numbers), p->s.at_end, 0xff);
     const santa_tensor t = santa_keys_feature_major(k, copy);
     int ok = CHECK(fuzz_memory_whole(FUZZ_SCORES));
-    if (k->dtype == SANTA_Q8_0) return ok & CHECK(t.data == NULL);
+    if (ref_is_blocks(k->dtype)) return ok & CHECK(t.data == NULL);
     ok &= CHECK(t.stride[1] == 1 && t.data == copy);
     for (int64_t b = 0; ok && b < k->shape[0]; b++)
         for (int64_t j = 0; ok && j < k->shape[1]; j++)

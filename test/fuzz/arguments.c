@@ -2,6 +2,7 @@
    library says, it must not crash, hang, write outside of its outputs, or accept what it then
    cannot do. */
 #include "fuzz.h"
+#include "../reference.h"
 
 /* ------------------------------------------------------------ the memory */
 
@@ -41,7 +42,8 @@ static void fill_memory(void) {
     for (int a = 0; a < 3; a++)
         for (int i = 0; i < 2 * ELEMENTS; i++) {
             const uint16_t half = (uint16_t)(0x3c00u + (test_next(&r) & 0x83ffu)); /* and a random sign */
-            arenas[a][i] = (half & 0x7f) == 0x7f ? half ^ 1 : half;
+            /* no NaN of e4m3 and e5m2, no number of theirs that leaves f16 */
+            arenas[a][i] = (half & 0x7c) > 0x50 ? half ^ 0x40 : half;
         }
     for (int i = 0; i < ENTRIES; i++) words[i] = test_next(&r);
     for (size_t i = 0; i < sizeof weights / sizeof *weights; i++)
@@ -52,7 +54,7 @@ static void fill_memory(void) {
 
 /* Of n elements; of q8_0 whole blocks, whose scale is a half of the arena. */
 static int64_t bytes_of(santa_dtype t, int64_t n) {
-    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+    return ref_bytes(t, n);
 }
 static int64_t size_of(santa_dtype t) { return bytes_of(t, 1); }                 /* of q or out */
 
@@ -192,8 +194,8 @@ static fuzz_call valid_call(fuzz_source *s) {
     const int64_t batch = fuzz_between(s, 1, 3),
                   q_len = many ? fuzz_between(s, 32, 80) : fuzz_between(s, 1, 3);
     const int64_t kv_heads = fuzz_between(s, 1, many ? 1 : 3), group = fuzz_between(s, 1, many ? 2 : 5);
-    const santa_dtype kv = (santa_dtype)fuzz_below(s, 5), other = (santa_dtype)fuzz_below(s, 3);
-    const int64_t blocks = kv == SANTA_Q8_0, n = fuzz_between(s, 1, blocks ? 40 : 200),
+    const santa_dtype kv = (santa_dtype)fuzz_below(s, 7), other = (santa_dtype)fuzz_below(s, 3);
+    const int64_t blocks = ref_is_blocks(kv), n = fuzz_between(s, 1, blocks ? 40 : 200),
                   page = fuzz_chance(s, 4) ? 16 * fuzz_between(s, 1, 3) : fuzz_between(s, 1, 20);
     const int64_t dim = blocks ? 32 * fuzz_between(s, 1, 2)
                                : fuzz_chance(s, 4) ? 8 : fuzz_between(s, 1, 9),
@@ -226,6 +228,8 @@ static fuzz_call valid_call(fuzz_source *s) {
     if (c.a.window && fuzz_chance(s, 2)) c.a.first_tokens = fuzz_between(s, 1, 100);
     if (fuzz_chance(s, 4)) c.a.sm_scale = 0.3f;
     if (fuzz_chance(s, 4)) c.a.k_scale = c.a.v_scale = 0.7f;
+    if (fuzz_chance(s, 4)) c.a.k_scales = arena_view(&k_data, other, k0, k1, kv_heads, 1, hnd);
+    if (fuzz_chance(s, 4)) c.a.v_scales = arena_view(&v_data, other, k0, k1, kv_heads, 1, !hnd);
     c.a.causal = fuzz_chance(s, 2);
 
     c.o.method      = (santa_method)fuzz_below(s, SANTA_METHOD_COUNT);
@@ -285,7 +289,7 @@ static fuzz_call valid_call(fuzz_source *s) {
 static void mutate(fuzz_source *s, fuzz_call *c) {
     santa_attention *a = &c->a;
     santa_options   *o = &c->o;
-    santa_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->out};
+    santa_tensor *const tensors[] = {&a->q, &a->k, &a->v, &a->out, &a->k_scales, &a->v_scales};
     int64_t *const integers[] = {
         &a->max_pages, &a->block_table_stride, &a->window, &a->first_tokens, &o->num_samples, &o->tile_size,
         &o->bernoulli_draws, &o->num_threads, &o->item_begin, &o->item_end, &o->dense_below, &o->num_combs,
@@ -300,7 +304,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
                              &o->proxy.rescue_above, &o->proxy.exact_above, &o->saap.uniform_share,
                              &o->sample_attention.alpha_columns, &o->sample_attention.alpha_slashes,
                              &o->sample_attention.dense_above};
-    santa_tensor *t = tensors[fuzz_below(s, 4)];
+    santa_tensor *t = tensors[fuzz_below(s, 6)];
     switch (fuzz_below(s, 16)) {
     case 0: t->shape[fuzz_below(s, 4)] = fuzz_wild_int(s); break;
     case 1: { /* one size in all the tensors that share it */
@@ -325,7 +329,7 @@ static void mutate(fuzz_source *s, fuzz_call *c) {
     case 9: a->soft_cap = fuzz_wild_float(s); c->tame = 0; break;
     case 10:
         switch (fuzz_below(s, 8)) {
-        case 0: fuzz_wild_enum(s, &t->dtype, 5); break;
+        case 0: fuzz_wild_enum(s, &t->dtype, 7); break;
         case 1: fuzz_wild_enum(s, &t->device, 2); break;
         case 2: fuzz_wild_enum(s, &o->method, SANTA_METHOD_COUNT); break;
         case 3: fuzz_wild_enum(s, &o->scores, 7); break;
@@ -394,7 +398,8 @@ static void honest_arrays(santa_attention *a, santa_options *o) {
 static int affordable(const fuzz_call *c, size_t bytes) {
     const santa_attention *a = &c->a;
     if (!inside(&a->q, &q_data) || !inside(&a->k, &k_data) || !inside(&a->v, &v_data) ||
-        !inside(&a->out, got.out))
+        !inside(&a->out, got.out) || (a->k_scales.data && !inside(&a->k_scales, &k_data)) ||
+        (a->v_scales.data && !inside(&a->v_scales, &v_data)))
         return 0;
     if (c->o.scores == SANTA_SCORES_PROXY && santa_proxy_size(a) >= sizeof copy_data) return 0;
     const double rows = (double)a->q.shape[0] * (double)a->q.shape[1] * (double)a->q.shape[2];
@@ -458,6 +463,7 @@ static int check_encode(fuzz_source *s, fuzz_call *c) {
     const int append = fuzz_chance(s, 3);
     int ok = 1;
     if (!inside(&a.k, &k_data) || bytes >= sizeof mine || a.q.shape[0] > ENTRIES) return 1;
+    if (a.k_scales.data && !inside(&a.k_scales, &k_data)) return 1;
     memset(mine, CANARY, sizeof mine);
     if (a.proxy) a.proxy = mine;
     const santa_status status = append ? santa_proxy_append(&a, from, NULL)

@@ -9,13 +9,14 @@
 #define SANTA_FUZZ_PROBLEM_H
 
 #include "fuzz.h"
+#include "../reference.h"
 
 enum { FUZZ_Q, FUZZ_K, FUZZ_V, FUZZ_OUT, FUZZ_LSE, FUZZ_ERROR, FUZZ_AUDIT, FUZZ_LENS, FUZZ_TABLE,
        FUZZ_SINKS, FUZZ_SLOPES, FUZZ_SEEDS, FUZZ_OFFSETS, FUZZ_REQUESTS, FUZZ_WORK, FUZZ_SCORES,
        FUZZ_INDEX, FUZZ_COUNT, FUZZ_WEIGHT, FUZZ_ROW, FUZZ_CONTEXT, FUZZ_COPY, FUZZ_COPIED,
        FUZZ_CENTROIDS, FUZZ_W1, FUZZ_B1, FUZZ_W2, FUZZ_B2, FUZZ_BUCKETS, FUZZ_SLOTS, FUZZ_ROUTE,
        FUZZ_MASK, FUZZ_MASK_OUT, FUZZ_SAMPLED, FUZZ_ROW_MASS, FUZZ_STARTS, FUZZ_LIST, FUZZ_LIST_LENS,
-       FUZZ_LIST_WEIGHTS };
+       FUZZ_LIST_WEIGHTS, FUZZ_K_SCALES, FUZZ_V_SCALES };
 
 typedef enum fuzz_layout {
     FUZZ_NHD, FUZZ_HND,
@@ -63,10 +64,12 @@ typedef struct fuzz_spec {
     int      own_mask;                             /* of SANTA_SAMPLE_ATTENTION             */
     int      starts;                               /* sequences begin behind their first key */
     int      list, list_rows, list_weights;        /* the caller's keys, for SANTA_DENSE    */
+    int      k_scales, v_scales;                   /* for each row                          */
+    santa_dtype scale_type;                        /* of these                              */
     int64_t  max_list;
     santa_options o;                               /* arrays and callbacks are put in later */
     /* from here on: what must not matter */
-    fuzz_layout q_layout, k_layout, v_layout, out_layout;
+    fuzz_layout q_layout, k_layout, v_layout, out_layout, scale_layout;
     int64_t  first;                                /* number of the batch's first sequence */
     int64_t  page_size;                            /* 0 = not paged                        */
     uint64_t shuffle;                              /* of pages and of tasks                */
@@ -90,13 +93,13 @@ static inline int fuzz_has_draws(santa_method m) { return (santa_method_traits(m
 static inline int64_t fuzz_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline fuzz_layout fuzz_some_layout(fuzz_source *s, santa_dtype type) {
-    const int all = type == SANTA_Q8_0 ? FUZZ_ADJACENT : FUZZ_LAYOUTS;
+    const int all = ref_is_blocks(type) ? FUZZ_ADJACENT : FUZZ_LAYOUTS;
     return fuzz_chance(s, 2) ? FUZZ_NHD : (fuzz_layout)fuzz_below(s, all);
 }
 
 /* Sizes of one of a few kinds, small enough that thousands of them run in a second. */
 static inline void fuzz_choose_sizes(fuzz_source *s, fuzz_spec *p) {
-    const int64_t unit = p->k_type == SANTA_Q8_0 || p->v_type == SANTA_Q8_0 ? 32 : 1;
+    const int64_t unit = ref_is_blocks(p->k_type) || ref_is_blocks(p->v_type) ? 32 : 1;
     int64_t most = 400000;
     static const int64_t dims[] = {16, 24, 32, 48, 64, 80, 96, 128, 160, 192};
     p->batch    = fuzz_between(s, 1, 3);
@@ -278,8 +281,8 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     memset(p, 0, sizeof *p);
     p->q_type   = (santa_dtype)fuzz_below(s, 3);
     p->out_type = (santa_dtype)(fuzz_chance(s, 2) ? fuzz_below(s, 3) : 0);
-    p->k_type   = (santa_dtype)fuzz_below(s, 5);
-    p->v_type   = fuzz_chance(s, 4) ? (santa_dtype)fuzz_below(s, 5) : p->k_type;
+    p->k_type   = (santa_dtype)fuzz_below(s, 7);
+    p->v_type   = fuzz_chance(s, 4) ? (santa_dtype)fuzz_below(s, 7) : p->k_type;
     fuzz_choose_sizes(s, p);
     fuzz_choose_options(s, p);
     p->values     = (fuzz_values)(fuzz_chance(s, 2) ? fuzz_below(s, FUZZ_VALUES) : 0);
@@ -303,11 +306,15 @@ static inline void fuzz_choose(fuzz_source *s, fuzz_spec *p) {
     p->later_keys   = fuzz_chance(s, 2) ? fuzz_between(s, 0, 300) : 0;
     p->one_sequence = fuzz_chance(s, 16) && !p->poke;
     p->starts       = fuzz_chance(s, 6);
+    p->k_scales     = fuzz_chance(s, 6);
+    p->v_scales     = fuzz_chance(s, 6);
+    p->scale_type   = (santa_dtype)fuzz_below(s, 3);
 
     p->q_layout   = fuzz_some_layout(s, p->q_type);
     p->k_layout   = fuzz_some_layout(s, p->k_type);
     p->v_layout   = fuzz_some_layout(s, p->v_type);
     p->out_layout = fuzz_some_layout(s, p->out_type);
+    p->scale_layout = fuzz_some_layout(s, p->scale_type);
     p->page_size  = fuzz_chance(s, 3) ? fuzz_chance(s, 4) ? 64 : fuzz_between(s, 1, 30) : 0;
     p->shuffle    = fuzz_take(s, 2);
     p->broadcast  = p->one_sequence;
@@ -363,7 +370,7 @@ static inline void fuzz_numbers(const fuzz_spec *p, int tensor, int64_t b, int64
 }
 
 static inline int64_t fuzz_byte_count(santa_dtype t, int64_t n) {
-    return t == SANTA_F32 ? 4 * n : t == SANTA_E4M3 ? n : t == SANTA_Q8_0 ? n / 32 * 34 : 2 * n;
+    return ref_bytes(t, n);
 }
 
 static inline int64_t fuzz_at(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
@@ -373,11 +380,13 @@ static inline int64_t fuzz_at(const santa_tensor *t, int64_t i0, int64_t i1, int
 static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1, int64_t i2,
                                   const float *x) {
     char *row = (char *)t->data + fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, i2, 0));
+    if (t->dtype == SANTA_Q4_0) { santa_f32_to_q4_0(x, t->shape[3], row); return; }
     if (t->dtype == SANTA_Q8_0) { santa_f32_to_q8_0(x, t->shape[3], row); return; }
     for (int64_t c = 0; c < t->shape[3]; c++) {
         char *p = row + fuzz_byte_count(t->dtype, c * t->stride[3]);
         if (t->dtype == SANTA_F32) memcpy(p, &x[c], 4);
         else if (t->dtype == SANTA_E4M3) *(uint8_t *)p = santa_f32_to_e4m3(x[c]);
+        else if (t->dtype == SANTA_E5M2) *(uint8_t *)p = santa_f32_to_e5m2(x[c]);
         else {
             const uint16_t half = t->dtype == SANTA_F16 ? santa_f32_to_f16(x[c]) : santa_f32_to_bf16(x[c]);
             memcpy(p, &half, 2);
@@ -389,7 +398,7 @@ static inline void fuzz_store_row(const santa_tensor *t, int64_t i0, int64_t i1,
 
 static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout layout, int at_end,
                                        int broadcast, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
-    const int64_t gap = layout == FUZZ_PADDED ? type == SANTA_Q8_0 ? 96 : 3 : 0;
+    const int64_t gap = layout == FUZZ_PADDED ? ref_is_blocks(type) ? 96 : 3 : 0;
     santa_tensor  t;
     memset(&t, 0, sizeof t);
     t.dtype = type;
@@ -419,7 +428,7 @@ static inline santa_tensor fuzz_tensor(int area, santa_dtype type, fuzz_layout l
         if (way < 0) low += way;
         else         high += way;
     }
-    if (type == SANTA_Q8_0) high += 31;                       /* to the end of a block */
+    if (ref_is_blocks(type)) high += 31;                       /* to the end of a block */
     const int64_t bytes = fuzz_byte_count(type, high - low + 1);
     t.data = (char *)fuzz_memory(area, (size_t)bytes, at_end, 0xff) -
              fuzz_byte_count(type, low); /* 0xff: NaN in any type */
@@ -598,6 +607,10 @@ static inline void fuzz_build_copy(fuzz_problem *p) {
         } else {
             one.k.shape[0] = 1;
             one.k.data     = (char *)a->k.data + fuzz_byte_count(s->k_type, b * a->k.stride[0]);
+            one.k_scales.shape[0] = 1;
+            if (s->k_scales)
+                one.k_scales.data = (char *)a->k_scales.data
+                                  + fuzz_byte_count(s->scale_type, b * a->k_scales.stride[0]);
             one.proxy      = (char *)a->proxy + (int64_t)bytes / pages * b;
         }
         if (begin < len) CHECK_STATUS(santa_proxy_encode(&one, begin, len, NULL), SANTA_OK);
@@ -758,6 +771,26 @@ static inline double fuzz_listed(const fuzz_problem *p, int64_t b, int64_t i, in
     return sum;
 }
 
+/* A scale for the row of k or v with key j of sequence b. */
+static inline void fuzz_store_scale(const fuzz_spec *s, int area, const santa_tensor *t, int64_t b,
+                                    int64_t j, int64_t h, int64_t i0, int64_t i1) {
+    const float scale = 0.75f + 0.5f * fuzz_unit(s, area, b, j, h, 0);
+    if (t->data) fuzz_store_row(t, i0, i1, h, &scale);
+}
+
+/* What that row is multiplied with. */
+static inline double fuzz_row_scale(const santa_tensor *t, int64_t i0, int64_t i1, int64_t h) {
+    const char *p = (const char *)t->data;
+    float    f;
+    uint16_t half;
+    if (!p) return 1.0;
+    p += fuzz_byte_count(t->dtype, fuzz_at(t, i0, i1, h, 0));
+    memcpy(&half, p, 2);
+    if (t->dtype == SANTA_F32) memcpy(&f, p, 4);
+    else f = t->dtype == SANTA_F16 ? santa_f16_to_f32(half) : santa_bf16_to_f32(half);
+    return (double)f;
+}
+
 /* Every area is filled anew; out, lse, std_error and audit hold 0xff. */
 static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     memset(p, 0, sizeof *p);
@@ -775,6 +808,12 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
     a->q   = fuzz_tensor(FUZZ_Q, s->q_type, s->q_layout, s->at_end, 0, s->batch, s->q_len, heads, s->dim);
     a->k   = fuzz_tensor(FUZZ_K, s->k_type, s->k_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim);
     a->v = fuzz_tensor(FUZZ_V, s->v_type, s->v_layout, s->at_end, broadcast, n0, n1, s->kv_heads, s->dim_v);
+    if (s->k_scales)
+        a->k_scales = fuzz_tensor(FUZZ_K_SCALES, s->scale_type, s->scale_layout, s->at_end, broadcast, n0,
+                                  n1, s->kv_heads, 1);
+    if (s->v_scales)
+        a->v_scales = fuzz_tensor(FUZZ_V_SCALES, s->scale_type, s->scale_layout, s->at_end, broadcast, n0,
+                                  n1, s->kv_heads, 1);
     a->out = fuzz_tensor(FUZZ_OUT, s->out_type, s->out_layout, s->at_end, 0, s->batch, s->q_len, heads,
                          s->dim_v);
     if (!s->no_lse) a->lse = (float *)fuzz_memory(FUZZ_LSE, (size_t)rows * sizeof(float), s->at_end, 0xff);
@@ -833,9 +872,11 @@ static inline void fuzz_build(fuzz_problem *p, const fuzz_spec *spec) {
             for (int64_t h = 0; h < s->kv_heads; h++) {
                 fuzz_numbers(s, FUZZ_K, b, j, h, row);
                 fuzz_store_row(&a->k, i0, i1, h, row);
+                fuzz_store_scale(s, FUZZ_K_SCALES, &a->k_scales, b, j, h, i0, i1);
                 if (j < begin) continue;
                 fuzz_numbers(s, FUZZ_V, b, j, h, row);
                 fuzz_store_row(&a->v, i0, i1, h, row);
+                fuzz_store_scale(s, FUZZ_V_SCALES, &a->v_scales, b, j, h, i0, i1);
             }
         }
     }

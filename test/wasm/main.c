@@ -77,7 +77,6 @@ int check(void) {
     for (m = 0; m < SANTA_METHOD_COUNT; m++) {
         o.method = (santa_method)m;
         o.num_samples = 32;
-        santa_clear_unused_options(&o);
         if (m == SANTA_SAAP || m == SANTA_PPS) continue;
         if (santa_workspace_size(&a, &o) > sizeof workspace) return __LINE__;
         if (santa_decode(&a, &o, workspace, sizeof workspace, &stats) != SANTA_OK) return __LINE__;
