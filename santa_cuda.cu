@@ -35,17 +35,21 @@
 
 /* --------------------------------------------------------------------------------- >>params */
 
-namespace {
+/* Not an unnamed one: nvcc gives that a name of 46 letters, which each symbol of the object repeats. */
+namespace santa_gpu {
 
 enum { BLOCK = SANTA_BLOCK };                       /* keys of a block; a warp owns one */
 enum { PASS_HEADS = 8 };                            /* query heads per pass: the N side of the mma */
-enum { SPLIT = 1024 };                              /* keys of a dense CTA; fixed, so that sums are */
+/* Keys of a dense CTA are 1 << this, of a row that has more than MIDDLE_KEYS, SHORT_KEYS, or less; fixed,
+   so that sums are. */
+enum { SPLIT_SHIFT = 10, MIDDLE_SHIFT = 9, SHORT_SHIFT = 7, MIDDLE_KEYS = 8192, SHORT_KEYS = 512 };
 enum { DENSE_WARPS = 4, SCORE_WARPS = 8, GATHER_WARPS = 8 };
 enum { PORTION = GATHER_WARPS * 32 };               /* draws of a CTA: one for each thread */
 enum { KEPT = 8 };                                  /* block sums that such a thread keeps: 131072 keys */
 
 static_assert(BLOCK == 64, "a warp's lanes hold 8 x 8 keys, and find_keys 4 x 16");
-static_assert(SPLIT % BLOCK == 0, "a split of dense is whole blocks");
+static_assert((1 << MIDDLE_SHIFT) % BLOCK == 0, "a split of dense is whole blocks");
+static_assert(1 << SHORT_SHIFT == SCORE_WARPS * 16, "k_dense: a warp has 16 keys of a short row's split");
 static_assert((KEPT & (KEPT - 1)) == 0, "a thread has a power of two of blocks");
 
 #define FULL 0xffffffffu
@@ -159,6 +163,11 @@ struct rank_share { double before, end, total; float m; };
    draw here and how many; the first and the last tile here, which other ranks may have keys of. */
 struct tiles_of_ranks { int all, before, here, draws; i64 first_draw; int tile[2]; rank_share edge[2]; };
 
+/* top-p over ranks: the bits of the last score taken that are known; how much of those that have them is
+   wanted, in keys or mass; keys here above them. Scores of a rank by their next 8 bits. */
+struct choice_of_ranks { unsigned value, mask; double want; int own; };
+struct bins_of_rank { u64 sum[256]; int count[256]; };
+
 /* Everything a kernel needs, by value. Strides in bytes: of a batch (k, v: a page), token,
    head, feature. */
 struct params {
@@ -167,10 +176,10 @@ struct params {
     unsigned work;                                  /* warps: batch * kv_heads * slices * blocks */
     divisor by_slices, by_inner, by_outer;          /* from a warp to its work */
     divisor by_group;
-    int heads_inner;                                /* warps: all heads of a block, or all of a head */
+    int heads_inner;                                /* warps, CTAs: all heads of a place, or a head's all */
     int rows;                                       /* query rows of a pass, from q_index on; see slot_of */
     int capacity, q_len, q_index, causal, d;
-    int k_row;                                      /* k_stride[1] */
+    int k_row, v_row;                               /* k_stride[1], v_stride[1] */
     int once;                                       /* K is the first that L2 gives up */
     const int *seq_lens, *context_lens, *kv_start;  /* [batch] or NULL */
     int first_key;
@@ -188,7 +197,8 @@ struct params {
     int q_type, k_type, v_type, out_type;           /* santa_dtype */
     int vector_q, vector_v;                         /* rows are 16-byte pieces; q has 16 bits */
     int batch, heads, group, slices, dv;            /* slices: of a group, each a kernel's pass */
-    int blocks, splits;                             /* of 64 and SPLIT keys in capacity */
+    int blocks, splits;                             /* of 64 keys in capacity; that a row has at most */
+    int short_keys;                                 /* rows of at most so many have the smallest splits */
     const int *table;                               /* [batch, table_stride]: a sequence's pages, or NULL */
     i64 table_stride;
     divisor by_page;                                /* keys of a page, with a table */
@@ -264,12 +274,22 @@ struct params {
     float4 *rank_drawn;                             /* [batch, heads] */
     const float4 *rank_drawns;
     unsigned char *rank_again;                      /* of each row of out; or NULL */
-    /* of flash: its tiles with mass here, in order, and how many are between the first and the last */
+    /* of flash: its tiles with mass here, in order, and how many are between the first and the last; of
+       pps ticks of the comb */
     int *tile_list, max_tiles;                      /* [batch, heads, max_tiles] */
-    i64 *tile_count;                                /* [batch, heads] */
+    i64 *tile_count;                                /* [batch, heads or teams] */
     const i64 *tile_counts;
     tiles_of_ranks *tiles_met;                      /* [batch, heads] */
-    int rank_step;                                  /* of k_proxy_gather, k_rank_tiles */
+    int rank_step;                                  /* of k_proxy_gather, k_rank_tiles, k_draw */
+    /* of methods that select: lse of all keys here of each row of out; lse has those taken; or NULL */
+    float *rank_lse;
+    bins_of_rank *rank_bins;                        /* [4, batch, heads] */
+    const bins_of_rank *all_bins;                   /* [ranks, batch, heads] */
+    choice_of_ranks *choices;                       /* [5, batch, heads] */
+    double wanted;                                  /* of all ranks: keys, or a share of the mass */
+    int *wants;                                     /* [batch, heads]: keys that k_top takes; or NULL */
+    /* pps: of each row of out dv sums of the sure keys, that of their weights, that of all weights */
+    float *sure;
     const float *parts;                             /* [ranks, part_floats]: the rows of out, lse, errors */
     i64 rows_in_all, part_floats;
     i64 errors_at, error_doubles;                   /* where errors begin in a part; of each row of out */
@@ -371,19 +391,13 @@ template <typename K, int C> struct ring {
 /* A warp's sums for GS heads, and behind them each head's maximum and denominator. */
 template <int GS, int COLUMNS> struct warp_sums { float head[GS][COLUMNS + 4]; };
 
-/* k_dense: the ring, where at the end the warps' sums lie, and beside it their weights. */
-template <int GS> struct alignas(16) dense_weights {
-    float weight[SCORE_WARPS][BLOCK * GS];
-    float factor[SCORE_WARPS][GS];
-};
-constexpr int DENSE_BYTES = SCORE_WARPS * 24 * 512 + (int)sizeof(dense_weights<8>); /* above LEAST_SHARED */
-template <typename K, int C, int GS> struct dense_memory {
-    enum { LANES = 2 * ring<K, C>::LOADS, PER = 16 / (int)sizeof(K), COLUMNS = LANES * PER };
-    enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<GS, COLUMNS>) };
+/* k_dense: the ring, where at the end the warps' sums lie. */
+template <typename K, int C> struct dense_memory {
+    enum { LANES = 2 * ring<K, C>::LOADS, COLUMNS = 16 / (int)sizeof(K) * LANES, TILES = COLUMNS / 16 };
+    enum { RING = ring<K, C>::BYTES, MERGE = SCORE_WARPS * sizeof(warp_sums<PASS_HEADS, COLUMNS>) };
     static constexpr int BYTES = (int)RING > (int)MERGE ? (int)RING : (int)MERGE;
-    static_assert(32 % (int)LANES == 0, "a row of V is read by a power of two of lanes");
-    static_assert(BYTES + (int)sizeof(dense_weights<GS>) <= DENSE_BYTES,
-                  "DENSE_BYTES does not cover this instance");
+    static_assert(32 % (int)LANES == 0, "a row of V is copied by a power of two of lanes");
+    static_assert(BYTES <= LEAST_SHARED, "the ring of k_dense does not fit on every card");
 };
 
 /* k_dense_plain: its own, small enough to be declared. One instance serves all widths of K and
@@ -511,8 +525,14 @@ struct select_memory {
 enum { NO_BLOCK = 0x7f000000 };                     /* first key of a block that is not there */
 /* Rows of a call from which on tiles are taken; heads of a tile at most. */
 enum { PREFILL_ROWS = 32, TILE_HEADS = 16 };
+enum { RANK_BEST = 2048 };                          /* scores that a rank tells of a head, at most */
 enum { DRAW, TELL, MEND, FINISH, LIST, PLACE };     /* steps over ranks; DRAW is also without them */
 struct rank_memory { double scratch[GATHER_WARPS]; float tops[GATHER_WARPS]; };
+struct bins_memory : bins_of_rank {
+    double scratch[GATHER_WARPS];
+    int chosen, lowest, own;
+    choice_of_ranks met;
+};
 struct join_memory { double warps[4]; };
 
 struct combine_memory {
@@ -527,6 +547,12 @@ struct copy_memory {
     float centre[COPY_DIM];
     unsigned signs[COPY_DIM / 32];
     unsigned char bad[BLOCK];
+};
+/* k_encode_cores: warps, each with 16 keys; head_dim at most; a mean from each, and its centre. */
+enum { ENCODE_WARPS = BLOCK / 16, ENCODE_DIM = 128 };
+struct alignas(16) encode_memory {
+    float sums[ENCODE_WARPS][ENCODE_DIM], centre[ENCODE_WARPS][ENCODE_DIM];
+    unsigned char bad[ENCODE_WARPS][BLOCK];         /* keys that are not finite */
 };
 
 /* k_error: 128 columns and eighths of the draws. */
@@ -595,9 +621,10 @@ struct alignas(16) rows_memory {
     i64 at[DRAW_ROWS];                              /* of rows that are not staged: bytes from p.v */
     float warp_extra[GATHER_WARPS][3 * SLICE], high[SLICE], keep[SLICE];
 };
-struct alignas(16) rescue_memory : rows_memory {
-    int count[PORTION], warp_count[GATHER_WARPS], chosen, before;
-};
+/* What a CTA chooses with among the best of all ranks, see best_of_ranks. */
+struct best_memory { int count[PORTION], warp_count[GATHER_WARPS], chosen, before, counts[3]; };
+struct best_keys_memory : best_memory { double scratch[GATHER_WARPS]; };
+struct alignas(16) rescue_memory : rows_memory, best_memory { };
 struct alignas(16) draw_memory : rescue_memory {
     i64 run_end[DRAW_RUNS];                         /* ticks up to and with a run: 1 << run_shift blocks */
     int key[DRAW_LIST];
@@ -674,7 +701,6 @@ struct proxy_gather_memory {
     float state[PROXY_DIM + 2];
     copied_rank met;                                /* with p.ranks */
     rank_guard guard;
-    int counts[3];
 };
 static_assert(sizeof(proxy_gather_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
 /* k_rows: 8 vectors, and the next ones, up to 1024 features of each; at the end the warps' sums. The
@@ -745,8 +771,8 @@ template <int CH, typename Pick> void k_gather(const params) {
 template <typename K> void k_dense_plain(const params) {
     standin_kernel(DENSE_WARPS * 32, sizeof(plain_memory<PLAIN_HEADS, 128 * PLAIN_PIECES>), 0);
 }
-template <typename K, int C, int GS, bool PAGED> void k_dense(const params) {
-    standin_kernel(SCORE_WARPS * 32, sizeof(dense_weights<GS>), dense_memory<K, C, GS>::BYTES);
+template <typename K, int C, bool PAGED> void k_dense(const params) {
+    standin_kernel(SCORE_WARPS * 32, 0, dense_memory<K, C>::BYTES);
 }
 void k_combine(const params) { standin_kernel(512, sizeof(combine_memory), 0); }
 void k_prefill(const params p) {
@@ -768,12 +794,15 @@ void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
+void k_rank_best(const params) { standin_kernel(PORTION, sizeof(best_keys_memory), 0); }
+void k_rank_bins(const params) { standin_kernel(PORTION, sizeof(bins_memory), 0); }
 void k_rank_copied(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_rank_tiles(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_join_ranks(const params) { standin_kernel(128, sizeof(join_memory), 0); }
 void k_encode(const params p) {
     standin_kernel(256, sizeof(copy_memory), (size_t)(p.copy.keys * (p.d / 8 + 1) * 4));
 }
+void k_encode_cores(const params) { standin_kernel(32 * ENCODE_WARPS, sizeof(encode_memory), 0); }
 template <int G> void k_proxy_scores(const params p) {
     const size_t ring = (size_t)(SCORE_WARPS * p.ring_slots * p.slot_bytes),
           other = sizeof(rows_memory) + (size_t)p.stage_bytes;
@@ -1103,9 +1132,11 @@ __device__ __forceinline__ void products(float (&x)[16][4], const unsigned (&a)[
 
 /* ---------------------------------------------------------------------------- >>device-base */
 
+/* AT_ONCE: rounds that stand in the code. */
+template <int AT_ONCE = 10>
 __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsigned c2, unsigned c3) {
     unsigned k0 = (unsigned)key, k1 = (unsigned)(key >> 32);
-#pragma unroll
+#pragma unroll AT_ONCE
     for (int round = 0; round < 10; round++) {
         u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
         c0 = (unsigned)(b >> 32) ^ c1 ^ k0;
@@ -1118,11 +1149,16 @@ __device__ __forceinline__ uint4 philox(u64 key, unsigned c0, unsigned c1, unsig
     return make_uint4(c0, c1, c2, c3);
 }
 
-/* First step of >>random in santa.h. */
-__device__ __forceinline__ u64 row_key(const params &p, int b) {
+/* What all lanes of a warp have alike, so that the compiler knows it: for lanes that may not agree each
+   shuffle behind a branch costs ten instructions of its own. */
+__device__ __forceinline__ int this_warp() { return __shfl_sync(FULL, (int)(threadIdx.x >> 5), 0); }
+__device__ __forceinline__ bool agreed(bool x) { return __any_sync(FULL, x); }
+
+/* First step of >>random in santa.h. AT_ONCE: 1 where little code matters more, see philox. */
+template <int AT_ONCE = 10> __device__ __forceinline__ u64 row_key(const params &p, int b) {
     u64 offset = p.offsets ? p.offsets[b] : p.offset, id = p.ids ? p.ids[b] : (u64)b;
-    const uint4 r = philox(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset, (unsigned)(offset >> 32),
-                           (unsigned)id, (unsigned)(id >> 32));
+    const uint4 r = philox<AT_ONCE>(p.seeds ? p.seeds[b] : p.seed, (unsigned)offset,
+                                    (unsigned)(offset >> 32), (unsigned)id, (unsigned)(id >> 32));
     return (u64)r.y << 32 | r.x;
 }
 
@@ -1150,6 +1186,14 @@ __device__ __forceinline__ void key_range(const params &p, int b, int &begin, in
                                           int rows = 1) {
     row_range(p, b, p.q_index, rows, begin, end, position);
     if (p.dense_below && (end - begin < p.dense_below) != p.is_short) begin = end = 0;
+}
+/* The splits that a row of dense has keys in: first, count from there on, each of 1 << shift keys. */
+struct row_splits { int first, count, shift; };
+__device__ __forceinline__ row_splits splits_of(const params &p, int begin, int end) {
+    const int keys = end - begin,
+              shift = keys <= p.short_keys ? SHORT_SHIFT : keys <= MIDDLE_KEYS ? MIDDLE_SHIFT : SPLIT_SHIFT;
+    const int first = begin >> shift;
+    return { first, keys > 0 ? ((end - 1) >> shift) + 1 - first : 0, shift };
 }
 /* The keys of row p.q_index, and whether it is dense because they are few. */
 __device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin, int &end) {
@@ -1530,7 +1574,9 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
     i64 at[8];
     bool bad = block_rows(p, b, kv, first, begin, end, at);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {                   /* 16 keys at a time; addresses and scores move down */
         float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
 #pragma unroll
         for (int from = 0; from < LOADS; from += AT_ONCE) {
@@ -1541,7 +1587,7 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; j++) {
                     const int byte = 64 * (from + j) + 16 * c;
-                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[2 * i + h] + byte)
+                    x[h][j] = byte < p.d * (int)sizeof(K) ? load16(p.k + at[h] + byte)
                                                           : make_uint4(0, 0, 0, 0);
                 }
             with_type<K>(p, [&](auto type) {
@@ -1551,9 +1597,15 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<K, C, LO
             });
         }
 #pragma unroll
+        for (int k = 0; k < 6; k++) {
+            at[k] = at[k + 2];
+            s[0][k] = s[0][k + 2];
+            s[1][k] = s[1][k + 2];
+        }
+#pragma unroll
         for (int e = 0; e < 2; e++) {
-            s[e][2 * i] = acc[e];
-            s[e][2 * i + 1] = acc[2 + e];
+            s[e][6] = acc[e];
+            s[e][7] = acc[2 + e];
         }
     }
     return bad;
@@ -1798,7 +1850,7 @@ template <typename K>
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_constant__ params p) {
     int b, kv, slice, block, begin, end, position;
     zero_arrivals(p);
-    if (locate(p, blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5), b, kv, slice, block)) {
+    if (locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) {
         key_range(p, b, begin, end, position);
         if (block * BLOCK < end && (block + 1) * BLOCK > begin) {
             const int head = kv * p.group + slice * PASS_HEADS,
@@ -1808,8 +1860,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
             load_query(p, b, head, heads, q);
             bool bad = block_dots(p, q, b, kv, block, begin, end, s);
             block_finish<true>(p, q.unscale, head, heads, block, begin, end, position, bad, s, m);
-            write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0,
-                        s, m);
+            write_block(p, b, kv, slice, block, heads,
+                        p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
         }
     }
     launch_dependents();
@@ -1850,6 +1902,18 @@ __device__ __forceinline__ const char *key_base(const params &p, const cursor &x
         at = max(page, 0) * p.k_stride[0] - (i64)start * p.k_row;
     }
     return p.k + at + x.kv * p.k_stride[2] + 16 * (threadIdx.x & 3);
+}
+
+/* The same of V. */
+template <bool PAGED>
+__device__ __forceinline__ const char *value_base(const params &p, const cursor &x) {
+    i64 at = PAGED ? 0 : x.b * p.v_stride[0];
+    if (PAGED && p.eights) {
+        int start;
+        const int page = lane_page(p, x, &start);
+        at = max(page, 0) * p.v_stride[0] - (i64)start * p.v_row;
+    }
+    return p.v + at + x.kv * p.v_stride[2] + 16 * (threadIdx.x & 3);
 }
 
 /* 16 keys of the block, 2i and 2i + 1 of each lane row, on their way to slot. A bad block table
@@ -1898,10 +1962,10 @@ template <bool PAGED> __device__ __forceinline__ bool bad_pages(const params &p,
     return bad;
 }
 
-/* Scores of 16 keys from a slot of the ring: s[..][2i], s[..][2i + 1]. */
+/* Scores of 16 keys from a slot of the ring: s[..][6], s[..][7]; those before move down. */
 template <typename K, int C>
 __device__ __forceinline__ void step_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
-                                          int i, float s[2][8]) {
+                                          float s[2][8]) {
     enum { PIECES = ring<K, C>::LOADS / 2 };
     const int lane = threadIdx.x & 31;
     float acc[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -1914,22 +1978,26 @@ __device__ __forceinline__ void step_dots(const params &p, const query<K, C, fal
     });
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        s[e][2 * i] = acc[e];
-        s[e][2 * i + 1] = acc[2 + e];
+#pragma unroll
+        for (int k = 0; k < 6; k++) s[e][k] = s[e][k + 2];
+        s[e][6] = acc[e];
+        s[e][7] = acc[2 + e];
     }
 }
 
 /* The scores of the next block in the ring, its steps 0 to 3. `advance` sends for the step that
    is STEPS - 1 further on: which one of its block, the compiler knows. */
-template <typename K, int C, typename Advance>
+template <int AT_ONCE, typename K, int C, typename Advance>
 __device__ __forceinline__ void stream_dots(const params &p, const query<K, C, false> &q,
                                             const uint4 *mine, int &slot, Advance advance, float s[2][8]) {
     enum { STEPS = ring<K, C>::STEPS };
 #pragma unroll
+    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = 0.0f;
+#pragma unroll AT_ONCE
     for (int i = 0; i < 4; i++) {
         advance(i + STEPS - 1);
         copy_wait<STEPS - 1>();
-        step_dots<K, C>(p, q, mine + slot * ring<K, C>::LOADS * 32, i, s);
+        step_dots<K, C>(p, q, mine + slot * ring<K, C>::LOADS * 32, s);
         if (++slot == STEPS) slot = 0;
     }
 }
@@ -1987,7 +2055,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32, 2) k_scores(const __grid_con
             q_b = x.b; q_kv = x.kv; q_slice = x.slice;
         }
         float s[2][8], m[2];
-        stream_dots<K, C>(p, q, mine, slot, advance, s);
+        stream_dots<C == 8 ? 1 : 4, K, C>(p, q, mine, slot, advance, s);
         block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
                             bad_pages<PAGED>(p, x), s, m);
         write_block(p, x.b, x.kv, x.slice, x.block, heads, key, s, m);
@@ -2018,6 +2086,27 @@ template <int WARPS, typename T> __device__ __forceinline__ T cta_scan(T x, T *s
     }
     *total = sum;
     return before + x;
+}
+
+/* The sum alone. Called, so that it does not swell kernels that need several. */
+template <int WARPS, typename T> __device__ __noinline__ T cta_total(T x, T *scratch) {
+    T total;
+    cta_scan<WARPS>(x, scratch, &total);
+    return total;
+}
+
+/* The highest score of blocks from .. to - 1, by a CTA of 8 warps. tops: one number per warp. */
+__device__ __forceinline__ float cta_top(const float2 *sums, int from, int to, float *tops) {
+    float m = MASKED;
+#pragma unroll 1
+    for (int i = from + threadIdx.x; i < to; i += PORTION) m = fmaxf(m, sums[i].x);
+#pragma unroll
+    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
+    if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = m;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, tops[i]);
+    return m;
 }
 
 /* Mass of a block relative to 2^m; NaN if a score was. */
@@ -2082,13 +2171,13 @@ template <typename V, int CH>
 __device__ __forceinline__ void gather_fours(const params &p, int column, int count, const i64 *at,
                                              const float *weight, float acc[CH][4]) {
     enum { ROWS = sizeof(V) == 4 ? 8 : 16 };
-#pragma unroll
+#pragma unroll 1
     for (int ch = 0; ch < CH; ch++) {
-        if (ch && column + 128 * ch >= p.dv) break;
         const int col = column + 128 * ch + 4 * (int)(threadIdx.x & 31);
         const char *from = p.v + (i64)min(col, p.dv - 4) * (int)sizeof(V);
+        const int all = ch && column + 128 * ch >= p.dv ? 0 : count;
 #pragma unroll 1
-        for (int i0 = 0; __any_sync(FULL, i0 < count); i0 += ROWS) {
+        for (int i0 = 0; __any_sync(FULL, i0 < all); i0 += ROWS) {
             values<V, 4> x[ROWS];
 #pragma unroll
             for (int i = 0; i < ROWS; i++) x[i].load(from + at[i0 + i]);
@@ -2097,8 +2186,15 @@ __device__ __forceinline__ void gather_fours(const params &p, int column, int co
                 float y[4];
                 x[i].unpack(y);
 #pragma unroll
-                for (int k = 0; k < 4; k++) acc[ch][k] += weight[i0 + i] * y[k];
+                for (int k = 0; k < 4; k++) acc[0][k] += weight[i0 + i] * y[k];
             }
+        }
+#pragma unroll
+        for (int k = 0; k < 4; k++) {               /* they take turns as acc[0] */
+            const float first = acc[0][k];
+#pragma unroll
+            for (int i = 1; i < CH; i++) acc[i - 1][k] = acc[i][k];
+            acc[CH - 1][k] = first;
         }
     }
 }
@@ -2466,6 +2562,7 @@ __device__ __forceinline__ int flash_list(const params &p, scan_memory<flash> &s
     for (int base = x.first / p.flash_blocks; base < count; base += PORTION) {
         const int f = base + (int)threadIdx.x;
         bool has = false;
+#pragma unroll 1
         for (int t = max(f * p.flash_blocks - x.first, 0);
              f < count && t < min((f + 1) * p.flash_blocks - x.first, x.sum.count); t++)
             has |= x.sum[t].x - x.m > -87.0f * LOG2E;
@@ -2598,6 +2695,7 @@ __global__ void __launch_bounds__(PORTION, 4) k_gather(const __grid_constant__ p
     Pick pick;
     pick.prepare(p, s, x, mine);
     wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();                            /* of launch_short */
     const bool over_ranks = Pick::OVER_RANKS && p.ranks;
     if (over_ranks && tid == 0) s.share = share_of(p, row);
 
@@ -2808,11 +2906,13 @@ __device__ __forceinline__ void write_split(const params &p, warp_sums<GS, COLUM
     launch_dependents();
 }
 
-/* Both dense kernels: exact split-KV attention. For each query head and split of SPLIT keys
+__device__ __forceinline__ bool is_first_cta() { return !(blockIdx.x | blockIdx.y | blockIdx.z); }
+
+/* Both dense kernels: exact split-KV attention. For each query head and split, see splits_of,
    they write dv sums of exp(score - highest) * V, the highest score and the sum of exp:
    p.partial.
-   Reads: K and V once for each slice of GS heads. Writes: heads * splits * (dv + 2) floats.
-   Flops: 2 * keys * heads * (d + dv), those for V on the plain cores. */
+   Reads: K and V once for each slice of heads. Writes: heads * splits * (dv + 2) floats.
+   Flops: 2 * keys * heads * (d + dv), in k_dense_plain those for V on the plain cores. */
 
 /* What k_dense does not take, see k_scores_plain; also V of another type, and wider than 256.
    Grid: (split, KV head x slice x 256 columns of V, batch); scores again for each 256 columns.
@@ -2825,10 +2925,10 @@ template <typename K>
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, CV = PLAIN_PIECES, COLUMNS = 128 * CV };
     SHARED(shared, plain_memory<GS, COLUMNS>);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int lane = threadIdx.x & 31, warp = this_warp();
     const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices;
-    const int kv = (int)(blockIdx.y / pieces) / p.slices, split = blockIdx.x;
+    const int kv = (int)(blockIdx.y / pieces) / p.slices;
     const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
     const int half = lane >> 4, col = column + 8 * (lane & 15);
     int begin, end, position;
@@ -2840,8 +2940,12 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
         for (int k = 0; k < 8 * CV; k++) acc[g][k] = 0.0f;
     query<K, PLAIN_CHUNKS, true> q;
-    const int last = min((split + 1) * (SPLIT / BLOCK), (end + BLOCK - 1) / BLOCK);
-    int block = split * (SPLIT / BLOCK) + warp;
+    const row_splits splits = splits_of(p, begin, end);
+    if (p.is_short && is_first_cta()) wait_for_previous();            /* see launch_short */
+    if ((int)blockIdx.x >= splits.count) return;
+    const int size = (1 << splits.shift) / BLOCK, split = splits.first + (int)blockIdx.x;
+    const int last = min((split + 1) * size, (end + BLOCK - 1) / BLOCK);
+    int block = split * size + warp;
     if (block < last) load_query(p, b, head, heads, q);
     for (; block < last; block += DENSE_WARPS) {
         if ((block + 1) * BLOCK <= begin) continue;
@@ -2877,149 +2981,292 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
             }
         }
     }
-    /* halves, then warps */
-#pragma unroll
-    for (int g = 0; g < GS; g++)
+    /* halves, then warps; the heads' sums take turns as acc[0] */
+#pragma unroll 1
+    for (int g = 0; g < GS; g++) {
 #pragma unroll
         for (int v = 0; v < CV; v++)
 #pragma unroll
             for (int k = 0; k < 8; k++) {
-                acc[g][8 * v + k] += __shfl_xor_sync(FULL, acc[g][8 * v + k], 16);
+                acc[0][8 * v + k] += __shfl_xor_sync(FULL, acc[0][8 * v + k], 16);
                 if (half == 0)
-                    shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[g][8 * v + k];
+                    shared.merge[warp].head[g][128 * v + 8 * (lane & 15) + k] = acc[0][8 * v + k];
             }
-    write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, split, column);
+#pragma unroll
+        for (int k = 0; k < 8 * CV; k++)
+#pragma unroll
+            for (int i = 1; i < GS; i++) acc[i - 1][k] = acc[i][k];
+    }
+    write_split<DENSE_WARPS>(p, shared.merge, top, den, b, head, heads, (int)blockIdx.x, column);
 }
 
-/* The tuned kernel: the stream of k_scores with V in it. A block is four steps of K and four of
-   V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
-   Grid: (split, KV head x slice, batch). Each of 8 warps owns every eighth block of its split.
-   It should run at the speed of reading K and V.
+/* P of two heads of a key, as a register of the tensor cores' type. */
+template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, float b) {
+    typename pair_of<T>::type y = { (T)a, (T)b };
+    return *(const unsigned *)&y;
+}
+
+/* The tuned kernel: the stream of k_scores with V in it, all of it on tensor cores. A block is four
+   steps of K and four of V; a step of V is 16 rows, LANES lanes to a row, 16 bytes a lane.
+   Grid: (split, KV head x slice of 8 heads, batch). Each of 8 warps owns every eighth block of its
+   split; of a short row's split of two blocks each warp has a step of K and the one of V for the
+   same keys, so that all rows are on their way at once. Weights stay in registers: transposed they
+   are what V is multiplied with, in two numbers of 16 bits, as good as f32.
+   It should run at the speed of reading K and V; for short rows latency counts.
    Barriers: at the end all warps must be through with the ring, where their sums go then; and
    for these, in write_split. */
 
-/* Where the lane's pieces of V are: of key 0, with pages of the first one. */
-template <typename K, int C, bool PAGED>
-__device__ __forceinline__ const char *value_base(const params &p, int b, int kv) {
-    enum { LANES = 2 * ring<K, C>::LOADS };
-    return p.v + (PAGED ? 0 : b * p.v_stride[0]) + kv * p.v_stride[2] + 16 * ((threadIdx.x & 31) % LANES);
+/* Rows of K, or those of V: where lane c's 16-byte pieces of key 0 are, see key_base; bytes to the next
+   row, of a row. */
+struct row_source { const char *base; int pitch, bytes; };
+
+/* A row's pieces lie at piece ^ row_piece(row), so that both a lane's own ones and one piece of 8 rows
+   are in different banks. */
+template <int LANES> __device__ __forceinline__ int row_piece(int row) {
+    return LANES >= 8 ? (row & 1) << 2 | (row & 7) >> 1 : row >> 1 & 3;
 }
 
-/* 16 rows of V on their way to slot: those of positions 16i to 16i + 15, see online_softmax. */
+/* 16 rows on their way to slot, those of keys 8 r + 2 i for r from 0 to 7, then of 8 r + 2 i + 1. A bad
+   block table reads page 0; bad_pages finds it. */
 template <typename K, int C, bool PAGED>
-__device__ __forceinline__ void copy_values(const params &p, const char *base, int b, int block, int begin,
-                                            int end, int i, uint4 *slot) {
-    enum { LOADS = ring<K, C>::LOADS, LANES = 2 * LOADS };
-    const int lane = threadIdx.x & 31, byte = 16 * (lane % LANES), sub = lane / LANES;
-    const bool have = byte < p.dv * (int)sizeof(K);
+__device__ __forceinline__ void copy_rows(const params &p, const cursor &x, const row_source &from,
+                                          bool of_v, int i, uint4 *slot) {
+    enum { LANES = 2 * ring<K, C>::LOADS, PIECES = LANES / 4 };
+    const int lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3, first = x.block * BLOCK + 8 * r + 2 * i;
+    uint4 *const to = slot + r * LANES;
+    const int at = c ^ row_piece<LANES>(r);
+    if (__builtin_expect(from.bytes != 16 * LANES || (PAGED && !p.eights), 0)) {
+        const char *const data = of_v ? p.v + x.kv * p.v_stride[2] : p.k + x.kv * p.k_stride[2];
+#pragma unroll 1
+        for (int h = 0; h < 2; h++) {
+            const int j = min(max(first + h, x.begin), x.end - 1);
+            const char *row = from.base + (i64)j * from.pitch;
+            if (PAGED && !p.eights) {
+                const i64 place = row_offset<HAS_TABLE>(p, of_v ? p.v_stride : p.k_stride, x.b, j);
+                row = data + (place == NO_ROW ? 0 : place) + 16 * c;
+            }
+#pragma unroll 1
+            for (int k = 0; k < PIECES; k++) {
+                const bool have = 64 * k + 16 * c < from.bytes;
+                copy16_or_zero(to + 8 * h * LANES + (at ^ 4 * k), have ? row + 64 * k : p.k, have);
+            }
+        }
+        return;
+    }
 #pragma unroll
-    for (int l = 0; l < LOADS; l++) {
-        const int at = l * (32 / LANES) + sub, key = block * BLOCK + 8 * (at & 7) + 2 * i + (at >> 3);
-        const int j = min(max(key, begin), end - 1);
-        i64 offset = PAGED ? row_offset<HAS_TABLE>(p, p.v_stride, b, j) : j * p.v_stride[1];
-        if (PAGED && offset == NO_ROW) offset = 0;
-        copy16_or_zero(slot + l * 32 + lane, have ? base + offset : p.v, have);
+    for (int h = 0; h < 2; h++) {
+        const char *row = from.base + (i64)min(max(first + h, x.begin), x.end - 1) * from.pitch;
+#pragma unroll
+        for (int k = 0; k < PIECES; k++) copy16(to + 8 * h * LANES + (at ^ 4 * k), row + 64 * k);
     }
 }
 
-template <typename K, int C, int GS, bool PAGED>
-__global__ void __launch_bounds__(SCORE_WARPS * 32, GS == 8 || C == 8 || eight_bits<K> ? 1 : 2)
+/* Scores of the keys of such rows, which are the lane's own: heads 2 c + e of keys 8 r + 2 i + h. */
+template <typename K, int C>
+__device__ __forceinline__ void row_dots(const params &p, const query<K, C, false> &q, const uint4 *slot,
+                                         float y[2][2]) {
+    enum { LANES = 2 * ring<K, C>::LOADS };
+    const int lane = threadIdx.x & 31, r = lane >> 2, at = (lane & 3) ^ row_piece<LANES>(r);
+    const uint4 *const from = slot + r * LANES;
+    float sums[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+    with_type<K>(p, [&](auto type) {
+#pragma unroll
+        for (int k = 0; k < LANES / 4; k++)
+            piece_dots<decltype(type)>(q, from[at ^ 4 * k], from[8 * LANES + (at ^ 4 * k)], k, sums);
+    });
+#pragma unroll
+    for (int i = 0; i < 4; i++) y[i & 1][i / 2] = sums[i];
+}
+
+/* Adds to one tile of 16 columns, of 8 bits to two, what load_transposed has brought of V times weights in
+   two numbers of 16 bits. */
+template <typename T, typename K>
+__device__ __forceinline__ void add_columns(const unsigned (&v)[4], const unsigned (&hi)[2],
+                                            const unsigned (&lo)[2], float (*acc)[4]) {
+    if constexpr (eight_bits<K>) {
+        /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c and 2 c + 1 */
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            unsigned a[4];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
+                const __half2 even = e4m3_pair((unsigned short)u),
+                              odd = e4m3_pair((unsigned short)(u >> 16));
+                a[2 * h] = *(const unsigned *)&even;
+                a[2 * h + 1] = *(const unsigned *)&odd;
+            }
+            mma(acc[k], a[0], a[1], a[2], a[3], hi[0], hi[1], T());
+            mma(acc[k], a[0], a[1], a[2], a[3], lo[0], lo[1], T());
+        }
+    } else {
+        mma(acc[0], v[0], v[1], v[2], v[3], hi[0], hi[1], T());
+        mma(acc[0], v[0], v[1], v[2], v[3], lo[0], lo[1], T());
+    }
+}
+
+/* Adds V's rows in slot times weights, which lie as those scores. A lane's sums are of the columns
+   16 i + r and 16 i + r + 8, with 8 bits 16 i + 2 r and the next, and of heads 2 c and 2 c + 1. */
+template <typename T, typename K, int C>
+__device__ __forceinline__ void add_values(const uint4 *slot, const float y[2][2],
+                                           float (&acc)[dense_memory<K, C>::TILES][4]) {
+    enum { LANES = dense_memory<K, C>::LANES, TILES = dense_memory<K, C>::TILES };
+    const int lane = threadIdx.x & 31;
+    unsigned hi[2], lo[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float a = (float)(T)y[0][h], d = (float)(T)y[1][h];
+        hi[h] = transpose(pack_pair<T>(a, d));
+        lo[h] = transpose(pack_pair<T>(y[0][h] - a, y[1][h] - d));
+    }
+    /* matrices of 8 keys x 16 bytes: a lane has the address of a row of one of them */
+    const int row = (lane & 7) + 8 * (eight_bits<K> ? lane >> 3 & 1 : lane >> 4),
+              piece = (eight_bits<K> ? lane >> 4 : lane >> 3 & 1) ^ row_piece<LANES>(row);
+    const unsigned from = (unsigned)__cvta_generic_to_shared(slot + row * LANES);
+#pragma unroll
+    for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
+        unsigned v[4];
+        load_transposed(from + 16u * (unsigned)(piece ^ (eight_bits<K> ? i : 2 * i)), v);
+        add_columns<T, K>(v, hi, lo, acc + i);
+    }
+}
+
+/* Weights are up to 2^15, so that those of f16 keep their bits. */
+enum { WEIGHT_BITS = 15 };
+
+template <typename K, int C, bool PAGED>
+__global__ void __launch_bounds__(SCORE_WARPS * 32, C == 8 ? 1 : 2)
 k_dense(const __grid_constant__ params p) {
     enum { LOADS = ring<K, C>::LOADS, STEPS = ring<K, C>::STEPS };
-    typedef dense_memory<K, C, GS> memory;
-    enum { LANES = memory::LANES, PER = memory::PER, COLUMNS = memory::COLUMNS };
+    typedef dense_memory<K, C> memory;
+    enum { TILES = memory::TILES, COLUMNS = memory::COLUMNS };
     DYNAMIC_SHARED(slots);                          /* memory::BYTES */
-    SHARED(shared, dense_weights<GS>);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sub = lane / LANES;
-    const int b = blockIdx.z, slice = (int)blockIdx.y % p.slices, kv = (int)blockIdx.y / p.slices,
-              split = blockIdx.x;
-    const int head = kv * p.group + slice * GS, heads = min(p.group - slice * GS, (int)GS);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, r = lane >> 2, c = lane & 3;
+    unsigned place = blockIdx.x, list = blockIdx.y;
+    if (p.heads_inner) {                            /* so that neighbours read neighbouring rows */
+        const unsigned id = list * gridDim.x + place;
+        place = p.by_inner.quotient(id);
+        list = id - place * gridDim.y;
+    }
+    const int b = blockIdx.z, kv = (int)p.by_slices.quotient(list), slice = (int)list - kv * p.slices;
+    const int head = kv * p.group + slice * PASS_HEADS,
+              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS);
     uint4 *mine = slots + warp * STEPS * LOADS * 32;
     cursor x;
     key_range(p, b, x.begin, x.end, x.position);
     x.b = b; x.kv = kv; x.slice = slice; x.valid = true; x.base = nullptr;
-    const int first = max(split * (SPLIT / BLOCK), x.begin / BLOCK);
-    const int last = min((split + 1) * (SPLIT / BLOCK), (x.end + BLOCK - 1) / BLOCK);
+    const row_splits splits = splits_of(p, x.begin, x.end);
+    if (p.is_short && is_first_cta()) wait_for_previous();            /* see launch_short */
+    if ((int)place >= splits.count) return;
+    const int split = splits.first + (int)place, blocks = (1 << splits.shift) / BLOCK;
+    const bool quarters = STEPS > 1 && splits.shift == SHORT_SHIFT;
+    const int first = max(split * blocks, x.begin / BLOCK), quarter = warp % 4;
+    const int last = min((split + 1) * blocks, (x.end + BLOCK - 1) / BLOCK);
+    launch_dependents();                            /* k_combine comes beside the last of these CTAs */
     /* block t belongs to warp t % 8, whatever the first one is */
-    int in_block = first + ((warp - first) % SCORE_WARPS + SCORE_WARPS) % SCORE_WARPS, fill_slot = 0,
-        slot = 0;
+    int in_block = first + ((warp - first) & (SCORE_WARPS - 1)), fill_slot = 0, slot = 0;
+    if (quarters) in_block = split * blocks + warp / 4;
+    if (in_block < first) in_block = last;
     x.block = in_block;
-    const char *base = PAGED ? nullptr : key_base<PAGED>(p, x);
-    const char *const values = value_base<K, C, PAGED>(p, b, kv);
+    row_source in = { nullptr, 0, 0 };
     auto advance = [&](int step) {                  /* step % 8 of in_block: four of K, four of V */
         const int fill = step % 8;
+        __syncwarp();                               /* all have read what was there */
         if (in_block < last) {
-            uint4 *to = mine + fill_slot * LOADS * 32;
             cursor y = x;
             y.block = in_block;
-            if (PAGED && fill == 0) base = key_base<PAGED>(p, y);
-            y.base = base;
-            if (fill < 4) copy_keys<K, C, PAGED, false>(p, y, fill, to);
-            else copy_values<K, C, PAGED>(p, values, b, in_block, x.begin, x.end, fill - 4, to);
+            if (fill % 4 == 0 || quarters)
+                in = fill < 4 ? row_source{ key_base<PAGED>(p, y), p.k_row, p.d * (int)sizeof(K) }
+                              : row_source{ value_base<PAGED>(p, y), p.v_row, p.dv * (int)sizeof(K) };
+            copy_rows<K, C, PAGED>(p, y, in, fill >= 4, fill % 4, mine + fill_slot * LOADS * 32);
             if (fill == 7) in_block += SCORE_WARPS;
         }
         if (++fill_slot == STEPS) fill_slot = 0;
         copy_commit();
     };
 #pragma unroll 1
-    for (int i = 0; i < STEPS - 1; i++) advance(i);
+    for (int i = 0; i < STEPS - 1; i++) {
+        if (quarters && i == 2) in_block = last;    /* there is nothing more */
+        advance(quarters ? quarter + 4 * i : i);
+    }
+    if (quarters) in_block = last;
     float top[2] = { MASKED, MASKED }, den[2] = { 0.0f, 0.0f };
-    float acc[GS][PER];
+    float acc[TILES][4];
 #pragma unroll
-    for (int g = 0; g < GS; g++)
+    for (int i = 0; i < TILES; i++)
 #pragma unroll
-        for (int k = 0; k < PER; k++) acc[g][k] = 0.0f;
+        for (int k = 0; k < 4; k++) acc[i][k] = 0.0f;
     query<K, C, false> q;
     if (x.block < last) load_query(p, b, head, heads, q);
     for (; x.block < last; x.block += SCORE_WARPS) {
         float s[2][8], m[2];
-        stream_dots<K, C>(p, q, mine, slot, advance, s);
-        block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
-                            bad_pages<PAGED>(p, x), s, m);
-        online_softmax(s, m, top, den, shared.weight[warp], shared.factor[warp], acc);
+        /* a loop: little code counts, since it comes from memory */
 #pragma unroll 1
-        for (int i = 0; i < 4; i++) {
-            advance(4 + i + STEPS - 1);
+        for (int i = quarters ? quarter : 0; i < 8; i += quarters ? 4 : 1) {
+            float y[2][2];
+            advance(i + STEPS - 1);
             copy_wait<STEPS - 1>();
-            with_type<K>(p, [&](auto type) {
-                typedef decltype(type) T;
-                /* f16: in parts, since what is there for both stands in the other's way */
-                enum { AT_ONCE = sizeof(K) == 2 && f16<T> && LOADS > 4 ? 4 : LOADS };
-#pragma unroll AT_ONCE
-                for (int l = 0; l < LOADS; l++) {
-                    float v[PER];
-                    const uint4 x = mine[(slot * LOADS + l) * 32 + lane];
-                    if constexpr (eight_bits<K>) unpack16<K>(x, v); else unpack16<T>(x, v);
-                    const float *w = &shared.weight[warp][(16 * i + l * (32 / LANES) + sub) * GS];
-#pragma unroll
-                    for (int g = 0; g < GS; g += 4) {
-                        const float4 y = *(const float4 *)(w + g);
-#pragma unroll
-                        for (int k = 0; k < PER; k++) {
-                            acc[g][k] += y.x * v[k];
-                            acc[g + 1][k] += y.y * v[k];
-                            acc[g + 2][k] += y.z * v[k];
-                            acc[g + 3][k] += y.w * v[k];
-                        }
-                    }
-                }
-            });
+            const uint4 *const rows = mine + slot * LOADS * 32;
             if (++slot == STEPS) slot = 0;
+            if (i < 4) {
+                row_dots<K, C>(p, q, rows, y);
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) s[e][k] = k / 2 == i || quarters ? y[e][k & 1] : s[e][k];
+                if (i < 3 && !quarters) continue;
+                block_finish<false>(p, q.unscale, head, heads, x.block, x.begin, x.end, x.position,
+                                    bad_pages<PAGED>(p, x), s, m);
+                float keep[2];
+                bool scaled = false;
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float now = fmaxf(top[e], m[e]);
+                    const float base = now < MASK_LIMIT ? 0.0f : now - WEIGHT_BITS;
+                    float sum = 0.0f;
+                    keep[e] = top[e] < MASK_LIMIT ? 0.0f : pow2(top[e] - now);
+                    scaled |= keep[e] != 1.0f;
+#pragma unroll
+                    for (int k = 0; k < 8; k++) {
+                        s[e][k] = quarters && k / 2 != quarter ? 0.0f : pow2(s[e][k] - base);
+                        sum += s[e][k];
+                    }
+#pragma unroll
+                    for (int o = 4; o < 32; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
+                    den[e] = den[e] * keep[e] + sum;
+                    top[e] = now;
+                }
+                if (__any_sync(FULL, scaled))
+#pragma unroll
+                    for (int k = 0; k < TILES; k++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) acc[k][e] *= keep[e & 1];
+                continue;
+            }
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    y[e][h] = i & 2 ? i & 1 ? s[e][6 + h] : s[e][4 + h] : i & 1 ? s[e][2 + h] : s[e][h];
+            __syncwarp();                           /* others' copies are there */
+            with_type<K>(p, [&](auto type) { add_values<decltype(type), K, C>(rows, y, acc); });
         }
     }
-    /* the lanes of a column, then the warps; the ring is free now */
+    /* the warps; the ring is free now */
     copy_wait<0>();
     __syncthreads();
-    warp_sums<GS, COLUMNS> *merge = (warp_sums<GS, COLUMNS> *)slots;
+    warp_sums<PASS_HEADS, COLUMNS> *merge = (warp_sums<PASS_HEADS, COLUMNS> *)slots;
 #pragma unroll
-    for (int g = 0; g < GS; g++)
+    for (int i = 0; i < TILES; i++)
 #pragma unroll
-        for (int k = 0; k < PER; k++) {
-#pragma unroll
-            for (int o = LANES; o < 32; o <<= 1) acc[g][k] += __shfl_xor_sync(FULL, acc[g][k], o);
-            if (sub == 0) merge[warp].head[g][PER * (lane % LANES) + k] = acc[g][k];
+        for (int k = 0; k < 4; k++) {
+            const int column = 16 * i + (eight_bits<K> ? 2 * r + k / 2 : r + 8 * (k / 2));
+            if (2 * c + (k & 1) < heads) merge[warp].head[2 * c + (k & 1)][column] = acc[i][k];
         }
-    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, split, 0);
+#pragma unroll
+    for (int e = 0; e < 2; e++)
+        if (top[e] >= MASK_LIMIT) top[e] -= WEIGHT_BITS;
+    write_split<SCORE_WARPS>(p, merge, top, den, b, head, heads, (int)place, 0);
 }
 
 /* The keys of one list, see >>list-kernel: i < count, then those of the ranges, then of pieces. */
@@ -3065,14 +3312,16 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     const int head = blockIdx.x, b = blockIdx.y, tid = threadIdx.x, quarter = tid / 128,
               k = blockIdx.z * 128 + tid % 128;
     int begin, end, position;
-    if (p.is_short && !is_short_row(p, b, begin, end)) return;        /* it has been drawn */
+    if (p.is_short && !is_short_row(p, b, begin, end)) {              /* it has been drawn */
+        if (is_first_cta()) wait_for_previous();    /* see launch_short */
+        return;
+    }
     key_range(p, b, begin, end, position);
-    int first = begin / SPLIT, last = begin < end ? (end - 1) / SPLIT + 1 : first;
+    int last = splits_of(p, begin, end).count;
     const int column = min(k, p.dv - 1);
     const i64 pitch = p.dv + 2;
     const float *partial = p.partial + ((i64)b * p.heads + head) * p.splits * pitch;
     if (p.list_heads) {                             /* k_list's CTAs have seen the lists complete */
-        first = 0;
         last = (listed_keys(p, b, head / p.list_heads).all + p.list_keys - 1) / p.list_keys;
     }
     /* splits of a quarter at a time: a short list's are dealt evenly */
@@ -3081,32 +3330,32 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     float m = MASKED, sum = 0.0f, own_top = MASKED, own_sum = 0.0f, x[8];
     double total = 0.0;
     /* the first 128 splits' sums are on their way while their maxima are */
-    if (first + each * quarter < last)
+    if (each * quarter < last)
 #pragma unroll
         for (int z = 0; z < 8; z++)
-            x[z] = partial[min(first + each * quarter + z, last - 1) * pitch + column];
-    if (first + tid < last) {
-        own_top = partial[(first + tid) * pitch + p.dv];
-        own_sum = partial[(first + tid) * pitch + p.dv + 1];
+            x[z] = partial[min(each * quarter + z, last - 1) * pitch + column];
+    if (tid < last) {
+        own_top = partial[tid * pitch + p.dv];
+        own_sum = partial[tid * pitch + p.dv + 1];
     }
     m = own_top;
-    for (int i = first + tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
+    for (int i = tid + 512; i < last; i += 512) m = fmaxf(m, partial[i * pitch + p.dv]);
 #pragma unroll
     for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
     if (tid % 32 == 0) shared.tops[tid / 32] = m;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 16; i++) m = fmaxf(m, shared.tops[i]);
-    for (int base = first; base < last; base += 4 * each) {
+    for (int base = 0; base < last; base += 4 * each) {
         const int from = base + each * quarter, n = min(last - from, each);
         float w = 0.0f;
-        if (n > 0 && base > first)
+        if (n > 0 && base > 0)
 #pragma unroll
             for (int z = 0; z < 8; z++) x[z] = partial[(from + min(z, n - 1)) * pitch + column];
         __syncthreads();
         if (tid < 4 * each && base + tid < last) {
-            const float mi = base > first ? partial[(base + tid) * pitch + p.dv] : own_top,
-                        d = base > first ? partial[(base + tid) * pitch + p.dv + 1] : own_sum;
+            const float mi = base > 0 ? partial[(base + tid) * pitch + p.dv] : own_top,
+                        d = base > 0 ? partial[(base + tid) * pitch + p.dv + 1] : own_sum;
             w = mi < MASK_LIMIT ? d == d ? 0.0f : d : pow2(mi - m);
             total += (double)w * (double)d;                           /* NaN * 0 keeps a NaN */
         }
@@ -3129,14 +3378,18 @@ __global__ void __launch_bounds__(512) k_combine(const __grid_constant__ params 
     cta_scan<16>(total, shared.scratch, &all);           /* its barriers also order sums */
     /* the mass beside which a sink stands */
     double whole = all;
+    const float listed = m;
     if (p.list_rest) {
         const rest_mass rest = p.list_rest[(i64)b * p.heads + head];
         const float top = fmaxf(m, rest.top);
         whole = all * (double)pow2(m - top) + rest.sum * (double)pow2(rest.top - top);
         m = top;
     }
-    if (tid == 511 && blockIdx.z == 0 && p.lse)
-        p.lse[((i64)b * p.q_len + p.q_index) * p.heads + head] = head_lse(p, head, m, whole);
+    if (tid == 511 && blockIdx.z == 0 && p.lse) {
+        const i64 at = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+        p.lse[at] = head_lse(p, head, p.rank_lse ? listed : m, p.rank_lse ? all : whole);
+        if (p.rank_lse) p.rank_lse[at] = head_lse(p, head, m, whole);
+    }
     if (quarter || k >= p.dv) return;
     sum = (shared.sums[0][tid] + shared.sums[1][tid]) + (shared.sums[2][tid] + shared.sums[3][tid]);
     const bool bad = !(whole == whole) || isinf(whole);
@@ -4119,6 +4372,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
 __device__ __forceinline__ double set_mass(const params &p, int b, int head, bool is_slash, int at) {
     const int of_block = 1 << (p.block_shift - 6);
     double sum = 0.0;
+#pragma unroll 1
     for (int u = 0; u < p.units; u++) {
         int from, to, begin, end, position;
         if (!unit_rows(p, b, u, from, to)) continue;
@@ -4159,34 +4413,32 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
     unsigned *const raw = p.raw_sets + (at * 2 + is_slash) * p.mask_words,
              *const own = p.own + (at * 2 + is_slash) * p.mask_words;
     const double alpha = is_slash ? p.alpha_slashes : p.alpha_columns;
-    double mine = 0.0, total;
+    double mine = 0.0;
+#pragma unroll 1
     for (int i = threadIdx.x; i < n; i += 256) {
         const double x = set_mass(p, b, head, is_slash, i);
         mass[i] = (float)x;
         mine += (double)(float)x;
     }
-    cta_scan<8>(mine, shared.scratch, &total);
+    const double total = cta_total<8>(mine, shared.scratch);
     const bool all = alpha >= 1.0;
     const double target = total * alpha * (1.0 - 1e-7);
     unsigned least = 0xffffffffu, taken = 0;        /* bits of the least mass; how many of just that */
     if (!(total == total)) {
         if (threadIdx.x == 0) p.picked[at * 2 + is_slash] = -1;
     } else if (!all && target > 0.0) {
-        double held = 0.0;
         least = 0;
         for (int bit = 30; bit >= 0; bit--) {
             const unsigned next = least | 1u << bit;
-            double sum;
             mine = 0.0;
             for (int i = threadIdx.x; i < n; i += 256)
                 if (__float_as_uint(mass[i]) >= next) mine += (double)mass[i];
-            cta_scan<8>(mine, shared.scratch, &sum);
-            if (sum >= target) least = next;
+            if (cta_total<8>(mine, shared.scratch) >= target) least = next;
         }
         mine = 0.0;
         for (int i = threadIdx.x; i < n; i += 256)
             if (__float_as_uint(mass[i]) > least) mine += (double)mass[i];
-        cta_scan<8>(mine, shared.scratch, &held);
+        const double held = cta_total<8>(mine, shared.scratch);
         const double each = (double)__uint_as_float(least);
         taken = each > 0.0 ? (unsigned)fmin(ceil((target - held) / each), 2147483647.0) : 0u;
         while (taken > 0 && held + (double)(taken - 1) * each >= target) taken--;
@@ -4195,6 +4447,7 @@ __global__ void __launch_bounds__(256) k_select(const __grid_constant__ params p
     if (warp == 0) {                                /* in order, for the ties */
         unsigned before = 0;
         int count = 0;
+#pragma unroll 1
         for (int w = 0; w < p.mask_words; w++) {
             const int i = 32 * w + lane;
             const unsigned bits = i < n ? __float_as_uint(mass[i]) : 0u;
@@ -4229,6 +4482,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
     const int from = first_row_of(p, b, start), low = start >> p.block_shift,
               first = (start + from) >> p.block_shift, last = (start + p.q_len - 1) >> p.block_shift;
     if (from >= p.q_len) return;
+#pragma unroll 1
     for (int r = first + warp; r <= last; r += 8) {
         const int row = max((r << p.block_shift) - start, from),
                   to = min(((r + 1) << p.block_shift) - start, p.q_len);
@@ -4240,6 +4494,7 @@ __device__ __forceinline__ void count_blocks(const params &p, int b, int head, c
         if (p.mask) {
             const i64 of_head = ((i64)b * p.heads + head) * p.q_blocks;
             const unsigned char *mask = p.mask + (of_head + r - low) * p.k_blocks;
+#pragma unroll 1
             for (int i = b0 + lane; i < b1; i += 32) *kept += mask[i] != 0;
             continue;
         }
@@ -4263,13 +4518,16 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     bool bad = false;
     i64 rows = 0, keys = 0, all_kept = 0, all_blocks = 0;
     if (!p.mask) {
+#pragma unroll 1
         for (int w = threadIdx.x; w < words; w += 256) {
             unsigned x = 0;
             for (int h = 0; h < p.group; h++) x |= p.own[(first + h) * words + w];
             for (int h = 0; h < p.group; h++)
                 p.sets[(first + h) * words + w] = p.per_head ? p.own[(first + h) * words + w] : x;
         }
+#pragma unroll 1
         for (int i = 0; i < 2 * p.group; i++) bad |= p.picked[2 * first + i] < 0;
+#pragma unroll 1
         for (int u = 0; u < p.units; u++) {
             int from, to;
             if (!unit_rows(p, b, u, from, to)) continue;
@@ -4286,12 +4544,12 @@ __global__ void __launch_bounds__(256) k_join(const __grid_constant__ params p) 
     row_range(p, b, 0, 1, begin, end, start);
     const int first_row = first_row_of(p, b, start);
     const double cost = rows > 0 ? (double)rows / (double)(p.q_len - first_row) : 0.0;
+#pragma unroll 1
     for (int h = 0; h < apart; h++) {
         i64 mine[2] = { 0, 0 };
-        double kept, of_head;
         count_blocks(p, b, kv * p.group + h, p.sets + (first + h) * words, &mine[0], &mine[1]);
-        cta_scan<8>((double)mine[0], shared.scratch, &kept);
-        cta_scan<8>((double)mine[1], shared.scratch, &of_head);
+        const double kept = cta_total<8>((double)mine[0], shared.scratch),
+                     of_head = cta_total<8>((double)mine[1], shared.scratch);
         all_kept += (i64)kept;
         all_blocks += (i64)of_head;
         if (threadIdx.x == 0 && p.audit)
@@ -4328,9 +4586,10 @@ __device__ __forceinline__ double low_mean(select_memory &shared, int worst, flo
     float last = -1.0f;
     double low = 0.0;
     *smallest = 2.0f;
+#pragma unroll 1
     for (int taken = 0; taken < worst;) {
         float least = 2.0f;
-        double count = 0.0, found;
+        double count = 0.0;
         each([&](float x) {
             if (x > last && x < least) { least = x; count = 0.0; }
             count += x == least ? 1.0 : 0.0;
@@ -4342,7 +4601,7 @@ __device__ __forceinline__ double low_mean(select_memory &shared, int worst, flo
         if (threadIdx.x % 32 == 0) shared.least[threadIdx.x / 32] = all;
         __syncthreads();
         for (int i = 0; i < 8; i++) all = fminf(all, shared.least[i]);
-        cta_scan<8>(least == all ? count : 0.0, shared.scratch, &found);
+        const double found = cta_total<8>(least == all ? count : 0.0, shared.scratch);
         if (!(all < 2.0f) || found == 0.0) break;   /* a NaN */
         if (taken == 0) *smallest = all;
         const int now = min((int)found, worst - taken);
@@ -4378,7 +4637,7 @@ __global__ void __launch_bounds__(256) k_audit(const __grid_constant__ params p)
         }
         rows += to - from;
     }
-    cta_scan<8>(mine, shared.scratch, &sum);
+    sum = cta_total<8>(mine, shared.scratch);
     __syncthreads();
     float smallest;
     const double low = low_mean(shared, (rows + 99) / 100, &smallest, [&](auto take) {
@@ -4415,17 +4674,13 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
     row_range(p, b, p.q_index, 1, begin, end, position);
     const int first = begin / BLOCK, last = begin < end ? (end - 1) / BLOCK + 1 : first,
               r = position >> p.block_shift;
-    float m = MASKED;
+    const float m = cta_top(sums, first, last, shared.least);
     double all = 0.0, read = 0.0;
-    for (int i = first + threadIdx.x; i < last; i += 256) m = fmaxf(m, sums[i].x);
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (lane == 0) shared.least[warp] = m;
-    __syncthreads();
-    for (int i = 0; i < 8; i++) m = fmaxf(m, shared.least[i]);
+#pragma unroll 1
     for (int w = warp; ((i64)w << per) * 32 < last; w += 8) {
         const unsigned word = p.mask ? mask_word(p, b, head, r, start >> p.block_shift, w)
                               : dense ? FULL : set_word(p, b, sets, r, w);
+#pragma unroll 1
         for (int k = 0; k < 1 << per; k++) {
             const i64 i = ((32ll * w + lane) << per) + k;
             if (i < first || i >= last) continue;
@@ -4434,8 +4689,8 @@ __global__ void __launch_bounds__(256) k_row_mass(const __grid_constant__ params
             if (word >> lane & 1u) read += mass;
         }
     }
-    cta_scan<8>(all, shared.scratch, &all);
-    cta_scan<8>(read, shared.scratch, &read);
+    all = cta_total<8>(all, shared.scratch);
+    read = cta_total<8>(read, shared.scratch);
     if (threadIdx.x) return;
     const float share = (float)fmin(read / all, 1.0);
     p.row_mass[((i64)b * p.q_len + p.q_index) * p.heads + head]
@@ -4449,6 +4704,7 @@ __global__ void __launch_bounds__(256) k_row_audit(const __grid_constant__ param
     const float *const mass = p.row_mass + (i64)b * p.q_len * p.heads + head;
     float smallest;
     bool bad = false;
+#pragma unroll 1
     for (int i = threadIdx.x; i < p.q_len; i += 256) bad |= !(mass[(i64)i * p.heads] <= 1.0f);
     bad = __syncthreads_or(bad);
     const double low = low_mean(shared, (p.q_len + 99) / 100, &smallest, [&](auto take) {
@@ -4596,8 +4852,13 @@ __global__ void __launch_bounds__(256) k_prefill_stats(const __grid_constant__ p
    f32 instead of out; the host's all_gather brings those of all ranks, and k_join_ranks adds or merges
    them. Before the draw ranks tell each other k_rank_mass's. */
 
+/* What a mass of 1 is in whole numbers, of which so many blocks' keys have a sum. */
+__device__ __forceinline__ double mass_unit(int blocks) {
+    return (double)((u64)1 << 62 >> (32 - __clz(blocks * BLOCK)));
+}
+
 /* Largest score and mass of one query head here; of flash also the first tile, its largest score and
-   mass, then those of the last one.
+   mass, then those of the last one; of top-p what its whole numbers are.
    Grid: (query head, batch), 256 threads. Reads 8 bytes a block; latency-bound. */
 __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ params p) {
     SHARED(s, rank_memory);
@@ -4612,29 +4873,22 @@ __global__ void __launch_bounds__(PORTION) k_rank_mass(const __grid_constant__ p
     wait_for_previous();
     int from = 0, to = blocks;
 #pragma unroll 1
-    for (int part = 0; part < (p.mass_doubles > 2 ? 3 : 1); part++) {
-        float m = MASKED;
-        double mass = 0.0, total;
+    for (int part = 0; part < (p.mass_doubles > 3 ? 3 : 1); part++) {
+        double mass = 0.0;
         if (part) {
             const int tile = (origin + (part == 1 ? 0 : max(blocks - 1, 0))) / p.flash_blocks;
             from = max(tile * p.flash_blocks - origin, 0);
             to = min((tile + 1) * p.flash_blocks - origin, blocks);
             if (tid == 0) said[3 * part - 1] = blocks ? (double)tile : -1.0;
         }
-#pragma unroll 1
-        for (int i = from + tid; i < to; i += PORTION) m = fmaxf(m, sums[i].x);
-#pragma unroll
-        for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-        if (tid % 32 == 0) s.tops[tid / 32] = m;
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+        const float m = cta_top(sums, from, to, s.tops);
 #pragma unroll 1
         for (int i = from + tid; i < to; i += PORTION) mass += block_mass(sums[i], m);
-        cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+        const double total = cta_total<GATHER_WARPS>(mass, s.scratch);
         if (tid == 0) {
             said[3 * part] = (double)m;
             said[3 * part + 1] = total;
+            if (p.mass_doubles == 3) said[2] = 1.0 / mass_unit(p.blocks);
         }
     }
 }
@@ -4756,11 +5010,13 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
     const i64 row = blockIdx.x, apart = p.part_floats, last = p.rows_in_all * p.dv;
     const int head = (int)(row % p.heads), q = (int)(row / p.heads % p.q_len);
     const i64 b = row / p.heads / p.q_len;
-    const bool exact = p.method == SANTA_DENSE || (p.rank_again && p.rank_again[row]);
+    const bool exact = p.method == SANTA_DENSE || p.rank_lse || (p.rank_again && p.rank_again[row]);
     const float *lse = p.parts + last + row;
     float m = MASKED, joined = *lse;
     double sum = 0.0, share = 1.0;
     bool bad = false;
+    /* methods that select: lse of all keys, beside that of those taken */
+    const float *const whole = p.rank_lse ? p.parts + p.rows_in_all * (p.dv + 1) + row : nullptr;
 #pragma unroll 1
     for (int r = 0; r < p.ranks; r++) {
         bad |= lse[r * apart] != lse[r * apart];
@@ -4769,9 +5025,27 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
 #pragma unroll 1
     for (int r = 0; r < p.ranks && exact; r++) sum += (double)pow2(lse[r * apart] * LOG2E - m);
     if (exact) {
-        joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, m, sum);
-        share = sum > 0.0 ? sink_share(p, head, m, sum) / sum : 0.0;
+        float top = m;
+        double all = sum;
+        if (whole) {
+            top = MASKED;
+            all = 0.0;
+#pragma unroll 1
+            for (int r = 0; r < p.ranks; r++) top = fmaxf(top, whole[r * apart] * LOG2E);
+#pragma unroll 1
+            for (int r = 0; r < p.ranks; r++) all += (double)pow2(whole[r * apart] * LOG2E - top);
+            bad |= all != all;
+        }
+        joined = bad ? __int_as_float(0x7fc00000) : head_lse(p, head, top, all);
+        share = sum > 0.0 ? sink_share(p, head, top, all) / sum : 0.0;
     }
+    /* pps: what the sums of the sure keys count, see santa__anchor */
+    const float *const sure = p.parts + p.rows_in_all * (p.dv + 1) + row * (p.dv + 2);
+    double times = 0.0, weight[2] = { 0.0, 0.0 };
+#pragma unroll 1
+    for (int r = 0; r < p.ranks && p.sure; r++)
+        for (int i = 0; i < 2; i++) weight[i] += (double)sure[r * apart + p.dv + i];
+    if (p.sure) times = weight[0] < 0.25 ? 1.0 : 1.0 + (1.0 - weight[1]) / weight[0];
     if (threadIdx.x == 0 && p.lse) p.lse[row] = joined;
     char *out = p.out + b * p.out_stride[0] + q * p.out_stride[1] + head * p.out_stride[2];
     float first = 0.0f;
@@ -4782,6 +5056,7 @@ __global__ void __launch_bounds__(128) k_join_ranks(const __grid_constant__ para
         for (int r = 0; r < p.ranks; r++) {
             const double w = exact ? (double)pow2(lse[r * apart] * LOG2E - m) : 1.0;
             if (w > 0.0) f += w * (double)p.parts[r * apart + row * p.dv + c];
+            if (p.sure) f += times * (double)sure[r * apart + c];
         }
         const float x = bad ? __int_as_float(0x7fc00000) : (float)(f * share);
         store_any(p.out_type, out + c * p.out_stride[3], x);
@@ -4812,6 +5087,7 @@ __device__ __forceinline__ double cta_joined(double x, error_memory &s, Join joi
     if ((threadIdx.x & 31) == 0) s.warps[threadIdx.x >> 5] = x;
     __syncthreads();
     x = s.warps[0];
+#pragma unroll 1
     for (int i = 1; i < 4 * ERROR_PARTS; i++) x = join(x, s.warps[i]);
     return x;
 }
@@ -4914,6 +5190,7 @@ __global__ void __launch_bounds__(128 * ERROR_PARTS) k_error(const __grid_consta
     const auto weight = [&](int i) { return weights ? (double)weights[i] : 1.0; };
     const auto tile_of = [&](int i) { return (keys[i] >> p.unit_shift) / p.flash_blocks; };
     double total = 0.0;                             /* in units of (share / samples)^2 */
+#pragma unroll 1
     for (int base = 0; base < p.dv; base += 128) {
         const int column = base + tid % 128;
         const char *const v = p.v + kv * p.v_stride[2];
@@ -5087,7 +5364,8 @@ __device__ __forceinline__ float column_mean(const char *at, i64 row, int keys, 
     return sum;
 }
 
-__device__ __forceinline__ float column_mean(const params &p, const char *at, const unsigned char *bad) {
+/* Called from two places. */
+__device__ __noinline__ float column_mean(const params &p, const char *at, const unsigned char *bad) {
     const i64 row = p.k_stride[1];
     const int n = p.copy.keys;
     switch (p.k_type) {
@@ -5112,6 +5390,66 @@ __device__ __forceinline__ void butterfly(float &a, float &b) {
     b = __fsub_rn(x, y);
 }
 
+/* The keys of the range's block `index`, and where its copy goes: NULL if there is no such block. */
+struct encoded_block { const char *k; char *to; };
+__device__ __forceinline__ encoded_block block_to_encode(const params &p, i64 index) {
+    const int b = blockIdx.z, kv = blockIdx.y;
+    const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
+    const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from,
+          to = p.from < 0 ? len : min(p.to, len);
+    const i64 first = ((from >> p.copy.shift) + index) << p.copy.shift;
+    if (first + p.copy.keys > to) return { nullptr, nullptr };
+    const i64 at = row_offset(p, p.k_stride, b, (int)first);
+    if (at == NO_ROW) return { nullptr, nullptr };
+    return { p.k + at + kv * p.k_stride[2], copied_block(p, b, kv, (int)first) };
+}
+
+/* The mean of the keys without those that are not finite, by a warp or by the CTA. */
+__device__ __noinline__ void mean_of_finite(const params &p, const char *k, float *centre,
+                                            unsigned char *bad, bool by_warp) {
+    const int lane = threadIdx.x & 31, tid = by_warp ? lane : threadIdx.x,
+              threads = by_warp ? 32 : blockDim.x;
+    for (int i = tid / 32; i < p.copy.keys; i += threads / 32) {
+        bool not_finite = false;
+        for (int f = lane; f < p.d; f += 32)
+            not_finite |= !is_finite(load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]));
+        not_finite = __any_sync(FULL, not_finite);
+        if (lane == 0) bad[i] = not_finite;
+    }
+    if (by_warp) __syncwarp(); else __syncthreads();
+    for (int f = tid; f < p.d; f += threads) centre[f] = column_mean(p, k + f * p.k_stride[3], bad);
+    if (by_warp) __syncwarp(); else __syncthreads();
+}
+
+/* Rotates a mean, one warp. */
+__device__ __forceinline__ void rotate_centre(const params &p, float *centre) {
+    const int lane = threadIdx.x & 31;
+    for (int f = lane; f < p.d; f += 32)
+        centre[f] = __uint_as_float(__float_as_uint(centre[f])
+                                      ^ (p.signs[f / 32] >> lane & 1u) << 31);
+    __syncwarp();
+    for (int step = 1; step < p.piece; step *= 2) {
+        for (int i = lane; i < p.d / 2; i += 32) {
+            const int low = 2 * (i & -step) + (i & (step - 1));
+            butterfly(centre[low], centre[low + step]);
+        }
+        __syncwarp();
+    }
+    for (int f = lane; f < p.d; f += 32) {
+        const float x = __fmul_rn(centre[f], p.norm);
+        centre[f] = is_finite(x) ? x : 0.0f;
+    }
+}
+
+/* The code of a centre's number x: the integer next to x / scale, halves upwards. `quotient` is that or
+   nearly so. */
+__device__ __forceinline__ int centre_code(float x, float scale, float quotient) {
+    float code = floorf(quotient + 0.5f);
+    if (fmaf(-(code + 0.5f), scale, x) >= 0.0f) code += 1.0f;
+    if (fmaf(-(code - 0.5f), scale, x) < 0.0f) code -= 1.0f;
+    return scale > 0.0f ? (int)fminf(fmaxf(code, -127.0f), 127.0f) : 0;
+}
+
 /* Makes blocks of a copy of K: the bytes of santa__encode_block, but for roundings of sums that
    are taken in f32 here.
    Grid: (block, KV head, batch). A CTA of 256 threads:
@@ -5119,27 +5457,22 @@ __device__ __forceinline__ void butterfly(float &a, float &b) {
      rotate   lanes to a key, each with PER pieces of 8 features, as far apart as there are
               lanes: strides of 8 and more are other lanes or other pieces
      encode   codes to shared memory, a word for a piece; then 16 bytes a thread
-   Reads K twice, the second time from the caches; writes the block. It should run at the speed of
-   reading K; here instructions count as much as bytes.
+   Reads K twice, the second time from the caches; writes the block. For f32, and for what
+   k_encode_cores does not take.
    Barriers: for the mean; for the centre, made by warp 0 while the others rotate; for the
    codes. */
 __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ params p) {
     enum { PER = 2 };
     DYNAMIC_SHARED(slots);                          /* [keys][pieces + 1]: words of codes */
     SHARED(s, copy_memory);
-    const int tid = threadIdx.x, lane = tid & 31, b = blockIdx.z, kv = blockIdx.y, d = p.d;
+    const int tid = threadIdx.x, lane = tid & 31, d = p.d;
     const int n = p.copy.keys, pieces = d / 8, pitch = pieces + 1, piece = p.piece;
     const float norm = p.norm;
     unsigned *words = (unsigned *)slots;
-    const i64 len = p.seq_lens ? min(max(p.seq_lens[b], 0), p.capacity) : p.capacity;
-    const i64 from = p.from < 0 ? max(len + p.from, (i64)0) : p.from,
-          to = p.from < 0 ? len : min(p.to, len);
-    const i64 first = ((from >> p.copy.shift) + blockIdx.x) << p.copy.shift;
-    if (first + n > to) return;
-    const i64 at = row_offset(p, p.k_stride, b, (int)first);
-    char *const block = copied_block(p, b, kv, (int)first);
-    if (at == NO_ROW || !block) return;
-    const char *k = p.k + at + kv * p.k_stride[2];
+    const encoded_block x_block = block_to_encode(p, blockIdx.x);
+    const char *const k = x_block.k;
+    char *const block = x_block.to;
+    if (!block) return;
 
     if (tid < COPY_DIM / 32) s.signs[tid] = p.signs[tid];
     int lanes = 1;
@@ -5156,47 +5489,21 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     };
     load(tid / lanes);                              /* all of the block on its way, before its columns */
     bool whole = true;
+#pragma unroll 1
     for (int f = tid; f < d; f += 256) {
         s.centre[f] = column_mean(p, k + f * p.k_stride[3], nullptr);
         whole &= is_finite(s.centre[f]);
     }
-    if (__syncthreads_or(!whole)) {                 /* rare: without the keys that are not finite */
-        for (int i = tid / 32; i < n; i += 8) {
-            bool bad = false;
-            for (int f = lane; f < d; f += 32)
-                bad |= !is_finite(load_any(p.k_type, k + i * p.k_stride[1] + f * p.k_stride[3]));
-            bad = __any_sync(FULL, bad);
-            if (lane == 0) s.bad[i] = bad;
-        }
-        __syncthreads();
-        for (int f = tid; f < d; f += 256) s.centre[f] = column_mean(p, k + f * p.k_stride[3], s.bad);
-        __syncthreads();
-    }
+    if (__syncthreads_or(!whole)) mean_of_finite(p, k, s.centre, s.bad, false);         /* rare */
     if (tid < 32) {
-        for (int f = lane; f < d; f += 32)
-            s.centre[f] = __uint_as_float(__float_as_uint(s.centre[f])
-                                          ^ (s.signs[f / 32] >> lane & 1u) << 31);
-        __syncwarp();
-        for (int step = 1; step < piece; step *= 2) {
-            for (int i = lane; i < d / 2; i += 32) {
-                const int low = 2 * (i & -step) + (i & (step - 1));
-                butterfly(s.centre[low], s.centre[low + step]);
-            }
-            __syncwarp();
-        }
+        rotate_centre(p, s.centre);
         float top = 0.0f;
-        for (int f = lane; f < d; f += 32) {
-            const float x = __fmul_rn(s.centre[f], norm);
-            s.centre[f] = is_finite(x) ? x : 0.0f;
-            top = fmaxf(top, fabsf(s.centre[f]));
-        }
+        for (int f = lane; f < d; f += 32) top = fmaxf(top, fabsf(s.centre[f]));
 #pragma unroll
         for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
         const float scale = top / 127.0f;
         for (int f = lane; f < p.copy.features; f += 32) {
-            const double level =
-                scale > 0.0f && f < d ? floor((double)s.centre[f] / (double)scale + 0.5) : 0.0;
-            const int code = (int)fmin(fmax(level, -127.0), 127.0);
+            const int code = f < d ? centre_code(s.centre[f], scale, s.centre[f] / scale) : 0;
             block[p.copy.centre + f] = (char)code;
             if (f < d) s.centre[f] = __fmul_rn(scale, (float)code);
         }
@@ -5207,7 +5514,6 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
     const float zero = 12582912.0f, least = zero, most = zero + (float)((1 << p.copy.bits) - 1);
     for (int base = 0; base < n; base += at_once) {
         const int key = base + tid / lanes;
-        bool good = true;
         if (base) load(key);
 #pragma unroll
         for (int i = 0; i < PER; i++)
@@ -5258,14 +5564,6 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
         }
         for (int o = 1; o < lanes; o *= 2) squares += __shfl_xor_sync(FULL, squares, o);
         float inverse = 1.0f / (step * sqrtf(squares / (float)d));
-        if (__any_sync(FULL, key < n && !(squares > 1e-30f && squares < 1e30f))) {
-            double wide = 0.0;                      /* rare: numbers whose squares leave f32 */
-#pragma unroll
-            for (int i = 0; i < 8 * PER; i++) wide += (double)x[i / 8][i % 8] * (double)x[i / 8][i % 8];
-            for (int o = 1; o < lanes; o *= 2) wide += __shfl_xor_sync(FULL, wide, o);
-            inverse = wide > 0.0 ? (float)(1.0 / ((double)step * sqrt(wide / (double)d))) : 0.0f;
-            good &= wide <= DBL_MAX;
-        }
         const bool flat = !(inverse > 0.0f) || !is_finite(inverse);
         if (flat) inverse = 0.0f;
 #pragma unroll
@@ -5284,12 +5582,11 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             if (l + lanes * i >= pieces) codes -= 8.0f * (0.5f * 0.5f);          /* not there: code of 0 */
             else if (key < n) words[key * pitch + l + lanes * i] = word - 0x3f400000u;
         }
-        bool finite = good;
+        const bool finite = is_finite(squares);     /* else a key that is not, or one too large */
 #pragma unroll 1
         for (int o = 1; o < lanes; o *= 2) {
             both += __shfl_xor_sync(FULL, both, o);
             codes += __shfl_xor_sync(FULL, codes, o);
-            finite &= __shfl_xor_sync(FULL, finite, o) != 0;
         }
         unsigned gain = __half_as_ushort(__float2half_rn(both / codes));
         if ((gain & 0x7c00u) == 0x7c00u) gain = 0x7e00u;
@@ -5316,6 +5613,250 @@ __global__ void __launch_bounds__(256, 4) k_encode(const __grid_constant__ param
             if (i & 1) { out[2] |= low; out[3] |= high; } else { out[0] |= low; out[1] |= high; }
         }
         ((uint4 *)block)[unit] = make_uint4(out[0], out[1], out[2], out[3]);
+    }
+}
+
+/* Adds up HALF pairs of numbers over the lanes whose numbers differ in bit HALF; each keeps a half. */
+template <int HALF> __device__ __forceinline__ void fold(float *x, int lane) {
+    const bool upper = (lane & HALF) != 0;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        const float other = upper ? x[i] : x[i + HALF], own = upper ? x[i + HALF] : x[i];
+        x[i] = own + __shfl_xor_sync(FULL, other, HALF);
+    }
+}
+
+/* The same by tensor cores: K of 16 or 8 bits in adjacent features, head_dim a multiple of 32, up to
+   ENCODE_DIM. It reads K once and should run at the speed of that, so it saves instructions.
+   Grid: (64 keys, or a block of fewer than 16 for each warp; KV head; batch). A warp takes 16 keys.
+   Lane 4 g + t has keys g and g + 8, of each 32 features the piece t, 8 adjacent ones, which is
+   what a word of the copy holds:
+     rotate   feature 8 t + 4 u + i of a group is number (t, i) of step u of an mma by a 16 x 16
+              Hadamard matrix of +-1. Its sums are where its numbers were; u, and groups, are then
+              butterflies of a lane's own numbers.
+     mean     of the rotated keys, by lanes, then by warps
+     encode   codes are rounded by adding a number whose last bit is 1; of each 16 bytes a lane of
+              four writes 4
+   One barrier, for the means. */
+__global__ void __launch_bounds__(32 * ENCODE_WARPS, 4) k_encode_cores(const __grid_constant__ params p) {
+    enum { ROWS = 2, GROUPS = ENCODE_DIM / 32 };
+    SHARED(s, encode_memory);
+    const int tid = threadIdx.x, warp = tid / 32, lane = tid & 31, g = lane / 4, t = lane & 3;
+    const int n = p.copy.keys, groups = p.d / 32;
+    const float norm = p.norm;
+    /* warps that share a block, and the first of them */
+    const int sharing = max(n / 16, 1), first = warp & -sharing;
+    const encoded_block at
+        = block_to_encode(p, (i64)blockIdx.x * (ENCODE_WARPS / sharing) + warp / sharing);
+    const int keys = at.to ? n : 0;
+
+    unsigned raw[ROWS][GROUPS][4];
+    const auto load = [&](auto word, int bytes) {   /* zeros for what is not there */
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int key = 16 * (warp - first) + g + 8 * r;
+            const char *const row = at.k + min(key, n - 1) * p.k_stride[1] + bytes * t;
+#pragma unroll
+            for (int i = 0; i < GROUPS; i++) {
+                word = decltype(word){};
+                if (key < keys && i < groups) word = *(const decltype(word) *)(row + 4 * bytes * i);
+                memcpy(raw[r][i], &word, sizeof word);
+            }
+        }
+    };
+    if (p.k_type == SANTA_E4M3) {
+        load(uint2(), 8);
+#pragma unroll
+        for (int i = 0; i < ROWS * GROUPS; i++) {
+            unsigned *const w = raw[i / GROUPS][i % GROUPS];
+            const unsigned low = w[0], high = w[1];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const __half2 y = e4m3_pair((unsigned short)((e < 2 ? low : high) >> 16 * (e & 1)));
+                w[e] = *(const unsigned *)&y;
+            }
+        }
+    } else load(uint4(), 16);
+
+    float x[ROWS][GROUPS][8];
+    const auto rotate = [&](auto type, unsigned ones) {
+        /* row (t, i), column (t', w) of the matrix for half v: a sign for each bit in both */
+        const unsigned side = (unsigned)__popc(t & g >> 1) & 1u, w = (unsigned)g & 1u,
+                       b = ones ^ side * 0x80008000u ^ w << 31;
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            /* bits 2 k and 2 k + 1 of a piece's signs: 9 + 2 k and 25 + 2 k here */
+            const unsigned byte = p.signs[i] >> 8 * t,
+                           signs = (byte & 0x55u) << 9 | (byte & 0xaau) << 24;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) raw[r][i][e] ^= signs << (6 - 2 * e) & 0x80008000u;
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+#pragma unroll
+                for (int v = 0; v < 2; v++) {
+                    float sum[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+                    mma(sum, raw[0][i][2 * u], raw[1][i][2 * u], raw[0][i][2 * u + 1],
+                        raw[1][i][2 * u + 1], b, v ? b ^ 0x80008000u : b, type);
+#pragma unroll
+                    for (int c = 0; c < 4; c++) x[c / 2][i][4 * u + 2 * v + (c & 1)] = sum[c];
+                }
+        }
+    };
+    if (p.k_type == SANTA_BF16) rotate(__nv_bfloat16(), 0x3f803f80u);
+    else rotate(__half(), 0x3c003c00u);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) butterfly(x[r][i][e], x[r][i][e + 4]);
+#pragma unroll
+        for (int o = 1; o < GROUPS; o *= 2)
+            if (32 * o < p.piece)
+#pragma unroll
+                for (int i = 0; i < GROUPS; i++)
+#pragma unroll
+                    for (int e = 0; e < 8; e++) if (!(i & o)) butterfly(x[r][i][e], x[r][i + o][e]);
+    }
+
+    {
+        float sum[8 * GROUPS];
+#pragma unroll
+        for (int i = 0; i < 8 * GROUPS; i++) sum[i] = x[0][i / 8][i % 8] + x[1][i / 8][i % 8];
+        fold<16>(sum, lane);
+        fold<8>(sum, lane);
+        fold<4>(sum, lane);
+        *(float4 *)&s.sums[warp][32 * (g >> 1) + 8 * t + 4 * (g & 1)]
+            = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    }
+    __syncthreads();
+    if (!at.to) return;
+    float centre[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+#pragma unroll
+    for (int w = 0; w < ENCODE_WARPS; w++) {
+        if ((w & -sharing) != first) continue;
+        const float4 y = *(const float4 *)&s.sums[w][4 * lane];
+        centre[0] += y.x; centre[1] += y.y; centre[2] += y.z; centre[3] += y.w;
+    }
+    bool whole = true;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        whole &= is_finite(centre[c]);
+        centre[c] *= norm / (float)n;
+    }
+    if (!__all_sync(FULL, whole)) {                 /* rare */
+        mean_of_finite(p, at.k, s.centre[warp], s.bad[warp], true);
+        rotate_centre(p, s.centre[warp]);
+        __syncwarp();
+#pragma unroll
+        for (int c = 0; c < 4; c++) centre[c] = 4 * lane < p.d ? s.centre[warp][4 * lane + c] : 0.0f;
+    }
+    float top = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 4; c++) top = fmaxf(top, fabsf(centre[c]));
+#pragma unroll
+    for (int o = 16; o; o >>= 1) top = fmaxf(top, __shfl_xor_sync(FULL, top, o));
+    const float scale = top / 127.0f, inverse_scale = 1.0f / scale;
+    float quotient[4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) quotient[c] = centre[c] * inverse_scale;
+    if (!is_finite(inverse_scale))                  /* rare: tiny numbers, or none but 0 */
+#pragma unroll
+        for (int c = 0; c < 4; c++) quotient[c] = centre[c] / scale;
+    unsigned bytes = 0;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const int code = centre_code(centre[c], scale, quotient[c]);
+        bytes |= ((unsigned)code & 0xffu) << 8 * c;
+        centre[c] = __fmul_rn(scale, (float)code);
+    }
+    *(float4 *)&s.centre[warp][4 * lane] = make_float4(centre[0], centre[1], centre[2], centre[3]);
+    __syncwarp();
+    if (warp == first) {
+        if (4 * lane < p.copy.features) *(unsigned *)(at.to + p.copy.centre + 4 * lane) = bytes;
+        if (lane == 0) *(float *)(at.to + p.copy.scale) = scale;
+        for (int i = p.copy.scale + 4 + lane; i < p.copy.bytes; i += 32) at.to[i] = 0;
+    }
+
+    float squares[ROWS] = { 0.0f, 0.0f };
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++)
+#pragma unroll
+        for (int e = 0; e < 8; e += 4) {
+            const float4 y = *(const float4 *)&s.centre[warp][32 * i + 8 * t + e];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float *const z = &x[r][i][e];
+                z[0] = fmaf(z[0], norm, -y.x); z[1] = fmaf(z[1], norm, -y.y);
+                z[2] = fmaf(z[2], norm, -y.z); z[3] = fmaf(z[3], norm, -y.w);
+#pragma unroll
+                for (int c = 0; c < 4; c++) squares[r] = fmaf(z[c], z[c], squares[r]);
+            }
+        }
+    const int bits = p.copy.bits;
+    const float middle = bits == 4 ? 7.5f : 1.5f, per_level = bits == 4 ? 0.0625f : 0.25f,
+                most = (1.0f - 1.0f / 16777216.0f) / per_level, zero = 12582912.0f,
+                root = sqrtf((float)p.d) * (bits == 4 ? 1.0f / 0.3352f : 1.0f / 0.9957f);
+    unsigned words[ROWS][GROUPS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int key = 16 * (warp - first) + g + 8 * r;
+        for (int o = 1; o < 4; o *= 2) squares[r] += __shfl_xor_sync(FULL, squares[r], o);
+        const float inverse = rsqrtf(squares[r]) * root;
+        const bool good = is_finite(squares[r]),    /* else a key that is not finite, or too large */
+                   flat = !(inverse > 0.0f) || !is_finite(inverse);
+        /* x * inverse + levels / 2, as a share of all levels, which it cannot leave; the largest is
+           a little below 1 */
+        const float share = flat ? 0.0f : inverse * per_level;
+        float both = 0.0f, codes = -2.0f * (float)(GROUPS - groups);     /* a code for 0 counts 1 / 4 */
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            unsigned word = 0;
+#pragma unroll
+            for (int e = 7; e >= 0; e--) {
+                const float c = __fmaf_rd(__saturatef(fmaf(x[r][i][e], share, 0.5f)), most, zero);
+                const float level = (c - zero) - middle;
+                word = (word << 4) + __float_as_uint(c);
+                both = fmaf(x[r][i][e], level, both);
+                codes = fmaf(level, level, codes);
+            }
+            words[r][i] = i < groups && !flat && good ? word - 0x3f400000u : 0;
+        }
+        for (int o = 1; o < 4; o *= 2) {
+            both += __shfl_xor_sync(FULL, both, o);
+            codes += __shfl_xor_sync(FULL, codes, o);
+        }
+        const float over = __frcp_rn(codes), rough = both * over;
+        unsigned gain = __half_as_ushort(__float2half_rn(fmaf(fmaf(-rough, codes, both), over, rough)));
+        if ((gain & 0x7c00u) == 0x7c00u || !good) gain = 0x7e00u;
+        else if (flat) gain = 0;
+        if (t == 0 && key < keys)
+            *(unsigned short *)(at.to + p.copy.gains + 2 * key) = (unsigned short)gain;
+    }
+    /* 16 bytes of a chunk and key: byte i has features i, 16 + i, .. of the chunk. Lanes t and t ^ 2
+       have the same bytes of it; each writes a half of them. */
+    const int each = bits == 4 ? 1 : 2;             /* groups of a chunk */
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int key = 16 * (warp - first) + g + 8 * r;
+        unsigned out[2] = { 0, 0 };
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            const unsigned even = words[r][i] & 0x0f0f0f0fu, odd = words[r][i] >> 4 & 0x0f0f0f0fu;
+            const int up = bits * ((t >> 1) + 2 * (i & (each - 1)));
+            out[0] |= __byte_perm(even, odd, 0x5140) << up;
+            out[1] |= __byte_perm(even, odd, 0x7362) << up;
+            if ((i & (each - 1)) != each - 1) continue;
+            const unsigned own = t & 2 ? out[1] : out[0],
+                           other = __shfl_xor_sync(FULL, t & 2 ? out[0] : out[1], 2);
+            const int chunk = i / each;
+            if (chunk < p.copy.chunks && key < keys)
+                *(unsigned *)(at.to + 16 * (chunk << p.copy.shift | key) + 8 * (t & 1) + 4 * (t >> 1))
+                    = own | other;
+            out[0] = out[1] = 0;
+        }
     }
 }
 
@@ -5462,11 +6003,12 @@ __device__ __forceinline__ float *fixed_of(const params &p, int part, i64 row) {
      ALWAYS   keys [begin, middle) and [from, end): exp(score - highest), relative to the part's own
      DRAWN    the list: exp(score - top) / (all * chance); with exact scores share / chance
      WEIGH    the list, without V: only the sums of weights
+     SURE     the list, of V only rows whose chance is 1
    They are dealt to `parts`: row i is number i / parts of part i % parts, so that no bit depends on
    how many CTAs there are; this one has some from part `first` on. 64 rows at a time, four lanes to
    a row of K, each of them with the weight of one head; then V, two columns and a head a thread.
    Rows that are 16-byte pieces lie in `stage` meanwhile. */
-enum { ALWAYS, DRAWN, WEIGH };
+enum { ALWAYS, DRAWN, WEIGH, SURE };
 __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const team &t, int mode,
                                           int count, int h0, int middle, int from, bool again,
                                           float *sums, char *stage, int parts, int first, int some) {
@@ -5474,6 +6016,8 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
     const int hv = tid >> 6, column = 2 * (tid & 63);                 /* of V's sums */
     const int h = min(h0 + c, t.heads - 1), front = middle - t.range.begin;
     const bool has_k = p.copied, has_v = mode != WEIGH;
+    /* with exact scores other CTAs read what the pass before has told */
+    const bool tells = has_k ? mode != ALWAYS : mode > DRAWN;
     const int k_bytes = has_k ? p.d * p.k_size : 0, v_bytes = p.dv * p.v_size,
               row_bytes = k_bytes + v_bytes + 64;   /* no bank conflicts */
     const float top = mode == ALWAYS ? 0.0f : s.top[h], inverse = mode == ALWAYS ? 0.0f : s.inverse[h],
@@ -5487,7 +6031,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                                      : sums + ((i64)k * t.heads + h0 + hv) * p.dv;
         const bool own = has_v && h0 + hv < t.heads;
         float acc[2][2], scale = 0.0f;
-        if (mode == DRAWN && again) scale = 1.0f;
+        if (mode != ALWAYS && again) scale = 1.0f;
         const float *before = out;                  /* the first parts have the keys read exactly */
         if (mode == DRAWN && has_k && own && !again && part < FIXED_PARTS) {
             before = fixed_of(p, part, t.row + h0 + hv);
@@ -5500,7 +6044,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
             acc[i / 2][i & 1] = own && scale != 0.0f && f < p.dv ? scale * before[f] : 0.0f;
         }
         if (mode == ALWAYS && tid < SLICE) { s.high[tid] = MASKED; s.keep[tid] = 0.0f; }
-        if (mode != ALWAYS && !again && tid < 3 * SLICE && h0 + tid % SLICE < t.heads)
+        if (tells && !again && tid < 3 * SLICE && h0 + tid % SLICE < t.heads)
             s.extra[k][h0 + tid % SLICE][tid / SLICE] = 0.0f;
         float fixed_sum = 0.0f;                     /* of head tid, tid < SLICE */
 #pragma unroll 1
@@ -5590,7 +6134,7 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 w = __fdividef(guess, chance) * (chance < 1.0f ? 1.0f : factor);
                 x1 = chance < 1.0f ? 0.0f : w;
             }
-            s.weight[e0][c] = w;
+            s.weight[e0][c] = mode == SURE && chance < 1.0f ? 0.0f : w;
             float x0 = w;
 #pragma unroll
             for (int o = 4; o < 32; o <<= 1) {
@@ -5608,8 +6152,8 @@ __device__ __forceinline__ void take_rows(const params &p, draw_memory &s, const
                 float sum = 0.0f;
 #pragma unroll
                 for (int i = 0; i < GATHER_WARPS; i++) sum += s.warp_extra[i][tid];
-                if (mode != ALWAYS) s.extra[k][h0 + tid % SLICE][tid / SLICE] += sum;
-                else if (tid < SLICE)
+                if (tells) s.extra[k][h0 + tid % SLICE][tid / SLICE] += sum;
+                else if (mode == ALWAYS && tid < SLICE)
                     fixed_sum = (fixed_sum == fixed_sum ? s.keep[tid] * fixed_sum : fixed_sum) + sum;
             }
             if (own) {
@@ -5793,9 +6337,11 @@ k_proxy_scores(const __grid_constant__ params p) {
         barrier_after_copies(bar);
 #endif
     };
+    /* where a warp has many blocks the first slot only: the query would wait for the others' bytes */
+    const int soon = last - first > 8 * SCORE_WARPS ? 1 : p.ring_slots;
     int ahead = first + warp;
 #pragma unroll 1
-    for (int i = 0; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
+    for (int i = 0; i < soon; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
     launch_dependents();
 
     const bool extra = p.soft_cap > 0.0f || p.slopes;
@@ -5850,6 +6396,8 @@ k_proxy_scores(const __grid_constant__ params p) {
             s.middle[warp] = unit * (p.copy.bits == 4 ? 7.5f : 1.5f) * (float)sum;
         }
     }
+#pragma unroll 1
+    for (int i = soon; i < p.ring_slots; i++, ahead += SCORE_WARPS) if (ahead < last) fill(ahead, i);
     __syncthreads();
     enum { STATIC = G ? G : 1 };
     unsigned q[2][STATIC][2];
@@ -6130,7 +6678,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
     const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = head / p.group;
     const int front = middle - begin, all = front + end - from, each = (all + parts - 1) / parts,
               skip = min(part * each, all), count = min(each, all - skip),
-              vector_v = p.vector_v && p.dv % 4 == 0;
+              vector_v = p.vector_v && p.dv % 4 == 0, pieces = p.dv > 128 ? 2 : 1;
     float acc[2][HEADS][4], trace[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
@@ -6175,11 +6723,13 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             __syncthreads();
         }
         if (staged) {
-            const int k_pieces = k_bytes / 16, pieces = k_pieces + v_bytes / 16;
+            const int k_pieces = k_bytes / 16, all_pieces = k_pieces + v_bytes / 16;
+#pragma unroll 1
             for (int i = warp; i < n; i += 8) {
                 const int j = key_at(i);
                 const i64 at_k = row_offset(p, p.k_stride, b, j), at_v = row_offset(p, p.v_stride, b, j);
-                for (int c = lane; c < pieces; c += 32) {
+#pragma unroll 1
+                for (int c = lane; c < all_pieces; c += 32) {
                     const char *row = c < k_pieces ? p.k + kv * p.k_stride[2] + at_k + 16 * c
                                                    : p.v + kv * p.v_stride[2] + at_v + 16 * (c - k_pieces);
                     copy16_or_zero((uint4 *)(stage + i * row_bytes + 16 * c), at_k == NO_ROW ? p.k : row,
@@ -6190,6 +6740,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             copy_wait<0>();
             __syncthreads();
         }
+#pragma unroll 1
         for (int i0 = 0; i0 < n; i0 += 128) {       /* two lanes to a key, every other 8 features each */
             const int i = min(i0 + tid / 2, n - 1), half = tid & 1, j = key_at(i);
             const i64 at = row_offset(p, p.k_stride, b, j);
@@ -6256,10 +6807,9 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
         }
 #pragma unroll 1
         for (int i0 = warp; i0 < n; i0 += 32) {
-#pragma unroll
-            for (int ch = 0; ch < 2; ch++) {
+#pragma unroll 1
+            for (int ch = 0; ch < pieces; ch++) {   /* acc[0] is the piece's: they take turns */
                 const int col = 128 * ch + 4 * lane;
-                if (128 * ch >= p.dv) break;
                 float y[4][4];
                 const char *rows[4];
                 bool none[4];
@@ -6284,8 +6834,17 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
                         const float w = s.score[min(i0 + 8 * u, n - 1)][h];
                         /* heads that are not there: whatever was in memory, and never used */
 #pragma unroll
-                        for (int k = 0; k < 4; k++) acc[ch][h][k] += w * y[u][k];
+                        for (int k = 0; k < 4; k++) acc[0][h][k] += w * y[u][k];
                     }
+                if (pieces > 1)
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++)
+#pragma unroll
+                        for (int k = 0; k < 4; k++) {
+                            const float other = acc[1][h][k];
+                            acc[1][h][k] = acc[0][h][k];
+                            acc[0][h][k] = other;
+                        }
                 if (moments < 2) continue;
 #pragma unroll
                 for (int u = 0; u < 4; u++) {
@@ -6310,6 +6869,7 @@ __device__ __noinline__ void attend(const params &p, attend_memory<HEADS> &s, in
             *(float4 *)&s.merge[warp][h][4 * lane]
                 = make_float4(acc[ch][h][0], acc[ch][h][1], acc[ch][h][2], acc[ch][h][3]);
         __syncthreads();
+#pragma unroll 1
         for (int i = tid; i < heads * 128; i += 256) {
             const int h = i / 128, c = i % 128;
             float sum = 0.0f;
@@ -6621,6 +7181,7 @@ __device__ __forceinline__ float dot_rows(const params &p, const float *q, const
 __device__ __noinline__ float dot_numbers(const params &p, const float *q, const i64 *at) {
     const int lane = threadIdx.x & 31;
     float mine = 0.0f;
+#pragma unroll 1
     for (int i = 0; i < 16; i++) {
         float sum = 0.0f;
         for (int f = lane; f < p.d; f += 32)
@@ -6697,6 +7258,53 @@ __device__ __noinline__ copied_rank copied_met(const params &p, i64 row) {
     return x;
 }
 
+/* The n largest numbers that ranks tell, n each and `apart`, where 0 is none: which one is the least of
+   them. Of equal ones those of the first ranks are taken; returns how many of this rank's. */
+__device__ __noinline__ int best_of_ranks(const params &p, best_memory &s, const unsigned *best, i64 apart,
+                                          int n, unsigned *least) {
+    const int tid = threadIdx.x;
+    unsigned last = 0;
+    int more = n;                                   /* how many of it, at last */
+    __syncthreads();
+    if (tid < 3) s.counts[tid] = 0;
+#pragma unroll 1
+    for (int digit = 24; digit >= 0; digit -= 8) {
+        s.count[tid] = 0;
+        __syncthreads();
+#pragma unroll 1
+        for (int r = 0; r < p.ranks; r++)
+#pragma unroll 1
+            for (int i = tid; i < n; i += PORTION) {
+                const unsigned x = best[r * apart + i];
+                const bool in = digit == 24 || x >> (digit + 8) == last >> (digit + 8);
+                if (x && in) atomicAdd(&s.count[x >> digit & 255], 1);
+            }
+        __syncthreads();
+        int all;
+        const int own = s.count[255 - tid], reached = cta_scan<GATHER_WARPS>(own, s.warp_count, &all);
+        if (digit == 24 && all <= more) { last = 1; break; }
+        if (reached >= more && reached - own < more) {
+            s.chosen = 255 - tid;
+            s.before = reached - own;
+        }
+        __syncthreads();
+        last |= (unsigned)s.chosen << digit;
+        more -= s.before;
+        __syncthreads();
+    }
+#pragma unroll 1
+    for (int r = 0; r <= p.rank; r++)
+#pragma unroll 1
+        for (int i = tid; i < n; i += PORTION) {
+            const unsigned x = best[r * apart + i];
+            if (x == last) atomicAdd(&s.counts[r == p.rank], 1);
+            else if (x > last && r == p.rank) atomicAdd(&s.counts[2], 1);
+        }
+    __syncthreads();
+    *least = last;
+    return s.counts[2] + min(max(more - s.counts[0], 0), s.counts[1]);
+}
+
 /* Which keys of all ranks are rescued, in two steps with an exchange between them: each rank tells its
    rescue_keys largest masses of a head that is to be; then it takes those among the largest of all,
    of equal ones those of the first ranks. What the first step leaves of other heads is not looked at.
@@ -6706,7 +7314,6 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads * n;
     const bool mends = p.rank_step == MEND;
     if (tid == 0) s.guard = guard_of(p, row);
-    if (tid < 3) s.counts[tid] = 0;
     __syncthreads();
     if (!s.guard.rescued) return;
     team t = {};
@@ -6718,48 +7325,10 @@ __device__ __noinline__ void rescue_of_ranks(const params &p, proxy_gather_memor
     t.range = copied_range(p, b);
     t.first = t.range.from / BLOCK;
     t.blocks = t.hi = t.range.from < t.range.to ? (t.range.to - 1) / BLOCK + 1 - t.first : 0;
+    unsigned least = 0;
     int want = n;
-    if (mends) {
-        const float *const best = p.rank_bests + row * n;
-        unsigned least = 0;                         /* the smallest mass of those taken */
-        int more = n;                               /* how many of it, at last */
-#pragma unroll 1
-        for (int digit = 24; digit >= 0; digit -= 8) {
-            s.rescue.count[tid] = 0;
-            __syncthreads();
-#pragma unroll 1
-            for (int r = 0; r < p.ranks; r++)
-#pragma unroll 1
-                for (int i = tid; i < n; i += PORTION) {
-                    const unsigned x = __float_as_uint(best[r * apart + i]);
-                    const bool in = digit == 24 || x >> (digit + 8) == least >> (digit + 8);
-                    if (x && in) atomicAdd(&s.rescue.count[x >> digit & 255], 1);
-                }
-            __syncthreads();
-            int all;
-            const int own = s.rescue.count[255 - tid],
-                      reached = cta_scan<GATHER_WARPS>(own, s.rescue.warp_count, &all);
-            if (digit == 24 && all <= more) { least = 1; break; }
-            if (reached >= more && reached - own < more) {
-                s.rescue.chosen = 255 - tid;
-                s.rescue.before = reached - own;
-            }
-            __syncthreads();
-            least |= (unsigned)s.rescue.chosen << digit;
-            more -= s.rescue.before;
-            __syncthreads();
-        }
-#pragma unroll 1
-        for (int r = 0; r <= p.rank; r++)
-#pragma unroll 1
-            for (int i = tid; i < n; i += PORTION) {
-                const unsigned x = __float_as_uint(best[r * apart + i]);
-                if (x == least) atomicAdd(&s.counts[r == p.rank], 1);
-                else if (x > least && r == p.rank) atomicAdd(&s.counts[2], 1);
-            }
-        __syncthreads();
-        want = s.counts[2] + min(max(more - s.counts[0], 0), s.counts[1]);
-    }
+    if (mends)
+        want = best_of_ranks(p, s.rescue, (const unsigned *)p.rank_bests + row * n, apart, n, &least);
     const double all = s.guard.total + s.guard.fixed * exp2((double)s.guard.fixed_top - (double)s.guard.m);
     float *const tell = mends ? nullptr : p.rank_best + row * n;
     if (want > 0)
@@ -6815,7 +7384,7 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
     if (tid) return;
     p.lse[result] = lse;
     p.rank_again[result] = again;
-    if (p.draws && again) p.draws[row] = 0;
+    if (p.draws && again && p.together == 1) p.draws[row] = 0;
     if (p.found)
         p.found[row] = make_float4(s.guard.expected, found, again ? 1.0f : 0.0f,
                                    (s.guard.some ? 1.0f : 0.0f) + (s.guard.rescued ? 2.0f : 0.0f));
@@ -6831,8 +7400,9 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
      merge    with more than one portion: the CTA that finishes last
    and there, where the log weights vary too much by what is found, or with a NaN among the scores,
    exact attention of the head: attend. Where they are expected to, rescue, and the scan once more.
-   Over ranks each of these steps is a launch of its own, see p.rank_step, and an instance: as one they
-   cost 1.5 us of 28.8 at 1 x 32k, since code comes cold.
+   Over ranks each of these steps is a launch of its own, see p.rank_step. The draw is an instance, since as
+   one they cost 1.5 us of 28.8 at 1 x 32k: code comes cold. The others are in the instance that has a
+   rescue and exact attention anyway.
    Reads, per CTA: blocks * 12 + draws * (64 stash entries + a row of K and of V). Latency-bound:
    all that does not depend on the scores stands before the wait, and rows are sent for as soon as
    they are known.
@@ -6840,12 +7410,12 @@ __device__ __noinline__ void finish_of_ranks(const params &p, proxy_gather_memor
 template <bool RANKS>
 __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_constant__ params p) {
     SHARED(memory, proxy_gather_memory);
-    if (RANKS && p.rank_step != DRAW) {
+    if (!RANKS && p.rank_step != DRAW) {
         if (p.rank_step == FINISH) finish_of_ranks(p, memory); else rescue_of_ranks(p, memory);
         return;
     }
     scan_memory<comb> &s = memory.scan;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
     const int b = blockIdx.y, head = blockIdx.x, kv = head / p.group, index = blockIdx.z;
     const i64 row = (i64)b * p.heads + head;
     const proxy_range range = copied_range(p, b);
@@ -6869,6 +7439,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
 #pragma unroll
     for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(FULL, squares, o);
     wait_for_previous();                            /* from here on the scores are complete */
+    launch_dependents();                            /* of launch_short */
     if (RANKS && tid == 0) memory.met = copied_met(p, row);
 
     const double u = s.ends[tid];
@@ -6977,7 +7548,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
                     beside = fixed_sum * lift_fixed / (float)total;
         expected = blocks && finite && total > 0.0
                  ? own_variance / (1.0f + beside * __expf(-fminf(0.5f * own_variance, 80.0f))) : 0.0f;
-        if (!(expected > p.rescue_above) || light || p.rescue_keys == 0) break;
+        if (agreed(!(expected > p.rescue_above) || light || p.rescue_keys == 0)) break;
         /* the exact scores of its likeliest keys, in sums of its own, since the other portions look at
            these; they leave it to the first one */
         alone = true;
@@ -6992,6 +7563,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         t.first = first;
         t.blocks = t.hi = blocks;
         float2 *const mended = p.mended + row * p.blocks + first;
+#pragma unroll 1
         for (int i = tid; i < blocks; i += PORTION) mended[i] = sum.all[i];
         __syncthreads();
         rescued = rescue(p, memory.rescue, t, 0, m, (float)(1.0 / all), mended, p.rescue_keys);
@@ -6999,14 +7571,14 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         x.sum.all = mended;
         own = mended + tid * per;
     }
-    const bool redo = blocks && !finite;
-    const bool draws = blocks && !redo && !light && total > 0.0;
+    const bool redo = agreed(blocks && !finite), draws = agreed(blocks && !redo && !light && total > 0.0);
     const int portions = alone ? 1 : p.portions, each_portion = (p.samples + portions - 1) / portions;
     const int last_draw = draws ? min((index + 1) * each_portion, p.samples) : 0;
 
     float acc[2][4], weights[3] = { 0.0f, 0.0f, 0.0f };      /* sums of w, of p^ / pi, of w r */
 #pragma unroll
     for (int k = 0; k < 4; k++) acc[0][k] = acc[1][k] = 0.0f;
+#pragma unroll 1
     for (int base = index * each_portion; base < last_draw; base += PROXY_DRAWS) {
         const int n = min(last_draw - base, (int)PROXY_DRAWS), each = (n + GATHER_WARPS - 1) / GATHER_WARPS;
         const int count = max(min(each, n - warp * each), 0);
@@ -7086,6 +7658,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_proxy_gather(const __grid_consta
         memory.warps[warp].weight[lane] = w;
         __syncwarp();
         const int rows = 32 - __clz((int)all_taken);
+#pragma unroll 1
         for (int ch = 0; ch < 2 && 128 * ch < p.dv; ch++) {
             float part[1][4] = { { 0.0f, 0.0f, 0.0f, 0.0f } };
             gather_rows<1>(p, 128 * ch, rows, memory.warps[warp].at, memory.warps[warp].weight, part);
@@ -7204,22 +7777,15 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
     const float2 *const sums = p.block_sums + row * p.blocks + first;
     const float *const spreads = p.spreads + row * p.blocks + first;
     const bool all = p.mass_doubles > 2;
-    float m = MASKED, fixed_top = MASKED, fixed = 0.0f;
-    double mass = 0.0, spread = 0.0, squares = 0.0, total;
-#pragma unroll 1
-    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (tid % 32 == 0) s.tops[tid / 32] = m;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    float fixed_top = MASKED, fixed = 0.0f;
+    double mass = 0.0, spread = 0.0, squares = 0.0;
+    const float m = cta_top(sums, 0, blocks, s.tops);
 #pragma unroll 1
     for (int i = tid; i < blocks; i += PORTION) {
         mass += block_mass(sums[i], m);
         if (all && !(sums[i].x < MASK_LIMIT)) spread += (double)(pow2(sums[i].x - m) * spreads[i]);
     }
-    cta_scan<GATHER_WARPS>(mass, s.scratch, &total);
+    const double total = cta_total<GATHER_WARPS>(mass, s.scratch);
     double *const said = p.rank_mass + row * p.mass_doubles;
     if (tid == 0) {
         said[0] = (double)m;
@@ -7231,8 +7797,8 @@ __global__ void __launch_bounds__(PORTION) k_rank_copied(const __grid_constant__
                                          + head * p.q_stride[2] + tid * p.q_stride[3]);
         squares = (double)(q * q);
     }
-    cta_scan<GATHER_WARPS>(squares, s.scratch, &squares);
-    cta_scan<GATHER_WARPS>(spread, s.scratch, &spread);
+    squares = cta_total<GATHER_WARPS>(squares, s.scratch);
+    spread = cta_total<GATHER_WARPS>(spread, s.scratch);
     if (tid) return;
 #pragma unroll 1
     for (int i = 0; i < FIXED_PARTS; i++) fixed_top = fmaxf(fixed_top, fixed_of(p, i, row)[p.dv]);
@@ -7304,6 +7870,18 @@ __device__ __forceinline__ void sum_parts(const params &p, draw_memory &s, const
     }
 }
 
+/* Instead of a head's own masses those of all ranks. */
+__device__ __noinline__ void over_ranks(const params &p, i64 row, float &m, double &total, float &fixed_top,
+                                        float &fixed_sum) {
+    const rank_share all = share_of(p, row);
+    m = all.m;
+    total = all.total;
+    if (!p.copied) return;
+    const rank_guard guard = guard_of(p, row);
+    fixed_top = guard.fixed_top;
+    fixed_sum = (float)guard.fixed;
+}
+
 /* What a head's parts add up to: what its scores are relative to, all of its mass, and the variance
    to expect, as santa__expected_variance. A warp for each head. */
 __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, const team &t, int h,
@@ -7336,6 +7914,7 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
         total += __shfl_xor_sync(FULL, total, o);
         spread += __shfl_xor_sync(FULL, spread, o);
     }
+    if (p.ranks) over_ranks(p, t.row + h, m, total, fixed_top, fixed_sum);
     const float top = fmaxf(m, fixed_top);
     const double fixed = (double)(fixed_top < MASK_LIMIT ? 0.0f : pow2(fixed_top - top))
                        * (double)fixed_sum;
@@ -7354,7 +7933,7 @@ __device__ __forceinline__ void settle_head(const params &p, draw_memory &s, con
     s.inverse[h] = inverse;
     s.log_inverse[h] = log2f(inverse);
     s.draws[h] = good;
-    s.bad[h] = t.blocks && !(total <= DBL_MAX);
+    s.bad[h] = (t.blocks || p.ranks) && !(total <= DBL_MAX);
     s.factor[h] = 1.0f;
 }
 
@@ -7470,10 +8049,9 @@ __device__ __forceinline__ void walk(const params &p, draw_memory &s, const team
             for (int o = 1; o < LANES; o <<= 1) sum += __shfl_xor_sync(FULL, sum, o);
             if (l || i >= count) continue;
             ticks = llrint((double)sum * (double)p.samples * 4294967296.0);
-            if (shift) {
-                p.ticks[t.row / t.heads * p.blocks + t.first + t.lo + k] = ticks;
-                atomicAdd((u64 *)&s.run_end[k >> shift], (u64)ticks);
-            } else s.run_end[k] = ticks;
+            if (shift || p.ranks) p.ticks[t.row / t.heads * p.blocks + t.first + t.lo + k] = ticks;
+            if (shift) atomicAdd((u64 *)&s.run_end[k >> shift], (u64)ticks);
+            else s.run_end[k] = ticks;
             continue;
         }
         float u[N], end = 0.0f;
@@ -7572,13 +8150,16 @@ __device__ __forceinline__ void write_lse(const params &p, const team &t, int h,
               that the tooth belongs to
      rows     of K against q, then of V; the parts' sums in order
    and a head whose log weights vary too much by what was found, or with a NaN, takes all of its keys.
+   Over ranks in two launches: TELL ends with the ticks of this rank's keys, PLACE begins with those of
+   the ranks before it. With exact scores the sure keys' sums go apart; from a copy k_proxy_gather's
+   FINISH makes out.
    Reads, per team: blocks * (12 + 64 stash entries) a head, draws * (64 stash entries a head + a row
    of K and of V). Latency-bound: all that does not depend on the scores stands before the wait.
    Barriers: of the cluster, between these. */
 __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ params p) {
     DYNAMIC_SHARED(slots);
     draw_memory &s = *(draw_memory *)slots;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp();
     const team t = team_of(p);
     const int cluster = 1 << p.cluster_shift;
     char *const stage = (char *)slots + p.stage_at;
@@ -7586,13 +8167,14 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                                : (float *)((char *)slots + sizeof s);
     const i64 own = t.hi - t.lo;
     if (tid == 0) {
-        s.word = (unsigned)(uniform(row_key(p, t.b), 0, (unsigned)t.head, (unsigned)p.q_index, 0)
+        s.word = (unsigned)(uniform(row_key<1>(p, t.b), 0, (unsigned)t.head, (unsigned)p.q_index, 0)
                             * 4294967296.0);
         s.run_shift = own > DRAW_RUNS ? 32 - __clz((int)((own - 1) / DRAW_RUNS)) : 0;
     }
     for (int i = tid; i < DRAW_RUNS; i += PORTION) { s.run_end[i] = 0; s.key[i] = -1; }
     static_assert((int)DRAW_RUNS == (int)DRAW_LIST, "zeroed together");
     cluster_sync();                                 /* all are there to be written to */
+#pragma unroll 1
     for (int h0 = 0; p.copied && h0 < t.heads; h0 += SLICE) {
         load_slice(p, s, t, h0);
         if (warp < SLICE && h0 + warp < t.heads) {
@@ -7614,9 +8196,10 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         i64 start = 0, end = 0;
         if (step == MASSES) {
             wait_for_previous();                    /* from here on the scores are complete */
+            launch_dependents();                    /* of launch_short */
             /* all heads, then those that a rescue changes */
 #pragma unroll 1
-            for (int h = -1; h < (p.copied ? t.heads : 0); h++) {
+            for (int h = -1; h < (p.copied && !p.ranks ? t.heads : 0); h++) {
                 const bool all = h < 0,
                            now = all || (s.expected[h] > p.rescue_above && s.draws[h] && p.rescue_keys > 0);
                 int rows = 0;
@@ -7628,7 +8211,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 }
                 if (now) {
                     const int first = all ? 0 : h, behind = all ? t.heads : h + 1;
-                    sum_parts(p, s, t, first, behind);
+                    if (!p.ranks) sum_parts(p, s, t, first, behind);
                     cluster_sync();
 #pragma unroll 1
                     for (int i = first + warp; i < behind; i += GATHER_WARPS) settle_head(p, s, t, i, all);
@@ -7646,7 +8229,12 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 listed = false;
             }
         }
-        if (step == MASSES || (step == ROUND && !listed)) {
+        if (step == MASSES && p.rank_step == PLACE) {
+            const i64 *const ticks = p.ticks + t.row / t.heads * p.blocks + t.first + t.lo;
+#pragma unroll 1
+            for (int i = tid; i < own; i += PORTION)
+                atomicAdd((u64 *)&s.run_end[i >> s.run_shift], (u64)ticks[i]);
+        } else if (step == MASSES || (step == ROUND && !listed)) {
             walk_any(p, s, t, step == ROUND, base, max(from, start), min(to, end), -start);
             if (step == ROUND) { listed = true; cluster_sync(); }
         }
@@ -7673,7 +8261,19 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             for (int i = 0; i < EACH; i++) s.run_end[EACH * tid + i] = before + reached - sum + x[i];
             if (tid < cluster) *of_rank(&s.ticks[t.rank], tid) = all;
             cluster_sync();
-            i64 total = 0;
+            if (p.rank_step == TELL) {
+#pragma unroll 1
+                for (int r = 0; r < cluster; r++) base += s.ticks[r];
+                if (t.rank == 0 && tid == 0) p.tile_count[t.row / t.heads] = base;
+                return;
+            }
+            /* over ranks teeth count from the first one here */
+#pragma unroll 1
+            for (int r = 0; r < p.rank; r++)
+                base += p.tile_counts[r * (i64)p.batch * (p.heads / t.heads) + t.row / t.heads];
+            base -= teeth_below(base, s.word) << 32;
+            i64 total = base;
+#pragma unroll 1
             for (int r = 0; r < cluster; r++) {
                 if (r < t.rank) base += s.ticks[r];
                 total += s.ticks[r];
@@ -7683,7 +8283,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             to = min(teeth_below(base + s.ticks[t.rank], s.word), teeth);
             rounds = max((teeth + DRAW_LIST - 1) / DRAW_LIST, (i64)1);
             if (p.draws && t.rank == 0 && tid < t.heads) p.draws[t.row + tid] = tid ? 0 : (int)teeth;
-            mode = p.copied ? DRAWN : WEIGH;
+            mode = p.copied ? DRAWN : p.ranks ? SURE : WEIGH;
             step = ROUND;
             continue;
         }
@@ -7701,6 +8301,29 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
         cluster_sync();
         if (step == LAST) break;
         round = 0;
+        if (mode == SURE) {                         /* what they take up, k_join_ranks sees */
+#pragma unroll 1
+            for (int h = t.rank; h < t.heads; h += cluster) {
+                float *const to
+                    = p.sure + (((i64)t.b * p.q_len + p.q_index) * p.heads + t.head + h) * (p.dv + 2);
+                const double share = sink_share(p, t.head + h, s.top[h], s.all[h]) * (double)p.v_scale;
+#pragma unroll 1
+                for (int f = tid; f < p.dv + 2; f += PORTION) {
+                    float x = 0.0f;
+#pragma unroll 1
+                    for (int part = 0; part < DRAW_PARTS; part++) {
+                        const float *const y = f < p.dv ? sums_of(p, t, sums, part) + (i64)h * p.dv + f
+                            : of_rank(&s.extra[part & (t.parts - 1)][h][f == p.dv], rank_of(p, part));
+                        x += p.sums && f < p.dv ? __ldcg(y) : *y;
+                    }
+                    to[f] = f < p.dv ? (float)(share * (double)x) : x;
+                }
+            }
+            if (tid < t.heads) s.factor[tid] = 0.0f;
+            mode = DRAWN;
+            cluster_sync();
+            continue;
+        }
         if (mode == WEIGH) {
             /* what the weights miss of 1, the sure keys take up: santa__anchor */
             if (tid < t.heads) {
@@ -7729,6 +8352,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
             return x;
         };
         const float own_sum = t.rank < t.heads && tid < p.dv ? sum_of(t.rank) : 0.0f;
+        bool any_again = false;                     /* of the heads that this thread decides */
 #pragma unroll 1
         for (int h = warp; h < t.heads; h += GATHER_WARPS) {
             float x[3] = { 0.0f, 0.0f, 0.0f }, found = 0.0f;
@@ -7753,13 +8377,17 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 if (!(x[0] <= FLT_MAX)) found = INFINITY;
             }
             const float denominator = p.copied ? x[0] + s.fixed_share[h] : 1.0f;
-            const bool again = p.copied && (s.bad[h] || found > p.exact_above || found == INFINITY);
+            const bool again = p.copied && !p.ranks
+                            && (s.bad[h] || found > p.exact_above || found == INFINITY);
             const bool bad = p.copied ? !(fabsf(denominator) <= FLT_MAX) : s.bad[h] != 0;
             const double all = s.all[h];
             double estimate = p.copied ? all * (1.0 + ((double)x[0] - (double)x[1])) : all;
             if (!(estimate > 0.0)) estimate = all * (double)denominator;
             s.again[h] = again;
-            s.result[h] = bad ? __int_as_float(0x7fc00000)
+            any_again |= again;
+            if (p.ranks && p.copied && t.rank == 0)
+                p.rank_drawn[t.row + h] = make_float4(x[0], x[1], x[2], p.rank ? 0.0f : s.fixed_share[h]);
+            s.result[h] = p.ranks && p.copied ? 1.0f : bad ? __int_as_float(0x7fc00000)
                         : denominator > 0.0f ? (float)sink_share(p, t.head + h, s.top[h], estimate)
                                                / denominator * p.v_scale : 0.0f;
             s.all[h] = bad ? (double)__int_as_float(0x7fc00000) : estimate;
@@ -7767,7 +8395,7 @@ __global__ void __launch_bounds__(PORTION, 2) k_draw(const __grid_constant__ par
                 p.found[t.row + h] = make_float4(s.expected[h], found, again ? 1.0f : 0.0f,
                                                  t.range.begin < t.range.end ? 1.0f : 0.0f);
         }
-        const bool redo = __syncthreads_or(tid < t.heads && s.again[min(tid, t.heads - 1)]);
+        const bool redo = __syncthreads_or(any_again);
 #pragma unroll 1
         for (int h = t.rank; h < t.heads; h += cluster)
             if (!s.again[h] && tid < p.dv) {
@@ -7934,7 +8562,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     enum { WARPS = SELECT_WARPS, KEYS = BYTES ? 16 : 4, LANES = BLOCK / KEYS, PER = 32 / LANES };
     enum { AHEAD = BYTES ? 2 : 4, LAST = SELECT_BINS - 1 };
     const int cluster = 1 << p.cluster_shift, rank = cluster > 1 ? cluster_rank() : 0;
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y,
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), b = blockIdx.y,
               head = (int)(blockIdx.x >> p.cluster_shift);
     const i64 row = (i64)b * p.heads + head;
     int begin, end, position, from, to;
@@ -7951,7 +8579,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
               lo = min(rank * part, blocks), hi = min(lo + part, blocks);
     const float2 *const sums = p.block_sums + row * p.blocks + first;
     const char *const stash = p.stash + (row * p.blocks + first) * BLOCK * (BYTES ? 1 : 4);
-    const bool by_mass = !BYTES && p.method == SANTA_TOP_P;
+    const bool by_mass = !BYTES && p.method == SANTA_TOP_P && !p.wants;
     const auto clear = [&](bool masses) {
         *(uint4 *)&s.count[4 * tid] = make_uint4(0, 0, 0, 0);
         if (masses)
@@ -7967,6 +8595,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     }
     wait_for_previous();                            /* from here on the scores are complete */
     launch_dependents();
+    const int wanted = p.wants ? p.wants[row] : p.samples;
 
     float m = MASKED, low = FLT_MAX;
 #pragma unroll 4
@@ -7988,7 +8617,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         low = fminf(low, s.lows[i]);
     }
     /* steps below m; the last bin has all that are lower. Without a bound keys below all maxima count */
-    const bool bounded = !by_mass && blocks >= p.samples;
+    const bool bounded = !by_mass && blocks >= wanted;
     const float span = fminf(fmaxf(m - low, 1e-30f), 1e37f) * (bounded ? 1.0f : blocks < 64 ? 16.0f : 4.0f),
                 scale = (float)LAST / span, width = span / (float)LAST, top16 = rintf(16.0f * m);
     const auto steps = [&](float x) { return fminf((m - x) * scale, (float)LAST); };
@@ -8008,10 +8637,10 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     }
     cta_scan<WARPS>(total, s.scratch.wide, &total); /* its barriers also order counts */
     const bool bad = !(total == total) || isinf(total);
-    if (bad || m < MASK_LIMIT) {
+    if (bad || m < MASK_LIMIT || (p.wants && wanted == 0)) {
         if (tid || rank) return;
         p.draws[row] = 0;
-        p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : 0.0, m };
+        p.list_rest[row] = { bad ? (double)__int_as_float(0x7fc00000) : total, m };
         if (p.proxy) ((list_range *)p.list_ranges)[row] = { from, to };
         return;
     }
@@ -8094,11 +8723,11 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         }
     };
     const auto word_of = [](uint4 w, int i) { return i == 0 ? w.x : i == 1 ? w.y : i == 2 ? w.z : w.w; };
-    const double unit = (double)((u64)1 << 62 >> (32 - __clz(blocks * BLOCK)));
+    const double unit = mass_unit(blocks);
     const auto mass_of = [&](float x) { return (u64)((double)pow2(x - m) * unit); };
 
     int most = LAST;
-    if (bounded && reach((u64)p.samples, false)) most = s.bin;
+    if (bounded && reach((u64)wanted, false)) most = s.bin;
     if (bounded) {
         clear(false);
         __syncthreads();
@@ -8134,7 +8763,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
     int bin = SELECT_BINS;
     unsigned have = 0, prior = 0;
     u64 need = 0;
-    if (reach(by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)p.samples, true)) {
+    if (reach(by_mass ? (u64)ceil(p.top_p * total * unit) : (u64)wanted, true)) {
         bin = s.bin;
         have = s.have;
         need = s.want;
@@ -8193,6 +8822,7 @@ template <bool BYTES> __device__ __forceinline__ void select_keys(const params &
         __syncthreads();
         const int shift = max(64 - __clzll((i64)(over - 1 - least)) - 11, 0);
         sweep(lo, hi, bin, [&](int block, int entry, float top, uint4 w) {
+#pragma unroll 1
             for (unsigned left = parted(top, w).inside; left; left &= left - 1) {
                 const int i = __ffs((int)left) - 1;
                 const u64 order = order_of(score_at(w, i), block * BLOCK + entry + i);
@@ -8343,6 +8973,131 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) k_top(const __grid_constant
     if (p.stash_type == SANTA_STASH_F32) select_keys<false>(p, s); else select_keys<true>(p, s);
 }
 
+/* top-k over ranks, in two steps with an exchange between them. TELL: the scores of the keys that k_top
+   has taken of those here, as numbers whose order is theirs. PLACE: which of these keys stay; what the
+   others have joins p.list_rest.
+   Grid: (query head, batch), 256 threads. */
+__global__ void __launch_bounds__(PORTION) k_rank_best(const __grid_constant__ params p) {
+    SHARED(s, best_keys_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x, n = p.rescue_keys;
+    const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads * n;
+    const int count = p.draws[row];
+    int *const keys = p.keys + row * p.max_draws;
+    const bool bytes = p.stash_type != SANTA_STASH_F32;
+    const i64 first = row * p.blocks;
+    const float top = p.list_rest[row].top;
+    float score = 0.0f;                             /* of the last key asked for, in base 2 */
+    const auto order_of = [&](int key) {
+        if (!bytes) return sortable(score = ((const float *)p.stash)[first * BLOCK + key]);
+        /* whole sixteenths: those of k_top */
+        const float x = rintf(16.0f * p.block_sums[first + key / BLOCK].x)
+                      - (float)((const unsigned char *)p.stash)[first * BLOCK + key];
+        score = top + 0.0625f * (x - rintf(16.0f * top));
+        return (unsigned)(fminf(fmaxf(x, -8e6f), 8e6f) + 16e6f);
+    };
+    if (p.rank_step == TELL) {
+#pragma unroll 1
+        for (int i = tid; i < n; i += PORTION)
+            ((unsigned *)p.rank_best)[row * n + i] = i < count ? order_of(keys[i]) : 0u;
+        return;
+    }
+    unsigned least;
+    const int most = best_of_ranks(p, s, (const unsigned *)p.rank_bests + row * n, apart, n, &least);
+    int ties = most - s.counts[2], kept = 0;        /* the first of equal ones */
+    double dropped = 0.0;
+#pragma unroll 1
+    for (int base = 0; base < count; base += PORTION) {
+        const int key = base + tid < count ? keys[base + tid] : 0;
+        const unsigned x = base + tid < count ? order_of(key) : 0u;
+        int equal, taken;
+        const bool tie = x && x == least;
+        const int before = cta_scan<GATHER_WARPS>((int)tie, s.warp_count, &equal);
+        const bool stays = x > least || (tie && before <= ties);
+        const int at = cta_scan<GATHER_WARPS>((int)stays, s.warp_count, &taken);
+        if (stays) keys[kept + at - 1] = key;       /* all have read theirs */
+        else if (x) dropped += (double)pow2(score - top);
+        kept += taken;
+        ties -= equal;
+    }
+    cta_scan<GATHER_WARPS>(dropped, s.scratch, &dropped);
+    if (tid) return;
+    p.draws[row] = kept;
+    p.list_rest[row].sum += dropped;
+}
+
+/* How many keys of this rank methods that select take: the bits of the last score taken, 8 at a time,
+   from the scores of all ranks by these, with an exchange behind each step but the last.
+   Grid: (query head, batch, CTAs), 256 threads. Reads all scores, but in the last step. */
+__global__ void __launch_bounds__(PORTION) k_rank_bins(const __grid_constant__ params p) {
+    SHARED(s, bins_memory);
+    const int b = blockIdx.y, head = blockIdx.x, tid = threadIdx.x, step = p.rank_step;
+    const i64 row = (i64)b * p.heads + head, apart = (i64)p.batch * p.heads;
+    const bool by_mass = p.method == SANTA_TOP_P;
+    const rank_share all = share_of(p, row);
+    choice_of_ranks c = { 0, 0, by_mass ? p.wanted * all.total : p.wanted, 0 };
+    if (step > 0) {
+        c = p.choices[(step - 1) * apart + row];
+        if (tid == 0) { s.chosen = s.lowest = -1; s.own = 0; }
+        const int bin = 255 - tid;
+        int count = 0, before = 0, here = 0;
+        double sum = 0.0, reached, whole;
+#pragma unroll 1
+        for (int r = 0; r < p.ranks; r++) {
+            const bins_of_rank &x = p.all_bins[r * apart + row];
+            const int n = max(x.count[bin], 0);
+            if (r == p.rank) { before = count; here = n; }
+            count += n;
+            if (by_mass) sum += (double)x.sum[bin] * p.rank_masses[(r * apart + row) * p.mass_doubles + 2];
+        }
+        const double amount = by_mass ? sum : (double)count;
+        reached = cta_scan<GATHER_WARPS>(amount, s.scratch, &whole);
+        if (count && reached >= c.want && reached - amount < c.want) atomicMax(&s.chosen, bin);
+        if (count) atomicMax(&s.lowest, tid);
+        __syncthreads();
+        /* where masses fall short by rounding, the last one */
+        const int chosen = s.chosen >= 0 ? s.chosen : 255 - s.lowest;
+        if (bin > chosen && here) atomicAdd(&s.own, here);
+        __syncthreads();
+        if (bin == chosen) {
+            c.want -= s.chosen >= 0 ? reached - amount : c.want - amount;
+            c.value |= (unsigned)chosen << (32 - 8 * step);
+            c.mask |= 255u << (32 - 8 * step);
+            c.own += s.own;
+            const double each = amount / (double)count, take = each > 0.0 ? ceil(c.want / each) : 1.0;
+            const int ties = take < 1.0 ? 1 : take < (double)count ? (int)take : count;
+            if (step == 4 && blockIdx.z == 0) p.wants[row] = c.own + min(max(ties - before, 0), here);
+            s.met = c;
+        }
+        if (s.lowest < 0 && tid == 0) {             /* nothing is unmasked */
+            if (step == 4 && blockIdx.z == 0) p.wants[row] = 0;
+            s.met = c;
+        }
+        __syncthreads();
+        c = s.met;
+    }
+    if (tid == 0 && blockIdx.z == 0) p.choices[step * apart + row] = c;
+    if (step == 4) return;
+    s.count[tid] = 0;
+    s.sum[tid] = 0;
+    __syncthreads();
+    int begin, end, position;
+    key_range(p, b, begin, end, position);
+    const float *const scores = (const float *)p.stash + row * p.blocks * BLOCK;
+    const double unit = mass_unit(p.blocks);
+#pragma unroll 4
+    for (i64 i = begin + (i64)blockIdx.z * PORTION + tid; i < end; i += (i64)gridDim.z * PORTION) {
+        const float x = scores[i];
+        const unsigned code = sortable(x), bin = code >> (24 - 8 * step) & 255u;
+        if (!(x >= MASK_LIMIT) || (code & c.mask) != c.value) continue;
+        atomicAdd(&s.count[bin], 1);
+        if (by_mass) add_mass(&s.sum[bin], (u64)((double)pow2(x - all.m) * unit));
+    }
+    __syncthreads();
+    bins_of_rank &out = p.rank_bins[step * apart + row];
+    if (s.count[tid]) atomicAdd(&out.count[tid], s.count[tid]);
+    if (s.sum[tid]) atomicAdd(&out.sum[tid], s.sum[tid]);
+}
+
 /* --------------------------------------------------------------------------- >>list-kernel */
 
 /* Exact attention over listed keys. What makes a list, a caller or a kernel of another section,
@@ -8438,12 +9193,6 @@ __device__ __forceinline__ listed_key find_listed(const params &p, const listed 
     out.k = k + kv * p.k_stride[2];
     out.v = row_offset(p, p.v_stride, b, y.key) + kv * p.v_stride[2];
     return out;
-}
-
-/* P of two heads of a key, as a register of the tensor cores' type. */
-template <typename T> __device__ __forceinline__ unsigned pack_pair(float a, float b) {
-    typename pair_of<T>::type y = { (T)a, (T)b };
-    return *(const unsigned *)&y;
 }
 
 /* A list of vAttention: the keys that are read exactly, the sample, the rest of the sample, each from a
@@ -8684,32 +9433,13 @@ k_list(const __grid_constant__ params p) {
 #pragma unroll 2
                 for (int step = 0; step < steps; step++) {
                     const uint4 w = s.weight[step][lane];
+                    const unsigned high[2] = { w.x, w.y }, low[2] = { w.z, w.w };
 #pragma unroll
                     for (int i = 0; i < TILES; i += eight_bits<K> ? 2 : 1) {
                         const int of = eight_bits<K> ? first + i + piece : 2 * (first + i) + piece;
                         unsigned v[4];
                         load_transposed(from + 16u * (unsigned)(16 * step * LANES + (of ^ (lane & 7))), v);
-                        if constexpr (eight_bits<K>) {
-                            /* 16 bytes are 16 columns: a word has 2 r and 2 r + 1 of keys 2 c
-                               and 2 c + 1 */
-#pragma unroll
-                            for (int k = 0; k < 2; k++) {
-                                unsigned a[4];
-#pragma unroll
-                                for (int h = 0; h < 2; h++) {
-                                    const unsigned u = __byte_perm(v[2 * k + h], 0, 0x3120);
-                                    const __half2 even = e4m3_pair((unsigned short)u),
-                                                  odd = e4m3_pair((unsigned short)(u >> 16));
-                                    a[2 * h] = *(const unsigned *)&even;
-                                    a[2 * h + 1] = *(const unsigned *)&odd;
-                                }
-                                mma(acc[i + k], a[0], a[1], a[2], a[3], w.x, w.y, T());
-                                mma(acc[i + k], a[0], a[1], a[2], a[3], w.z, w.w, T());
-                            }
-                        } else {
-                            mma(acc[i], v[0], v[1], v[2], v[3], w.x, w.y, T());
-                            mma(acc[i], v[0], v[1], v[2], v[3], w.z, w.w, T());
-                        }
+                        add_columns<T, K>(v, high, low, acc + i);
                     }
                 }
             });
@@ -8748,7 +9478,7 @@ k_list(const __grid_constant__ params p) {
 __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_constant__ params p) {
     enum { GS = PLAIN_HEADS, COLUMNS = 256, EACH = COLUMNS / 32, KEYS = LIST_PLAIN_KEYS };
     SHARED(shared, list_plain_memory);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, c = lane & 3;
+    const int lane = threadIdx.x & 31, warp = this_warp(), c = lane & 3;
     const int pieces = (p.dv + COLUMNS - 1) / COLUMNS, b = blockIdx.z;
     const int column = (int)(blockIdx.y % pieces) * COLUMNS, slice = (int)(blockIdx.y / pieces) % p.slices,
               item = (int)(blockIdx.y / pieces) / p.slices;
@@ -9059,6 +9789,7 @@ __device__ __noinline__ void choose_heavy(choose_memory &s, const middle &r, uns
     unsigned *const own = (unsigned *)room + used;
     const bool gathers = x.room && words <= 2 * CHOOSE_ROOM - used;
     if (gathers)
+#pragma unroll 1
         for (int i = (int)threadIdx.x; i < words; i += CHOOSE) own[i] = 0;
     copy_commit();
     copy_wait<0>();                                 /* before nth_largest's first barrier */
@@ -9174,7 +9905,7 @@ __device__ __noinline__ bool draw_keys(const params &p, set_memory &s, const key
     const int tid = threadIdx.x, lane = tid & 31;
     const unsigned size = (unsigned)set.mid, uneven = (0u - size) % size;
     const bool rest = count > left - count;         /* then those that stay out are drawn */
-    const u64 key = row_key(p, b);
+    const u64 key = row_key<1>(p, b);
     int draws = rest ? left - count : count;
     u64 index = *at;
     __syncthreads();
@@ -9248,6 +9979,7 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
         for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE)
             *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
+#pragma unroll 1
         for (int g = 0; p.va.index && g < p.group; g++) {
             const i64 place = ((i64)b * p.q_len + p.q_index) * p.heads + kv * p.group + g;
             const int *index = p.va.index + place * p.va.index_stride;
@@ -9448,10 +10180,12 @@ __global__ void __launch_bounds__(CHOOSE, 2) k_va_choose(const __grid_constant__
     if (!s.is_last) return;
     __threadfence();
     unsigned wrong = 0;
+#pragma unroll 1
     for (int g = 0; g < p.group; g++) wrong |= __ldcg(&counts[(i64)b * p.heads + kv * p.group + g].bad);
     if (!wrong) return;
     if (tid == 0) p.va.heads_done[item] = 0;        /* all keys have been looked at */
     for (int i = tid; i < (r.mid + 127) / 128; i += CHOOSE) *((uint4 *)bits + i) = make_uint4(0, 0, 0, 0);
+#pragma unroll 1
     for (int g = 0; g < p.group; g++) {
         const int h = kv * p.group + g;
         float *all = (float *)p.stash + stash_entry(p, b, h, 0);
@@ -9499,7 +10233,7 @@ __global__ void __launch_bounds__(CHOOSE) k_va_fill(const __grid_constant__ para
         if (sure > 64 && sure <= least - sure) early = (unsigned)sure;
         for (int i = tid; i < set.fours; i += CHOOSE) *((uint4 *)set.taken + i) = make_uint4(0, 0, 0, 0);
         __syncthreads();
-        if (early) take_places(p, set, row_key(p, b), kv, 0, early);
+        if (early) take_places(p, set, row_key<1>(p, b), kv, 0, early);
     }
     wait_for_previous();
     __syncthreads();
@@ -9591,6 +10325,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_va_attend(const __grid_con
     const va_row x = p.va.rows[item];
     const middle r = middle_of(p, (int)b);
     const int last = first_portion(p, x, p.va.pass + 1);
+#pragma unroll 1
     for (int i = first_portion(p, x, p.va.pass) + (int)blockIdx.y; i < last; i += (int)gridDim.y) {
         attend(p, memory, (int)b, head, min(p.group - slice * FIXED_HEADS, (int)FIXED_HEADS), r.position, 0,
                portion_end(p, x, i) - i * p.list_keys, 0, 0, 0, 1, (char *)room + sizeof memory,
@@ -9939,6 +10674,7 @@ __device__ void plan_index(const params &p, int b, int kv) {
     const int sorted = n.to / BLOCK * BLOCK, had = n.from == 0 || !begun ? -1 : x.header[I_SORTED];
     bool bad = n.is_held && n.from > 0 && (!begun || x.header[I_HELD] < n.from);
     if (p.slots)
+#pragma unroll 1
         for (int other = 0; other < p.batch; other++) bad |= other != b && p.slots[other] == p.slots[b];
     x.header[I_FROM] = n.from;
     x.header[I_TO] = n.to;
@@ -10151,6 +10887,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
     }
     if (x.step == STEP_UNITS) return;
     __syncthreads();
+#pragma unroll 1
     for (int v = warp; v < here; v += 8) {
         const int of = v0 + v;
         if (x.step == STEP_LOGITS) {                /* a part of the softmax; a NaN is in its sum */
@@ -10176,6 +10913,7 @@ __global__ void __launch_bounds__(256, 2) k_rows(const __grid_constant__ params 
         to[1] = best.bucket;
     }
     if (x.step != STEP_NEAREST || blockIdx.x || blockIdx.z) return;
+#pragma unroll 1
     for (int b = tid; b < p.batch; b += 256) plan_index(p, b, kv);
 }
 
@@ -10548,7 +11286,7 @@ __device__ __noinline__ T scan_once(T x, T *scratch, T *total) {
 __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__ params p) {
     enum { WARPS = ROUTE_THREADS / 32 };
     SHARED(s, route_memory);
-    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, kv = blockIdx.x, b = blockIdx.y;
+    const int tid = threadIdx.x, lane = tid & 31, warp = this_warp(), kv = blockIdx.x, b = blockIdx.y;
     const int buckets = p.buckets, each = (buckets + ROUTE_THREADS - 1) / ROUTE_THREADS;
     const i64 item = (i64)b * p.kv_heads + kv;
     bucket_span *const span = p.spans ? p.spans + item * buckets : s.span;
@@ -10776,7 +11514,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) k_route(const __grid_constant__
     float *const weights = p.samples ? (float *)p.list_weights + item * p.list_pitch : nullptr;
     const int wrong = INT32_MAX;                    /* k_list makes NaN of it */
     const bool draws = routes && p.samples && all_teeth > 0.0;
-    const double u = draws ? uniform(row_key(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0)
+    const double u = draws ? uniform(row_key<1>(p, b), 0, (unsigned)(kv * p.group), (unsigned)p.q_index, 0)
                            : 0.0;
 #pragma unroll 1
     for (int tooth = tid; draws && tooth <= p.samples; tooth += ROUTE_THREADS) {
@@ -10870,9 +11608,11 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
         float score = 0.0f, dist = 0.0f;
         if (lane == 0) drawn += 1.0;
         if (k == NO_ROW) continue;                  /* out is NaN */
+#pragma unroll 1
         for (int f = lane; f < p.d; f += 32)
             score += load_any(p.q_type, q + f * p.q_stride[3])
                    * load_any(p.k_type, p.k + k + kv * p.k_stride[2] + f * p.k_stride[3]);
+#pragma unroll 1
         for (int c = lane; c < p.dv; c += 32) {
             const float row = load_any(p.v_type, p.v + v + kv * p.v_stride[2] + c * p.v_stride[3]),
                         to = row * p.v_scale - load_any(p.out_type, out + c * p.out_stride[3]);
@@ -10887,8 +11627,8 @@ __global__ void __launch_bounds__(PORTION) k_route_error(const __grid_constant__
                        * (double)weights[i];
         if (lane == 0) sum += (1.0 - 1.0 / (double)weights[i]) * w * w * (double)dist;
     }
-    cta_scan<GATHER_WARPS>(sum, s.scratch, &sum);
-    cta_scan<GATHER_WARPS>(drawn, s.scratch, &drawn);
+    sum = cta_total<GATHER_WARPS>(sum, s.scratch);
+    drawn = cta_total<GATHER_WARPS>(drawn, s.scratch);
     if (tid) return;
     const int whole = p.pieces[item].keys, far = range.from - range.to;
     const bool reads = drawn > 0.0 || whole > 0 || end - begin > far, leaves = far > whole;
@@ -10910,31 +11650,31 @@ __global__ void __launch_bounds__(PORTION) k_route_mass(const __grid_constant__ 
     const int first = begin / BLOCK, blocks = begin < end ? (end - 1) / BLOCK + 1 - first : 0;
     const float2 *const sums = p.block_sums + row * p.blocks + first;
     const float *const scores = (const float *)p.stash + row * p.blocks * BLOCK;
-    float m = MASKED;
-    for (int i = tid; i < blocks; i += PORTION) m = fmaxf(m, sums[i].x);
-#pragma unroll
-    for (int o = 16; o; o >>= 1) m = fmaxf(m, __shfl_xor_sync(FULL, m, o));
-    if (tid % 32 == 0) s.tops[tid / 32] = m;
-    __syncthreads();
-    for (int i = 0; i < GATHER_WARPS; i++) m = fmaxf(m, s.tops[i]);
+    const float m = cta_top(sums, 0, blocks, s.tops);
     double all = 0.0, read = 0.0;
+#pragma unroll 1
     for (int i = tid; i < blocks; i += PORTION) all += block_mass(sums[i], m);
     const auto add = [&](int j) { if (j >= begin && j < end) read += (double)pow2(scores[j] - m); };
     const list_range range = p.list_ranges[item];
+#pragma unroll 1
     for (int j = begin + tid; j < range.to; j += PORTION) add(j);
+#pragma unroll 1
     for (int j = max(range.from, range.to) + tid; j < end; j += PORTION) add(j);
+#pragma unroll 1
     for (int i = tid; i < p.list_lens[item] && p.list_weights; i += PORTION)
         add(p.list[item * p.list_pitch + i]);
     const list_pieces pieces = p.pieces[item];
     const list_piece *const table = p.piece_table + item * p.buckets;
     key_index x;
     if (pieces.count && find_index(p, b, kv, x))
+#pragma unroll 1
         for (int i = 0; i < pieces.count; i++) {
             const int to = i + 1 < pieces.count ? table[i + 1].at : pieces.keys;
+#pragma unroll 1
             for (int k = tid; k < to - table[i].at; k += PORTION) add(x.key[table[i].first + k]);
         }
-    cta_scan<GATHER_WARPS>(all, s.scratch, &all);
-    cta_scan<GATHER_WARPS>(read, s.scratch, &read);
+    all = cta_total<GATHER_WARPS>(all, s.scratch);
+    read = cta_total<GATHER_WARPS>(read, s.scratch);
     if (tid == 0) p.covered[row] = all > 0.0 ? (i64)(fmin(read / all, 1.0) * 1e6) : -1;
 }
 
@@ -10999,7 +11739,7 @@ __global__ void __launch_bounds__(256) k_step_scores(const __grid_constant__ par
    Grid: (8 blocks, 8 query heads, batch). Reads 4 bytes a key, writes as k_scores does. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_step_masses(const __grid_constant__ params p) {
     const int b = blockIdx.z, slice = blockIdx.y, lane = threadIdx.x & 31, r = lane >> 2, c = lane & 3;
-    const int block = (int)(blockIdx.x * SCORE_WARPS + (threadIdx.x >> 5)), first = block * BLOCK + 8 * r;
+    const int block = (int)(blockIdx.x * SCORE_WARPS) + this_warp(), first = block * BLOCK + 8 * r;
     const int heads = min(p.heads - slice * PASS_HEADS, (int)PASS_HEADS);
     zero_arrivals(p);
     if (block < p.blocks) {
@@ -11018,7 +11758,8 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_step_masses(const __grid_c
 #pragma unroll
             for (int o = 4; o < 32; o <<= 1) m[e] = fmaxf(m[e], __shfl_xor_sync(FULL, m[e], o));
         }
-        write_block(p, b, 0, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key(p, b) : 0, s, m);
+        write_block(p, b, 0, slice, block, heads,
+                    p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
     }
     launch_dependents();
 }
@@ -11037,9 +11778,11 @@ __global__ void __launch_bounds__(PORTION) k_step_draws(const __grid_constant__ 
     if (p.list_rest) {
         double mine = 0.0;
         rest = p.list_rest[row];
+#pragma unroll 1
         for (int i = tid; i < n; i += PORTION) mine += (double)pow2(scores[keys[i]] - rest.top);
         cta_scan<GATHER_WARPS>(mine, s.scratch, &mass);
     }
+#pragma unroll 1
     for (int i = tid; i < n; i += PORTION) {
         const double drawn = p.weights ? (double)p.weights[row * p.max_draws + i] : 1.0,
                      chosen = p.list_rest ? (double)pow2(scores[keys[i]] - rest.top) : 0.0;
@@ -11086,6 +11829,7 @@ __global__ void __launch_bounds__(128) k_step_merge(const __grid_constant__ para
     if (!bad && y == -INFINITY) return;
     const double m = fmax((double)x, (double)y), wx = alone ? 0.0 : exp((double)x - m),
                  wy = exp((double)y - m);
+#pragma unroll 1
     for (int c = threadIdx.x; c < p.dv; c += 128)
         out[c] = bad     ? __int_as_float(0x7fc00000)
                  : alone ? other[c]
@@ -11111,7 +11855,7 @@ dim3 grid_of(extent e) { return dim3((unsigned)e.x, (unsigned)e.y, (unsigned)e.z
    be. */
 struct geometry {
     i64 batch, q_len, heads, kv_heads, group, d, dv, keys;            /* keys: what a sequence can hold */
-    i64 blocks, splits, columns;                    /* of 64 and SPLIT keys; of 256 features of V */
+    i64 blocks, splits, columns;                    /* of 64 keys; of a row; of 256 features of V */
     i64 samples, flash_blocks, draws, portions;     /* draws: the most of a query head; 0: none */
     int unit_shift;                                 /* see params */
     i64 combs, weights;                             /* of a head's draws; weights: that are kept */
@@ -11129,6 +11873,7 @@ struct geometry {
     i64 tiles;                                      /* of flash */
     i64 rank_keys;                                  /* whose masses each tells of a head that is rescued */
     i64 part_floats, errors_at, error_doubles;      /* see params */
+    bool has_sure, has_lse, by_bins;                /* parts of it; whether k_rank_bins counts scores */
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
@@ -11145,6 +11890,7 @@ struct layout {
     size_t block_sums, stash, keys, draws, weights, partial, arrived, spreads, fixed, found, mended;
     size_t rescued, ticks, sums;
     size_t rank_mass, rank_masses, rank_copies, rank_best, rank_bests, rank_drawn, rank_drawns, rank_again;
+    size_t rank_bins, all_bins, choices, wants;
     size_t part, parts, tile_list, tile_count, tile_counts, tiles_met;
     size_t candidates, taken, list, va_rows, va_heads;
     size_t units, logits, logit_parts, spans, piece, pieces, list_weights, list_lens, list_ranges;
@@ -11220,6 +11966,9 @@ void call::place_row(i64 row) {
 
 constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 
+/* Types of K and V that no kernel reads. */
+bool is_cpus(santa_dtype t) { return t == SANTA_E5M2 || t == SANTA_Q4_0; }
+
 i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
 
 void byte_strides(const santa_tensor *t, i64 *s) {
@@ -11249,9 +11998,8 @@ santa_status cuda_status(cudaError_t e) {
 
 /* The second kernel of a pair may be placed while the first one drains; it waits where its code
    says so. */
-template <auto kernel>
-cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap, int cluster = 1) {
-    SANTA_CUDA_LAUNCHED(kernel);
+cudaError_t launch_kernel(void (*kernel)(const params), const call &c, dim3 grid, int threads,
+                          size_t shared, bool overlap, int cluster) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute[2] = {};
     config.gridDim = grid;
@@ -11271,12 +12019,17 @@ cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool ov
     }
     return cudaLaunchKernelEx(&config, kernel, c.p);
 }
+template <auto kernel>
+cudaError_t launch(const call &c, dim3 grid, int threads, size_t shared, bool overlap, int cluster = 1) {
+    SANTA_CUDA_LAUNCHED(kernel);
+    return launch_kernel(kernel, c, grid, threads, shared, overlap, cluster);
+}
 
 /* More than 48 KB of shared memory has to be asked for. */
 template <auto kernel> cudaError_t launch_ring(const call &c, dim3 grid, int bytes,
-                                               int threads = SCORE_WARPS * 32) {
+                                               int threads = SCORE_WARPS * 32, bool overlap = false) {
     cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    return e == cudaSuccess ? launch<kernel>(c, grid, threads, (size_t)bytes, false) : e;
+    return e == cudaSuccess ? launch<kernel>(c, grid, threads, (size_t)bytes, overlap) : e;
 }
 
 /* From a number to what the kernels are compiled for: f is called with a value that has it as
@@ -11300,15 +12053,40 @@ divisor divide_by(unsigned d) {
 
 /* Exact attention: k_dense, or k_dense_plain for what that does not take, and k_combine. */
 
-santa_status measure_exact(const santa_problem *problem, geometry *g) {
-    g->dense_slices = ceil_div(g->group, problem->a.k.dtype != SANTA_E4M3 && g->group > 4 ? 8 : 4);
+/* Splits of rows of up to `most` keys, or of exactly so many, see splits_of. */
+i64 splits_up_to(const santa_problem *problem, i64 most, bool exactly) {
+    const i64 window = problem->a.window, behind = window != 0 || problem->a.kv_start;
+    const struct { i64 keys, size; } kinds[] = { { SHORT_KEYS, 1 << SHORT_SHIFT },
+                                                 { MIDDLE_KEYS, 1 << MIDDLE_SHIFT },
+                                                 { INT64_MAX, 1 << SPLIT_SHIFT } };
+    i64 splits = 0;
+    if (window > 0 && window < most) most = window;
+    for (const auto &kind : kinds) {
+        const i64 keys = most < kind.keys ? most : kind.keys, all = ceil_div(problem->capacity, kind.size);
+        i64 here = ceil_div(keys, kind.size) + behind;                /* one may begin within a split */
+        if (here > all) here = all;
+        if (splits < here || exactly) splits = here;
+        if (most <= kind.keys) break;
+    }
+    return splits;
+}
+
+santa_status measure_dense(i64 splits, geometry *g) {
+    g->dense_slices = ceil_div(g->group, PASS_HEADS);
     g->plain_slices = ceil_div(g->group, PLAIN_HEADS);
-    g->dense = { g->splits, g->kv_heads * g->dense_slices, g->batch };
-    g->dense_plain = { g->splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
+    g->dense = { splits, g->kv_heads * g->dense_slices, g->batch };
+    g->dense_plain = { splits, g->kv_heads * g->plain_slices * g->columns, g->batch };
     g->combine = { g->heads, g->batch, ceil_div(g->dv, 128) };
     /* alignment and the card decide later which of the two dense kernels runs */
     const bool good = fits(g->dense) && fits(g->dense_plain) && fits(g->combine);
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
+}
+
+santa_status measure_exact(const santa_problem *problem, geometry *g) {
+    const santa_attention &a = problem->a;
+    const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && a.window == 0 && g->q_len == 1;
+    g->splits = splits_up_to(problem, g->keys, false);
+    return measure_dense(alike ? splits_up_to(problem, g->keys, true) : g->splits, g);
 }
 
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
@@ -11316,20 +12094,22 @@ void arrange_exact(const geometry &g, santa_stash, layout *l) {
     l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
 }
 
-template <typename K, int C, int GS> cudaError_t launch_dense_group(const call &c) {
+/* Whether other kernels of the call come before those of dense. */
+bool comes_second(const call &c) { return c.p.is_short && c.g.short_splits; }
+
+template <typename K, int C> cudaError_t launch_dense(call &c) {
     const dim3 grid = grid_of(c.g.dense);
-    const int bytes = dense_memory<K, C, GS>::BYTES;
-    return c.p.table ? launch_ring<k_dense<K, C, GS, true>>(c, grid, bytes)
-                     : launch_ring<k_dense<K, C, GS, false>>(c, grid, bytes);
+    const int bytes = dense_memory<K, C>::BYTES, threads = SCORE_WARPS * 32;
+    c.p.short_keys = ring<K, C>::STEPS > 1 ? SHORT_KEYS : 0;
+    if ((i64)grid.x * grid.y > INT32_MAX) c.p.heads_inner = 0;
+    c.p.by_inner = divide_by(grid.y);
+    return c.p.table ? launch_ring<k_dense<K, C, true>>(c, grid, bytes, threads, comes_second(c))
+                     : launch_ring<k_dense<K, C, false>>(c, grid, bytes, threads, comes_second(c));
 }
 
-template <typename K, int C> cudaError_t launch_dense(const call &c) {
-    constexpr int wide = !eight_bits<K> ? 8 : 4;
-    return c.g.group > 4 ? launch_dense_group<K, C, wide>(c) : launch_dense_group<K, C, 4>(c);
-}
-
-template <typename K> cudaError_t launch_dense_plain(const call &c) {
-    return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, false);
+template <typename K> cudaError_t launch_dense_plain(call &c) {
+    c.p.short_keys = 0;
+    return launch<k_dense_plain<K>>(c, grid_of(c.g.dense_plain), DENSE_WARPS * 32, 0, comes_second(c));
 }
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
@@ -11389,8 +12169,9 @@ cudaError_t launch_exact(call &c) {
         && fill_tiles(c, TILE_HEADS, 0))
         return launch_prefill(c);
     const bool same_v = p.v_type == p.k_type && p.vector_v && p.dv <= 256 && whole_pieces(p.v_type, p.dv);
-    const bool streams = c.streams && same_v && c.card.shared >= DENSE_BYTES;
+    const bool streams = c.streams && same_v && p.v_row == p.v_stride[1];
     c.p.slices = (int)(streams ? c.g.dense_slices : c.g.plain_slices);
+    c.p.by_slices = divide_by((unsigned)c.p.slices);
     cudaError_t e = !c.cores ? launch_dense_plain<any>(c) : with_key_type(p.k_type, [&](auto key) {
         typedef typename decltype(key)::type K;
         if (!streams) return launch_dense_plain<on_cores>(c);
@@ -11402,7 +12183,8 @@ cudaError_t launch_exact(call &c) {
 }
 
 /* Rows that dense_below leaves to dense, behind the kernels that draw; on a GPU only the device may know
-   which ones. */
+   which ones. Both kernels come beside those. The first CTA of each ends behind the kernel before it: what
+   k_combine writes comes last, and behind the call all is there. */
 cudaError_t launch_short(call &c) {
     const params drawn = c.p;
     c.p.is_short = 1;
@@ -11743,6 +12525,19 @@ template <typename Pick> cudaError_t launch_draws(const call &c) {
     else return launch_gather<1, comb>(c);
 }
 
+/* Each head's mass, of all ranks. */
+cudaError_t launch_rank_mass(call &c) {
+    params &p = c.p;
+    p.mass_doubles = c.g.tiles ? 8 : 2;
+    const cudaError_t e = launch<k_rank_mass>(c, dim3((unsigned)p.heads, (unsigned)p.batch), PORTION, 0,
+                                              true);
+    if (e == cudaSuccess)
+        c.gather(p.rank_mass,
+                 (size_t)(c.g.batch * c.g.heads) * (size_t)p.mass_doubles * sizeof(double),
+                 (void *)p.rank_masses);
+    return e;
+}
+
 template <typename Pick> cudaError_t launch_sampled(call &c) {
     params &p = c.p;
     const cudaError_t scored = launch_rows_scores(c);
@@ -11750,11 +12545,8 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
     if (!p.ranks) return launch_draws<Pick>(c);
     const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
     const size_t rows = (size_t)(c.g.batch * c.g.heads);
-    p.mass_doubles = c.g.tiles ? 8 : 2;
-    cudaError_t e = launch<k_rank_mass>(c, heads, PORTION, 0, true);
-    if (e != cudaSuccess || !c.gather(p.rank_mass, rows * (size_t)p.mass_doubles * sizeof(double),
-                                      (void *)p.rank_masses))
-        return e;
+    cudaError_t e = launch_rank_mass(c);
+    if (e != cudaSuccess || c.has_failed) return e;
     if (!c.g.tiles) return launch_draws<comb>(c);
     p.tile_list = (int *)(c.workspace + c.l.tile_list);
     p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
@@ -11908,14 +12700,29 @@ cudaError_t launch_draw(call &c) {
     const int bytes = p.stage_at + p.stage_bytes;
     const cudaError_t e = cudaFuncSetAttribute(k_draw, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (e != cudaSuccess) return e;
-    return launch<k_draw>(c, dim3((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch), PORTION,
-                          (size_t)bytes, true, 1 << p.cluster_shift);
+    const dim3 grid((unsigned)c.g.teams << p.cluster_shift, (unsigned)c.g.batch);
+    const auto draw = [&] {
+        return launch<k_draw>(c, grid, PORTION, (size_t)bytes, !p.ranks, 1 << p.cluster_shift);
+    };
+    if (!p.ranks) return draw();
+    p.tile_count = (i64 *)(c.workspace + c.l.tile_count);
+    p.tile_counts = (i64 *)(c.workspace + c.l.tile_counts);
+    p.rank_step = TELL;
+    const cudaError_t told = draw();
+    p.rank_step = PLACE;
+    if (told != cudaSuccess || !c.gather(p.tile_count, (size_t)(c.g.batch * c.g.teams) * sizeof(i64),
+                                         (void *)p.tile_counts))
+        return told;
+    const cudaError_t placed = draw();
+    p.rank_step = DRAW;
+    return placed;
 }
 
 cudaError_t launch_pps(call &c) {
     arrange_rows(c);
-    const cudaError_t e = launch_rows_scores(c);
-    return e == cudaSuccess ? launch_draw(c) : e;
+    cudaError_t e = launch_rows_scores(c);
+    if (e == cudaSuccess && c.p.ranks) e = launch_rank_mass(c);
+    return e == cudaSuccess && !c.has_failed ? launch_draw(c) : e;
 }
 
 template <int G> cudaError_t launch_proxy_scores(call &c) {
@@ -11971,12 +12778,12 @@ cudaError_t launch_copy_ranks(call &c) {
         return e;
     if (c.g.rank_keys == 0) return e;
     p.rank_step = TELL;
-    e = launch<k_proxy_gather<true>>(c, heads, PORTION, 0, false);
+    e = launch<k_proxy_gather<false>>(c, heads, PORTION, 0, false);
     if (e != cudaSuccess
         || !c.gather(p.rank_best, rows * (size_t)c.g.rank_keys * sizeof(float), (void *)p.rank_bests))
         return e;
     p.rank_step = MEND;
-    e = launch<k_proxy_gather<true>>(c, heads, PORTION, 0, false);
+    e = launch<k_proxy_gather<false>>(c, heads, PORTION, 0, false);
     p.rank_step = DRAW;
     p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
     p.mass_doubles = 2;
@@ -12010,20 +12817,23 @@ cudaError_t launch_proxy(call &c) {
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     const cudaError_t e = usual ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
     if (e != cudaSuccess) return e;
-    if (p.together > 1) return launch_draw(c);
+    if (!p.ranks && p.together > 1) return launch_draw(c);
+    const int shift = p.cluster_shift;
     p.cluster_shift = 0;                            /* of rescue */
     if (p.ranks) {
         const cudaError_t met = launch_copy_ranks(c);
         if (met != cudaSuccess || c.has_failed) return met;
     }
-    const cudaError_t drawn = p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
-    if (!p.ranks || drawn != cudaSuccess) return drawn;
+    if (p.together > 1) p.cluster_shift = shift;
+    const cudaError_t drawn = p.together > 1 ? launch_draw(c)
+                            : p.ranks ? launch_drawn<true>(c) : launch_drawn<false>(c);
+    if (!p.ranks || drawn != cudaSuccess || c.has_failed) return drawn;
     if (!c.gather(p.rank_drawn, (size_t)(c.g.batch * c.g.heads) * sizeof(float4), (void *)p.rank_drawns))
         return drawn;
     p.rank_step = FINISH;
-    dim3 grid = grid_of(c.g.gather);
-    grid.z = 1;
-    const cudaError_t done = launch<k_proxy_gather<true>>(c, grid, PORTION, 0, false);
+    p.cluster_shift = 0;
+    const cudaError_t done = launch<k_proxy_gather<false>>(
+        c, dim3((unsigned)p.heads, (unsigned)p.batch), PORTION, 0, false);
     p.rank_step = DRAW;
     return done;
 }
@@ -12085,6 +12895,44 @@ cudaError_t launch_top(call &c) {
                          true, 1 << shift);
 }
 
+/* Over ranks: of the keys of the highest scores here those that stay, or as many as are to be taken. */
+cudaError_t launch_choice(call &c) {
+    params &p = c.p;
+    const dim3 heads((unsigned)p.heads, (unsigned)p.batch);
+    const size_t rows = (size_t)(c.g.batch * c.g.heads);
+    cudaError_t e;
+    if (!c.g.by_bins) {
+        p.rank_best = (float *)(c.workspace + c.l.rank_best);
+        p.rank_bests = (float *)(c.workspace + c.l.rank_bests);
+        p.rescue_keys = (int)c.g.rank_keys;
+        if ((e = launch_top(c)) != cudaSuccess) return e;
+        p.rank_step = TELL;
+        if ((e = launch<k_rank_best>(c, heads, PORTION, 0, false)) != cudaSuccess
+            || !c.gather(p.rank_best, rows * (size_t)c.g.rank_keys * sizeof(float), (void *)p.rank_bests))
+            return e;
+        p.rank_step = PLACE;
+        return launch<k_rank_best>(c, heads, PORTION, 0, false);
+    }
+    p.rank_bins = (bins_of_rank *)(c.workspace + c.l.rank_bins);
+    p.all_bins = (bins_of_rank *)(c.workspace + c.l.all_bins);
+    p.choices = (choice_of_ranks *)(c.workspace + c.l.choices);
+    p.wants = (int *)(c.workspace + c.l.wants);
+    p.mass_doubles = 3;
+    if ((e = launch<k_rank_mass>(c, heads, PORTION, 0, true)) != cudaSuccess) return e;
+    if (!c.gather(p.rank_mass, rows * 3 * sizeof(double), (void *)p.rank_masses)) return e;
+    e = cudaMemsetAsync(p.rank_bins, 0, 4 * rows * sizeof(bins_of_rank), c.stream);
+    const i64 room = 2 * (i64)c.card.multiprocessors / (i64)rows, most = ceil_div(c.g.blocks, 32);
+    for (p.rank_step = 0; e == cudaSuccess && p.rank_step <= 4; p.rank_step++) {
+        const i64 ctas = p.rank_step == 4 || room < 1 ? 1 : room < most ? room : most;
+        const dim3 grid(heads.x, heads.y, (unsigned)ctas);
+        e = launch<k_rank_bins>(c, grid, PORTION, 0, false);
+        if (p.rank_step < 4 && e == cudaSuccess
+            && !c.gather(p.rank_bins + p.rank_step * rows, rows * sizeof(bins_of_rank), (void *)p.all_bins))
+            return e;
+    }
+    return e == cudaSuccess ? launch_top(c) : e;
+}
+
 cudaError_t launch_selected(call &c) {
     params &p = c.p;
     const bool copied = p.proxy != nullptr;
@@ -12109,8 +12957,8 @@ cudaError_t launch_selected(call &c) {
     const bool usual = p.copy.bits == 4 && p.copy.chunks == 4;
     cudaError_t e = !copied ? launch_pass(c)
                   : usual   ? launch_proxy_scores<4>(c) : launch_proxy_scores<0>(c);
-    if (e == cudaSuccess) e = launch_top(c);
-    return e == cudaSuccess ? launch_list(c, true) : e;
+    if (e == cudaSuccess) e = p.ranks ? launch_choice(c) : launch_top(c);
+    return e == cudaSuccess && !c.has_failed ? launch_list(c, !p.ranks) : e;
 }
 
 /* Keys in buckets: k_rows, once or twice, k_route and a list; k_nearest or k_rows, and k_index. */
@@ -12474,23 +13322,34 @@ bool has_error(const santa_options &o) {
 
 /* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie here. */
 bool meets_ranks(const santa_attention &a, const santa_options &o) {
-    return o.method == SANTA_SYS || o.method == SANTA_PROP
-        || (o.method == SANTA_FLASH && o.tile_size >= BLOCK && a.first_key % BLOCK == 0)
-        || (o.scores != SANTA_SCORES_PROXY
-            && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT));
+    const unsigned copied = bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS),
+                   exact = copied | bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_TOP_K)
+                         | bit(SANTA_TOP_P);
+    return ((o.scores == SANTA_SCORES_PROXY ? copied | bit(SANTA_TOP_K) : exact) & bit(o.method)) != 0
+        || (o.method == SANTA_FLASH && o.tile_size >= BLOCK && a.first_key % BLOCK == 0);
 }
 
 /* What a rank tells of its results. */
 santa_status measure_ranks(const santa_problem *problem, geometry *g) {
-    const i64 sets = problem->o.method == SANTA_DENSE ? 0 : problem->o.num_combs > 1 ? problem->o.num_combs
-                   : problem->o.method == SANTA_IID ? 1 : 2;
+    const santa_method method = problem->o.method;
+    const bool selects = method == SANTA_TOP_K || method == SANTA_TOP_P;
+    const bool draws = method != SANTA_DENSE && method != SANTA_PPS && !selects;
+    const i64 sets = !draws ? 0 : problem->o.num_combs > 1 ? problem->o.num_combs
+                   : method == SANTA_IID ? 1 : 2;
     if (problem->a.std_error && sets) g->error_doubles = 2 + sets * g->dv;
     if (g->error_doubles > INT32_MAX / 4) return SANTA_ERR_BACKEND_SIZE;
     const santa_proxy_options *const proxy = &problem->o.proxy;
-    if (g->copy.bits && proxy->rescue_above >= 0.0 && proxy->rescue_above < INFINITY)
+    if (g->copy.bits && !selects && proxy->rescue_above >= 0.0 && proxy->rescue_above < INFINITY)
         g->rank_keys = proxy->rescue_keys < 0 ? 0 : proxy->rescue_keys > INT32_MAX ? INT32_MAX
                                                                                 : proxy->rescue_keys;
-    g->errors_at = g->part_floats = (g->results * (g->dv + 1) + 1) / 2 * 2;
+    g->has_sure = method == SANTA_PPS && !g->copy.bits;
+    g->has_lse = selects;
+    g->by_bins = method == SANTA_TOP_P
+              || (selects && !g->copy.bits && problem->o.num_samples > RANK_BEST);
+    if (selects && !g->by_bins) g->rank_keys = problem->o.num_samples;
+    if (g->rank_keys > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
+    const i64 floats = g->dv + 1 + (g->has_sure ? g->dv + 2 : 0) + g->has_lse;
+    g->errors_at = g->part_floats = (g->results * floats + 1) / 2 * 2;
     g->part_floats += 2 * g->results * g->error_doubles;
     return SANTA_OK;
 }
@@ -12514,7 +13373,6 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     if (g->d > INT32_MAX || g->dv > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     /* from here on no product leaves int64 */
     g->blocks = ceil_div(g->keys, BLOCK);
-    g->splits = ceil_div(g->keys, SPLIT);
     g->columns = ceil_div(g->dv, 256);
     g->stats = { g->kv_heads, g->batch, 1 };
     g->ranks = problem->o.ranks.count > 1 ? problem->o.ranks.count : 0;
@@ -12523,13 +13381,9 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     const santa_status s = row.measure(problem, g);
     if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
     if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
-    /* a short row ends before that many keys, unless it begins behind the first */
-    const bool from_first = problem->a.window == 0 && !problem->a.kv_start;
-    g->short_splits = from_first ? ceil_div(problem->o.dense_below, SPLIT) : g->splits;
-    if (g->short_splits > g->splits) g->short_splits = g->splits;
-    const santa_status exact = measure_exact(problem, g);
-    g->dense.x = g->dense_plain.x = g->short_splits;
-    return exact;
+    const i64 below = problem->o.dense_below;
+    g->short_splits = splits_up_to(problem, below < g->keys ? below : g->keys, false);
+    return measure_dense(g->short_splits, g);
 }
 
 layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
@@ -12541,14 +13395,21 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = (size_t)g.part_floats;
-    const size_t copies = g.copy.bits ? rows : 0, keys = saturating(rows, (size_t)g.rank_keys);
-    const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : 2;
+    const size_t copies = g.copy.bits && !g.has_lse ? rows : 0,
+                 keys = saturating(rows, (size_t)g.rank_keys);
+    const size_t tiles = g.tiles ? rows : 0, doubles = tiles ? 8 : g.by_bins ? 3 : 2,
+                 bins = g.by_bins ? rows : 0,
+                 counts = g.tiles ? rows : (size_t)(g.batch * g.teams);
     l.rank_mass = add_part(&l, rows, (copies ? 5 : doubles) * sizeof(double));
     l.rank_masses = add_part(&l, saturating(rows, ranks), doubles * sizeof(double));
     l.tile_list = add_part(&l, saturating(tiles, (size_t)g.tiles), sizeof(int));
-    l.tile_count = add_part(&l, tiles, sizeof(i64));
-    l.tile_counts = add_part(&l, saturating(tiles, ranks), sizeof(i64));
+    l.tile_count = add_part(&l, counts, sizeof(i64));
+    l.tile_counts = add_part(&l, saturating(counts, ranks), sizeof(i64));
     l.tiles_met = add_part(&l, tiles, sizeof(tiles_of_ranks));
+    l.rank_bins = add_part(&l, 4 * bins, sizeof(bins_of_rank));
+    l.all_bins = add_part(&l, saturating(bins, ranks), sizeof(bins_of_rank));
+    l.choices = add_part(&l, 5 * bins, sizeof(choice_of_ranks));
+    l.wants = add_part(&l, bins, sizeof(int));
     l.rank_copies = add_part(&l, saturating(copies, ranks), 5 * sizeof(double));
     l.rank_best = add_part(&l, keys, sizeof(float));
     l.rank_bests = add_part(&l, saturating(keys, ranks), sizeof(float));
@@ -12565,12 +13426,15 @@ santa_status check(const santa_problem *problem) {
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
+    for (const santa_tensor *t : { &a->k, &a->v })
+        if (is_cpus(t->dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
     const unsigned by_number = bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS)
                              | bit(SANTA_PROP) | bit(SANTA_FLASH) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
     const bool quants = a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0;
     if (quants && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
+    if (a->k_scales.data || a->v_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
@@ -12679,6 +13543,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
     byte_strides(&a->v, p->v_stride);
     byte_strides(&a->out, p->out_stride);
     p->k_row = (int)p->k_stride[1];
+    p->v_row = (int)p->v_stride[1];
     /* token-major: heads are closer than tokens */
     p->heads_inner = llabs(p->k_stride[2]) < llabs(p->k_stride[1]);
     p->vector_q = vectors(&a->q) && a->q.dtype != SANTA_F32;
@@ -12814,7 +13679,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         p.rank_mass = (double *)(c.workspace + c.l.rank_mass);
         p.rank_masses = (double *)(c.workspace + c.l.rank_masses);
         p.mass_doubles = 2;
-        if (c.g.copy.bits) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
+        if (c.g.copy.bits && !c.g.has_lse) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
         p.out = (char *)part;
         p.out_type = SANTA_F32;
         const i64 stride[4] = { p.q_len * c.g.heads * p.dv, c.g.heads * p.dv, p.dv, 1 };
@@ -12822,7 +13687,10 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
         p.lse = part + c.g.results * p.dv;
         p.error_doubles = c.g.error_doubles;
         p.errors = (double *)(part + c.g.errors_at);
-        if (o->method == SANTA_DENSE) p.sinks = nullptr;              /* it counts once */
+        p.sure = c.g.has_sure ? p.lse + c.g.results : nullptr;
+        p.rank_lse = c.g.has_lse ? p.lse + c.g.results : nullptr;
+        p.wanted = o->method == SANTA_TOP_P ? o->top_p : (double)o->num_samples;
+        if (o->method == SANTA_DENSE || c.g.has_lse) p.sinks = nullptr;  /* it counts once */
     }
     for (p.q_index = 0; p.q_index < p.q_len; p.q_index += c.rows_done) {
         c.rows_done = 1;
@@ -12837,7 +13705,9 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     p = whole;
     p.ranks = (int)c.g.ranks;
     p.rows_in_all = c.g.results;
-    if (c.g.copy.bits) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
+    p.sure = c.g.has_sure ? part : nullptr;         /* of each rank in p.parts */
+    p.rank_lse = c.g.has_lse ? part : nullptr;      /* likewise */
+    if (c.g.copy.bits && !c.g.has_lse) p.rank_again = (unsigned char *)(c.workspace + c.l.rank_again);
     p.part_floats = c.g.part_floats;
     p.errors_at = c.g.errors_at;
     p.error_doubles = c.g.error_doubles;
@@ -12853,7 +13723,9 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
+    if (is_cpus(a->k.dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
     if (a->k.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (a->k_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
     if ((uintptr_t)a->k.data % (uintptr_t)size_of(a->k.dtype) || (uintptr_t)a->proxy % 16)
@@ -12889,6 +13761,11 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     p.from = from;
     p.to = to;
     c.stream = (cudaStream_t)stream;
+    if (p.any_vector_k && p.k_type != SANTA_F32 && p.d % 32 == 0 && p.d <= ENCODE_DIM) {
+        const i64 blocks = ENCODE_WARPS / (copy.keys > 16 ? copy.keys / 16 : 1);
+        return cuda_status(launch<k_encode_cores>(c, grid_of({ ceil_div(grid, blocks), kv_heads, batch }),
+                                                  32 * ENCODE_WARPS, 0, false));
+    }
     const size_t words = (size_t)copy.keys * (size_t)(p.d / 8 + 1) * sizeof(unsigned);
     return cuda_status(launch<k_encode>(c, grid_of({ grid, kv_heads, batch }), 256, words, false));
 }
@@ -12900,6 +13777,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1], d = a->k.shape[3];
+    if (is_cpus(keys->dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
     if (keys->dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
@@ -13021,6 +13899,8 @@ santa_status check_pointers(std::initializer_list<const void *> all) {
 }
 
 }  /* namespace */
+
+using namespace santa_gpu;
 
 extern "C" size_t santa_cuda_scores_workspace_size(const santa_attention *a, const santa_options *o) {
     santa_problem problem;

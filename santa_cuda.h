@@ -29,14 +29,15 @@
                        keys, by k's capacity or the window, the call is dense's alone. SANTA_AUTO is
                        16 * num_samples here as well: on an H200 flash with a draw for 16 keys took
                        1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
-   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale), and q8_0 with dense
-                       and lists of keys, iid, strat, sys, prop, flash, top-k and top-p. q and out:
-                       f32, f16, bf16. Fast: k of 16 or 8 bits with adjacent features, 16-byte
-                       aligned rows, head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with
-                       such rows, head_dim a multiple of 4: prop takes about twice as long as
-                       reading k once. Everything else is computed by the same kernels with
-                       plain loads: right, and slow. Data must be aligned to the size of a
-                       number, as CUDA demands; santa_check says when it is not.
+   TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale; k_scales and v_scales
+                       are the CPU's), and q8_0 with dense and lists of keys, iid, strat, sys,
+                       prop, flash, top-k and top-p; not e5m2 and q4_0. q and out: f32, f16, bf16.
+                       Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
+                       head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with such rows, head_dim
+                       a multiple of 4: prop takes about twice as long as reading k once.
+                       Everything else is computed by the same kernels with plain loads: right, and
+                       slow. Data must be aligned to the size of a number, as CUDA demands;
+                       santa_check says when it is not.
    LIMITS              Besides santa.h's, and tested by santa_check: 2^31 - 64 keys in a
                        sequence (max_pages * page_size with pages), batch and heads up to 65535,
                        head_dim below 2^31, head_dim_v up to 8388480. Dense: kv_heads *
@@ -87,8 +88,7 @@
                        it; rows at random places of many GB come slower than the bus could.
    RANKS               options.ranks on a GPU: all_gather gets device memory and only puts the
                        exchange on the stream (ncclAllGather), so that a call can be captured. For
-                       dense, iid, strat, sys, prop and flash; sys and prop from a copy of K, too.
-                       The CPU has more.
+                       the CPU's methods but vattention, and flash by whole 64 keys.
                        examples/sharded_nccl.cu has a thread or a process for each GPU.
    TOP-K, TOP-P        Of the chosen keys K is read again, for each head. Top-k from a copy of K
                        takes the CPU's keys with a stash of 32 bits; with fewer it is faster, and

@@ -52,7 +52,6 @@ void make(request *c, santa_method method, santa_device device, santa_dtype type
     if (layout == 'P') { a.block_table = table; a.max_pages = N / PAGE; }
     c->o.method = method;
     c->o.num_samples = 16;
-    santa_clear_unused_options(&c->o);
     if (santa_method_traits(method) & SANTA_ROUTES) {
         c->router.num_buckets = BUCKETS;
         c->router.centroids = centroids;
@@ -105,6 +104,11 @@ const feature extras[] = {
     { "std_error",   SANTA_F16, [](request *c) { c->a.std_error = error; } },
     { "causal, window", SANTA_F16, [](request *c) { c->a.causal = 1; c->a.window = 50; } },
     { "first_tokens", SANTA_F16, [](request *c) { c->a.window = 50; c->a.first_tokens = 4; } },
+    { "k_scales, v_scales", SANTA_F16,
+      [](request *c) {
+          c->a.k_scales = c->a.k; c->a.v_scales = c->a.v;
+          c->a.k_scales.shape[3] = c->a.v_scales.shape[3] = 1;
+      } },
     { "kv_start",    SANTA_F16, [](request *c) { c->a.kv_start = table; } },
     { "sinks, soft_cap, ALiBi", SANTA_F16,
       [](request *c) { c->a.sinks = sinks; c->a.soft_cap = 30.0f; c->a.alibi_slopes = slopes; } },

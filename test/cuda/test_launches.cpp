@@ -150,6 +150,21 @@ static bool divides_by(const divisor &d, int64_t n) {
            && d.quotient((unsigned)(INT32_MAX / n * n) - 1u) == (unsigned)((INT32_MAX / n * n - 1) / n);
 }
 
+/* What a split of dense holds of a row of so many keys; splits that a row of up to `most` keys can have,
+   where it may begin within one. */
+static int64_t split_size(int64_t keys) { return keys <= 512 ? 128 : keys <= 8192 ? 512 : 1024; }
+static int64_t dense_splits(const santa_attention &a, int64_t most) {
+    const int64_t capacity = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
+    int64_t room = 0;
+    if (a.window && a.window < most) most = a.window;
+    for (const int64_t longest : {(int64_t)512, (int64_t)8192, most}) {
+        const int64_t keys = longest < most ? longest : most, size = split_size(keys),
+                      all = over(capacity, size), here = over(keys, size) + (a.window || a.kv_start);
+        if (room < (here < all ? here : all)) room = here < all ? here : all;
+    }
+    return room;
+}
+
 /* What is the same in every launch: the problem. */
 static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name,
                              int64_t splits = -1) {
@@ -168,9 +183,10 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
                   && p.d == a.k.shape[3] && p.dv == a.v.shape[3] && p.q_index == row,
               "%s: sizes", kernel);
     const int64_t keys = a.block_table ? a.max_pages * a.k.shape[1] : a.k.shape[1];
+    const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
+    const int64_t of_dense = dense ? dense_splits(a, keys) : 0;
     CHECK_MSG(p.capacity == keys && p.blocks == over(keys, 64)
-                  && (a.key_list || p.splits == (splits < 0 ? over(keys, 1024) : splits)), "%s: keys",
-              kernel);
+                  && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
                   && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats
@@ -232,8 +248,7 @@ static bool all_below(const problem &x) {
 }
 static int64_t short_splits(const problem &x, const params &p) {
     if (!dense_below(x) || all_below(x)) return 0;
-    const int64_t all = over(p.capacity, 1024), few = over(dense_below(x), 1024);
-    return x.a.window || x.a.kv_start || all < few ? all : few;
+    return dense_splits(x.a, dense_below(x) < p.capacity ? dense_below(x) : p.capacity);
 }
 static problem as_dense(const problem &x) {
     problem y = x;
@@ -249,8 +264,10 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
     const santa_attention &a = x.a;
     const int64_t group = p.group, dv = p.dv;
     char type[40], paged[8];
-    int C = 0, GS = 0;
-    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %d, %7[a-z]>", type, &C, &GS, paged) == 4) {
+    int C = 0, GS = 8;
+    const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && !a.window && a.q.shape[1] == 1;
+    const int64_t splits = alike && !dense_below(x) ? over(p.capacity, split_size(p.capacity)) : p.splits;
+    if (sscanf(name.c_str(), "k_dense<%39[^,], %d, %7[a-z]>", type, &C, paged) == 3) {
         check_stream(x, type, C, name);
         CHECK_MSG(!strcmp(paged, a.block_table ? "true" : "false"), "%s: pages", name.c_str());
         CHECK_MSG(a.v.dtype == a.k.dtype && aligned(a.v) && dv <= 32 * C
@@ -259,16 +276,20 @@ static void check_dense(const problem &x, const standin_launch &l, const params 
         const uint64_t merge = (uint64_t)(8 * GS * (32 * C + 4) * 4);  /* [warp][head][columns + 4] */
         CHECK_MSG(l.dynamic >= ring_bytes(x, C) && l.dynamic >= merge, "%s: %llu bytes of shared memory",
                   name.c_str(), (unsigned long long)l.dynamic);
-        check_grid(l, p.splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
+        CHECK_MSG(l.dynamic <= 99 * 1024, "%s: not on every card", name.c_str());
+        CHECK_INT(p.short_keys, C == 8 && a.k.dtype != SANTA_E4M3 ? 0 : 512);
+        check_grid(l, splits, a.k.shape[2] * over(group, GS), a.q.shape[0], name);
     } else if (sscanf(name.c_str(), "k_dense_plain<%39[^>]>", type) == 1) {
         if (!strcmp(type, "on_cores")) check_cores(x, kernel_type(x.a.k.dtype), 8, name);
         else CHECK_MSG(!strcmp(type, "any"), "%s: K is another type", name.c_str());
         GS = 4;
-        check_grid(l, p.splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
+        CHECK_INT(p.short_keys, 0);
+        check_grid(l, splits, a.k.shape[2] * over(group, GS) * over(dv, 256), a.q.shape[0], name);
     } else {
         CHECK_MSG(0, "%s in dense", name.c_str());
     }
-    CHECK_MSG(p.slices == over(group, GS ? GS : 1), "%s: %d slices", name.c_str(), p.slices);
+    CHECK_MSG(p.slices == over(group, GS) && divides_by(p.by_slices, p.slices), "%s: %d slices",
+              name.c_str(), p.slices);
 }
 
 /* A caller's lists: one for each KV head, of up to so many keys. */
@@ -981,7 +1002,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
             if (!CHECK(l.parameters.size() == sizeof p)) return;
             memcpy((void *)&p, l.parameters.data(), sizeof p);
             CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
-            const bool early = which == 1 || (brief && which == 3);
+            const bool early = which == 1 || (brief && (which == 2 || which == 3));
             CHECK_MSG(l.overlap == (early && standin.card->major >= 9), "%s: launched %s", name.c_str(),
                       l.overlap ? "early" : "late");
             const int64_t splits = short_splits(x, p);
@@ -1187,7 +1208,6 @@ static void check_steps(void) {
             o.method = (santa_method)m;
             o.num_samples = samples;
             if (m == SANTA_FLASH) o.tile_size = 8;
-            santa_clear_unused_options(&o);
             const bool draws_rows = m >= SANTA_IID && m <= SANTA_FLASH,
                        selects = m == SANTA_TOP_K || m == SANTA_TOP_P;
             bytes = santa_cuda_sample_workspace_size(3, 20, 5000, &o);
@@ -1252,7 +1272,8 @@ static void wide_groups(void) {
                     standin.card = &standin_cards[3];
                     run(make(s, SANTA_DENSE));
                     const std::string name = name_of(standin.launches[0]);
-                    CHECK_MSG(name.find(", 8, 8, ") != std::string::npos, "sm_90 runs %s", name.c_str());
+                    CHECK_MSG(name.find("k_dense<sixteen, 8, ") != std::string::npos, "sm_90 runs %s",
+                              name.c_str());
                     CHECK_INT(standin.launches[0].dynamic, 8 * 8 * (256 + 4) * 4);
                 }
 }
@@ -1527,55 +1548,69 @@ static int note_exchange(void *user, const void *mine, size_t bytes, void *all, 
 }
 static int no_exchange(void *, const void *, size_t, void *, void *) { return 1; }
 
+/* A call of one of five ranks, whose exchanges are noted; the bytes of its workspace. */
+static size_t run_rank(problem *x, int rank) {
+    x->o.ranks.count = 5;
+    x->o.ranks.rank = rank;
+    x->o.ranks.all_gather = note_exchange;
+    x->o.ranks.user = &exchanges;
+    x->o.stream = (void *)0x5000;
+    const size_t bytes = santa_workspace_size(&x->a, &x->o);
+    map_memory(bytes, 0);
+    standin.start();
+    exchanges.clear();
+    CHECK_STATUS(santa_decode(&x->a, &x->o, address(R_WORKSPACE), bytes, x->stats), SANTA_OK);
+    CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+    return bytes;
+}
+
+/* What it reads and writes lies apart, in the workspace. */
+static void check_place(const exchange &e, size_t bytes) {
+    const uintptr_t begin = (uintptr_t)address(R_WORKSPACE), end = begin + bytes;
+    CHECK(e.mine >= begin && e.mine + e.bytes <= end);
+    CHECK(e.all >= begin && e.all + 5 * e.bytes <= end);
+    CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
+}
+
 /* For each query row of a sampler: scores, masses, the exchange of them, draws; at the end that
-   of the results and what joins them. Dense has the latter only. */
+   of the results and what joins them. Dense has the latter only, pps an exchange of ticks before the
+   draws. */
 static void over_ranks(void) {
-    for (santa_method m : {SANTA_DENSE, SANTA_SYS})
+    for (santa_method m : {SANTA_DENSE, SANTA_SYS, SANTA_PPS})
         for (santa_dtype type : {SANTA_F32, SANTA_BF16})
             for (int64_t dv : {64, 256}) {
                 const sizes s = {2, 3, 4, 1, 300, 128, dv, 0, type, NHD};
-                const bool errors = (dv == 64) == (type == SANTA_F32);
+                const bool pps = m == SANTA_PPS, errors = !pps && (dv == 64) == (type == SANTA_F32);
                 problem x = make(s, m);
                 x.a.std_error = errors ? (float *)address(R_ERROR) : NULL;
-                x.o.ranks.count = 5;
-                x.o.ranks.rank = 3;
-                x.o.ranks.all_gather = note_exchange;
-                x.o.ranks.user = &exchanges;
-                x.o.stream = (void *)0x5000;
-                const size_t bytes = santa_workspace_size(&x.a, &x.o);
-                char *const workspace = address(R_WORKSPACE);
-                map_memory(bytes, 0);
-                standin.start();
-                exchanges.clear();
-                CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, NULL), SANTA_OK);
-                CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+                const size_t bytes = run_rank(&x, 3);
                 const size_t rows = 3, heads = 2 * 4,
                              doubles = errors && m == SANTA_SYS ? 2 + 2 * (size_t)dv : 0,
-                             results = rows * heads * ((size_t)(dv + 1) * 4 + doubles * 8);
-                const char *const draw = m == SANTA_DENSE ? "k_combin" : doubles ? "k_error" : "k_gather";
-                CHECK_INT(exchanges.size(), m == SANTA_DENSE ? 1 : rows + 1);
+                             sure = pps ? (size_t)(dv + 2) * 4 : 0,
+                             results = rows * heads * ((size_t)(dv + 1) * 4 + sure + doubles * 8);
+                const char *const draw = m == SANTA_DENSE ? "k_combin" : doubles ? "k_error"
+                                       : pps ? "k_draw" : "k_gather";
+                CHECK_INT(exchanges.size(), m == SANTA_DENSE ? 1 : (pps ? 2 * rows : rows) + 1);
                 for (const exchange &e : exchanges) {
-                    const bool last = &e == &exchanges.back();
+                    const bool last = &e == &exchanges.back(),
+                               ticks = pps && !last && (&e - exchanges.data()) % 2;
                     const std::string &before = name_of(standin.launches[e.after - 1]);
-                    CHECK_INT(e.bytes, last ? results : heads * 16);
-                    CHECK(e.mine >= (uintptr_t)workspace
-                          && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
-                    CHECK(e.all >= (uintptr_t)workspace
-                          && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
-                    CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
-                    CHECK_MSG(last ? before.compare(0, strlen(draw), draw) == 0 : before == "k_rank_mass",
+                    CHECK_INT(e.bytes, last ? results : ticks ? 2 * 8 : heads * 16);
+                    check_place(e, bytes);
+                    CHECK_MSG(last ? before.compare(0, strlen(draw), draw) == 0
+                                   : before == (ticks ? "k_draw" : "k_rank_mass"),
                               "an exchange behind %s", before.c_str());
                 }
                 CHECK(name_of(standin.launches.back()) == "k_join_ranks");
                 x.o.ranks.all_gather = no_exchange;
-                CHECK_STATUS(note(santa_decode(&x.a, &x.o, workspace, bytes, NULL)),
+                CHECK_STATUS(note(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, NULL)),
                              SANTA_ERR_RANKS_EXCHANGE);
                 x.o.ranks.rank = 5;
                 CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_RANKS);
                 x.o.ranks.rank = 0;
                 x.a.std_error = NULL;
                 for (santa_method other :
-                     {SANTA_FLASH, SANTA_TOP_K, SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS}) {
+                     {SANTA_FLASH, SANTA_VATTENTION}) {
                     const int32_t *const context = x.a.context_lens;
                     x.a.context_lens = (const int32_t *)address(R_WORKSPACE);
                     x.o.method = other;
@@ -1596,6 +1631,32 @@ static void over_ranks(void) {
             }
 }
 
+/* Methods that select: the best scores of each rank; or, where these would be many or of top-p, masses and
+   four times how many keys have which bits of the score next. */
+static void choices_over_ranks(void) {
+    for (int64_t budget : {2048, 2049, 0, -2500}) {    /* below 0: from a copy of K */
+        const sizes s = {2, 3, 4, 1, 3000, 128, 64, 0, SANTA_BF16, NHD};
+        const size_t rows = 3, heads = 2 * 4, count = (size_t)llabs(budget);
+        const bool copied = budget < 0, best = copied || budget == 2048;
+        const size_t each = best ? 1 : 5;
+        problem x = make(s, budget ? SANTA_TOP_K : SANTA_TOP_P);
+        if (budget) x.o.num_samples = (int64_t)count;
+        if (copied) { x.o.scores = SANTA_SCORES_PROXY; x.a.proxy = address(R_COPY); }
+        const size_t bytes = run_rank(&x, 3);
+        if (!CHECK_INT(exchanges.size(), rows * each + 1)) continue;
+        for (size_t i = 0; i <= rows * each; i++) {
+            const exchange &e = exchanges[i];
+            const std::string &before = name_of(standin.launches[e.after - 1]);
+            CHECK_INT(e.bytes, i == rows * each ? rows * heads * 66 * 4
+                             : heads * (best ? 4 * count : i % 5 ? 256 * 12 : 24));
+            if (i == rows * each) CHECK(before == "k_combine");
+            else CHECK(before == (best ? "k_rank_best" : i % 5 ? "k_rank_bins" : "k_rank_mass"));
+            check_place(e, bytes);
+        }
+        CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+    }
+}
+
 /* The same of flash, and from copies of K: for each row an exchange of what the copy says, two of a
    rescue if the options have one, one of the drawn keys; then that of the results. */
 static void copies_over_ranks(void) {
@@ -1606,16 +1667,7 @@ static void copies_over_ranks(void) {
         x.a.context_lens = (const int32_t *)address(R_LENS);
         x.a.first_key = 640;
         x.o.tile_size = 128;
-        x.o.ranks.count = 5;
-        x.o.ranks.all_gather = note_exchange;
-        x.o.ranks.user = &exchanges;
-        x.o.stream = (void *)0x5000;
-        const size_t bytes = santa_workspace_size(&x.a, &x.o);
-        map_memory(bytes, 0);
-        standin.start();
-        exchanges.clear();
-        CHECK_STATUS(santa_decode(&x.a, &x.o, address(R_WORKSPACE), bytes, NULL), SANTA_OK);
-        CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+        run_rank(&x, 0);
         if (CHECK_INT(exchanges.size(), 7))
             for (size_t i = 0; i < 7; i++)
                 CHECK_INT(exchanges[i].bytes, 8 * (i == 6 ? 3 * 65 * 4 : i % 2 ? 8 : 64));
@@ -1630,36 +1682,32 @@ static void copies_over_ranks(void) {
             x.o.num_samples = samples;
             x.o.proxy.rescue_keys = has_rescue ? (int64_t)keys : SANTA_NONE;
             x.a.proxy = address(R_COPY);
-            x.o.ranks.count = 5;
-            x.o.ranks.rank = 3;
-            x.o.ranks.all_gather = note_exchange;
-            x.o.ranks.user = &exchanges;
-            x.o.stream = (void *)0x5000;
             x.stats = (santa_stats *)address(R_STATS);
             const size_t told[2][4] = {{40, 16, 0, 0}, {40, 4 * keys, 16, 16}};
             const char *const behind[2][4] = {{"k_rank_copied", "k_proxy_gather<true>", "", ""},
-                                              {"k_rank_copied", "k_proxy_gather<true>", "k_rank_copied",
+                                              {"k_rank_copied", "k_proxy_gather<false>", "k_rank_copied",
                                                "k_proxy_gather<true>"}};
-            const size_t bytes = santa_workspace_size(&x.a, &x.o);
-            char *const workspace = address(R_WORKSPACE);
-            map_memory(bytes, 0);
-            standin.start();
-            exchanges.clear();
-            CHECK_STATUS(santa_decode(&x.a, &x.o, workspace, bytes, x.stats), SANTA_OK);
-            CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
+            const size_t bytes = run_rank(&x, 3);
             if (!CHECK_INT(exchanges.size(), rows * each + 1)) continue;
             for (size_t i = 0; i <= rows * each; i++) {
                 const exchange &e = exchanges[i];
                 const bool last = i == rows * each;
                 CHECK_INT(e.bytes, last ? rows * heads * 65 * 4 : heads * told[has_rescue][i % each]);
-                CHECK(e.mine >= (uintptr_t)workspace && e.mine + e.bytes <= (uintptr_t)workspace + bytes);
-                CHECK(e.all >= (uintptr_t)workspace && e.all + 5 * e.bytes <= (uintptr_t)workspace + bytes);
-                CHECK(e.mine + e.bytes <= e.all || e.all + 5 * e.bytes <= e.mine);
+                check_place(e, bytes);
                 if (!last) CHECK(name_of(standin.launches[e.after - 1]) == behind[has_rescue][i % each]);
             }
             CHECK(name_of(standin.launches.back()) == "k_join_ranks");
+            /* heads that draw together: ticks before the draws */
             x.o.method = SANTA_PPS;
-            CHECK_STATUS(note(santa_check(&x.a, &x.o)), SANTA_ERR_BACKEND_RANKS);
+            run_rank(&x, 3);
+            if (!CHECK_INT(exchanges.size(), rows * (each + 1) + 1)) continue;
+            for (size_t i = 0; i < rows * (each + 1); i++) {
+                const size_t at = i % (each + 1);
+                const std::string &before = name_of(standin.launches[exchanges[i].after - 1]);
+                if (at + 2 > each) CHECK(before == "k_draw");
+                CHECK_INT(exchanges[i].bytes, at + 1 == each ? 2 * 8
+                                            : heads * (at == each ? 16 : told[has_rescue][at]));
+            }
         }
 }
 
@@ -1738,12 +1786,16 @@ static void every_kernel(void) {
                         params p;
                         memcpy((void *)&p, l.parameters.data(), sizeof p);
                         check_copy(x, p, name_of(l));
-                        check_grid(l, i ? 1 : 1000 / keys - 100 / keys, 2, 3, name_of(l));
-                        CHECK(name_of(l) == "k_encode");
+                        /* by tensor cores 64 keys at a time, or a block of fewer than 16 a warp */
+                        const int64_t blocks = i ? 1 : 1000 / keys - 100 / keys,
+                                      of_cta = d > 128 ? 1 : keys > 16 ? 64 / keys : 4;
+                        check_grid(l, (blocks + of_cta - 1) / of_cta, 2, 3, name_of(l));
+                        CHECK(name_of(l) == (d <= 128 ? "k_encode_cores" : "k_encode"));
                     }
                     CHECK_MSG(standin.broken.empty(), "%s", standin.broken.c_str());
                 }
     over_ranks();
+    choices_over_ranks();
     copies_over_ranks();
     check_steps();
     for (santa_dtype type : {SANTA_F32, SANTA_F16, SANTA_BF16, SANTA_E4M3})
@@ -2035,6 +2087,13 @@ static void every_status(void) {
     first.a.window = 100;
     first.a.first_tokens = 4;
     run_on_cards(first, SANTA_ERR_BACKEND_FIRST_TOKENS, "first tokens");
+    problem bytes = make(SMALL, SANTA_SYS);
+    bytes.a.v.dtype = SANTA_E5M2;
+    run_on_cards(bytes, SANTA_ERR_BACKEND_KV_TYPE, "e5m2");
+    problem scaled = make(SMALL, SANTA_SYS);
+    scaled.a.v_scales = scaled.a.v;
+    scaled.a.v_scales.shape[3] = 1;
+    run_on_cards(scaled, SANTA_ERR_BACKEND_ROW_SCALES, "scales of rows");
     for (int s = SANTA_ERR_BACKEND_SPARSE; s < SANTA_ERR_CUDA; s++)
         CHECK_MSG(produced[s], "never seen: %s", santa_status_string((santa_status)s));
 }

@@ -453,8 +453,6 @@ static void sparse_poison(void) {
 
 static void prefill_graphs(void) {
     NEED_DEVICE();
-    cudaStream_t stream;
-    if (!CUDA(cudaStreamCreate(&stream))) return;
     for (santa_method m : {SANTA_DENSE, SANTA_SAMPLE_ATTENTION}) {
         ref_spec s = prefill_spec(4, 1, 100, 300, 128);
         problem p(s);
@@ -464,26 +462,15 @@ static void prefill_graphs(void) {
         on_gpu g(p.a, o);
         if (!g.run()) break;
         const result direct = g.get();
-        cudaGraph_t graph = NULL;
-        cudaGraphExec_t exec = NULL;
-        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
-        const santa_status status = g.start(stream);
-        const cudaError_t end = cudaStreamEndCapture(stream, &graph);
-        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
-            break;
+        captured graph([&](cudaStream_t stream) { return g.start(stream); });
+        if (!graph.good) break;
         for (int i = 0; i < 2; i++) {
-            CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
-            CUDA(cudaDeviceSynchronize());
-            CUDA(cudaGraphLaunch(exec, stream));
-            CUDA(cudaStreamSynchronize(stream));
+            graph.replay(g);
             const result r = g.get();
             CHECK_MSG(r.same(direct) && !memcmp(&r.stats, &direct.stats, sizeof r.stats),
                       "%s: a replay differs", santa_method_name(m));
         }
-        CUDA(cudaGraphExecDestroy(exec));
-        CUDA(cudaGraphDestroy(graph));
     }
-    CUDA(cudaStreamDestroy(stream));
 }
 
 static void prefill_errors(void) {

@@ -18,7 +18,7 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
     o.ranks.count = ranks;
     o.ranks.all_gather = talk_all_gather;
     o.ranks.user = &t;
-    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 3); t.known++) {
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < (broken < 0 ? MOST_EXCHANGES : 5); t.known++) {
         memset(sum, 0, sizeof *sum);
         worst = SANTA_OK;
         for (t.rank = 0; t.rank < ranks; t.rank++) {
@@ -56,15 +56,33 @@ static santa_status gpu_ranks(const problem &p, santa_options o, const int64_t *
     return worst;
 }
 
+/* The result over ranks against the CPU's: rows that are others are counted, or refused. */
+static void compare_over(const problem &p, const result &over, bool none_moves, int turn, totals *t) {
+    const ref_spec &s = p.spec;
+    for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
+        const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
+        double norm;
+        const double difference = apart(p, over, b, i, h, &norm);
+        t->rows++;
+        t->off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6);
+        CHECK_MSG(over.lse[(size_t)x] == p.lse[x] || fabsf(over.lse[(size_t)x] - p.lse[x]) <= 1e-3f,
+                  "turn %d row %d: lse %g, want %g", turn, (int)x, (double)over.lse[(size_t)x],
+                  (double)p.lse[x]);
+        if (none_moves)
+            CHECK_MSG(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6, "turn %d: dense is off by %g of %g",
+                      turn, sqrt(difference), sqrt(norm));
+    }
+}
+
 static void ranks_same_rows(void) {
     NEED_DEVICE();
-    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS,   SANTA_PROP, SANTA_FLASH,
-                                           SANTA_STRAT, SANTA_FLASH, SANTA_IID};
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_PPS,
+                                           SANTA_STRAT, SANTA_FLASH, SANTA_IID, SANTA_PPS};
     static const int64_t counts[] = {2, 3, 1, 4, 7}, tiles[] = {64, 256, 128, 1024};
     static const santa_dtype types[] = {SANTA_BF16, SANTA_F16, SANTA_F32, SANTA_E4M3};
     test_rng r = test_rng_make(41);
     totals t = {0, 0, 0};
-    for (int turn = 0; turn < (test_quick ? 28 : 140); turn++) {
+    for (int turn = 0; turn < (test_quick ? 36 : 180); turn++) {
         ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(&r, 900), turn % 4 == 3 ? 64 : 128,
                             types[turn / 5 % 4]);
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
@@ -74,7 +92,7 @@ static void ranks_same_rows(void) {
         s.stream = (uint64_t)turn;
         if (turn % 5 == 1) s.gain = 80.0;            /* tiles without mass */
         problem p(s);
-        santa_options o = options(methods[turn % 7], turn % 9 == 8 ? 300 : turn % 9 == 5 ? 2 : 48);
+        santa_options o = options(methods[turn % 9], turn % 7 == 6 ? 300 : turn % 7 == 5 ? 2 : 48);
         if (o.method == SANTA_FLASH) o.tile_size = tiles[turn / 2 % 4];
         if (turn % 8 == 2 && o.num_samples % 4 == 0 && (santa_method_traits(o.method) & SANTA_COMBS))
             o.num_combs = 4;
@@ -89,22 +107,55 @@ static void ranks_same_rows(void) {
         if (!ref_run(&p, &o, &whole)) continue;
         CHECK_INT(sum.draws, whole.draws);
         CHECK_INT(sum.keys, whole.keys);
-        for (int64_t x = 0; x < s.batch * s.q_len * s.heads; x++) {
-            const int64_t b = x / s.heads / s.q_len, i = x / s.heads % s.q_len, h = x % s.heads;
-            double norm;
-            const double difference = apart(p, over, b, i, h, &norm);
-            t.rows++;
-            t.off += !(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6);
-            CHECK_MSG(over.lse[(size_t)x] == p.lse[x] || fabsf(over.lse[(size_t)x] - p.lse[x]) <= 1e-3f,
-                      "turn %d row %d: lse %g, want %g", turn, (int)x, (double)over.lse[(size_t)x],
-                      (double)p.lse[x]);
-            if (o.method == SANTA_DENSE)
-                CHECK_MSG(sqrt(difference) <= 2e-4 * sqrt(norm) + 1e-6, "turn %d: dense is off by %g of %g",
-                          turn, sqrt(difference), sqrt(norm));
-        }
+        compare_over(p, over, o.method == SANTA_DENSE, turn, &t);
         t.draws += sum.draws;
     }
     check_totals(t, "over ranks");
+}
+
+/* The keys that the CPU takes, also of equal scores the first, also more than a rank tells by name. */
+static void ranks_selected(void) {
+    NEED_DEVICE();
+    static const int64_t counts[] = {2, 3, 1, 4, 7}, budgets[] = {48, 3, 300, 2100, 1};
+    static const double shares[] = {0.9, 0.5, 1.0, 0.99, 1e-3};
+    static const santa_dtype types[] = {SANTA_F32, SANTA_BF16, SANTA_E4M3};
+    test_rng r = test_rng_make(45);
+    totals t = {0, 0, 0};
+    for (int turn = 0; turn < (test_quick ? 30 : 150); turn++) {
+        const bool ties = turn % 5 == 3;
+        ref_spec s = spec16(turn % 3 == 0 ? 6 : 4, 2, 150 + test_below(&r, turn % 7 == 1 ? 3000 : 900), 64,
+                            ties ? SANTA_F32 : types[turn / 2 % 3]);
+        if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
+        vary(&s, turn);
+        s.stream = (uint64_t)turn;
+        if (ties) s.alibi = 0;
+        if (turn % 6 == 4) s.head_dim_v = 200;
+        if (turn % 4 == 2) s.gain = 1.0;
+        problem p(s);
+        for (int64_t j = 5; ties && j < s.len; j++)  /* scores repeat, rows of V do not */
+            for (int64_t b = 0; b < s.batch; b++)
+                for (int64_t h = 0; h < 2; h++)
+                    for (int64_t c = 0; c < 64; c++)
+                        ref_set(&p.a.k, b, j, h, c, ref_get(&p.a.k, b, j % 5, h, c));
+        santa_options o = options(turn % 2 ? SANTA_TOP_P : SANTA_TOP_K, budgets[turn / 2 % 5]);
+        if (turn % 2) o.top_p = shares[turn / 2 % 5];
+        int64_t cuts[MOST_RANKS + 1];
+        make_cuts(&r, turn % 4, s.len, counts[turn / 2 % 5], cuts);
+        result over;
+        santa_stats sum, whole;
+        if (!CHECK_STATUS(gpu_ranks(p, o, cuts, counts[turn / 2 % 5], &over, &sum), SANTA_OK)) continue;
+        if (!ref_run(&p, &o, &whole)) continue;
+        CHECK_INT(sum.draws, 0);
+        CHECK_INT(sum.keys, whole.keys);
+        /* of top-p rounding may move the last one of a row, or many of the mass is all of it */
+        const int64_t moved = o.top_p == 1.0 ? s.batch * s.q_len * s.heads * s.len
+                            : turn % 2       ? s.batch * s.q_len * s.heads : 0;
+        CHECK_MSG(llabs(sum.v_rows_head - whole.v_rows_head) <= moved, "turn %d: %lld rows, want %lld",
+                  turn, (long long)sum.v_rows_head, (long long)whole.v_rows_head);
+        compare_over(p, over, false, turn, &t);
+    }
+    CHECK_MSG(t.off <= 2 + t.rows / 200, "%lld of %lld rows are others", (long long)t.off,
+              (long long)t.rows);
 }
 
 /* Errors are those of one GPU, where the rows are. */
@@ -160,6 +211,7 @@ static void ranks_errors(void) {
 static void ranks_copies(void) {
     NEED_DEVICE();
     static const santa_dtype types[] = {SANTA_BF16, SANTA_F32, SANTA_F16};
+    static const santa_method methods[] = {SANTA_SYS, SANTA_PROP, SANTA_PPS, SANTA_TOP_K};
     static const int64_t counts[] = {2, 3, 1, 4, 7};
     test_rng r = test_rng_make(44);
     totals t = {0, 0, 0};
@@ -176,7 +228,7 @@ static void ranks_copies(void) {
         vary(&s, turn);
         s.stream = (uint64_t)turn;
         if (turn % 5 == 4) s.head_dim_v = 200;
-        santa_options o = options(turn % 2 ? SANTA_PROP : SANTA_SYS, turn % 9 == 8 ? 300 : 24,
+        santa_options o = options(methods[turn % 11 % 4], turn % 9 == 8 ? 300 : 24,
                                   turn % 7 == 5 ? SANTA_STASH_F32 : SANTA_STASH_U8);
         o.scores = SANTA_SCORES_PROXY;
         o.seed = (uint64_t)turn;
@@ -185,6 +237,7 @@ static void ranks_copies(void) {
         o.proxy.exact_above = turn % 4 == 3 ? 0.02 : turn % 4 == 2 ? SANTA_NONE : 0.0;
         if (turn % 6 == 1) o.proxy.local_tokens = 150;
         if (turn % 6 == 2) { o.proxy.local_tokens = SANTA_NONE; o.proxy.sink_tokens = 70; }
+        santa_clear_unused_options(&o);
         problem p(s);
         p.a.proxy_bits = turn % 3 == 1 ? 2 : 4;
         make_cuts(&r, turn % 4, s.len / cut_to, ranks, cuts);
@@ -239,9 +292,10 @@ static void ranks_copies_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 192, 192, 384, 600};
     static const int32_t none[1] = {0};
-    for (int kind = 0; kind < 5; kind++) {
+    for (int turn = 0; turn < 14; turn++) {
+        const int kind = turn % 5;
         problem p(spec16(4, 2, 600, 64, SANTA_F32));
-        santa_options o = options(SANTA_SYS, 16);
+        santa_options o = options(turn < 5 ? SANTA_SYS : turn < 10 ? SANTA_PPS : SANTA_TOP_K, 16);
         santa_stats sum;
         result r;
         o.scores = SANTA_SCORES_PROXY;
@@ -249,13 +303,14 @@ static void ranks_copies_nan(void) {
         if (kind == 2) o.proxy.exact_above = 1e-6;
         if (kind == 3) p.a.seq_lens = none;
         if (kind == 4) o.proxy.rescue_above = 1e-6;
+        santa_clear_unused_options(&o);
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum), SANTA_OK)) continue;
-        if (kind == 2) CHECK_INT(sum.redone_rows, 4);
+        if (kind == 2 && turn < 10) CHECK_INT(sum.redone_rows, 4);
         if (kind == 4) CHECK_INT(sum.rescued_rows, 4);
         for (int h = 0; h < 4 && kind < 3; h++) CHECK_INT(r.nans(0, 0, h), kind < 2 && h >= 2 ? 65 : 0);
         if (kind == 3) CHECK_INT(sum.draws, 0);
         if (kind == 4)
-            for (int broken = 0; broken < 3; broken++)
+            for (int broken = 0; broken < (turn < 5 ? 3 : 5); broken++)
                 CHECK_STATUS(gpu_ranks(p, o, cuts, 4, &r, &sum, broken), SANTA_ERR_RANKS_EXCHANGE);
     }
 }
@@ -264,21 +319,21 @@ static void ranks_copies_nan(void) {
 static void ranks_nan(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 130, 256, 400};
-    for (int turn = 0; turn < 6; turn++) {
+    static const santa_method methods[] = {SANTA_DENSE, SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P};
+    for (int turn = 0; turn < 15; turn++) {
         problem p(spec16(4, 2, 400, 64));
-        const santa_options o = options(turn % 2 ? SANTA_SYS : SANTA_DENSE, 32);
-        ref_set(&p.a.k, 0, 60 + 130 * (turn / 2), 1, 3, (double)test_nan());
-        p.a.std_error = p.std_error;
+        const santa_options o = options(methods[turn % 5], 32);
+        ref_set(&p.a.k, 0, 60 + 130 * (turn / 5), 1, 3, (double)test_nan());
+        if (turn % 5 < 2) p.a.std_error = p.std_error;
         result r;
         santa_stats sum;
         if (!CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK)) continue;
         for (int h = 0; h < 4; h++) {
             CHECK_INT(r.nans(0, 0, h), h < 2 ? 0 : 65);
-            CHECK_INT(test_is_nan(r.std_error[(size_t)h]), h >= 2);
+            if (p.a.std_error) CHECK_INT(test_is_nan(r.std_error[(size_t)h]), h >= 2);
         }
     }
     problem p(spec16(1, 1, 400, 64));
-    const santa_options o = options(SANTA_SYS, 4);
     santa_stats whole, sum;
     result r;
     for (int64_t j = 0; j < 400; j++)                /* a head on one key, all other rows of V are poison */
@@ -286,9 +341,12 @@ static void ranks_nan(void) {
             ref_set(&p.a.k, 0, j, 0, c, j == 200 ? 8.0 * ref_get(&p.a.q, 0, 0, 0, c) : 0.0);
             if (j != 200) ref_set(&p.a.v, 0, j, 0, c, (double)test_nan());
         }
-    if (CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK) && ref_run(&p, &o, &whole)) {
-        CHECK_INT(r.nans(0, 0, 0), 0);
-        CHECK_INT(sum.v_rows_head, 1);
+    for (santa_method m : {SANTA_SYS, SANTA_PPS, SANTA_TOP_K, SANTA_TOP_P}) {
+        const santa_options o = options(m, m == SANTA_TOP_K ? 1 : 4);
+        if (CHECK_STATUS(gpu_ranks(p, o, cuts, 3, &r, &sum), SANTA_OK) && ref_run(&p, &o, &whole)) {
+            CHECK_INT(r.nans(0, 0, 0), 0);
+            CHECK_INT(sum.v_rows_head, 1);
+        }
     }
 }
 
@@ -306,43 +364,34 @@ static int echo(void *user, const void *mine, size_t bytes, void *all, void *str
 static void ranks_graphs(void) {
     NEED_DEVICE();
     static const int64_t cuts[] = {0, 640};
-    cudaStream_t stream;
-    if (!CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return;
-    for (int kind = 0; kind < 3; kind++) {
+    static const int meetings[] = {2, 5, 3, 3, 6, 2, 6};
+    static const santa_method methods[] = {SANTA_PROP, SANTA_PROP, SANTA_FLASH, SANTA_PPS,
+                                           SANTA_PPS,  SANTA_TOP_K, SANTA_TOP_P};
+    for (int kind = 0; kind < 7; kind++) {
         problem p(spec16(4, 2, 640, 64));
-        santa_options o = options(kind == 2 ? SANTA_FLASH : SANTA_PROP, 32);
+        santa_options o = options(methods[kind], 32);
         int exchanges = 0;
         shard x;
         if (kind == 0) p.a.std_error = p.std_error;
-        if (kind == 1) { o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = 1e-6; }
+        const bool copied = kind == 1 || kind == 4;
+        if (copied) { o.scores = SANTA_SCORES_PROXY; o.proxy.rescue_above = 1e-6; }
         o.ranks.count = 2;
         o.ranks.all_gather = echo;
         o.ranks.user = &exchanges;
         cut(&p, cuts, 0, &x);
         x.a.std_error = p.a.std_error;
-        if (kind == 1) cut_copy(&x);
+        if (copied) cut_copy(&x);
         on_gpu g(x.a, o);
         free(x.copy);
         if (!g.run()) break;
         const result direct = g.get();
-        CHECK_INT(exchanges, kind == 0 ? 2 : kind == 1 ? 5 : 3);
-        cudaGraph_t graph = NULL;
-        cudaGraphExec_t exec = NULL;
-        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) break;
-        const santa_status status = g.start(stream);
-        const cudaError_t end = cudaStreamEndCapture(stream, &graph);
-        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
-            break;
-        CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
-        CUDA(cudaDeviceSynchronize());
-        CUDA(cudaGraphLaunch(exec, stream));
-        CUDA(cudaStreamSynchronize(stream));
+        CHECK_INT(exchanges, meetings[kind]);
+        captured graph([&](cudaStream_t stream) { return g.start(stream); });
+        if (!graph.good) break;
+        graph.replay(g);
         const result again = g.get();
         CHECK(again.same(direct) && (kind || again.std_error == direct.std_error));
-        CUDA(cudaGraphExecDestroy(exec));
-        CUDA(cudaGraphDestroy(graph));
     }
-    CUDA(cudaStreamDestroy(stream));
 }
 
 static void ranks_failures(void) {
@@ -360,7 +409,8 @@ static void ranks_failures(void) {
 }
 
 static const test_case over_ranks[] = {
-    {"ranks_same_rows", ranks_same_rows}, {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies},
+    {"ranks_same_rows", ranks_same_rows}, {"ranks_selected", ranks_selected},
+    {"ranks_errors", ranks_errors}, {"ranks_copies", ranks_copies},
     {"ranks_copies_nan", ranks_copies_nan}, {"ranks_nan", ranks_nan}, {"ranks_graphs", ranks_graphs},
     {"ranks_failures", ranks_failures},
     {0, 0}

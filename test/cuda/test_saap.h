@@ -517,8 +517,6 @@ static void saap_nan(void) {
 /* Assign and decode in a graph; every run has the same bits, and each sequence those it has alone. */
 static void saap_graphs(void) {
     NEED_DEVICE();
-    cudaStream_t stream;
-    if (!CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking))) return;
     shape as = shape_make(8, 2, 500, 64, 64);
     as.s.k_type = as.s.v_type = as.s.q_type = as.key_type = as.weights = SANTA_BF16;
     as.hidden = 128;
@@ -533,24 +531,15 @@ static void saap_graphs(void) {
         if (!g.run()) return;
         CHECK_MSG(direct.same(g.get()), "run %d differs", i);
     }
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) return;
-    const santa_status assigned = assign_on_gpu(g, keys.t, 0, 400, stream),
-                       added = assign_on_gpu(g, keys.t, 400, 100, stream), status = g.start(stream);
-    const cudaError_t end = cudaStreamEndCapture(stream, &graph);
-    if (!CHECK_STATUS(assigned, SANTA_OK) || !CHECK_STATUS(added, SANTA_OK)
-        || !CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
-        return;
+    captured graph([&](cudaStream_t stream) {
+        santa_status s = assign_on_gpu(g, keys.t, 0, 400, stream);
+        if (s == SANTA_OK) s = assign_on_gpu(g, keys.t, 400, 100, stream);
+        return s == SANTA_OK ? g.start(stream) : s;
+    });
+    if (!graph.good) return;
     CUDA(cudaMemset(g.index().data(), 0xa5, x.bytes));
-    CUDA(cudaMemset(g.workspace(), 0xff, g.workspace_bytes()));
-    CUDA(cudaDeviceSynchronize());
-    CUDA(cudaGraphLaunch(exec, stream));
-    CUDA(cudaStreamSynchronize(stream));
+    graph.replay(g);
     CHECK_MSG(direct.same(g.get()), "a replay differs");
-    CUDA(cudaGraphExecDestroy(exec));
-    CUDA(cudaGraphDestroy(graph));
-    CUDA(cudaStreamDestroy(stream));
     for (int64_t b = 0; b < 3; b++) {
         shape one = as;
         one.s.batch = 1;

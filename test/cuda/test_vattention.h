@@ -406,8 +406,6 @@ static void va_poison(void) {
 /* The same bits on every run, page size and workspace, alone or in a batch, from a graph. */
 static void va_same_bits(void) {
     NEED_DEVICE();
-    cudaStream_t stream;
-    if (!CUDA(cudaStreamCreate(&stream))) return;
     for (int heavy = 0; heavy < VA_HEAVIES; heavy++) {
         test_rng r = test_rng_make(47);
         ref_spec s = spec16(8, 2, test_quick ? 1000 : 6000, 64);
@@ -428,24 +426,15 @@ static void va_same_bits(void) {
             if (!g.run()) return;
             CHECK_MSG(g.get().same(first), "heavy %d: another run differs", heavy);
         }
-        cudaGraph_t graph = NULL;
-        cudaGraphExec_t exec = NULL;
-        if (!CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal))) return;
-        const santa_status status = g.start(stream);
-        const cudaError_t  end = cudaStreamEndCapture(stream, &graph);
-        if (!CHECK_STATUS(status, SANTA_OK) || !CUDA(end) || !CUDA(cudaGraphInstantiate(&exec, graph, 0)))
-            return;
+        captured graph([&](cudaStream_t stream) { return g.start(stream); });
+        if (!graph.good) return;
         for (const uint64_t *at : {offsets, others}) {
             CUDA(cudaMemcpy((void *)g.o.offsets, at, sizeof offsets, cudaMemcpyHostToDevice));
-            CUDA(cudaDeviceSynchronize());
-            CUDA(cudaGraphLaunch(exec, stream));
-            CUDA(cudaStreamSynchronize(stream));
+            graph.replay(g);
             const result x = g.get();
             CHECK_MSG(x.same(first) == (at == offsets) && x.same_request(0, first, 0), "heavy %d: a replay",
                       heavy);
         }
-        CUDA(cudaGraphExecDestroy(exec));
-        CUDA(cudaGraphDestroy(graph));
         for (int64_t page : {16, 64, 80}) {
             ref_spec paged = s;
             paged.page_size = page;
@@ -472,7 +461,6 @@ static void va_same_bits(void) {
                       (long long)b);
         }
     }
-    CUDA(cudaStreamDestroy(stream));
 }
 
 /* The promise: the denominator is off by more than epsilon in at most delta of all calls, and with the full

@@ -86,6 +86,11 @@ inline float __fadd_rd(float a, float b) {
     const double x = (double)a, y = (double)b, sum = x + y, part = sum - x;
     return emulated::round_down(sum, (x - (sum - part)) + (y - part));
 }
+inline float __fmaf_rd(float a, float b, float c) {
+    const double x = (double)a * (double)b, y = (double)c, sum = x + y, part = sum - x;
+    return emulated::round_down(sum, (x - (sum - part)) + (y - part));
+}
+inline float __saturatef(float x) { return x > 0.0f ? std::fmin(x, 1.0f) : 0.0f; }
 inline float __double2float_rd(double x) { return emulated::round_down(x, 0.0); }
 inline float __double2float_rn(double x) { return (float)x; }
 inline int __float2int_rn(float x) { return (int)std::nearbyint(x); }
