@@ -17,6 +17,9 @@ TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wild
 LIBRARY  = $(BUILD)/santa.o
 LINKED   = -DSANTA_IMPLEMENTATION_DONE
 
+# The tests' own code: it compiles five times as fast as at -O2 and runs nearly as fast.
+TEST_CFLAGS ?= $(patsubst -O2,-Og,$(CFLAGS))
+
 accuracy_options = $(if $(N),--bodies $(N)) $(if $(LENGTH),--length $(LENGTH)) $(if $(TABLES),--tables $(TABLES))
 mutants_options  = $(if $(COUNT),--count $(COUNT)) $(if $(SHARD),--shard $(SHARD)) $(if $(MINUTES),--minutes $(MINUTES)) \
                    $(if $(SECTION),--section $(SECTION))
@@ -95,7 +98,7 @@ $(BUILD)/santa_test: $(TESTS) $(LIBRARY)
 
 $(BUILD)/test/%.o: test/%.c $(wildcard test/*.h test/fuzz/* examples/*.h bench/gain.h bench/accuracy/*.h) santa.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -c -o $@ $<
+	$(CC) $(TEST_CFLAGS) -c -o $@ $<
 
 $(BUILD)/%: examples/%.c $(wildcard examples/*.h) santa.h $(LIBRARY)
 	@mkdir -p $(@D)

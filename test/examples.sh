@@ -1,25 +1,28 @@
 #!/bin/sh
 # Every example is built and run (the trainer of buckets tests itself); so is the quick start that santa.h and README.md print, which
 # must be the program in examples/quickstart.c. They share one object with the library's code,
-# as in the Makefile; with `alone` each is built as its first lines say, with no flag but -O2.
+# as in the Makefile; with `alone` each is built by itself, as its first lines say but without optimisation,
+# and asked for help: what it computes was seen already. The quick start that is printed is at -O2 there.
 # Last line: the count.
 . "$(dirname "$0")/cells.sh"
 alone=${1:-}
 
 plain() {
-    "$CC" -O2 -I. -o "$dir/program" "$1" -lm
+    if [ "$alone" ]; then level=-O2; else level=-O0; fi
+    "$CC" $level -I. -o "$dir/program" "$1" -lm
 }
 
 build() {
     if [ "$alone" ]; then
-        plain "$1"
+        "$CC" -O0 -DSANTA_NO_SIMD -I. -o "$dir/program" "$1" -lm
     else
         "$CC" -O2 $LINKED -I. -pthread -o "$dir/program" "$1" "$BUILD/santa.o" -lm
     fi
 }
 
 example() {
-    build "$1" && limited "$dir/program" || return 1
+    build "$1" || return 1
+    [ "$alone" ] && [ "$1" != examples/quickstart.c ] || limited "$dir/program" || return 1
     [ "$1" = examples/quickstart.c ] || helps "$dir/program"
 }
 
@@ -32,6 +35,7 @@ helps() {
 # The toy decoder is tried on its own model, briefly: the demo itself is `make demo`.
 decoder() {
     build examples/decode.c || return 1
+    [ -z "$alone" ] || { helps "$dir/program"; return; }
     [ -f examples/model/model.bin ] || skip "no examples/model/model.bin"
     for method in dense sys "sys --draft 3"; do
         # shellcheck disable=SC2086
@@ -46,9 +50,9 @@ ggml() {
     need pkg-config
     ggml_flags=$(pkg-config --cflags --libs ggml 2>/dev/null) || skip "no ggml that pkg-config knows"
     # shellcheck disable=SC2086
-    if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
+    if [ "$alone" ]; then set -- -O0 -DSANTA_NO_SIMD; else set -- $LINKED "$BUILD/santa.o"; fi
     # shellcheck disable=SC2086
-    "$CC" -O2 -o "$dir/program" examples/ggml_op.c "$@" $ggml_flags -lggml-base -lm || return 1
+    "$CC" -O2 "$@" -o "$dir/program" examples/ggml_op.c $ggml_flags -lggml-base -lm || return 1
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-}
     export LD_LIBRARY_PATH
     limited "$dir/program" && helps "$dir/program"
@@ -59,7 +63,7 @@ mpi() {
     need mpicc
     need mpirun
     # shellcheck disable=SC2086
-    if [ "$alone" ]; then set --; else set -- $LINKED "$BUILD/santa.o"; fi
+    if [ "$alone" ]; then set -- -O0 -DSANTA_NO_SIMD; else set -- $LINKED "$BUILD/santa.o"; fi
     mpicc -O2 -o "$dir/program" examples/sharded_mpi.c "$@" -lm || return 1
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 limited mpirun --oversubscribe -n 4 "$dir/program" &&
     helps "$dir/program"

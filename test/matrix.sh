@@ -34,7 +34,7 @@ use() {
 cpp_with_c() {
     need "$1" "$2"
     # shellcheck disable=SC2086
-    "$1" -std=c99 $STRICT -O2 -c -o "$dir/unit.o" $UNIT &&
+    "$1" -std=c99 $STRICT -O0 -DSANTA_NO_SIMD -c -o "$dir/unit.o" $UNIT &&
     "$2" -std=c++11 $STRICT -O2 -DTWO_UNITS -x c++ -c -o "$dir/use.o" $USE &&
     "$2" -o "$dir/use" "$dir/use.o" "$dir/unit.o" -lm &&
     limited "$dir/use"
@@ -46,7 +46,8 @@ two_static() {
     # shellcheck disable=SC2086
     for unit in $USE $UNIT; do
         object=$dir/$(basename "$unit").o
-        "$1" -std=c99 $STRICT -O2 -DSANTA_STATIC $ONE_UNIT -DTWO_UNITS -c -o "$object" "$unit" || return 1
+        "$1" -std=c99 $STRICT -O0 -DSANTA_NO_SIMD -DSANTA_STATIC $ONE_UNIT -DTWO_UNITS -c -o "$object" "$unit" ||
+            return 1
     done
     printf '#include "santa.h"\nint main(void) { return (int)santa_offset(0, 0); }\n' >"$dir/one.c"
     # shellcheck disable=SC2086
@@ -57,7 +58,7 @@ two_static() {
 # Nothing leaks into the linker's name space but santa_*, and no function of the API is missing from use.c.
 names() {
     need nm
-    "$CC" -O2 -c -o "$dir/unit.o" $UNIT || return 1
+    "$CC" -O0 -c -o "$dir/unit.o" $UNIT || return 1
     nm -g --defined-only "$dir/unit.o" | awk '{print $NF}' | sed 's/^_//' >"$dir/symbols"
     grep -v '^santa_[a-z]' "$dir/symbols" | grep -v '^unit_decode' && return 1
     sed -n 's/^SANTADEF .*[ *]\(santa_[a-z0-9_]*\) *(.*/\1/p' santa.h | sort -u >"$dir/api"
@@ -85,10 +86,11 @@ whole_native() {
 }
 
 # And as if the machine had less: the paths that it would not choose.
+# shellcheck disable=SC2086
 every_isa() {
     whole_native "$@" || return 1
     for isa in avx2 scalar; do
-        SANTA_TEST_ISA=$isa limited "$dir/test" --quick || return 1
+        SANTA_TEST_ISA=$isa limited "$dir/test" --quick $SLOWEST_MACHINE sampling/ sparse/ prefill/ || return 1
     done
 }
 
@@ -122,10 +124,11 @@ arm_products() {
     need aarch64-linux-gnu-gcc
     ARCH=-march=armv8.2-a+dotprod+bf16
     echo '#include <arm_neon.h>' | aarch64-linux-gnu-gcc $ARCH -x c -c -o "$dir/probe.o" - 2>"$dir/log" || skip "no $ARCH"
-    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc kernels/ q8_0/
+    SUITES="kernels q8_0"
+    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc
 }
 
-# x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction.
+# x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction; with the Makefile's program.
 # shellcheck disable=SC2086
 x86() {
     cpu=$1
@@ -133,11 +136,11 @@ x86() {
     shift 2
     need gcc qemu-x86_64
     [ "$(uname -m)" = x86_64 ] || skip "not an x86-64"
-    gcc -O1 $ONE_UNIT -o "$dir/use" $USE -lm || return 1
+    gcc $LINKED -o "$dir/use" $USE "$BUILD/santa.o" -lm || return 1
     limited qemu-x86_64 -cpu "$cpu" "$dir/use" >"$dir/isa" || return 1
     [ "$isa" != avx2 ] || grep -qx 'isa avx2' "$dir/isa" || skip "this qemu has no AVX2"
     grep -qx "isa $isa" "$dir/isa" || return 1
-    whole gcc c99 -O2 && limited qemu-x86_64 -cpu "$cpu" "$dir/test" --quick "$@"
+    limited qemu-x86_64 -cpu "$cpu" "$BUILD/santa_test" --quick "$@"
 }
 
 # The kernels' text includes its own file, by the name that it was given.
@@ -148,6 +151,14 @@ renamed() {
     printf 'int main(void) { return santa_best_isa() == SANTA_ISA_AUTO; }\n' >>"$dir/one.c"
     # shellcheck disable=SC2086
     "$1" -std=c99 $STRICT -O0 -o "$dir/one" "$dir/one.c" -lm && "$dir/one"
+}
+
+# Of a dialect's own warnings and errors the compiler needs no code.
+# shellcheck disable=SC2046,SC2086
+syntax() {
+    compiler=$(driver "$1" "$2")
+    need ${compiler%% *}
+    $compiler -std=$2 $STRICT $ONE_UNIT -fsyntax-only $USE
 }
 
 # The code that one include costs, in every instruction set, has a limit: it tells how long it takes to compile, too.
@@ -164,7 +175,7 @@ mingw() {
     need x86_64-w64-mingw32-gcc
     # shellcheck disable=SC2086
     x86_64-w64-mingw32-gcc -std=c99 $STRICT -O2 $ONE_UNIT -o "$dir/use.exe" $USE -lm &&
-    whole x86_64-w64-mingw32-gcc c99 -O2 -D__USE_MINGW_ANSI_STDIO=1
+    whole x86_64-w64-mingw32-gcc c99 -O0 -D__USE_MINGW_ANSI_STDIO=1
 }
 
 mingw_run() {
@@ -187,7 +198,7 @@ wasm() {
 openmp() {
     need "$1"
     can_link "$1" -fopenmp
-    whole_native "$1" c99 -O2 -fopenmp
+    whole_native "$1" c99 -O1 -fopenmp
 }
 
 # cmake_project WAY THREADS FLAGS...: a project that takes santa in that way, configured, built and run; without optimisation.
@@ -234,37 +245,44 @@ list() {
     # The longest first, so that the workers end together.
     # shellcheck disable=SC2086
     {
-    cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $SLOWEST_MACHINE
-    cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $SLOW_MACHINE determinism/
+    cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $EMULATED
+    cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $EMULATED \
+        kernels/ sampling/ dense/scale, determinism/instruction
     cell "arm64 with dotprod and bf16 under qemu"    arm_products
-    cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar $SLOWEST_MACHINE
-    cell "x86-64 without AVX-512 under qemu"         x86 max avx2 kernels/ dense/ determinism/
+    cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar kernels/ golden/
+    cell "x86-64 without AVX-512 under qemu"         x86 max avx2 q8_0/ dense/scale,
     }
     cell "32-bit, whole suite"                       whole_32_bit
     cell "gcc, OpenMP, whole suite"                  openmp gcc
-    cell "g++ c++11, whole suite"                    whole_native gcc c++11 -O2
+    cell "g++ c++11, whole suite"                    whole_native gcc c++11 -O1
     cell "clang c99, whole suite, every instruction set" every_isa clang c99 -O2
     cell "mingw, compile and link"                   mingw
     cell "mingw, run"                                mingw_run
     cell "WebAssembly -O0"                           wasm -O0
     cell "WebAssembly -O2"                           wasm -O2
     for compiler in gcc clang; do
-        # Dialects differ in what they accept: -O0 shows it. What is optimised differs little between them.
-        for std in c99 c11 c17 c++11 c++14 c++17 c++20; do
-            cell "$compiler $std -O0"     use $compiler $std -O0 $ONE_UNIT $USE
-        done
-        for std in c99 c++11 c++20; do
+        # Dialects differ in what they accept; what is optimised differs little between them.
+        for std in c99 c++20; do
             cell "$compiler $std -O2"     use $compiler $std -O2 $ONE_UNIT $USE
         done
         cell "$compiler c99 -Ofast"       use $compiler c99 -Ofast $ONE_UNIT $USE
         cell "$compiler c++17 -O3 -march=native" use $compiler c++17 -O3 -march=native $ONE_UNIT $USE
-        for std in c99 c++17; do
-            cell "$compiler $std static"  use $compiler $std -O2 $ONE_UNIT -DSANTA_STATIC $USE
-            cell "$compiler $std no SIMD" use $compiler $std -O2 $ONE_UNIT -DSANTA_NO_SIMD $USE
-            cell "$compiler $std two units" use $compiler $std -O2 -DTWO_UNITS $USE $UNIT
-            cell "$compiler $std asserts"   use $compiler $std -O2 $ONE_UNIT -include assert.h "$ASSERT" $USE
+        for std in c99 c++11; do
+            cell "$compiler $std -O0"     use $compiler $std -O0 $ONE_UNIT $USE
         done
-        cell "$compiler gnu99"            use $compiler gnu99 -O2 $ONE_UNIT $USE
+        for std in c11 c17 c++14 c++17 c++20; do
+            cell "$compiler $std, syntax" syntax $compiler $std
+        done
+        cell "$compiler c99 no SIMD"      use $compiler c99 -O2 $ONE_UNIT -DSANTA_NO_SIMD $USE
+        cell "$compiler c++17 no SIMD"    use $compiler c++17 -O0 $ONE_UNIT -DSANTA_NO_SIMD $USE
+        cell "$compiler c99 static"       use $compiler c99 -O1 $ONE_UNIT -DSANTA_STATIC $USE
+        cell "$compiler c++17 static"     use $compiler c++17 -O0 $ONE_UNIT -DSANTA_STATIC $USE
+        cell "$compiler c99 asserts"      use $compiler c99 -O1 $ONE_UNIT -include assert.h "$ASSERT" $USE
+        cell "$compiler c++17 asserts"    use $compiler c++17 -O0 $ONE_UNIT -include assert.h "$ASSERT" $USE
+        for std in c99 c++17; do
+            cell "$compiler $std two units" use $compiler $std -O0 -DTWO_UNITS -DSANTA_NO_SIMD $USE $UNIT
+        done
+        cell "$compiler gnu99"            use $compiler gnu99 -O0 $ONE_UNIT $USE
         cell "$compiler two static units" two_static $compiler
         cell "$compiler renamed header"   renamed $compiler
     done
@@ -279,4 +297,6 @@ list() {
     cell "make install and pkg-config"          pkg_config
 }
 
+# The Makefile's test program is that of several cells.
+"${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa.o" "$BUILD/santa_test" || exit 1
 run_cells list

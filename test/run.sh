@@ -8,7 +8,38 @@
 unit_tests() {
     "${MAKE:-make}" -s -j "$JOBS" CC="$CC" BUILD="$BUILD" "$BUILD/santa_test" "$BUILD/decode" "$BUILD/accuracy" \
         "$BUILD/saap_dump" || return 1
-    SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy SANTA_SAAP_DUMP=$BUILD/saap_dump "$BUILD/santa_test"
+    SANTA_DECODE=$BUILD/decode SANTA_ACCURACY=$BUILD/accuracy SANTA_SAAP_DUMP=$BUILD/saap_dump
+    export SANTA_DECODE SANTA_ACCURACY SANTA_SAAP_DUMP
+    shards "$BUILD/santa_test"
+}
+
+# A share of the suites for every processor, each in a process of its own: the first prints as it goes, the others
+# after it. Adds up their last lines; a share without one, or with a bad end and no failure in its count, is a failure.
+shards() {
+    number=$JOBS
+    [ "$number" -le 16 ] || number=16
+    log=$BUILD/shard
+    rm -f "$log".*
+    shard=1
+    while [ "$shard" -lt "$number" ]; do
+        shard=$((shard + 1))
+        { "$@" --part "$shard/$number" >"$log.$shard" 2>&1; echo "status $?" >"$log.$shard.status"; } &
+    done
+    { "$@" --part "1/$number" 2>&1; echo "status $?" >"$log.1.status"; } | tee "$log.1"
+    wait
+    shard=1
+    while [ "$shard" -lt "$number" ]; do
+        shard=$((shard + 1))
+        cat "$log.$shard"
+    done
+    awk -v number="$number" '
+        /^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$/ { passed += $1; failed += bad = $3; skipped += $5; counts++ }
+        /^status / { ended++; if ($2 && !bad) failed++; bad = 0 }
+        END {
+            if (ended < number || counts < number && !failed) failed++
+            printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped
+            exit failed > 0
+        }' "$log".*
 }
 
 if [ "${1:-}" = all ]; then
