@@ -8,8 +8,9 @@
 alone=${1:-}
 
 plain() {
-    if [ "$alone" ]; then level=-O2; else level=-O0; fi
-    "$CC" $level -I. -o "$dir/program" "$1" -lm
+    if [ "$alone" ]; then flags=-O2; else flags="-O0 -DSANTA_NO_SIMD"; fi
+    # shellcheck disable=SC2086
+    "$CC" $flags -I. -o "$dir/program" "$1" -lm
 }
 
 build() {

@@ -144,7 +144,7 @@ static void tables(void) {
     if (!set_up()) return;
     for (int threads = 1; threads <= 3; threads += 2) {
         snprintf(arguments, sizeof arguments,
-                 "--tables 1,2,3,4,5 --bodies 3 --queries 2 --length 512 --steps 2 --threads %d "
+                 "--tables 1,2,3,4,5 --bodies 3 --queries 1 --length 512 --steps 2 --threads %d "
                  "--csv \"%s\"",
                  threads, csv_path);
         const int code = run(arguments);

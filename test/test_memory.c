@@ -311,13 +311,15 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
 static void guard_shapes(void) {
     static const int64_t dims[] = {1, 3, 7, 8, 15, 17, 33, 64, 65, 80, 127, 128};
     static const int64_t lens[] = {1, 2, 63, 64, 65, 129};
-    int turn = 0;
+    const int step = test_quick ? 7 : 3;                              /* neither divides what turns */
+    int shape = 0;
     for (int t = SANTA_F32; t <= SANTA_Q4_0; t++)
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
             for (size_t n = 0; n < sizeof lens / sizeof *lens; n++)
-                for (int kv_layout = 0; kv_layout < LAYOUTS; kv_layout++, turn++) {
+                for (int kv_layout = 0; kv_layout < LAYOUTS; kv_layout++, shape++) {
                     if (is_blocks((santa_dtype)t) && (kv_layout == FEATURE_MAJOR || d > 8)) continue;
-                    if (test_quick && turn % 7) continue;
+                    const int turn = shape / step, round = turn / METHODS;
+                    if (shape % step) continue;
                     problem p = small_problem();
                     p.dtype     = (santa_dtype)t;
                     p.dim       = dims[d];
@@ -329,9 +331,9 @@ static void guard_shapes(void) {
                     round_dims(&p);
                     FOR_EACH_ISA (isa) {
                         santa_options o = options_of(turn % METHODS, SANTA_SCORES_EXACT, (int)isa);
-                        if (turn % 2) o.dense_below = 64;
+                        if (round % 2) o.dense_below = 64;
                         santa_clear_unused_options(&o);
-                        guarded_problem(&p, o, turn / LAYOUTS % 3 != 0);
+                        guarded_problem(&p, o, round % 3 != 0);
                     }
                 }
 }

@@ -515,7 +515,7 @@ static void independent_draws(void) {
 static void standard_errors(void) {
     for (int m = 0; m < 5; m++) {
         /* only a wide bound from below holds for the last three */
-        const int64_t draws = test_quick ? 500 : m < 2 ? 6000 : 2500;
+        const int64_t draws = test_quick ? 500 : m < 2 ? 4500 : 1500;
         double logs = 0.0, count = 0.0;
         for (int shape = 0; shape < SHAPES; shape++) {
             if (shape == ONE_DRAW || (test_quick && shape > CAUSAL)) continue;

@@ -465,7 +465,7 @@ static void add_routed(void *user, const santa_attention *a, int32_t layer) {
 /* The shipped router on a text that it was not learned from: as many keys hold more of the softmax than
    those that the inner product with the centroids picks, and far more than keys at random. */
 static void test_shipped_router(void) {
-    enum { CONTEXT = 2048, QUERIES = 10, LAYERS = 4, MOST = 12 };
+    enum { CONTEXT = 1280, QUERIES = 6, LAYERS = 4, MOST = 12 };
     if (test_quick) SKIP("a model of 3.8 million weights takes minutes under valgrind and qemu");
     const tasks_config c = tasks_default(CONTEXT, TASKS_EVALUATION);
     prompts     p = make(&c, 1001);
