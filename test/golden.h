@@ -489,3 +489,42 @@
     {0, 0xea87ef67u, 0x3d6c031du}, /* 487: iid */
     {0, 0xc3ebac09u, 0xf11a22d0u}, /* 488: strat */
     {0, 0x78d43a66u, 0xe3ecb3e5u}, /* 489: sys */
+    {1898, 0x12719e46u, 0x9ee9d9e1u}, /* 490: pps */
+    {0, 0x571cf450u, 0xb9cca577u}, /* 491: sys */
+    {2, 0x9044d31du, 0xfe552e31u}, /* 492: prop */
+    {8, 0x7fae6235u, 0x20c25653u}, /* 493: pps */
+    {2, 0x26fef3b3u, 0x0e3f6f6fu}, /* 494: dense */
+    {2, 0x1dfd4d7bu, 0xea643552u}, /* 495: iid */
+    {1, 0x4c41d4b1u, 0x4afce67fu}, /* 496: strat */
+    {0, 0xb8d59cd8u, 0x7b7da975u}, /* 497: sys */
+    {15, 0x54cc80a5u, 0xbed88b31u}, /* 498: prop */
+    {7, 0xcf8bdd9eu, 0x2bf746d2u}, /* 499: flash */
+    {1, 0x293f347au, 0xdf67cb68u}, /* 500: top-k */
+    {2, 0xe863e5bfu, 0xb8462449u}, /* 501: top-p */
+    {0, 0xd4bafceeu, 0xadc76bf2u}, /* 502: vattention */
+    {363, 0xfa26ec1bu, 0xcfd0d3bbu}, /* 503: pps */
+    {0, 0xcb373db9u, 0x8ab87d4fu}, /* 504: sys */
+    {4, 0xf39e0127u, 0x74edc3cbu}, /* 505: prop */
+    {35, 0x87e88baau, 0x0518c34au}, /* 506: pps */
+    {5, 0x82234aa9u, 0x34fcf41cu}, /* 507: dense */
+    {1, 0x519c0f33u, 0x617d2b2du}, /* 508: iid */
+    {0, 0x8bdcaa30u, 0xb4dab2afu}, /* 509: strat */
+    {5, 0xe185e8c4u, 0x253457a1u}, /* 510: sys */
+    {0, 0x74469b43u, 0xd36137f7u}, /* 511: prop */
+    {0, 0xb4fb223fu, 0x2674f2a4u}, /* 512: flash */
+    {8, 0xbab4d56du, 0x5b13a398u}, /* 513: top-k */
+    {3, 0x4b894955u, 0x51e59b15u}, /* 514: top-p */
+    {0, 0x1d759ad1u, 0xb2eb7798u}, /* 515: vattention */
+    {0, 0xd80df1b6u, 0xb2c91ce4u}, /* 516: pps */
+    {1, 0xb799c15fu, 0xeeae3b04u}, /* 517: sys */
+    {2, 0x1cfb1639u, 0x49856b21u}, /* 518: prop */
+    {0, 0x52169e52u, 0xbd0ab25bu}, /* 519: pps */
+    {2, 0x8767faf3u, 0x1b951007u}, /* 520: dense */
+    {215, 0xcf087debu, 0x48197c3bu}, /* 521: iid */
+    {0, 0xe20a99b8u, 0x82172733u}, /* 522: strat */
+    {0, 0x8d637d40u, 0x9007f91du}, /* 523: sys */
+    {0, 0xaa927c04u, 0x9a4c4e6du}, /* 524: prop */
+    {0, 0x859c5353u, 0xf58299c8u}, /* 525: flash */
+    {0, 0x0997e985u, 0x93202a14u}, /* 526: top-k */
+    {1, 0x57f46d9fu, 0x687c1e14u}, /* 527: top-p */
+    {0, 0x3f8c5eb7u, 0x73aa2b7eu}, /* 528: vattention */

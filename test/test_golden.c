@@ -1,4 +1,4 @@
-/* Golden results: what some 440 calls on the scalar path drew and gave, against golden.h. The
+/* Golden results: what some 530 calls on the scalar path drew and gave, against golden.h. The
    same seed draws the same rows from version to version and on every machine; where that changes,
    the history in santa.h says so and why.
 
@@ -20,6 +20,7 @@
    The table has a line for each call: its seed, the hash of what is exact, of what is on a grid. */
 #include "copy.h"
 #include "lists.h"
+#include "ranks.h"
 
 typedef struct golden_line { uint32_t seed, draws, numbers; } golden_line;
 
@@ -28,10 +29,10 @@ static const golden_line golden_table[] = {
     {0, 0, 0}
 };
 
-/* Methods that come later have their calls at the end: those before stay what they are. */
-enum { METHODS = 9, ATTENTIONS = 280, SUMS = 40, PPS = 30, COPIES = 40, ROUTED = 20, PREFILLS = 30,
-       LISTED = 20, TYPED = 30,
-       CALLS = ATTENTIONS + SUMS + PPS + COPIES + ROUTED + PREFILLS + LISTED + TYPED };
+/* Kinds that come later have their calls at the end: those before stay what they are. */
+enum { ANY, SUMS, PPS, COPIED, ROUTED, PREFILL, LISTED, TYPED, RANKED, KINDS };
+static const int calls_of[KINDS] = {280, 40, 30, 40, 20, 30, 20, 30, 39};
+enum { METHODS = 9, CALLS = 529 };
 enum { MOST_SEEDS = 4000 };
 enum { ROWS = 8 }; /* of a call whose numbers are compared, at most       */
 
@@ -79,16 +80,41 @@ static int64_t every_third(void *user, int64_t batch, int64_t q_index, int64_t h
     return count;
 }
 
-static int is_copied(int i);
-static santa_method golden_method(int i);
-static int is_routed(int i);
-static int is_prefill(int i);
+static int golden_kind(int i) {
+    int kind = 0;
+    while (i >= calls_of[kind]) i -= calls_of[kind++];
+    return kind;
+}
 
-/* Over lists of keys. */
-static int is_listed(int i) { return i >= CALLS - TYPED - LISTED && i < CALLS - TYPED; }
-
+static int is_attention(int i) { return golden_kind(i) != SUMS; }
+static int is_routed(int i)    { return golden_kind(i) == ROUTED; }   /* by buckets of keys */
+static int is_prefill(int i)   { return golden_kind(i) == PREFILL; }  /* of many query rows */
+static int is_listed(int i)    { return golden_kind(i) == LISTED; }   /* over lists of keys */
+static int is_ranked(int i)    { return golden_kind(i) == RANKED; }   /* over 2 or 3 ranks */
 /* K of e5m2 or q4_0, mostly with a scale for each row. */
-static int is_typed(int i) { return i >= CALLS - TYPED; }
+static int is_typed(int i)     { return golden_kind(i) == TYPED; }
+
+enum { EXACT_RANKED = 10, METHODS_RANKED = 13 };                      /* the others by a copy of K */
+/* By a copy of K. */
+static int is_copied(int i) {
+    return golden_kind(i) == COPIED || (is_ranked(i) && i % METHODS_RANKED >= EXACT_RANKED);
+}
+
+static santa_method golden_method(int i) {
+    static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
+    static const santa_method ranked[METHODS_RANKED] = {
+        SANTA_DENSE, SANTA_IID,        SANTA_STRAT, SANTA_SYS, SANTA_PROP, SANTA_FLASH, SANTA_TOP_K,
+        SANTA_TOP_P, SANTA_VATTENTION, SANTA_PPS,   SANTA_SYS, SANTA_PROP, SANTA_PPS};
+    switch (golden_kind(i)) {
+    case PPS:     return SANTA_PPS;
+    case COPIED:  return copied[i % 4];
+    case ROUTED:  return SANTA_SAAP;
+    case PREFILL: return i % 3 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE;
+    case LISTED:  return SANTA_DENSE;
+    case RANKED:  return ranked[i % METHODS_RANKED];
+    default:      return (santa_method)(i % METHODS);
+    }
+}
 
 static ref_spec golden_spec(int i) {
     static const santa_dtype types[5] = {SANTA_F32, SANTA_BF16, SANTA_F16, SANTA_E4M3, SANTA_Q8_0};
@@ -128,35 +154,9 @@ static ref_spec golden_spec(int i) {
         s.len   = 30 + choose(i, 82, 300);
         if (golden_method(i) != SANTA_DENSE) s.causal = 1;
     }
+    if (is_ranked(i)) s.page_size = 0;
+    if (is_ranked(i) && is_copied(i)) s.batch = 1;
     return s;
-}
-
-/* Of many query rows. */
-static int is_prefill(int i) {
-    return i >= CALLS - TYPED - LISTED - PREFILLS && !is_listed(i) && !is_typed(i);
-}
-
-static int is_attention(int i) { return i < ATTENTIONS || i >= ATTENTIONS + SUMS; }
-
-/* By a copy of K. */
-static int is_copied(int i) {
-    return i >= ATTENTIONS + SUMS + PPS && !is_routed(i) && !is_prefill(i) && !is_listed(i)
-           && !is_typed(i);
-}
-
-/* By buckets of keys. */
-static int is_routed(int i) {
-    return i >= ATTENTIONS + SUMS + PPS + COPIES && !is_prefill(i) && !is_listed(i) && !is_typed(i);
-}
-
-static santa_method golden_method(int i) {
-    static const santa_method copied[4] = {SANTA_PPS, SANTA_SYS, SANTA_TOP_K, SANTA_VATTENTION};
-    return i < ATTENTIONS || is_typed(i) ? (santa_method)(i % METHODS)
-         : is_listed(i)   ? SANTA_DENSE
-         : is_copied(i)   ? copied[i % 4]
-         : is_routed(i)   ? SANTA_SAAP
-         : is_prefill(i)  ? (i % 3 ? SANTA_SAMPLE_ATTENTION : SANTA_DENSE)
-                          : SANTA_PPS;
 }
 
 static santa_options golden_options(int i, uint32_t seed) {
@@ -215,6 +215,10 @@ static santa_options golden_options(int i, uint32_t seed) {
         if (choose(i, 67, 2)) o.proxy.local_tokens = choose(i, 68, 40) - 1;
         if (choose(i, 69, 3) == 0) o.proxy.rescue_above = 0.001;
         if (choose(i, 70, 3) == 0) o.proxy.exact_above = 0.001;
+    }
+    if (is_ranked(i)) {
+        o.dense_below = 0;
+        v->heavy = NULL;
     }
     santa_clear_unused_options(&o);
     return o;
@@ -327,6 +331,55 @@ static void golden_router(ref_problem *p, int i, uint64_t stream, golden_weights
     ref_assign(p);
 }
 
+/* Over 2 or 3 ranks: what each of them drew; out and the rest are as of the last, to the bit those of the
+   others. */
+static void golden_ranks(golden *h, const ref_problem *p, int i, santa_options o) {
+    const int64_t ranks = 2 + choose(i, 100, 2), n = p->spec.len, d = p->spec.kv_heads * p->spec.head_dim;
+    int64_t cuts[4] = {0, choose(i, 101, n + 1), n, n};
+    santa_status worst = SANTA_ERR_RANKS_EXCHANGE;
+    golden before = *h;
+    talk t;
+    memset(&t, 0, sizeof t);
+    if (ranks == 3) cuts[2] = cuts[1] + choose(i, 102, n - cuts[1] + 1);
+    for (int r = 1; r < ranks && is_copied(i); r++) cuts[r] &= -64;
+    t.ranks = ranks;
+    t.broken = -1;
+    o.ranks.count = ranks;
+    o.ranks.all_gather = talk_all_gather;
+    o.ranks.user = &t;
+    for (; worst == SANTA_ERR_RANKS_EXCHANGE && t.known < MOST_EXCHANGES; t.known++) {
+        *h = before;
+        worst = SANTA_OK;
+        for (t.rank = 0; t.rank < ranks; t.rank++) {
+            shard x;
+            santa_stats stats;
+            cut(p, cuts, t.rank, &x);
+            x.a.std_error = p->a.std_error;
+            if (is_copied(i)) {
+                ref_problem part = *p;
+                part.a        = x.a;
+                part.seq_lens = x.lens;
+                part.spec.len = x.a.k.shape[1];
+                part.k        = p->k + x.a.first_key * d;
+                x.a.proxy = x.copy = golden_copy(&part);
+            }
+            o.ranks.rank = t.rank;
+            t.exchange   = 0;
+            const size_t bytes = santa_workspace_size(&x.a, &o);
+            void *work = test_alloc(bytes);
+            const santa_status s = santa_decode(&x.a, &o, work, bytes, &stats);
+            free(work);
+            free(x.copy);
+            if (s != SANTA_OK) { worst = s; continue; }
+            const int64_t count[6] = {stats.keys,  stats.v_rows_read,  stats.v_rows_head,
+                                      stats.draws, stats.rescued_rows, stats.redone_rows};
+            for (int k = 0; k < 6; k++) add_int(h, count[k]);
+        }
+    }
+    CHECK_STATUS(worst, SANTA_OK);
+    talk_free(&t);
+}
+
 /* change: of all scores, relative. */
 static golden golden_attention(int i, uint32_t seed, double change, santa_isa isa) {
     golden h = {1, 1, 0};
@@ -352,8 +405,9 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     void *copy = NULL;
     if (is_copied(i)) {
         p.a.proxy_bits = choose(i, 71, 3) ? 4 : 2;
-        p.a.proxy = copy = golden_copy(&p);
+        if (!is_ranked(i)) p.a.proxy = copy = golden_copy(&p);
     }
+    if (is_ranked(i) && (is_copied(i) || o.method > SANTA_PROP)) p.a.std_error = NULL;
     key_lists lists = {NULL, NULL, NULL, 0, 0};
     if (is_listed(i)) {
         test_rng r = {mix((uint64_t)i, seed + 99u)};
@@ -375,7 +429,8 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
         o.sample_attention.row_mass = mass = ref_floats(rows);
         memset(mask, 0, (size_t)(s.batch * s.heads * q_blocks * k_blocks));
     }
-    CHECK(ref_run(&p, &o, &x));
+    if (is_ranked(i)) golden_ranks(&h, &p, i, o);
+    else CHECK(ref_run(&p, &o, &x));
     for (int64_t k = 0; k < s.batch * s.heads * q_blocks * k_blocks; k++) add_int(&h, mask[k]);
     for (int64_t k = 0; mask && k < s.batch * s.heads; k++) {
         add_int(&h, sampled[k].columns);
@@ -389,7 +444,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
     const int64_t counts[7] = {x.rows,  x.keys,       x.v_rows_read, x.v_rows_head,
                                x.draws, x.dense_rows, x.exact_rows};
     for (int k = 0; k < 7; k++) add_int(&h, counts[k]);
-    if (is_copied(i)) {
+    if (is_copied(i) && !is_ranked(i)) {
         add_int(&h, x.proxy_rows_read);
         add_int(&h, x.rescued_rows);
         add_int(&h, x.redone_rows);
@@ -404,8 +459,9 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
         const int64_t b = k / (s.q_len * s.heads), row = k / s.heads % s.q_len, head = k % s.heads;
         const int is_compared = k % every == 0 && k / every < ROWS;
         if (is_compared && mass) add_number(&h, (double)mass[k], 256.0, NOISE);
-        for (int64_t c = 0; is_compared && c < 2; c++) {
-            const double out = ref_get(&p.a.out, b, row, head, c * (s.head_dim_v - 1));
+        const int64_t numbers = is_ranked(i) ? s.head_dim_v : 2;
+        for (int64_t c = 0; is_compared && c < numbers; c++) {
+            const double out = ref_get(&p.a.out, b, row, head, c * (s.head_dim_v - 1) / (numbers - 1));
             if (s.out_type == SANTA_F32)      add_number(&h, out, 64.0, NOISE);
             else if (s.out_type == SANTA_F16) add_number(&h, out, 16.0, fabs(out) / 2048.0);
             else                              add_number(&h, out, 1.0, fabs(out) / 256.0);
@@ -418,7 +474,7 @@ static golden golden_attention(int i, uint32_t seed, double change, santa_isa is
                                   audit[k].exact};
         for (int c = 0; c < 7; c++) add_int(&h, sizes[c]);
     }
-    if (!is_listed(i)) golden_steps(&h, &p, &o);
+    if (!is_listed(i) && !is_ranked(i)) golden_steps(&h, &p, &o);
     lists_free(&lists);
     free(copy);
     free(weights);
@@ -591,7 +647,7 @@ static void golden_sees(void) {
 }
 
 const test_case suite_golden[] = {
-    {"results of 490 calls", golden_results},
+    {"results of 529 calls", golden_results},
     {"the hashes see changes", golden_sees},
     {0, 0}
 };
