@@ -660,7 +660,6 @@ extern "C" {
     X(ERR_BACKEND_DTYPE,                                                                                   \
       "q8_0 on this device: dense, iid, strat, sys, prop, flash, top-k, top-p; no copy of K")              \
     X(ERR_BACKEND_KV_TYPE,     "this device has no K and V of e5m2 and q4_0")                              \
-    X(ERR_BACKEND_STD_ERROR,   "this device has no std_error of this method or of scores from a copy")     \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens beside a window")                         \

@@ -4,8 +4,8 @@
    CONTENTS   params, shared-memory, instructions, device-base, scoring, scores-kernel,
               gather-kernel, dense-kernel, prefill-kernel, sparse-kernel, stats-kernel, error-kernel,
               copy-kernel, take-rows, proxy-scores-kernel, proxy-gather-kernel, draw-kernel,
-              select-kernel, list-kernel, vattention-kernels, buckets-kernel, route-kernel,
-              steps-kernel, launch, steps
+              select-kernel, list-kernel, vattention-kernels, weighed-error-kernel,
+              buckets-kernel, route-kernel, steps-kernel, launch, steps
 
    A decode step by sampling is two kernels:
      scores   reads K once: for 64 keys and a query head the maximum, the sum of
@@ -564,6 +564,16 @@ struct error_memory {
 
 /* Kernels that read a copy: their head_dim and head_dim_v at most. */
 enum { PROXY_DIM = 256 };
+
+/* k_weighed_error: keys that its warps weigh at a time, and three weights of each. A thread has a column
+   of 256 and a fourth of the keys. */
+enum { WEIGHED_KEYS = 128 * ERROR_PARTS };
+struct weighed_memory : error_memory {
+    double weight[3][WEIGHED_KEYS];
+    int key[WEIGHED_KEYS];
+};
+static_assert(sizeof(weighed_memory) <= 48 * 1024, "declared shared memory ends at 48 KB");
+static_assert(WEIGHED_KEYS % PROXY_DIM == 0, "a thread has a column");
 enum { PROXY_DRAWS = GATHER_WARPS * 31 };           /* a lane looks at the draw before */
 enum { FIXED_HEADS = 4 };                           /* that an attend takes together */
 /* attend: q, scores or weights of some keys, and what the warps have summed up. */
@@ -793,6 +803,7 @@ void k_mask(const params) { standin_kernel(128, 0, 0); }
 void k_prefill_stats(const params) { standin_kernel(256, 0, 0); }
 void k_stats(const params) { standin_kernel(256, 0, 0); }
 void k_error(const params) { standin_kernel(128 * ERROR_PARTS, sizeof(error_memory), 0); }
+void k_weighed_error(const params) { standin_kernel(WEIGHED_KEYS, sizeof(weighed_memory), 0); }
 void k_rank_mass(const params) { standin_kernel(PORTION, sizeof(rank_memory), 0); }
 void k_rank_best(const params) { standin_kernel(PORTION, sizeof(best_keys_memory), 0); }
 void k_rank_bins(const params) { standin_kernel(PORTION, sizeof(bins_memory), 0); }
@@ -10642,6 +10653,216 @@ __global__ void __launch_bounds__(512) k_va_combine(const __grid_constant__ para
     if (row.base && row.budget != row.base) write_result(p, shared, row, b, head);
 }
 
+/* ------------------------------------------------------------------ >>weighed-error-kernel */
+
+/* What a head is off by where drawn keys weigh differently. v is what a row adds to out, scale included:
+     pps, exact scores   santa__sizes_error of santa.h: v counts from the sure keys' mean, and each key
+                         but those differs from the others' mean
+     from a copy of K    santa__copied_error: v counts from out, the larger of two formulas
+     vattention          santa__va_std_error: v counts from out, weighed with exp(score - lse)
+   out is read as it was rounded. 0 for a head that took all of its keys, NaN where lse is.
+   Grid: (query head, batch). A CTA of 1024 threads: a warp weighs a key at a time, then a thread has a
+   column of V and a fourth of the keys.
+   Reads the drawn keys' entries of the stash, rows of K and rows of V again, from a copy all of the stash.
+   Barriers: around the weights and the sums of the fourths. Launched for a.std_error alone. */
+__global__ void __launch_bounds__(WEIGHED_KEYS) k_weighed_error(const __grid_constant__ params p) {
+    SHARED(s, weighed_memory);
+    enum { WARPS = WEIGHED_KEYS / 32, PARTS = WEIGHED_KEYS / PROXY_DIM };
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, b = blockIdx.y, head = blockIdx.x,
+              kv = head / p.group;
+    const i64 row = (i64)b * p.heads + head, result = ((i64)b * p.q_len + p.q_index) * p.heads + head;
+    const bool adapts = p.va.list != nullptr, copied = p.copied != 0;
+    const float lse = p.lse[result];
+    proxy_range range;
+    if (copied) range = copied_range(p, b);
+    else {
+        key_range(p, b, range.begin, range.end, range.position);
+        range.from = range.to = range.end;
+    }
+    va_row listed = {};
+    if (adapts) listed = p.va.rows[(i64)b * p.kv_heads + kv];
+    if (!(lse > -INFINITY) || range.begin >= range.end || (adapts && listed.budget == listed.residual)
+        || (copied && p.found[row].z > 0.0f)) {
+        if (tid == 0) p.std_error[result] = lse == lse ? 0.0f : lse;
+        return;
+    }
+    const auto plus = [](double x, double y) { return x + y; };
+    const float sink = p.sinks ? p.sinks[head] : -INFINITY;
+    const double share = sink == -INFINITY ? 1.0 : -expm1(fmin((double)sink - (double)lse, 0.0)),
+                 times = (double)p.v_scale * (adapts ? 1.0 : share);
+
+    /* from a copy: the keys read exactly, relative to 2^top, and of a head that drew by itself the
+       shares, which its kernel has not left behind */
+    float top = MASKED;
+    double fixed = 0.0;
+    if (copied) {
+        const int first = range.from / BLOCK,
+                  blocks = range.from < range.to ? (range.to - 1) / BLOCK + 1 - first : 0;
+        const bool alone = p.together == 1, logs = p.stash_type != SANTA_STASH_F32;
+        const float2 *const sums = (alone && p.rescued[row] > 0 ? p.mended : p.block_sums)
+                                 + row * p.blocks + first;
+        float *const units = p.share_units + row * p.blocks + first;
+        float m = MASKED;
+        double mass = 0.0;
+        for (int i = tid; i < blocks; i += WEIGHED_KEYS) m = fmaxf(m, sums[i].x);
+        m = (float)cta_joined((double)m, s, [](double x, double y) { return fmax(x, y); });
+        top = m;
+        for (int i = 0; i < FIXED_PARTS; i++) top = fmaxf(top, fixed_of(p, i, row)[p.dv]);
+        for (int i = 0; i < FIXED_PARTS; i++) {
+            const float *const x = fixed_of(p, i, row) + p.dv;
+            if (!(x[0] < MASK_LIMIT)) fixed += (double)pow2(x[0] - top) * (double)x[1];
+        }
+        for (int i = tid; alone && i < blocks; i += WEIGHED_KEYS) mass += block_mass(sums[i], m);
+        const double all = cta_joined(mass, s, plus) * (double)pow2(m - top) + fixed;
+        for (int i = tid; alone && i < blocks; i += WEIGHED_KEYS) {
+            const float x = sums[i].x;
+            if (logs) units[i] = x < MASK_LIMIT ? MASKED : x - top - (float)log2(all);
+            else units[i] = x < MASK_LIMIT ? 0.0f : (float)((double)pow2(x - top) / all);
+        }
+        __syncthreads();
+    }
+    const i64 team = adapts ? row : row / p.together * p.together;
+    const auto largest = [&](int j, int from, int step) {
+        float size = 0.0f;
+#pragma unroll 1
+        for (int h = from; h < p.together; h += step) size = fmaxf(size, share_of(p, team + h, j));
+        return size;
+    };
+    const int n = adapts ? listed.budget : p.draws[team],
+              others = adapts ? whole_portions(p, listed.fixed) * p.list_keys : 0,
+              more = adapts ? first_portion(p, listed, 1) * p.list_keys - listed.base : 0;
+    const int *const keys = adapts ? p.va.list + ((i64)b * p.kv_heads + kv) * p.va.list_pitch
+                                   : p.keys + team / p.together * p.max_draws;
+    const char *const q = p.q + b * p.q_stride[0] + p.q_index * p.q_stride[1] + head * p.q_stride[2];
+    const int column = min(tid % PROXY_DIM, p.dv - 1);
+    const char *const v = p.v + kv * p.v_stride[2] + column * p.v_stride[3];
+    const double from = copied || adapts
+        ? (double)load_any(p.out_type, p.out + b * p.out_stride[0] + p.q_index * p.out_stride[1]
+                                     + head * p.out_stride[2] + column * p.out_stride[3]) : 0.0;
+    /* keys that are not sure and the sum of 1 - chance, or all keys, or the sum of their weights; that of
+       the sure ones' or the light ones' weights; those of the first two weights of each key */
+    double of_keys[5] = { 0.0, 0.0, 0.0, 0.0, 0.0 };
+    double square[3] = { 0.0, 0.0, 0.0 }, linear[3] = { 0.0, 0.0, 0.0 };
+#pragma unroll 1
+    for (int base = 0; base < n; base += WEIGHED_KEYS) {
+        const int count = min(n - base, (int)WEIGHED_KEYS);
+        __syncthreads();
+#pragma unroll 1
+        for (int k = warp; k < count; k += WARPS) {
+            const int i = base + k;
+            int j = adapts ? keys[i < listed.base ? others + i : more + i] : keys[i];
+            double w[3] = { 0.0, 0.0, 0.0 }, e = 1.0;
+            float chance = 1.0f;
+            if (!adapts && j >= 0) {
+                chance = largest(j, lane, 32);
+#pragma unroll
+                for (int o = 16; o; o >>= 1) chance = fmaxf(chance, __shfl_xor_sync(FULL, chance, o));
+                chance = fminf(chance * (float)p.samples, 1.0f);
+                if (!(chance > 0.0f)) j = -1;
+            }
+            const i64 at = j >= 0 && (copied || adapts) ? row_offset(p, p.k_stride, b, j) : 0;
+            if (at == NO_ROW) j = -1;               /* out is NaN */
+            if (j >= 0 && (copied || adapts)) {
+                float score = 0.0f;
+#pragma unroll 1
+                for (int c = lane; c < p.d; c += 32)
+                    score += load_any(p.q_type, q + c * p.q_stride[3])
+                           * load_any(p.k_type, p.k + at + kv * p.k_stride[2] + c * p.k_stride[3]);
+#pragma unroll
+                for (int o = 16; o; o >>= 1) score += __shfl_xor_sync(FULL, score, o);
+                score = finished_score(p, head, score, j - range.position);
+                e = exp2(fmin((double)score - (adapts ? (double)lse * (double)LOG2E : (double)top), 400.0));
+            } else if (j >= 0) e = (double)share_of(p, row, j);
+            if (lane) continue;
+            if (j >= 0) {
+                const double open = 1.0 - (double)chance, x = e / (double)chance;
+                if (adapts) { w[0] = x * x; w[1] = x; }
+                else if (copied) {
+                    of_keys[1] += 1.0;
+                    of_keys[2] += x;
+                    if (open > 0.0) {
+                        w[0] = open * x * x;
+                        w[1] = x;
+                        of_keys[0] += 1.0;
+                        of_keys[4] += x;
+                    }
+                } else if (open > 0.0) {
+                    w[0] = open * x * x;
+                    w[1] = open * x;
+                    of_keys[0] += 1.0;
+                    of_keys[1] += open;
+                    of_keys[3] += w[0];
+                    of_keys[4] += w[1];
+                } else {
+                    w[2] = x;
+                    of_keys[2] += x;
+                }
+            }
+            s.key[k] = j;
+#pragma unroll
+            for (int c = 0; c < 3; c++) s.weight[c][k] = w[c];
+        }
+        __syncthreads();
+#pragma unroll 2
+        for (int k = tid / PROXY_DIM; k < count; k += PARTS) {
+            if (s.key[k] < 0) continue;
+            const i64 at = row_offset(p, p.v_stride, b, s.key[k]);
+            const double y = at == NO_ROW ? (double)__int_as_float(0x7fc00000)
+                                          : (double)load_any(p.v_type, v + at) * times - from;
+#pragma unroll
+            for (int c = 0; c < 3; c++) {
+                linear[c] += s.weight[c][k] * y;
+                square[c] += (c < 2 ? s.weight[c][k] : 1.0) * (y * y);
+            }
+        }
+    }
+    double bracket = 0.0;
+#pragma unroll 1
+    for (int j = range.from + tid; j < range.to; j += WEIGHED_KEYS) {         /* of a copy alone */
+        const double x = (double)share_of(p, row, j), chance = (double)p.samples * (double)largest(j, 0, 1);
+        if (x > 0.0 && chance < 1.0) bracket += x * x * (1.0 / chance - 1.0);
+    }
+    bracket = cta_joined(bracket, s, plus);
+#pragma unroll
+    for (int i = 0; i < 5; i++) of_keys[i] = cta_joined(of_keys[i], s, plus);
+    double *const part = &s.sum[0][0];
+    const auto over_parts = [&](double x) {
+        __syncthreads();
+        part[tid] = x;
+        __syncthreads();
+        x = 0.0;
+        for (int i = 0; i < PARTS; i++) x += part[i * PROXY_DIM + tid % PROXY_DIM];
+        return tid < p.dv ? x : 0.0;
+    };
+    static_assert(sizeof s.sum == WEIGHED_KEYS * sizeof(double), "a number for each thread");
+#pragma unroll
+    for (int i = 0; i < 3; i++) { square[i] = over_parts(square[i]); linear[i] = over_parts(linear[i]); }
+    double total, budget = (double)n;
+    if (adapts) {
+        const double rest = (double)listed.residual;
+        total = cta_joined(square[0] - linear[1] * linear[1] / budget, s, plus) / (budget - 1.0);
+        total *= rest * rest * (1.0 - budget / rest) / budget;
+    } else if (copied) {
+        const double seen = cta_joined(square[0], s, plus), light = cta_joined(square[1], s, plus),
+                     rows = of_keys[1], all = cta_joined(square[2], s, plus) / fmax(rows, 1.0),
+                     whole = of_keys[2] + fixed;
+        const double dist = of_keys[4] > 0.0
+            ? (light / of_keys[4] * of_keys[0] + 4.0 * all) / (of_keys[0] + 4.0) : all;
+        const double drawn = seen / (whole * whole), known = bracket * dist;
+        total = rows > 0.0 ? drawn < known ? known : drawn : bracket > 0.0 ? (double)INFINITY : 0.0;
+    } else {
+        const double count = of_keys[0], open = of_keys[1], sure = of_keys[2],
+                     anchor = sure >= 0.25 ? linear[2] / sure : 0.0,
+                     mean = linear[1] - anchor * of_keys[4];
+        total = cta_joined(count > 0.0 ? square[0] - 2.0 * anchor * linear[0]
+                                             + anchor * anchor * of_keys[3] - mean * mean / open
+                                       : 0.0, s, plus);
+        total *= count / fmax(count - 1.0, 1.0);
+        if (count < 2.0) total = count == 0.0 && sure > 1.0 - 1e-5 ? 0.0 : (double)INFINITY;
+    }
+    if (tid == 0) p.std_error[result] = (float)sqrt(fmax(total, total == total ? 0.0 : total));
+}
+
 /* ------------------------------------------------------------------------ >>buckets-kernel */
 
 /* Whether an index was begun for these sizes, but for its offsets. */
@@ -11877,7 +12098,8 @@ struct geometry {
     i64 list_most, list_heads, list_keys;           /* of a list; query heads that share one; of a part */
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
-    bool measures, keeps_lse;                       /* covered_mass; an lse of its own for std_error */
+    bool measures;                                  /* covered_mass */
+    bool weighs, keeps_lse;                         /* of std_error: k_weighed_error; an lse of its own */
     /* of SANTA_SAMPLE_ATTENTION */
     i64 q_blocks, k_blocks, mask_words, units, sample_splits;
     extent sample, select, mask;
@@ -12565,7 +12787,9 @@ template <typename Pick> cudaError_t launch_sampled(call &c) {
 cudaError_t launch_errors(const call &c) {
     if (c.p.method == SANTA_SAAP)
         return launch<k_route_error>(c, grid_of({ c.g.heads, c.g.batch, 1 }), PORTION, 0, false);
-    return launch<k_error>(c, dim3((unsigned)c.g.heads, (unsigned)c.g.batch), 128 * ERROR_PARTS, 0, false);
+    const dim3 heads((unsigned)c.g.heads, (unsigned)c.g.batch);
+    return c.g.weighs ? launch<k_weighed_error>(c, heads, WEIGHED_KEYS, 0, false)
+                      : launch<k_error>(c, heads, 128 * ERROR_PARTS, 0, false);
 }
 
 /* Draws of teams of heads: k_draw behind exact scores, or those of a copy of K, k_proxy_scores. */
@@ -13027,7 +13251,6 @@ santa_status measure_routed(const santa_problem *problem, geometry *g) {
     g->list_most = g->keys + g->samples + 1;
     g->list_heads = g->group;
     g->measures = problem->o.saap.measure_mass != 0;
-    g->keeps_lse = problem->a.std_error && !problem->a.lse;
     if (g->measures) {
         g->slices = ceil_div(g->group, PASS_HEADS);
         g->rows = 1;
@@ -13055,7 +13278,6 @@ void arrange_routed(const geometry &g, santa_stash stash, layout *l) {
     l->routed = add_part(l, saturating(items, (size_t)g.q_len), sizeof(routed_row));
     const size_t results = saturating(rows, (size_t)g.q_len),
                  blocks = g.measures ? saturating(rows, (size_t)g.blocks) : 0;
-    l->kept_lse = add_part(l, g.keeps_lse ? results : 0, sizeof(float));
     l->covered = add_part(l, g.measures ? results : 0, sizeof(i64));
     l->block_sums = add_part(l, blocks, sizeof(float2));
     l->stash = add_part(l, blocks, BLOCK * sizeof(float));
@@ -13086,7 +13308,6 @@ cudaError_t launch_routed(call &c) {
     p.list_most = (int)p.list_pitch;
     p.routed = p.stats ? (routed_row *)(c.workspace + c.l.routed) + p.q_index * items : nullptr;
     const bool hidden = r->hidden > 0, measures = c.g.measures && p.stats;
-    if (c.g.keeps_lse) p.lse = (float *)(c.workspace + c.l.kept_lse);
     p.covered = measures ? (i64 *)(c.workspace + c.l.covered) + p.q_index * c.g.batch * c.g.heads : nullptr;
     if (measures) {
         p.raw = 1;
@@ -13313,13 +13534,6 @@ const pipeline *pipeline_of(const santa_problem &problem) {
     return nullptr;
 }
 
-/* Whether k_error or k_route_error is for it. */
-bool has_error(const santa_options &o) {
-    return o.method == SANTA_SAAP || (o.scores == SANTA_SCORES_EXACT
-        && (o.method == SANTA_DENSE || o.method == SANTA_IID || o.method == SANTA_STRAT
-            || o.method == SANTA_SYS || o.method == SANTA_PROP || o.method == SANTA_FLASH));
-}
-
 /* Whether the method's pipeline works over ranks: flash's tiles are of whole blocks, as lie here. */
 bool meets_ranks(const santa_attention &a, const santa_options &o) {
     const unsigned copied = bit(SANTA_SYS) | bit(SANTA_PROP) | bit(SANTA_PPS),
@@ -13379,6 +13593,8 @@ santa_status geometry_of(const pipeline &row, const santa_problem *problem, geom
     g->results = g->q_len > INT32_MAX / (g->batch * g->heads) ? INT64_MAX : g->batch * g->q_len * g->heads;
     if (g->ranks && g->results > INT32_MAX) return SANTA_ERR_BACKEND_SIZE;
     const santa_status s = row.measure(problem, g);
+    g->weighs = g->together || g->list_portions;
+    g->keeps_lse = problem->a.std_error && !problem->a.lse && (g->weighs || g->buckets);
     if (s == SANTA_OK && g->ranks) return measure_ranks(problem, g);
     if (s != SANTA_OK || !problem->o.dense_below || all_short(*problem)) return s;
     const i64 below = problem->o.dense_below;
@@ -13392,6 +13608,8 @@ layout layout_of(const pipeline &row, const geometry &g, santa_stash stash) {
     row.arrange(g, stash, &l);
     l.short_partial = add_part(&l, saturating((size_t)(g.batch * g.heads), (size_t)g.short_splits),
                                ((size_t)g.dv + 2) * sizeof(float));
+    l.kept_lse = add_part(&l, g.keeps_lse ? saturating((size_t)(g.batch * g.heads), (size_t)g.q_len) : 0,
+                          sizeof(float));
     if (!g.ranks) return l;
     const size_t rows = (size_t)(g.batch * g.heads), ranks = (size_t)g.ranks,
                  floats = (size_t)g.part_floats;
@@ -13435,7 +13653,6 @@ santa_status check(const santa_problem *problem) {
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->k_scales.data || a->v_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
-    if (a->std_error && !has_error(*o)) return SANTA_ERR_BACKEND_STD_ERROR;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
     if (o->method == SANTA_VATTENTION && o->vattention.heavy) return SANTA_ERR_BACKEND_HEAVY;
@@ -13662,6 +13879,7 @@ santa_status decode(const santa_problem *problem, void *workspace, size_t worksp
     if ((s = prepare(problem, workspace, &c)) != SANTA_OK) return s;
     p.stats = stats;
     p.std_error = a->std_error;
+    if (c.g.keeps_lse) p.lse = (float *)(c.workspace + c.l.kept_lse);
     if ((stats || a->std_error) && c.g.draws) {
         p.keys = (int *)(c.workspace + c.l.keys);
         p.draws = (int *)(c.workspace + c.l.draws);

@@ -20,9 +20,10 @@
                        seeds or offsets in device memory a replayed graph draws anew.
    METHODS             dense, iid, strat, sys, prop (sys runs as prop), flash, top-k, top-p,
                        vattention, pps, saap, sample-attention. Exact scores; for sys, prop, pps,
-                       top-k and vattention also those from a copy of K. The others, item ranges, and
-                       std_error of vattention, pps or from a copy have a status of their own.
-                       std_error is a kernel more, which reads the drawn rows of v again.
+                       top-k and vattention also those from a copy of K. The others, and item
+                       ranges, have a status of their own.
+                       std_error is a kernel more, which reads the drawn rows of v again, for
+                       vattention and from a copy those of k, too.
                        num_threads, parallel_for and isa are for the CPU and are not looked at.
    DENSE BELOW         The CPU's rule, row by row on the device; from a copy of K, too. Rows that are
                        not short cost two launches that do nothing. Where no row can have as many
@@ -101,10 +102,11 @@
                        SANTA_SCORES_PROXY head_dim and head_dim_v are at most 256, and the copy lies
                        on 16 bytes. What differs from the CPU: a head whose log weights are found to
                        vary too much (exact_above), or that has a NaN, is done again by exact
-                       attention, of all its keys and by a few CTAs. With a stash of 8 or 16 bits
-                       masses are kept in a byte each, in steps of a sixteenth of an octave down to
-                       2^-16 of the largest of 64 keys: other draws, as good, since each is weighed
-                       with the chance that it had. Take it: it is the fastest.
+                       attention, of all its keys and by a few CTAs, and has a std_error of 0.
+                       With a stash of 8 or 16 bits masses are kept in a byte each, in steps of a
+                       sixteenth of an octave down to 2^-16 of the largest of 64 keys: other draws,
+                       as good, since each is weighed with the chance that it had. Take it: it is
+                       the fastest.
                        Of the methods prop is the fastest. pps reads fewer rows, but takes longer.
    KEYS IN BUCKETS     santa_buckets_assign and SANTA_SAAP, head_dim at most 256: the same buckets
                        but where two centroids are as near to rounding, an index of the same

@@ -165,6 +165,12 @@ static int64_t dense_splits(const santa_attention &a, int64_t most) {
     return room;
 }
 
+static bool is_copied(const problem &x) { return x.o.scores == SANTA_SCORES_PROXY; }
+static bool is_drawn(const problem &x) { return is_copied(x) || x.o.method == SANTA_PPS; }
+/* For k_weighed_error, which reads it. */
+static bool keeps_lse(const problem &x) {
+    return x.a.std_error && !x.a.lse && (is_drawn(x) || x.o.method == SANTA_VATTENTION);
+}
 /* What is the same in every launch: the problem. */
 static void check_parameters(const problem &x, const params &p, int64_t row, const std::string &name,
                              int64_t splits = -1) {
@@ -189,7 +195,7 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
                   && (a.key_list || p.splits == (splits < 0 ? of_dense : splits)), "%s: keys", kernel);
     CHECK_MSG((int64_t)p.blocks * 64 <= INT32_MAX, "%s: the last block ends outside int", kernel);
     CHECK_MSG(p.table == a.block_table && p.seq_lens == a.seq_lens && p.sinks == a.sinks
-                  && p.slopes == a.alibi_slopes && p.lse == a.lse && p.stats == x.stats
+                  && p.slopes == a.alibi_slopes && (keeps_lse(x) || p.lse == a.lse) && p.stats == x.stats
                   && p.std_error == a.std_error && p.kv_start == a.kv_start,
               "%s: pointers", kernel);
     CHECK_MSG(p.seeds == (const u64 *)x.o.seeds && p.offsets == (const u64 *)x.o.offsets
@@ -495,7 +501,6 @@ static void check_scores(const problem &x, const standin_launch &l, const params
     }
 }
 
-static bool is_copied(const problem &x) { return x.o.scores == SANTA_SCORES_PROXY; }
 
 /* Bytes and keys of a block of the copy of K, from the definition in santa.h. */
 struct copy_of { int64_t keys, bytes, chunks, bits; };
@@ -545,8 +550,6 @@ static void check_copied_scores(const problem &x, const standin_launch &l, const
 }
 
 /* Heads that draw together, by k_draw. */
-static bool is_drawn(const problem &x) { return is_copied(x) || x.o.method == SANTA_PPS; }
-
 static void check_draw(const problem &x, const standin_launch &l, const params &p,
                        const std::string &name) {
     const int64_t samples = x.o.num_samples ? x.o.num_samples : 128,
@@ -595,7 +598,8 @@ static std::vector<part> drawn_parts(const problem &x, const params &p) {
         parts.push_back({"portions", p.partial, rows * (uint64_t)p.portions * (dv + 4) * 4, 4});
         parts.push_back({"arrivals", p.arrived, rows * 4, 4});
     }
-    if (x.stats) {
+    if (keeps_lse(x)) parts.push_back({"lse", p.lse, rows * (uint64_t)p.q_len * 4, 4});
+    if (x.stats || x.a.std_error) {
         parts.push_back({"keys", p.keys, teams * (uint64_t)p.max_draws * 4, 4});
         parts.push_back({"draws", p.draws, rows * 4, 4});
         if (is_copied(x)) {
@@ -830,20 +834,20 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
     const bool by_scores = !v.heavy_index && v.heavy_tokens != SANTA_NONE,
                by_copy = by_scores && is_copied(x);
     const int64_t rows = x.a.q.shape[1], batch = x.a.q.shape[0], kv_heads = x.a.k.shape[2],
-                  each = 6 + by_scores;
+                  each = 6 + by_scores + (x.a.std_error != NULL);
     if (!CHECK_INT(standin.launches.size(), rows * each)) return;
     CHECK_INT(standin.cleared.size(), x.stats ? 1 : 0);
     for (int64_t i = 0; i < rows * each; i++) {
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
-        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 6: combine */
+        const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 6: combine, 7: error */
         params p;
         if (!CHECK(l.parameters.size() == sizeof p)) return;
         memcpy((void *)&p, l.parameters.data(), sizeof p);
         check_parameters(x, p, i / each, name, (int64_t)p.va.portions);
         CHECK(l.stream == (cudaStream_t)x.o.stream);
-        CHECK_MSG(l.overlap == (which > 0 && i % each > 0 && standin.card->major >= 9), "%s: launched %s",
-                  name.c_str(), l.overlap ? "early" : "late");
+        CHECK_MSG(l.overlap == (which > 0 && which < 7 && i % each > 0 && standin.card->major >= 9),
+                  "%s: launched %s", name.c_str(), l.overlap ? "early" : "late");
         const uint64_t heads = (uint64_t)(batch * p.heads), items = (uint64_t)(batch * kv_heads),
                        blocks = heads * (uint64_t)p.blocks,
                        portions = (uint64_t)(over(p.capacity, list_keys(x.a)) + 2),
@@ -871,6 +875,7 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
             CHECK_INT(p.arrivals, counters + items * words);
         }
         parts.push_back({"taken", p.va.taken, 4 * items * words, 16});
+        if (keeps_lse(x)) parts.push_back({"lse", p.lse, heads * (uint64_t)rows * 4, 4});
         CHECK(p.va.listed == (shared ? p.va.taken : p.va.bits));
         check_parts(parts, workspace, bytes, name);
         CHECK((const int *)p.va.heads_done == p.arrived + 4 * heads
@@ -895,6 +900,9 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         } else if (which == 6) {
             CHECK(name == "k_va_combine");
             check_grid(l, p.heads, batch, over(p.dv, 128), name);
+        } else if (which == 7) {
+            CHECK(name == "k_weighed_error");
+            check_grid(l, p.heads, batch, 1, name);
         } else {
             CHECK_INT(p.va.pass, which == 5);
             const bool fast = name.compare(0, 7, "k_list<") == 0;
@@ -1040,7 +1048,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
                     "%s: another row's scores", name.c_str());
             }
             if (which == 2 + brief && x.a.std_error) {
-                CHECK(name == "k_error");
+                CHECK(name == (is_drawn(x) ? "k_weighed_error" : "k_error"));
                 check_grid(l, x.a.q.shape[2], x.a.q.shape[0], 1, name);
             } else if (which >= 2) {
                 CHECK(name == (is_drawn(x) ? "k_draw_stats" : x.a.key_list ? "k_list_stats" : "k_stats"));
@@ -1731,8 +1739,7 @@ static void every_kernel(void) {
                                     problem x = make(s, m);
                                     x.a.soft_cap = soft_cap;
                                     x.stats = (santa_stats *)address(R_STATS);
-                                    if (group == 5 && m != SANTA_PPS)
-                                        x.a.std_error = (float *)address(R_ERROR);
+                                    if (group == 5) x.a.std_error = (float *)address(R_ERROR);
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
