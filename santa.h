@@ -4333,6 +4333,23 @@ static float santa__value(const santa__rows *r, const char *row, int64_t c) {
                                  : santa__load(r->dtype, row + r->at + c * r->feature);
 }
 
+/* Feature c of n <= SANTA_BLOCK rows, of a type without blocks. Where features lie apart each is a line
+   of memory of its own: those of the next one that is wanted are on their way meanwhile. */
+static void santa__load_column(const santa__rows *r, const santa__kernels *kernel, const char *const *row,
+                               int n, int64_t c, int64_t next, float *f) {
+    char raw[4 * SANTA_BLOCK];
+    const int64_t at = r->at + c * r->feature, ahead = r->at + next * r->feature;
+    const int size = (int)santa__bytes(r->dtype, 1);
+    int i;
+    for (i = 0; i < n; i++) {
+        SANTA__PREFETCH(row[i] + ahead);
+        if (size == 4) memcpy(raw + 4 * i, row[i] + at, 4);
+        else if (size == 2) memcpy(raw + 2 * i, row[i] + at, 2);
+        else raw[i] = row[i][at];
+    }
+    kernel->widen(r->dtype, raw, n, f);
+}
+
 /* What row j is to be multiplied with, where rows have scales. */
 static float santa__row_scale(const santa__rows *r, int64_t j) {
     const santa_tensor *t = r->scales;
@@ -4601,10 +4618,13 @@ static void santa__dot_features(const santa__job *j, const char *const *row, int
     int i;
     for (x = x0; x < x0 + queries; x++) {
         const float *coef = j->coef + x * j->plan->d_pad;
+        const int64_t last = j->num_active - 1;
         memset(sum, 0, sizeof sum);
-        for (c = 0; c < j->num_active; c++) {
+        for (c = 0; c <= last; c++) {
             const int64_t at = j->active[c];
-            for (i = 0; i < n; i++) f[i] = santa__value(&j->k, row[i], at);
+            if (santa__is_blocks(j->k.dtype))
+                for (i = 0; i < n; i++) f[i] = santa__value(&j->k, row[i], at);
+            else santa__load_column(&j->k, j->kernel, row, n, at, j->active[SANTA__MIN(c + 1, last)], f);
             for (i = 0; i < SANTA_BLOCK; i++) sum[i] += coef[at] * f[i];
         }
         memcpy(s + (x - x0) * s_stride, sum, (size_t)n * sizeof *s);
@@ -5521,13 +5541,12 @@ static void santa__add_values(const santa__rows *v, const santa__kernels *kernel
         return;
     }
     for (c = 0; c < v->dim; c++) {                                    /* features apart: column by column */
-        float f[SANTA_BLOCK];
-        for (i = 0; i < n; i++) f[i] = santa__value(v, row[i], c);
-        for (x = 0; x < queries; x++) {
-            float sum = 0.0f;
-            for (i = 0; i < n; i++) sum += w[x * w_stride + i] * f[i];
-            acc[x * acc_stride + c] = acc[x * acc_stride + c] * keep[x] + add[x] * sum;
-        }
+        float f[SANTA_BLOCK], sum[SANTA__SLICE] = {0.0f};
+        santa__load_column(v, kernel, row, n, c, SANTA__MIN(c + 1, v->dim - 1), f);
+        for (i = 0; i < n; i++)
+            for (x = 0; x < queries; x++) sum[x] += w[x * w_stride + i] * f[i];
+        for (x = 0; x < queries; x++)
+            acc[x * acc_stride + c] = acc[x * acc_stride + c] * keep[x] + add[x] * sum[x];
     }
 }
 
