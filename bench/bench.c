@@ -131,7 +131,7 @@ static void by_draws(santa_options *o, int64_t n) {
     o->saap.num_probes = SANTA_NONE;
 }
 
-enum { EVERY = TOKENS | FEATURES | PAGES };
+enum { ROWS = TOKENS | TURNED_V, EVERY = ROWS | FEATURES | PAGES };
 static const method methods[] = {
     { "read K",     READ_K,  SANTA_DENSE,      EVERY,             1, NULL        },
     { "read copy",  READ_COPY, SANTA_DENSE,    TOKENS,            1, from_copy   },
@@ -139,10 +139,10 @@ static const method methods[] = {
     { "plain C",    PLAIN_C, SANTA_DENSE,      TOKENS,            1, NULL        },
     { "dense",      DECODE,  SANTA_DENSE,      EVERY,             1, NULL        },
     { "sys",        DECODE,  SANTA_SYS,        EVERY,             1, NULL        },
-    { "prop",       DECODE,  SANTA_PROP,       TOKENS,            1, NULL        },
+    { "prop",       DECODE,  SANTA_PROP,       ROWS,              1, NULL        },
     { "flash",      DECODE,  SANTA_FLASH,      TOKENS,            1, NULL        },
-    { "pps",        DECODE,  SANTA_PPS,        TOKENS,            1, NULL        },
-    { "pps copy",   DECODE,  SANTA_PPS,        TOKENS | PAGES,    1, from_copy   },
+    { "pps",        DECODE,  SANTA_PPS,        ROWS,              1, NULL        },
+    { "pps copy",   DECODE,  SANTA_PPS,        ROWS | PAGES,      1, from_copy   },
     { "sys copy",   DECODE,  SANTA_SYS,        TOKENS,            0, from_copy   },
     { "strat",      DECODE,  SANTA_STRAT,      TOKENS,            0, NULL        },
     { "iid",        DECODE,  SANTA_IID,        TOKENS,            0, NULL        },

@@ -81,7 +81,9 @@ static santa_tensor view_paged(const void *p, santa_dtype t, int64_t n, int64_t 
     return santa_view(p, t, n / PAGE, PAGE, kv_heads, DIM);
 }
 
-enum { TOKENS = 1, FEATURES = 2, PAGES = 4 }; /* K stored token by token; feature by feature; in pages */
+/* K stored token by token; feature by feature; in pages. V feature by feature beside K by token:
+   llama.cpp's cache without flash attention. */
+enum { TOKENS = 1, FEATURES = 2, PAGES = 4, TURNED_V = 8 };
 typedef struct layout {
     const char *name;
     santa_tensor (*k)(const void *p, santa_dtype t, int64_t n, int64_t kv_heads);
@@ -92,6 +94,7 @@ static const layout layouts[] = {
     { "NHD", view_nhd, view_nhd, TOKENS }, { "HND", view_hnd, view_hnd, TOKENS },
     { "HDN", view_hdn, view_hnd, FEATURES },
     { "P16", view_paged, view_paged, PAGES },
+    { "V^T", view_nhd, view_hdn, TURNED_V },
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
