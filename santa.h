@@ -5338,7 +5338,7 @@ static void santa__draw_sizes(const santa_options *o, santa__mass *x, santa__rng
 
 static uint32_t santa__sortable(float f) {                            /* unsigned order = float order */
     uint32_t u = santa__bits(f);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    return u & 0x80000000u ? 0u - u : u | 0x80000000u;                  /* -0 is 0 */
 }
 
 /* The top of s[0..n) without sorting, by radix: everything above *threshold and the first *ties

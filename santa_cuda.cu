@@ -8527,10 +8527,10 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
 
 /* ------------------------------------------------------------------------- >>select-kernel */
 
-/* Order of scores as of unsigned numbers, none is 0. */
+/* Order of scores as of unsigned numbers, none is 0; -0 is as 0. */
 __device__ __forceinline__ unsigned sortable(float x) {
     const unsigned u = __float_as_uint(x);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
+    return u & 0x80000000u ? 0u - u : u | 0x80000000u;
 }
 
 /* Which of four bytes are below c, 0 to 256: bit i for byte i. */

@@ -516,8 +516,10 @@ static int kept_are_best(const ref_drawn *r, const int32_t *order, int64_t kept,
 static void make_ties(int family, int64_t n, float *scores) {
     make_scores(family % FAMILIES, n, 3, scores);
     if (family >= FAMILIES)                                  /* a second round: few distinct scores */
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n; j++) {
             if (scores[j] > -1e3f) scores[j] = floorf(scores[j]);
+            if (scores[j] == 0.0f && j % 2) scores[j] = -0.0f;
+        }
 }
 
 static void top_k(void) {
