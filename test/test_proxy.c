@@ -1137,6 +1137,29 @@ static void degenerate(void) {
         }
 }
 
+/* A stale copy by which all scores are 2,000 higher or lower than they are: no mass leaves double. */
+static void far_copy(void) {
+    for (int lower = 0; lower < 2; lower++) {
+        ref_problem p;
+        group_make(&p, 1, 400, 16, 8, 0.6, 3);
+        double *old = (double *)test_alloc(400 * 16 * sizeof *old), norm2 = 0.0;
+        memcpy(old, p.k, 400 * 16 * sizeof *old);
+        for (int i = 0; i < 16; i++) norm2 += p.q[i] * p.q[i];
+        for (int64_t i = 0; i < 400 * 16; i++)                        /* sm_scale is 1/4 */
+            p.k[i] += (lower ? -8000.0 : 8000.0) * p.q[i % 16] / norm2;
+        ref_write(&p);
+        unsigned char *memory = copy_make(&p, 4);
+        memcpy(p.k, old, 400 * 16 * sizeof *old);
+        ref_write(&p);
+        const santa_options o = bare_options(SANTA_SYS, 24, test_seed);
+        if (!ref_run(&p, &o, NULL)) return;
+        CHECK_INT(nan_outputs(&p, 0, 0, 0), 0);
+        CHECK_MSG(fabs((double)p.lse[0]) < 3000.0, "lse %g", (double)p.lse[0]);
+        free(old); free(memory);
+        ref_free(&p);
+    }
+}
+
 /* Rows of K and V that a call does not say it reads may hold anything; K's only once encoded. */
 static void unread_rows(void) {
     static const santa_method methods[] = {SANTA_PPS, SANTA_SYS, SANTA_PROP, SANTA_TOP_K, SANTA_VATTENTION};
@@ -1623,6 +1646,7 @@ const test_case suite_proxy[] = {
     {"a key that the copy hides", planted_key},
     {"NaN and infinity", not_finite},
     {"equal, far and single scores", degenerate},
+    {"a copy that is far off", far_copy},
     {"unread rows", unread_rows},
     {"pages before a window", window_of_pages},
     {"same bits: threads, layouts, pages, batches", same_bits},
