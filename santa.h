@@ -365,7 +365,10 @@
 
    santa_decode takes any number of query rows; with 32 and more of them, method SANTA_DENSE and exact
    scores it works as prefill wants it, and the products take the time, not the bytes: K and V are read
-   once for some 256 queries of a group, in blocks that become f32, and 32 queries go side by side.
+   once for some 256 queries of a group, in blocks that become f32, and 32 queries go side by side. Of a
+   bf16 q and k the products are those of bf16 where >>options says so, twice as fast; where v and out are
+   bf16, too (and k and v have no scales of rows), those of v as well: each key's weight is rounded to
+   bf16 then, by 1/256 of itself at most, which is what out is rounded by; no other type of out has that.
    There is no other verb, since nothing else differs: chunks of a prompt are rows at the end of a longer
    context (causal = 1), and seq_lens, pages, window, soft cap, ALiBi, sinks and first_key mean what they
    always do. Threads share blocks of query rows. A row's bits do not depend on the other rows of the
@@ -505,7 +508,7 @@
    (clang) does, MSVC was never tried. Where q and k are both bf16 and head_dim is a multiple of
    32, AVX-512 CPUs with BF16 (but Intel's, which are slower that way) and arm64 compilers told of
    it (-march=armv8.2-a+bf16) multiply them as they are, two at once: products are exact, sums
-   f32, so give a bf16 model's q as bf16.
+   f32, so give a bf16 model's q as bf16. Numbers below 1.2e-38 are 0 there.
 */
 #ifndef SANTA_H
 #define SANTA_H
@@ -1818,6 +1821,8 @@ SANTADEF santa_tensor santa_view_hnd(const void *data, santa_dtype dtype,
    widen       n features of a row as floats, then zeros up to a multiple of 16; nonzero if one of
                them is NaN or infinite
    panel       products for SANTA__PANEL queries at once, see santa__panel
+   pair        of rows of floats 2i and 2i + 1, an even number of width (a multiple of 16) each,
+               row i of `to`, which may be x: their bf16 in pairs. NULL where dot_bf16 is
    panel_mass  of each of them: m = max(m, its SANTA_BLOCK scores), keep = exp(old m - m), s[i] =
                exp(s[i] - m), sum = sum of s; nonzero if NaN or +inf is among the scores
    nearest     of SANTA__FEW keys, feature c of key i at keys[c * SANTA__FEW + i]: where one of n
@@ -1893,12 +1898,13 @@ typedef struct santa__copied {
 
 /* c[r] = sum_i a(r, i) b[i] for r < rows, a multiple of 8, and i < n; with keep: c[r] = c[r] keep +
    that. Rows of b and c are SANTA__PANEL floats, one for each query. a(r, i): feature i of key r, from a +
-   r * stride + i on, or of_values: of value row i feature r, a + i * stride + r. */
+   r * stride + i on, or of_values: of value row i feature r, a + i * stride + r. pairs: in place of a
+   float a and b have two bf16, of features or value rows 2i and 2i + 1; scale: of scores from them. */
 typedef struct santa__panel {
     const float *a, *b, *keep;
-    float *c;
+    float *c, scale;
     int64_t rows, n, stride;
-    int of_values;
+    int of_values, pairs;
 } santa__panel;
 
 typedef struct santa__kernels {
@@ -1916,6 +1922,7 @@ typedef struct santa__kernels {
     float (*sizes)(const float *const *u, const float *const *unit, int64_t heads, int64_t b, float *size);
     int (*widen)(santa_dtype t, const char *row, int64_t n, float *f);
     void (*panel)(const santa__panel *x);
+    void (*pair)(const float *x, int64_t rows, int64_t width, float *to);
     int (*panel_mass)(float *s, float *m, float *keep, float *sum);
     void (*nearest)(santa_dtype t, const char *centroids, int64_t first, int64_t n, int64_t d,
                     const float *keys, float *best, int32_t *bucket);
@@ -1961,6 +1968,7 @@ typedef struct santa__kernels {
    chunk, stride: from head to head
    vpairs(x, k, q), where SANTA__DOT_BF16: x + k[2i] q[2i] + k[2i + 1] q[2i + 1] of 2
    SANTA__LANES bf16 in lane i
+   vpair(a, b), there: a and b rounded to bf16, a[i] and b[i] in lane i
    SANTA__BY_STRIP: 0: code for each type. 1: only for f32; of the others a strip of a row becomes
    floats first, by santa__unpack. */
 static float santa__unit(santa_dtype t) { return t == SANTA_E4M3 ? 256.0f : 1.0f; }
@@ -2543,6 +2551,14 @@ SANTA__INLINE __m512 santa__vpairs_avx512(__m512 x, __m512 k, __m512 q) {
     __asm__("vdpbf16ps {%2, %1, %0|%0, %1, %2}" : "+v"(x) : "v"(k), "vm"(q));
     return x;
 }
+SANTA__INLINE __m512 santa__vpair_avx512(__m512 a, __m512 b) {                  /* b's follow a's */
+    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i both = _mm512_or_si512(low, _mm512_slli_epi32(low, 16));
+    const __m512i order = _mm512_or_si512(both, _mm512_set1_epi32(16 << 16));
+    __m512 x;
+    __asm__("vcvtne2ps2bf16 {%2, %1, %0|%0, %1, %2}" : "=v"(x) : "v"(b), "vm"(a));
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(order, _mm512_castps_si512(x)));
+}
 #endif
 SANTA__INLINE __m512 santa__vscales_avx512(const char *k, int n) {
     const __m256i h = _mm256_zextsi128_si256(_mm_set1_epi16((short)santa__u16(k)));
@@ -2715,6 +2731,11 @@ SANTA__INLINE float32x4_t santa__vquants_neon(const char *k, const char *q, cons
 #define SANTA__CPU_BF16 1
 SANTA__INLINE float32x4_t santa__vpairs_neon(float32x4_t x, float32x4_t k, float32x4_t q) {
     return vbfdotq_f32(x, vreinterpretq_bf16_f32(k), vreinterpretq_bf16_f32(q));
+}
+SANTA__INLINE float32x4_t santa__vpair_neon(float32x4_t a, float32x4_t b) {
+    const uint16x4_t x = vreinterpret_u16_bf16(vcvt_bf16_f32(a)),
+                     y = vreinterpret_u16_bf16(vcvt_bf16_f32(b));
+    return vreinterpretq_f32_u16(vcombine_u16(vzip1_u16(x, y), vzip2_u16(x, y)));
 }
 #endif
 SANTA__INLINE float32x4_t santa__vscales_neon(const char *k, int n) {
@@ -4012,8 +4033,8 @@ static void santa__plan_prefill(santa__plan *p, const santa_problem *x) {
     p->dv_tile = (p->dv + 15) / 16 * 16;
     p->stats = santa__part(p, 1, sizeof(santa_stats));
     p->tile_k = santa__part(p, SANTA_BLOCK * p->d_tile, 4);
-    p->tile_v = santa__part(p, SANTA_BLOCK * p->dv_tile, 4);
-    p->panel_scores = santa__part(p, SANTA_BLOCK * SANTA__PANEL, 4);
+    p->tile_v = santa__part(p, (SANTA_BLOCK + 1) * p->dv_tile, 4);    /* a row of zeros, see pairs_v */
+    p->panel_scores = santa__part(p, (SANTA_BLOCK + 1) * SANTA__PANEL, 4);
     p->panel_q = santa__part(p, p->panels * p->d * SANTA__PANEL, 4);
     p->panel_out = santa__part(p, p->panels * p->dv_tile * SANTA__PANEL, 4);
     p->panel_m = santa__part(p, p->panels * SANTA__PANEL, 4);
@@ -9458,6 +9479,10 @@ typedef struct santa__prefill {
     float *q, *out, *s, *m, *k, *v;
     double *d;
     int64_t panels, gap, gap_end;            /* no row at work sees the keys gap .. gap_end - 1 */
+    /* Whether q and k are in pairs of bf16; the weights and v. The latter are pairs of a key with an even
+       number and the next, whatever the tile begins with: a row of zeros stands in front of s and v. */
+    int     pairs_k, pairs_v;
+    int64_t k_stride;                        /* of a key in its tile, in floats */
     const char *has_bad_value;               /* of each key in the tile: V has NaN or infinity */
     /* of >>sparse: panels of one head each, from this one of the group on; where the mask begins for
        these rows and the group's first head, bytes from head to head; or the item's sets */
@@ -9489,7 +9514,7 @@ static int64_t santa__lane_query(const santa__prefill *x, int64_t i) {
     return i % lanes < j->rows ? i % lanes * j->group + x->head + i / lanes : -1;
 }
 
-/* The queries of the rows, scaled, as panels of [feature][lane]. */
+/* The queries of the rows, as panels of [feature][lane], scaled, or [pair of features][lane]. */
 static void santa__load_panels(santa__prefill *x) {
     const santa__job *j = &x->j;
     const int64_t lanes = x->panels * SANTA__PANEL, d = j->plan->d;
@@ -9507,22 +9532,35 @@ static void santa__load_panels(santa__prefill *x) {
             l->range = santa__key_range(&j->p->a, j->batch, santa__row_of(j, l->x));
             santa__load_query(j, &j->p->a.q, l->x, f);
         }
-        for (c = 0; c < d; c++) q[c * SANTA__PANEL] = f[c] * j->p->scale;
+        for (c = 0; c < d; c++) q[c * SANTA__PANEL] = x->pairs_k ? f[c] : f[c] * j->p->scale;
+    }
+    for (i = 0; i < x->panels && x->pairs_k; i++) {
+        float *q = x->q + i * d * SANTA__PANEL;
+        j->kernel->pair(q, d, SANTA__PANEL, q);
     }
     memset(x->out, 0, (size_t)(lanes * j->plan->dv_tile) * sizeof *x->out);
 }
 
-/* Keys first .. first + n - 1 of those to come as floats, those that follow sent for. Whether one has a
-   number that is not finite; each key's in bad. */
-static int santa__load_tile(const santa__job *j, const santa__rows *r, int64_t first, int n,
+/* Keys first .. first + n - 1 of those to come as floats, or as_pairs bf16 as they are; those that follow
+   sent for. Whether one has a number that is not finite; each key's in bad, of floats only. */
+static int santa__load_tile(const santa__job *j, const santa__rows *r, int as_pairs, int64_t first, int n,
                             int64_t to_come, int64_t stride, float *tile, char *bad) {
     const char *row[2 * SANTA_BLOCK];
     const int64_t bytes = santa__bytes(r->dtype, r->dim);
+    float *f = SANTA__PART(float, j, row_a);
     int64_t b;
     int i, any = 0;
     santa__point(r, santa__keys_from(NULL, first, to_come), n, SANTA_BLOCK, row);
     for (i = 0; i < n; i++, tile += stride) {
         for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + SANTA_BLOCK] + r->at + b);
+        if (as_pairs) {
+            if (santa__is_adjacent(r)) memcpy(tile, row[i] + r->at, (size_t)bytes);
+            else {
+                santa__load_row(r, first + i, f);
+                santa__pack_bf16(f, r->dim, 1, (char *)tile);
+            }
+            continue;
+        }
         if (santa__is_adjacent(r)) {
             bad[i] = j->kernel->widen(r->dtype, row[i] + r->at, r->dim, tile) != 0;
             if (r->scales) santa__scale_row(r, first + i, tile);
@@ -9549,9 +9587,11 @@ static void santa__panel_scores(const santa__prefill *x, int64_t p, int64_t firs
     int i, l, whole = n == SANTA_BLOCK;
     memset(&y, 0, sizeof y);
     y.a = x->k;
-    y.stride = j->plan->d_tile;
+    y.stride = x->k_stride;
     y.rows = SANTA_BLOCK;
-    y.n = j->plan->d;
+    y.pairs = x->pairs_k;
+    y.n = j->plan->d >> y.pairs;
+    y.scale = j->p->scale;
     y.b = x->q + p * j->plan->d * SANTA__PANEL;
     y.c = s;
     j->kernel->panel(&y);
@@ -9584,6 +9624,7 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
                                 int any_bad) {
     const santa__job *j = &x->j;
     float *out = x->out + p * j->plan->dv_tile * SANTA__PANEL, *f = SANTA__PART(float, j, row_a);
+    float weights[SANTA_BLOCK / 2 * SANTA__PANEL];
     santa__panel y;
     int64_t c;
     int i, l;
@@ -9593,6 +9634,14 @@ static void santa__panel_values(const santa__prefill *x, int64_t p, int64_t firs
     y.rows = (j->plan->dv + 7) / 8 * 8;
     y.n = n;
     y.b = x->s;
+    if (x->pairs_v) {
+        const int64_t odd = first & 1;
+        j->kernel->pair(x->s - odd * SANTA__PANEL, SANTA_BLOCK, SANTA__PANEL, weights);
+        y.pairs = 1;
+        y.a -= odd * y.stride;
+        y.n = (n + odd + 1) / 2;
+        y.b = weights;
+    }
     y.c = out;
     y.keep = keep;
     y.of_values = 1;
@@ -9695,11 +9744,16 @@ static void santa__prefill_make(santa__prefill *x, const santa__call *call, char
     x->lane = SANTA__PART(santa__lane, j, panel_x);
     x->q = SANTA__PART(float, j, panel_q);
     x->out = SANTA__PART(float, j, panel_out);
-    x->s = SANTA__PART(float, j, panel_scores);
+    x->s = SANTA__PART(float, j, panel_scores) + SANTA__PANEL;
+    memset(x->s - SANTA__PANEL, 0, SANTA__PANEL * sizeof *x->s);
     x->m = SANTA__PART(float, j, panel_m);
     x->d = SANTA__PART(double, j, panel_d);
     x->k = SANTA__PART(float, j, tile_k);
-    x->v = SANTA__PART(float, j, tile_v);
+    x->pairs_k = santa__form(j) == SANTA__PAIRS && !j->k.scales;
+    x->pairs_v = x->pairs_k && j->v.dtype == SANTA_BF16 && !j->v.scales
+                 && j->p->a.out.dtype == SANTA_BF16;
+    x->k_stride = x->pairs_k ? j->plan->d / 2 + 16 : j->plan->d_tile;
+    x->v = SANTA__PART(float, j, tile_v) + j->plan->dv_tile;
 }
 
 /* Rows from .. to - 1 of so many heads of the group, as panels; the keys that they see. Whether there
@@ -9806,7 +9860,7 @@ static int64_t santa__slash_of(const santa__lane *l, int64_t first, int64_t bloc
    where a score is NaN or +inf. */
 static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa__sampled *sampled) {
     const santa__job *j = &x->j;
-    const int64_t block = j->o->sample_attention.block_size, stride = j->plan->d_tile;
+    const int64_t block = j->o->sample_attention.block_size, stride = x->k_stride;
     float m[SANTA__PANEL], keep[SANTA__PANEL], sum[SANTA__PANEL];
     char bad[SANTA_BLOCK];
     int64_t begin, end, p, b, l;
@@ -9820,7 +9874,8 @@ static int santa__sample_unit(santa__prefill *x, int64_t from, int64_t to, santa
         memset(y, 0, sizeof *y);
         for (l = 0; l < SANTA_BLOCK; l++) y->max[l] = SANTA__MASKED;
         if (first + SANTA_BLOCK <= begin) continue;
-        santa__load_tile(j, &j->k, first + skip, n - skip, end - first - skip, stride, x->k, bad);
+        santa__load_tile(j, &j->k, x->pairs_k, first + skip, n - skip, end - first - skip, stride, x->k,
+                         bad);
         if (skip > 0) {
             memmove(x->k + skip * stride, x->k, (size_t)((n - skip) * stride) * sizeof *x->k);
             memset(x->k, 0, (size_t)(skip * stride) * sizeof *x->k);
@@ -10113,16 +10168,21 @@ static void santa__prefill_tile(santa__prefill *x, int64_t first, int n, int64_t
     for (p = 0; p < x->panels; p++) {
         const int keeps = santa__panel_keeps(x, p, first);
         if (!(keeps || x->tally_m) || !santa__panel_sees(x, p, first, n)) continue;
-        if (!has_k) santa__load_tile(j, &j->k, first, n, to_come, j->plan->d_tile, x->k, bad);
+        if (!has_k) santa__load_tile(j, &j->k, x->pairs_k, first, n, to_come, x->k_stride, x->k, bad);
         has_k = 1;
         if (!keeps) {                                                 /* for row_mass */
             santa__panel_join(x, p, first, n, x->tally_m, x->tally_d, keep);
             continue;
         }
         if (!has_v) {
-            any_bad = santa__load_tile(j, &j->v, first, n, to_come, dv, x->v, bad);
+            any_bad = santa__load_tile(j, &j->v, 0, first, n, to_come, dv, x->v, bad);
             for (i = 0; i < n && any_bad; i++)
                 if (bad[i]) memset(x->v + i * dv, 0, (size_t)dv * sizeof *x->v);
+            if (x->pairs_v) {
+                float *v = x->v - (first & 1) * dv;
+                memset(x->v - dv, 0, (size_t)dv * sizeof *v);
+                j->kernel->pair(v, SANTA_BLOCK, dv, v);
+            }
         }
         has_v = 1;
         x->has_bad_value = bad;
@@ -12258,9 +12318,10 @@ SANTA__TARGET static void SANTA__ISA(nearest)(santa_dtype t, const char *centroi
 
 /* A few rows of c in registers, for two vectors of queries: a number of a meets both of them, a vector
    of b all rows. */
-SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) {
+SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values, int pairs) {
     enum { ROWS = SANTA__KEEP_K < 16 ? 4 : 8 };
     const int64_t across = of_values ? 1 : x->stride, along = of_values ? x->stride : 1;
+    const int keeps = x->keep != NULL;
     int64_t r, i;
     int v, k, w;
     for (v = 0; v < SANTA__PANEL; v += 2 * SANTA__LANES)
@@ -12276,12 +12337,14 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) 
                 SANTA__UNROLL
                 for (k = 0; k < ROWS; k++) {
                     const SANTA__V y = SANTA__ISA(vset)(a[k * across]);
-                    sum[k][0] = SANTA__ISA(vfma)(y, f[0], sum[k][0]);
-                    sum[k][1] = SANTA__ISA(vfma)(y, f[1], sum[k][1]);
+                    SANTA__UNROLL
+                    for (w = 0; w < 2; w++)
+                        sum[k][w] = pairs ? SANTA__ISA(vpairs)(sum[k][w], y, f[w])
+                                          : SANTA__ISA(vfma)(y, f[w], sum[k][w]);
                 }
             }
             keep[0] = keep[1] = SANTA__ISA(vset)(0.0f);
-            if (x->keep) {
+            if (keeps) {
                 keep[0] = SANTA__ISA(vget)(x->keep + v);
                 keep[1] = SANTA__ISA(vget)(x->keep + v + SANTA__LANES);
             }
@@ -12290,7 +12353,8 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) 
                 SANTA__UNROLL
                 for (w = 0; w < 2; w++) {
                     float *to = c + k * SANTA__PANEL + w * SANTA__LANES;
-                    if (x->keep) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), keep[w], sum[k][w]);
+                    if (keeps) sum[k][w] = SANTA__ISA(vfma)(SANTA__ISA(vget)(to), keep[w], sum[k][w]);
+                    else if (pairs) sum[k][w] = SANTA__ISA(vmul)(sum[k][w], SANTA__ISA(vset)(x->scale));
                     SANTA__ISA(vput)(to, sum[k][w]);
                 }
             }
@@ -12298,9 +12362,23 @@ SANTA__INLINE void SANTA__ISA(panel_rows)(const santa__panel *x, int of_values) 
 }
 
 SANTA__TARGET static void SANTA__ISA(panel)(const santa__panel *x) {
-    if (x->of_values) SANTA__ISA(panel_rows)(x, 1);
-    else SANTA__ISA(panel_rows)(x, 0);
+#ifdef SANTA__DOT_BF16
+    if (x->pairs) { SANTA__ISA(panel_rows)(x, x->of_values, 1); return; }
+#endif
+    if (x->of_values) SANTA__ISA(panel_rows)(x, 1, 0);               /* 3 % faster than one loop for both */
+    else SANTA__ISA(panel_rows)(x, 0, 0);
 }
+
+#ifdef SANTA__DOT_BF16
+SANTA__TARGET static void SANTA__ISA(pair)(const float *x, int64_t rows, int64_t width, float *to) {
+    int64_t i, c;
+    for (i = 0; i < rows; i += 2, x += 2 * width)
+        for (c = 0; c < width; c += SANTA__LANES, to += SANTA__LANES) {
+            const SANTA__V a = SANTA__ISA(vget)(x + c), b = SANTA__ISA(vget)(x + width + c);
+            SANTA__ISA(vput)(to, SANTA__ISA(vpair)(a, b));
+        }
+}
+#endif
 
 SANTA__TARGET static int SANTA__ISA(panel_mass)(float *s, float *m, float *keep, float *sum) {
     int v, i, bad = 0;
@@ -12335,7 +12413,13 @@ static const santa__kernels SANTA__ISA(kernels) = {
 #endif
     SANTA__ISA(mass), SANTA__ISA(exps), SANTA__ISA(accumulate), SANTA__ISA(copied),
     SANTA__ISA(rotate), SANTA__ISA(encode), SANTA__ISA(product), SANTA__ISA(sizes), SANTA__ISA(widen),
-    SANTA__ISA(panel), SANTA__ISA(panel_mass), SANTA__ISA(nearest)
+    SANTA__ISA(panel),
+#ifdef SANTA__DOT_BF16
+    SANTA__ISA(pair),
+#else
+    NULL,
+#endif
+    SANTA__ISA(panel_mass), SANTA__ISA(nearest)
 };
 
 #undef SANTA__ISA
@@ -12362,7 +12446,7 @@ static const santa__kernels SANTA__ISA(kernels) = {
                     santa_problem, which backends get;
                     santa_method_from_name, santa_method_traits; santa_status_name, santa_version,
                     santa_struct_size. Query rows share a pass over K; dense calls of 32 rows and
-                    more round in another order.
+                    more round in another order; where all is bf16 a key's weight is a bf16 there.
                     V whose tokens lie side by side is added up in another order.
                     Scores from -1e38 to -1e30 count (they were -inf). Refused: out that overlaps
                     itself, delta below 1e-290; options that the method does not read, which
