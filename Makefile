@@ -5,8 +5,10 @@ LDLIBS ?= -lm
 BUILD  ?= build
 
 # Examples that want ggml or MPI are built where pkg-config or mpicc is found.
+comma   := ,
 MPICC   := $(shell command -v mpicc 2>/dev/null)
 GGML    := $(shell pkg-config --silence-errors --cflags --libs ggml 2>/dev/null)
+GGML    += $(if $(strip $(GGML)),-Wl$(comma)-rpath$(comma)$(shell pkg-config --variable=libdir ggml))
 EXAMPLES = $(patsubst examples/%.c,$(BUILD)/%,$(filter-out $(if $(GGML),,%/ggml_op.c) $(if $(MPICC),,%/sharded_mpi.c),\
              $(wildcard examples/*.c)))
 TESTS    = $(patsubst test/%.c,$(BUILD)/test/%.o,$(filter-out test/impl.c,$(wildcard test/*.c)))
@@ -154,7 +156,6 @@ $(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/l
 ifneq ($(and $(wildcard santa_cuda.cu),$(shell command -v nvcc 2>/dev/null)),)
 # Of an H100 or H200 the code that only they have.
 card      := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
-comma     := ,
 ARCH      ?= $(if $(filter 9.0,$(card)),sm_90a,$(if $(card),native,sm_90))
 NVCCFLAGS ?= -O3 $(if $(filter sm_90a,$(ARCH)),-gencode=arch=compute_90a$(comma)code=sm_90a,-arch=$(ARCH))
 

@@ -486,6 +486,7 @@
    - A cache in 8 bits with a scale for each token and KV head (vLLM's per-token-head): f32 beside it, or
      in its rows by strides. A scale for each KV head: stride[0] = stride[1] = 0.
          a.k_scales = santa_view(scales, SANTA_F32, pages, page_size, kv_heads, 1);    a.v_scales likewise
+     Behind a row's d bytes: data k + d, stride[2] = (d + 4) / 4, stride[1] = kv_heads times that.
    - MLA: one KV head whose row is the latent and the RoPE part, V the front of the same memory.
          a.v = a.k;  a.v.shape[3] = latent;
    - V as [kv_heads, d, n], tokens side by side: a.v.stride[1] = 1, stride[2] = d * n, stride[3] = n.
@@ -4384,11 +4385,26 @@ static float santa__row_scale(const santa__rows *r, int64_t j) {
 /* Numbers of n <= SANTA_BLOCK keys times the scales of their rows, of some queries; to may be x. */
 static void santa__scale_keys(const santa__rows *r, santa__keys keys, int n, int64_t queries,
                               const float *x, int64_t x_stride, float *to, int64_t stride) {
-    float scale[SANTA_BLOCK];
-    int i;
-    for (i = 0; i < n; i++) scale[i] = santa__row_scale(r, keys.index ? keys.index[i] : keys.first + i);
-    for (; queries > 0; queries--, x += x_stride, to += stride)
-        for (i = 0; i < n; i++) to[i] = x[i] * scale[i];
+    enum { STEP = 8 };                                                /* which compilers make vectors of */
+    const santa_dtype t = r->scales->dtype;
+    const char *at[SANTA_BLOCK];
+    float scale[SANTA_BLOCK], f[STEP];
+    santa__rows s = *r;
+    int i, k;
+    s.base = r->scale_base;
+    s.page = santa__bytes(t, r->scales->stride[0]);
+    s.row = santa__bytes(t, r->scales->stride[1]);
+    santa__point(&s, keys, n, 0, at);
+    for (i = 0; i < n; i++)
+        if (t == SANTA_F32) memcpy(&scale[i], at[i], sizeof *scale);
+        else scale[i] = santa__load(t, at[i]);
+    for (; queries > 0; queries--, x += x_stride, to += stride) {
+        for (i = 0; i + STEP <= n; i += STEP) {
+            for (k = 0; k < STEP; k++) f[k] = x[i + k] * scale[i + k];
+            memcpy(to + i, f, sizeof f);
+        }
+        for (; i < n; i++) to[i] = x[i] * scale[i];
+    }
 }
 
 static void santa__scale_row(const santa__rows *r, int64_t j, float *f) {
@@ -11703,7 +11719,31 @@ SANTA__TARGET static void SANTA__ISA(dot)(santa_dtype t, const char *const *row,
                                           const santa__queries *x);
 SANTA__TARGET static void SANTA__ISA(accumulate)(santa_dtype t, const char *const *row, int n, int64_t dv,
                                                  const santa__weights *x);
-SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f);
+
+/* Features of n rows of q4_0 or e5m2, from their byte `at` on, as f32. */
+SANTA__TARGET SANTA__NOINLINE static void SANTA__ISA(widen_rows)(santa_dtype t, const char *const *row,
+                                                                 int n, int64_t at, int64_t features,
+                                                                 float *f, int64_t stride) {
+    const int64_t bytes = santa__bytes(t, features);
+    int64_t c, b;
+    int i, u;
+    for (i = 0; i < n; i++, f += stride) {
+        const char *r = row[i] + at, *ahead = row[i + SANTA__AHEAD] + at;
+        for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(ahead + b);
+        c = 0;
+        if (t == SANTA_Q4_0)                                          /* whole blocks */
+            for (; c < features; c += 32) {
+                const char *x = r + santa__bytes(SANTA_Q4_0, c);
+                SANTA__UNROLL
+                for (u = 0; u < 32; u += SANTA__LANES)
+                    SANTA__ISA(vput)(f + c + u, SANTA__ISA(vrow)(SANTA_Q4_0, x, u));
+            }
+        else
+            for (; c + SANTA__LANES <= features; c += SANTA__LANES)
+                SANTA__ISA(vput)(f + c, SANTA__ISA(vrow)(SANTA_E5M2, r, c));
+        for (; c < features; c++) f[c] = santa__feature(SANTA_E5M2, r, c);
+    }
+}
 
 /* Of a type that is not read as it is: a few rows become f32 at a time, and of long ones a part, whose
    products are added. */
@@ -11712,25 +11752,21 @@ SANTA__TARGET static void SANTA__ISA(dot_widened)(santa_dtype t, const char *con
     enum { ROWS = 16, FEATURES = 256 };
     float wide[ROWS][FEATURES], sum[ROWS];
     const char *f[ROWS + SANTA__BEYOND_K];
-    int64_t h, c, g, b;
+    int64_t h, c, g;
     int i, k;
     for (k = 0; k < ROWS + SANTA__BEYOND_K; k++) f[k] = (const char *)wide[SANTA__MIN(k, ROWS - 1)];
     for (i = 0; i < n; i += ROWS)
         for (h = 0; h < x->heads; h++)
             for (c = 0; c < d; c += FEATURES) {
                 const int64_t features = SANTA__MIN(d - c, (int64_t)FEATURES),
-                              at = x->at + h * x->k_step + santa__bytes(t, c),
-                              bytes = santa__bytes(t, features);
+                              at = x->at + h * x->k_step + santa__bytes(t, c);
                 const int few = SANTA__MIN(n - i, (int)ROWS);
                 santa__queries part = *x;
                 part.heads = 1;
                 part.at = 0;
                 part.q += h * x->q_step + c / SANTA__PACK * x->q_strip;
                 part.s += h * x->s_step + i;
-                for (k = 0; k < few; k++) {
-                    for (b = 0; b < bytes; b += 64) SANTA__PREFETCH(row[i + k + SANTA__AHEAD] + at + b);
-                    SANTA__ISA(widen)(t, row[i + k] + at, features, wide[k]);
-                }
+                SANTA__ISA(widen_rows)(t, row + i, few, at, features, wide[0], FEATURES);
                 if (c == 0) { SANTA__ISA(dot)(SANTA_F32, f, few, features, &part); continue; }
                 part.group = 1;
                 part.s = sum;
@@ -11754,10 +11790,7 @@ SANTA__TARGET static void SANTA__ISA(accumulate_widened)(santa_dtype t, const ch
     for (i = 0; i < SANTA_BLOCK + SANTA__BEYOND_V; i++) f[i] = (const char *)wide[i % SANTA_BLOCK];
     for (c = 0; c < dv; c += FEATURES, part.acc += FEATURES) {
         const int64_t features = SANTA__MIN(dv - c, (int64_t)FEATURES), at = x->at + santa__bytes(t, c);
-        for (i = 0; i < n; i++) {
-            SANTA__PREFETCH(row[i + SANTA__AHEAD] + at);
-            SANTA__ISA(widen)(t, row[i] + at, features, wide[i]);
-        }
+        SANTA__ISA(widen_rows)(t, row, n, at, features, wide[0], FEATURES);
         SANTA__ISA(accumulate)(SANTA_F32, f, n, features, &part);
     }
 }

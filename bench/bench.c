@@ -4,6 +4,7 @@
                               where sampling starts to pay
      make bench QUICK=1       the same, less of it, in half a minute
      build/bench --sweep      how the cost grows with context, draws and group
+     build/bench --by-type    dense and sys of all types of K and V in turns, with scales of rows, too
      build/bench --prefill    as many query rows as keys: exact, and sparse on planted heads
      build/bench --help       all options
    One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128, Gaussian data, 128 draws,
@@ -24,7 +25,7 @@ enum { MAX_ROUNDS = 201, MIN_ROUNDS = 5, MAX_ROWS = 32 };
 /* ------------------------------------------------------------ settings */
 
 static struct settings {
-    int quick, sweep, prefill;
+    int quick, sweep, prefill, by_type;
     unsigned types, layouts, methods;                 /* bit i: entry i of the table                  */
     const isa_name *isa;
     int64_t n[MAX_LIST], threads[MAX_LIST];           /* ascending                                    */
@@ -33,6 +34,8 @@ static struct settings {
     int n_count, thread_count, d_count;
     FILE *csv;
 } set;
+
+static int bits(unsigned x) { return x ? (int)(x & 1) + bits(x >> 1) : 0; }
 
 static size_t window_bytes(const element *e, int64_t n, int64_t kv_heads) {
     return 2 * (size_t)bytes_of(e, n * kv_heads * DIM);
@@ -55,6 +58,7 @@ typedef struct cell {
     double seconds;                                  /* to spend, at least MIN_ROUNDS rounds */
     int warm;                                        /* one window for all calls */
     int repeat;                                      /* calls per timing */
+    const float *scales;                             /* of the arena's windows: [2, n, kv_heads] each */
 } cell;
 
 typedef enum kind { READ_K, READ_ROWS, READ_COPY, PLAIN_C, DECODE, ASSIGN } kind;
@@ -277,6 +281,12 @@ static santa_attention attention(const cell *c, const char *window) {
     a.v = c->place->v(window + window_bytes(c->type, c->n, c->kv_heads) / 2, c->type->dtype, c->n,
                       c->kv_heads);
     a.out = santa_view(output, SANTA_F32, 1, 1, c->heads, DIM);
+    if (c->scales) {
+        const size_t size = window_bytes(c->type, c->n, c->kv_heads);
+        const int64_t all = c->n * c->kv_heads, before = (window - arena.data) / (int64_t)size * 2 * all;
+        a.k_scales = santa_view(c->scales + before, SANTA_F32, 1, c->n, c->kv_heads, 1);
+        a.v_scales = santa_view(c->scales + before + all, SANTA_F32, 1, c->n, c->kv_heads, 1);
+    }
     if (c->place->stored == PAGES) {
         a.max_pages = c->n / PAGE;
         a.block_table = block_table(a.max_pages);
@@ -615,7 +625,7 @@ static int select_rows(const cell *c, row *rows, int64_t samples) {
 
 static cell new_cell(const char *section, const element *e, const layout *l, int64_t n, int64_t threads,
                      double seconds) {
-    const cell c = { section, e, l, n, threads, set.heads, set.kv_heads, seconds, 0, 1 };
+    const cell c = { section, e, l, n, threads, set.heads, set.kv_heads, seconds, 0, 1, NULL };
     return c;
 }
 
@@ -796,6 +806,107 @@ static void sweep(const element *e) {
 
 #include "prefill.h"
 
+/* Dense and sys on each type, in turns; of the types of a byte also with a scale for each row.
+   Between two calls on a window come those on the other types' windows, which push it out of the
+   cache: all together are as large as one type's arena elsewhere. */
+typedef struct kind_of_rows {
+    char name[16];
+    memory memory;
+    cell c;
+    row rows[2];
+} kind_of_rows;
+static kind_of_rows kinds[2 * ELEMENTS];
+
+static int add_kind(int count, const element *e, int64_t n, int64_t threads, int scaled) {
+    kind_of_rows *k = kinds + count;
+    if (!scaled) {                                   /* else the data of the kind before */
+        const size_t window = window_bytes(e, n, set.kv_heads),
+                     cold = 3 * last_level_cache() / (size_t)bits(set.types);
+        memset(&arena, 0, sizeof arena);
+        fill_arena(e, window > cold ? window : cold);
+    }
+    snprintf(k->name, sizeof k->name, "%s%s", e->name, scaled ? ", scales" : "");
+    k->c = new_cell("type", e, layouts, n, threads, 0.0);
+    if (scaled) {
+        const int64_t of = 2 * n * set.kv_heads * (int64_t)(arena.bytes / window_bytes(e, n, set.kv_heads));
+        float *scales = (float *)allocate((size_t)of * sizeof *scales);
+        for (int64_t i = 0; i < of; i++) scales[i] = 0.875f + 0.03125f * (float)(i % 8);
+        k->c.scales = scales;
+    }
+    prepare_rows(&k->c, k->rows, exact_and_sampled, 2, SAMPLES);
+    k->memory = arena;
+    return count + 1;
+}
+
+/* What kind i is to be compared with: floats of as many bytes, blocks with blocks, scales with none. */
+static const kind_of_rows *beside(int i, int count) {
+    const santa_dtype t = kinds[i].c.type->dtype,
+                      like = kinds[i].c.scales ? t : t == SANTA_E5M2 ? SANTA_E4M3 : SANTA_Q8_0;
+    for (int k = 0; k < count; k++)
+        if (k != i && !kinds[k].c.scales && kinds[k].c.type->dtype == like
+            && (kinds[i].c.scales || t == SANTA_E5M2 || t == SANTA_Q4_0)) return kinds + k;
+    return NULL;
+}
+
+static void print_gain(const kind_of_rows *base, const row *r, int m, double *busy) {
+    const gain none = { 0.0, 0.0, 0.0, 0.0 };
+    const gain g = base ? gain_of(base->rows[m].t, r->t, r->runs) : none;
+    if (!base || &base->rows[m] == r) printf(" %-21s", "");
+    else if (g.busy > TOO_BUSY) printf("     ? (%.2f .. %.2f)", g.low, g.high);
+    else printf(" %5.2f (%.2f .. %.2f)", g.best, g.low, g.high);
+    if (g.busy > *busy) *busy = g.busy;
+}
+
+static void by_type(int64_t n, int64_t threads) {
+    double busy = 0.0;
+    int count = 0;
+    for (int i = 0; i < ELEMENTS; i++) {
+        if (!(set.types >> i & 1)) continue;
+        count = add_kind(count, elements + i, n, threads, 0);
+        if (elements[i].bytes == 1) count = add_kind(count, elements + i, n, threads, 1);
+    }
+    const double start = now(), seconds = (set.quick ? 0.5 : 2.0) * count;
+    for (int round = -1; round < MIN_ROUNDS || (round < MAX_ROUNDS && now() - start < seconds); round++)
+        for (int i = 0; i < count; i++) {
+            kind_of_rows *k = kinds + i;
+            arena = k->memory;
+            for (int m = 0; m < 2; m++) {
+                const double from = cpu_seconds();
+                once(&k->c, k->rows + m);
+                if (round >= 0)
+                    k->rows[m].t[k->rows[m].runs++] = (cpu_seconds() - from) / (double)threads;
+            }
+            k->memory.next = arena.next;
+        }
+    fprintf(stderr, "\r\033[K");
+    printf("\n%lld keys, NHD, %lld heads on %lld, %lld thread%s, %d rounds; processor time over threads\n",
+           (long long)n,
+           (long long)set.heads, (long long)set.kv_heads, (long long)threads, threads == 1 ? "" : "s",
+           kinds[0].rows[0].runs);
+    printf("%-7s %-13s %9s %7s %6s  %-21s %s\n", "method", "K and V", "ms", "MB", "GB/s",
+           "f16/x (10 .. 90 %)", "times as fast as");
+    for (int m = 0; m < 2; m++)
+        for (int i = 0; i < count; i++) {
+            const kind_of_rows *k = kinds + i, *like = beside(i, count), *f16 = NULL;
+            row *r = &kinds[i].rows[m];
+            for (int b = 0; b < count; b++) if (kinds[b].c.type->dtype == SANTA_F16) f16 = kinds + b;
+            summarise(&k->c, r);
+            printf("%-7s %-13s %9.3f %7.1f %6.2f ", r->m->name, k->name, r->median * 1e3, r->bytes * 1e-6,
+                   rate(r));
+            print_gain(f16, r, m, &busy);
+            if (like) { print_gain(like, r, m, &busy); printf(" %s", like->name); }
+            printf("\n");
+            csv_row(&k->c, r, NULL, &k->rows[0]);
+        }
+    if (busy > TOO_BUSY) printf("?: no verdict (machine too busy: p90/p10 = %.2f)\n", busy);
+    fflush(stdout);
+    for (int i = 0; i < count; i++) {
+        if (!kinds[i].c.scales) free(kinds[i].memory.data);
+        free((void *)(uintptr_t)kinds[i].c.scales);
+    }
+    memset(&arena, 0, sizeof arena);
+}
+
 static void prefill(const element *e) {
     prefill_header();
     for (int n = 0; n < set.n_count; n++)
@@ -816,6 +927,7 @@ static void usage(int code) {
             "  --quick         fewer cells, shorter\n"
             "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
             "                  instead of the table; f16, NHD\n"
+            "  --by-type       dense and sys of all types in turns, of fp8 with a scale per row, too\n"
             "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
             "                  4/1 heads\n"
             "  --head-dims LIST  of --prefill: 64,128  [128]\n"
@@ -856,6 +968,7 @@ static void parse(int argc, char **argv) {
     };
     const struct { const char *name; int *value; } flags[] = {
         { "--quick", &set.quick }, { "--sweep", &set.sweep }, { "--prefill", &set.prefill },
+        { "--by-type", &set.by_type },
         { "--huge-pages", &huge_pages },
     };
     char processors[32];
@@ -868,11 +981,15 @@ static void parse(int argc, char **argv) {
         if (!known) usage(strcmp(argv[i], "--help") != 0);
     }
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    snprintf(processors, sizeof processors, set.quick || set.sweep || online < 2 ? "%ld" : "1,%ld",
-             online < 1 ? 1 : online);
-    if (set.prefill && (set.sweep || names || places)) usage(1);
+    const int all = set.quick || set.sweep;
+    snprintf(processors, sizeof processors, all || set.by_type || online < 2 ? "%ld" : "1,%ld",
+             set.by_type || online < 1 ? 1 : online);
+    if (set.prefill + set.sweep + set.by_type > 1) usage(1);
+    if ((set.prefill || set.by_type) && (names || places)) usage(1);
     if (!set.prefill && head_dims) usage(1);
     if (set.prefill && !types) types = "f32,f16,bf16";
+    if (set.by_type && !types) types = "f16,e4m3,q8_0,e5m2,q4_0";
+    if (set.by_type && !n) n = set.quick ? "4k" : "4k,32k";
     if (set.prefill && !n) n = set.quick ? "2k" : "2k,8k,32k";
     set.d_count = numbers_in(head_dims ? head_dims : "128", 1024, set.d);
     for (int i = 0; i < set.d_count; i++) if (set.d[i] % 32) usage(1);
@@ -926,8 +1043,6 @@ static int usable(const element *e) {
     return 0;
 }
 
-static int bits(unsigned x) { return x ? (int)(x & 1) + bits(x >> 1) : 0; }
-
 static void end_csv(void) {
     fprintf(stderr, "\r\033[K");
     if (set.csv && fclose(set.csv)) { perror("--csv"); exit(1); }
@@ -960,6 +1075,15 @@ int main(int argc, char **argv) {
     if (!set.types) return 1;
     if (set.prefill) {
         run_prefill();
+        return 0;
+    }
+    if (set.by_type) {
+        printf("# One decode step, batch 1, head_dim %d, %d draws: types of K and V in turns, from memory.\n"
+               "# scales: with a scale for each row of K and V, f32. MB: of K and V that the method\n"
+               "# needs; f16/x: times faster than with f16; by the least times.\n", DIM, SAMPLES);
+        for (int i = 0; i < set.n_count; i++)
+            for (int t = 0; t < set.thread_count; t++) by_type(set.n[i], set.threads[t]);
+        end_csv();
         return 0;
     }
     printf("# One decode step, batch 1, head_dim %d, K and V from memory. MB: of K and V that\n"

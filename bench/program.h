@@ -115,7 +115,8 @@ static void *allocate(size_t bytes) {
 }
 
 /* K and V of a call: a window of the arena. */
-static struct { char *data; size_t capacity, bytes, next; const element *type; } arena;
+typedef struct memory { char *data; size_t capacity, bytes, next; const element *type; } memory;
+static memory arena;
 
 static size_t last_level_cache(void) {
     long bytes = 0;

@@ -408,6 +408,7 @@ int main(int argc, char **argv) {
     } else if (argc == 1) {
         try_type(&team, GGML_TYPE_F16, 1);
         try_type(&team, GGML_TYPE_Q8_0, 1);
+        try_type(&team, GGML_TYPE_Q4_0, 1);
         try_type(&team, GGML_TYPE_F16, MAX_ROWS);
     } else {
         const int help = argc == 2 && !strcmp(argv[1], "--help");

@@ -147,6 +147,56 @@ static void left_padding(void) {
     puts("left padding: kv_start");
 }
 
+/* A cache of bytes with a scale for each token and KV head, which lies behind the row's numbers. */
+enum { ROW = D + 4 };
+
+/* row: N * KV_HEADS rows. exact: what they stand for. */
+static void rows_of_bytes(const float *x, uint8_t *row, float *exact) {
+    for (int i = 0; i < N * KV_HEADS; i++, x += D, row += ROW, exact += D) {
+        float most = 0.0f, scale;
+        for (int c = 0; c < D; c++) most = fabsf(x[c]) > most ? fabsf(x[c]) : most;
+        scale = most > 0.0f ? most / 448.0f : 1.0f;                       /* the largest e4m3 */
+        for (int c = 0; c < D; c++) {
+            row[c] = santa_f32_to_e4m3(x[c] / scale);
+            exact[c] = santa_e4m3_to_f32(row[c]) * scale;
+        }
+        memcpy(row + D, &scale, sizeof scale);
+    }
+}
+
+static void scale_of_each_row(void) {
+    static uint8_t k8[N * KV_HEADS * ROW], v8[N * KV_HEADS * ROW];
+    static float exact_k[N * KV_HEADS * D], exact_v[N * KV_HEADS * D];
+    static int32_t list[N];
+    rows_of_bytes(k, k8, exact_k);
+    rows_of_bytes(v, v8, exact_v);
+
+    santa_attention a = {0};
+    a.q   = santa_view(q, SANTA_F32, 1, 1, HEADS, D);
+    a.k   = santa_view(k8, SANTA_E4M3, 1, N, KV_HEADS, D);
+    a.out = santa_view(out, SANTA_F32, 1, 1, HEADS, D);
+    a.k.stride[2] = ROW;                                                  /* bytes of e4m3 */
+    a.k.stride[1] = KV_HEADS * ROW;
+    a.k_scales = santa_view(k8 + D, SANTA_F32, 1, N, KV_HEADS, 1);
+    a.k_scales.stride[2] = ROW / 4;                                       /* floats */
+    a.k_scales.stride[1] = KV_HEADS * ROW / 4;
+    a.v             = a.k;
+    a.v.data        = v8;
+    a.v_scales      = a.k_scales;
+    a.v_scales.data = v8 + D;
+    santa_options o = {0};
+    decode(&a, &o);
+
+    for (int j = 0; j < N; j++) list[j] = j;
+    for (int h = 0; h < HEADS; h++) {
+        double want[D];
+        const int kv = h / GROUP;
+        plain(q + h * D, exact_k + kv * D, exact_v + kv * D, KV_HEADS * D, D, D, list, N, want);
+        check("a scale for each row", out + h * D, want, D);
+    }
+    puts("a scale for each row: k_scales, v_scales");
+}
+
 /* Multi-head latent attention (MLA): all heads share a latent of 96 numbers and 32 of RoPE; V is the
    latent itself, the front of the same rows. */
 static void latent(void) {
@@ -219,8 +269,8 @@ static void draft_and_verify(void) {
 
 int main(int argc, char **argv) {
     data_arguments(argc, argv,
-                   "Lists of keys, first tokens beside a window, left padding, MLA, draft and\n"
-                   "verify by strides, tables and calls, each compared with a plain loop.");
+                   "Lists of keys, first tokens beside a window, left padding, scales of rows, MLA,\n"
+                   "draft and verify by strides, tables and calls, each compared with a plain loop.");
     data_sequence(q, k, v, N, HEADS, KV_HEADS, D, 1);
     for (int i = HEADS * D; i < ROWS * HEADS * D; i++)
         q[i] = q[i % (HEADS * D)] * (1.0f - 0.1f * (float)(i / (HEADS * D)));
@@ -228,6 +278,7 @@ int main(int argc, char **argv) {
     list_of_each_head();
     window_and_first_tokens();
     left_padding();
+    scale_of_each_row();
     latent();
     draft_and_verify();
     return 0;

@@ -50,12 +50,12 @@ decoder() {
 ggml() {
     need pkg-config
     ggml_flags=$(pkg-config --cflags --libs ggml 2>/dev/null) || skip "no ggml that pkg-config knows"
+    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-}
+    export LD_LIBRARY_PATH
     # shellcheck disable=SC2086
     if [ "$alone" ]; then set -- -O0 -DSANTA_NO_SIMD; else set -- $LINKED "$BUILD/santa.o"; fi
     # shellcheck disable=SC2086
     "$CC" -O2 "$@" -o "$dir/program" examples/ggml_op.c $ggml_flags -lggml-base -lm || return 1
-    LD_LIBRARY_PATH=$(pkg-config --variable=libdir ggml):${LD_LIBRARY_PATH:-}
-    export LD_LIBRARY_PATH
     limited "$dir/program" && helps "$dir/program"
 }
 
