@@ -690,7 +690,8 @@ typedef enum santa_status {
    along head_dim, and strides count elements there, too, in multiples of 32: blocks of 34 bytes, an f16
    scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose low halves are features 0 ..
    15 and high ones 16 .. 31, each standing for (half - 8) d. The CPU makes rows of e5m2 and q4_0 f32, a
-   few at a time, before it works on them; the GPU has neither. */
+   few at a time, before it works on them; the GPU has neither. On one AVX-512 thread 8 bits take about as
+   long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales 1.1 times. */
 /* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. First those
    that kernels read as they are. */
 #define SANTA_DIRECT_DTYPE_LIST(X)                                                                         \
