@@ -666,7 +666,7 @@ extern "C" {
     X(ERR_BACKEND_KV_TYPE,     "this device has no K and V of e5m2 and q4_0")                              \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
-    X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens beside a window")                         \
+    X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
     X(ERR_BACKEND_ROW_SCALES,  "this device has no scales of rows: k_scales and v_scales")                 \
     X(ERR_HOST_POINTER,        "a pointer is to host memory that the device cannot reach")                 \
     X(ERR_BACKEND_RANKS,       "this device has no such method over ranks; flash: by whole 64 keys")       \
@@ -856,9 +856,10 @@ typedef struct santa_attention {
     int64_t      first_tokens;     /* with a window: so many keys from kv_start on stay visible whatever
                                       the window is (StreamingLLM's sinks), 0 = none. Pages of what
                                       lies between are not read. Not for vattention, saap,
-                                      sample-attention, a copy of K; CPU only. Where first_key is
-                                      above 0: the keys with numbers below first_tokens there, and
-                                      left padding must end, with these, in the part that has key 0 */
+                                      sample-attention, a copy of K, on a GPU a list of keys and
+                                      dense_below. Where first_key is above 0: the keys with numbers
+                                      below first_tokens there, and left padding must end, with
+                                      these, in the part that has key 0 */
     const float *sinks;            /* [heads] extra logit per head in the denominator, or
                                       NULL; -inf = none */
     const float *alibi_slopes;     /* [heads] or NULL: s += slope * (j - p) */

@@ -359,6 +359,10 @@ struct params {
     int *picked;                                    /* [batch, heads, columns and slashes]; -1: a NaN */
     int *runs_dense;                                /* [batch, kv_heads] */
     step_params step;
+    /* First tokens beside a window, see gap_of; 0: none. Behind the scores, where there are any, window
+       is 0, and this has it. */
+    i64 first_tokens, first_window;
+    list_range *first_ranges;                       /* of k_first_ranges: [batch, kv_heads] */
 };
 
 
@@ -775,6 +779,8 @@ template <typename K> void k_scores_plain(const params) {
 template <typename K, int C, bool PAGED> void k_scores(const params) {
     standin_kernel(SCORE_WARPS * 32, 0, ring<K, C>::BYTES);
 }
+void k_first_scores(const params) { standin_kernel(SCORE_WARPS * 32, 0, 0); }
+void k_first_ranges(const params) { standin_kernel(128, 0, 0); }
 template <int CH, typename Pick> void k_gather(const params) {
     standin_kernel(PORTION, sizeof(gather_memory<CH, Pick>), 0);
 }
@@ -1211,6 +1217,22 @@ __device__ __forceinline__ bool is_short_row(const params &p, int b, int &begin,
     int position;
     row_range(p, b, p.q_index, 1, begin, end, position);
     return end - begin < p.dense_below;
+}
+
+/* With first_tokens, where window is 0: of the keys begin .. end - 1 of row p.q_index those that it
+   does not see, gap .. gap_end - 1; santa__key_range of santa.h. Without them there are none. */
+struct key_gap { int begin, end, position, gap, gap_end; };
+__device__ __forceinline__ key_gap gap_of(const params &p, int b) {
+    key_gap r;
+    row_range(p, b, p.q_index, 1, r.begin, r.end, r.position);
+    r.gap = r.gap_end = r.begin;
+    if (!p.first_tokens) return r;
+    const i64 start = p.kv_start ? p.kv_start[b] : 0,
+              first = start + p.first_tokens - (p.context_lens ? p.first_key : 0),
+              from = (i64)r.position - p.first_window + 1;
+    r.gap = (int)min(max(first, (i64)r.begin), (i64)r.end);
+    r.gap_end = (int)max(min(from, (i64)r.end), (i64)r.gap);
+    return r;
 }
 
 /* Byte offset of key j's row, or NO_ROW if the block table is wrong (strides may be negative).
@@ -1876,6 +1898,53 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
         }
     }
     launch_dependents();
+}
+
+/* First tokens beside a window: behind the scores of the window the blocks that hold first tokens, with the
+   window's keys of such a block; those between hold nothing.
+   Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once for each slice, by plain
+   loads: they are few. */
+__global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_constant__ params p) {
+    int b, kv, slice, block;
+    if (!locate(p, blockIdx.x * SCORE_WARPS + (unsigned)this_warp(), b, kv, slice, block)) return;
+    const key_gap r = gap_of(p, b);
+    const int head = kv * p.group + slice * PASS_HEADS,
+              heads = min(p.group - slice * PASS_HEADS, (int)PASS_HEADS), from = block * BLOCK,
+              to = from + BLOCK;
+    /* what the window has alone stays */
+    if (from >= r.end || to <= r.begin || (r.position < p.first_window && p.first_window > 0)
+        || (from >= r.gap && to > r.gap_end && r.gap_end < r.end))
+        return;
+    float s[2][8], m[2] = { MASKED, MASKED };
+#pragma unroll
+    for (int i = 0; i < 8; i++) s[0][i] = s[1][i] = MASKED;
+    if (from < r.gap) {
+        query<any, PLAIN_CHUNKS, true> q;
+        load_query(p, b, head, heads, q);
+#pragma unroll 1
+        for (int part = 0; part < (to > r.gap_end ? 2 : 1); part++) {
+            const int begin = part ? r.gap_end : r.begin, end = part ? r.end : r.gap;
+            float x[2][8], top[2];
+            if (begin >= end || from >= end || to <= begin) continue;
+            const bool bad = block_dots(p, q, b, kv, block, begin, end, x);
+            block_finish<true>(p, q.unscale, head, heads, block, begin, end, r.position, bad, x, top);
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (s[e][i] < MASK_LIMIT || x[e][i] != x[e][i]) s[e][i] = x[e][i];
+                m[e] = fmaxf(m[e], top[e]);
+            }
+        }
+    }
+    write_block(p, b, kv, slice, block, heads, p.stash_type == SANTA_STASH_U8 ? row_key<1>(p, b) : 0, s, m);
+}
+
+/* The ranges of k_list for dense with first tokens. Grid: (batch), 128 threads. */
+__global__ void __launch_bounds__(128) k_first_ranges(const __grid_constant__ params p) {
+    const key_gap r = gap_of(p, (int)blockIdx.x);
+    for (int kv = (int)threadIdx.x; kv < (int)p.kv_heads; kv += 128)
+        p.first_ranges[blockIdx.x * p.kv_heads + kv] = { r.gap, r.gap_end };
 }
 
 /* A warp's place in its blocks. A CTA owns a run of neighbouring blocks, so that it streams one
@@ -4771,7 +4840,8 @@ __global__ void __launch_bounds__(256) k_stats(const __grid_constant__ params p)
     const int kv = blockIdx.x, b = blockIdx.y;
     int begin, end;
     const bool is_short = is_short_row(p, b, begin, end), sampled = p.draws && !is_short;
-    const i64 keys = end - begin;
+    const key_gap r = gap_of(p, b);
+    const i64 keys = end - begin - (r.gap_end - r.gap);
     i64 by_head = 0, by_group = 0, draws = 0;
 #pragma unroll 1
     for (int g = 0; sampled && g < p.group; g++) {
@@ -8455,7 +8525,12 @@ __global__ void __launch_bounds__(256) k_draw_stats(const __grid_constant__ para
     int first, last;
     const bool is_short = is_short_row(p, b, first, last), copied_row = p.copied && !is_short;
     if (copied_row) range = copied_range(p, b);
-    else { range.begin = first; range.end = last; range.from = range.to = first; }
+    else {
+        const key_gap r = gap_of(p, b);             /* counts of keys alone matter */
+        range.begin = first + (r.gap_end - r.gap);
+        range.end = last;
+        range.from = range.to = range.begin;
+    }
     const i64 keys = range.end - range.begin, copied = range.to - range.from, fixed = keys - copied;
     const i64 row = (i64)b * p.heads + kv * p.group;
     i64 by_head = 0, by_group = 0, draws = 0, redone = 0, rescued = 0, rescues = 0;
@@ -12099,6 +12174,7 @@ struct geometry {
     extent list, list_plain;
     i64 buckets, hidden;                            /* of a router */
     bool measures;                                  /* covered_mass */
+    bool has_firsts;                                /* first tokens, of dense */
     bool weighs, keeps_lse;                         /* of std_error: k_weighed_error; an lse of its own */
     /* of SANTA_SAMPLE_ATTENTION */
     i64 q_blocks, k_blocks, mask_words, units, sample_splits;
@@ -12304,9 +12380,22 @@ santa_status measure_dense(i64 splits, geometry *g) {
     return good ? SANTA_OK : SANTA_ERR_BACKEND_SIZE;
 }
 
+santa_status measure_lists(santa_dtype k_type, geometry *g);
+cudaError_t launch_list(call &c, bool overlap);
+
 santa_status measure_exact(const santa_problem *problem, geometry *g) {
     const santa_attention &a = problem->a;
     const bool alike = !a.seq_lens && !a.context_lens && !a.kv_start && a.window == 0 && g->q_len == 1;
+    if (a.first_tokens) {
+        /* not causal, row 0 sees the later rows' keys as well */
+        const i64 most = g->keys, window = a.window < most ? a.window : most,
+                  first = a.first_tokens < most ? a.first_tokens : most,
+                  seen = window + first + (g->q_len < most ? g->q_len : most);
+        g->has_firsts = true;
+        g->list_heads = g->group;
+        g->list_most = seen < most ? seen : most;
+        return measure_lists(a.k.dtype, g);
+    }
     g->splits = splits_up_to(problem, g->keys, false);
     return measure_dense(alike ? splits_up_to(problem, g->keys, true) : g->splits, g);
 }
@@ -12314,6 +12403,7 @@ santa_status measure_exact(const santa_problem *problem, geometry *g) {
 void arrange_exact(const geometry &g, santa_stash, layout *l) {
     const size_t rows = (size_t)(g.batch * g.heads);
     l->partial = add_part(l, saturating(rows, (size_t)g.splits), ((size_t)g.dv + 2) * sizeof(float));
+    if (g.has_firsts) l->ranges = add_part(l, (size_t)(g.batch * g.kv_heads), sizeof(list_range));
 }
 
 /* Whether other kernels of the call come before those of dense. */
@@ -12384,8 +12474,21 @@ cudaError_t launch_prefill(call &c) {
     return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
 }
 
+/* First tokens and a window are a list of two ranges for each KV head. */
+cudaError_t launch_firsts(call &c) {
+    params &p = c.p;
+    p.window = 0;
+    p.first_ranges = (list_range *)(c.workspace + c.l.ranges);
+    p.list_ranges = p.first_ranges;
+    p.list_heads = p.group;
+    p.ranges_batch = c.g.kv_heads;
+    const cudaError_t e = launch<k_first_ranges>(c, dim3((unsigned)p.batch), 128, 0, false);
+    return e == cudaSuccess ? launch_list(c, true) : e;
+}
+
 cudaError_t launch_exact(call &c) {
     const params &p = c.p;
+    if (c.g.has_firsts) return launch_firsts(c);
     /* errors are found row by row */
     if (p.q_len >= PREFILL_ROWS && c.tiles && !p.std_error && !c.g.short_splits
         && fill_tiles(c, TILE_HEADS, 0))
@@ -12666,7 +12769,7 @@ template <int CH, typename Pick> cudaError_t launch_gather(const call &c) {
 }
 
 /* The scores of a pass: query rows from p.q_index on. */
-cudaError_t launch_pass(call &c) {
+cudaError_t launch_window(call &c) {
     params &p = c.p;
     p.slices = (int)c.g.slices;
     p.work = (unsigned)c.g.work;
@@ -12682,11 +12785,22 @@ cudaError_t launch_pass(call &c) {
     });
 }
 
+cudaError_t launch_pass(call &c) {
+    params &p = c.p;
+    if (!p.first_tokens) return launch_window(c);
+    p.window = p.first_window;
+    const cudaError_t e = launch_window(c);
+    p.window = 0;
+    if (e != cudaSuccess) return e;
+    return launch<k_first_scores>(c, grid_of(c.g.scores), SCORE_WARPS * 32, 0, false);
+}
+
 /* Of query row p.q_index, unless an earlier one's pass had them. */
 cudaError_t launch_rows_scores(call &c) {
     params &p = c.p;
     /* one page for a lane's 8 keys, or a bad table entry would reach rows that do not use it */
-    const int most = c.streams && p.eights ? (int)c.g.rows : 1, in_pass = p.q_index % most;
+    const int most = c.streams && p.eights && !p.first_tokens ? (int)c.g.rows : 1,
+              in_pass = p.q_index % most;
     if (in_pass == 0) {
         p.rows = p.q_len - p.q_index < most ? p.q_len - p.q_index : most;
         p.arrivals = p.portions > 1 ? p.rows * c.g.batch * c.g.heads * c.g.columns : 0;
@@ -13651,7 +13765,7 @@ santa_status check(const santa_problem *problem) {
     const bool quants = a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0;
     if (quants && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_BACKEND_DTYPE;
-    if (a->first_tokens) return SANTA_ERR_BACKEND_FIRST_TOKENS;
+    if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->k_scales.data || a->v_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (o->ranks.count > 1 && !meets_ranks(*a, *o)) return SANTA_ERR_BACKEND_RANKS;
     if (o->item_end - o->item_begin != problem->batch * problem->kv_heads) return SANTA_ERR_BACKEND_ITEMS;
@@ -13787,6 +13901,7 @@ void fill_problem(const santa_problem *problem, const geometry &g, params *p) {
 
     p->scale = problem->scale; p->v_scale = problem->v_scale;
     p->causal = a->causal; p->window = a->window; p->soft_cap = a->soft_cap;
+    p->first_tokens = a->first_tokens; p->first_window = a->first_tokens ? a->window : 0;
     p->sinks = a->sinks; p->slopes = a->alibi_slopes;
     p->method = o->method; p->stash_type = o->stash;
     p->seed = o->seed; p->offset = o->offset;

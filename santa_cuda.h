@@ -65,6 +65,11 @@
                        for a smaller workspace at about the same speed. See the stash section of
                        santa.h. With q_len > 1 and K of 16 bits it has room for up to 8 / group
                        rows, which share a pass over K.
+   FIRST TOKENS        first_tokens beside a window work with the methods that the CPU has them with, not
+                       with key_list and dense_below. Dense runs as a list of keys, query rows one
+                       after the other, prefill, too; elsewhere it is a kernel more behind the scores:
+                       scores of first tokens by plain loads, since they are few. Written for 4 or 64
+                       of them, not for thousands.
    LISTS OF KEYS       key_list works with dense. Fast as dense is, with q of any type, and with
                        soft cap and ALiBi, too; rows of up to 512 bytes. Entries may be written
                        by an earlier kernel of the stream; max_list bounds the grid,

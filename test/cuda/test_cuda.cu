@@ -2629,6 +2629,93 @@ static void lists_match_float64(void) {
 
 /* Keys before kv_start are NaN and never read: every method and K, rows, pages, windows, lists
    and copies. */
+/* First tokens beside a window: the CPU's rows and errors, for windows and first tokens that end within a
+   block, in the same one, next to each other or overlap; what lies between is NaN, its pages are wild. */
+static void first_tokens(void) {
+    NEED_DEVICE();
+    static const struct { int64_t window, first; } sizes[] = {
+        {100, 4}, {250, 3}, {90, 64}, {128, 130}, {20, 90}, {275, 20}, {298, 5}, {7, 1000}, {66, 1}
+    };
+    static const int32_t starts[] = {0, 70, 10}, shorter[] = {285, 130, 300}, context[] = {300, 340, 320};
+    totals t = {0, 0, 0};
+    int turn = 0;
+    for (const auto &size : sizes)
+        for (santa_dtype type : {SANTA_BF16, SANTA_E4M3, SANTA_F32}) {
+            turn++;
+            if (test_quick && turn % 3 && turn > 6) continue;
+            ref_spec s = spec16(8, 2, 300, 64, type);
+            if (type == SANTA_E4M3) s.q_type = SANTA_BF16;
+            s.batch     = 3;
+            s.ragged    = turn % 4 == 1;
+            s.page_size = turn % 3 == 2 ? 16 : 0;
+            s.q_len     = turn % 2 ? 3 : 1;
+            s.causal    = turn % 4 != 3;
+            s.sinks     = turn % 5 == 4;
+            s.window    = size.window;
+            problem p(s);
+            const bool padded = turn % 3 == 1, shard = turn % 6 == 5 && !s.ragged;
+            p.a.first_tokens = size.first;
+            if (padded && !s.ragged) p.a.kv_start = starts;
+            if (shard) {                            /* first tokens and the window may lie in others */
+                p.a.context_lens = context;
+                p.a.first_key    = turn % 4 == 3 ? 0 : 15;
+                p.a.seq_lens     = shorter;
+                p.a.kv_start     = NULL;
+            }
+            for (int64_t b = 0; b < s.batch; b++) {
+                const int64_t len = s.ragged ? p.seq_lens[b] : s.len, all = shard ? context[b] : len,
+                              from = (p.a.kv_start ? starts[b] : 0) + size.first,
+                              to = all - s.q_len - s.window + 1;
+                for (int64_t j = from; !shard && j < to && j < len; j++) {
+                    int64_t i0, i1;
+                    ref_place(&p, b, j, &i0, &i1);
+                    for (int64_t h = 0; h < s.kv_heads; h++)
+                        for (int64_t c = 0; c < s.head_dim; c++) {
+                            ref_set(&p.a.k, i0, i1, h, c, (double)test_nan());
+                            ref_set(&p.a.v, i0, i1, h, c, (double)test_nan());
+                        }
+                }
+                for (int64_t page = (from + 15) / 16; s.page_size && !shard && (page + 1) * 16 <= to; page++)
+                    p.block_table[b * p.a.max_pages + page] = 1 << 30;
+            }
+            for (santa_method m : METHODS) {
+                p.a.std_error = NULL;
+                santa_options o = options(m, 48, STASHES[turn % 3]);
+                if (m == SANTA_FLASH) o.tile_size = turn % 2 ? 16 : 64;
+                compare(p, o, &t);
+                if (turn % 2 == 0) compare_errors(p, o, &t, "first_tokens");
+            }
+            p.a.std_error = NULL;
+            compare(p, options(SANTA_TOP_K, 20), &t);
+            santa_options o = options(SANTA_TOP_P, 0);
+            o.top_p = 0.6;
+            compare(p, o, &t);
+        }
+    check_totals(t, "first_tokens");
+
+    /* many query rows, which dense's tiles would take */
+    ref_spec s = spec16(8, 2, 300, 64);
+    s.q_len  = 40;
+    s.causal = 1;
+    s.window = 60;
+    problem many(s);
+    many.a.first_tokens = 4;
+    compare(many, options(SANTA_DENSE, 0), &t);
+
+    /* a window that all keys are in leaves the bits of the call without first tokens */
+    s = spec16(8, 2, 300, 64);
+    s.window = 300;
+    problem p(s);
+    for (santa_method m : {SANTA_PROP, SANTA_FLASH, SANTA_PPS, SANTA_TOP_K}) {
+        result with, without;
+        p.a.first_tokens = 5;
+        if (!run_on_gpu(p, options(m, 32), &with)) return;
+        p.a.first_tokens = 0;
+        if (!run_on_gpu(p, options(m, 32), &without)) return;
+        CHECK(with.same(without));
+    }
+}
+
 static void left_padding(void) {
     NEED_DEVICE();
     totals t = {0, 0, 0}, copied = {0, 0, 0};
@@ -2792,6 +2879,7 @@ static const test_case against_cpu[] = {{"methods_and_stashes", methods_and_stas
                                         {"query_rows", query_rows},
                                         {"extras", extras},
                                         {"left_padding", left_padding},
+                                        {"first_tokens", first_tokens},
                                         {"shards", shards},
                                         {"sample_counts", sample_counts},
                                         {"std_errors", std_errors},

@@ -651,7 +651,8 @@ static bool asks_for_blocks(const problem &x) {
 static bool is_tiled(const problem &x) {
     const santa_attention &a = x.a;
     const bool sparse = x.o.method == SANTA_SAMPLE_ATTENTION;
-    if ((x.o.method != SANTA_DENSE && !sparse) || a.key_list || a.std_error) return false;
+    if ((x.o.method != SANTA_DENSE && !sparse) || a.key_list || a.std_error || a.first_tokens)
+        return false;
     if (a.q.shape[1] < 32 && !asks_for_blocks(x)) return false;
     const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16) * over(a.v.shape[3], 128);
     if (!sparse && a.k.shape[2] * slices > 65535) return false;
@@ -981,6 +982,72 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
     }
 }
 
+/* First tokens beside a window: for each row, dense: ranges, their list, the merge; else the window's
+   scores, those of the first tokens, draws or a selection with a list and its merge; then errors and
+   stats. */
+static void check_firsts(const problem &x, const char *workspace, uint64_t bytes) {
+    const santa_attention &a = x.a;
+    const bool dense = x.o.method == SANTA_DENSE,
+               selects = x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P;
+    const int64_t rows = a.q.shape[1], batch = a.q.shape[0], heads = a.q.shape[2], kv_heads = a.k.shape[2],
+                  first = dense ? 3 : selects ? 5 : 3,
+                  each = first + (a.std_error != NULL) + (x.stats != NULL);
+    if (!CHECK_INT(standin.launches.size(), rows * each)) return;
+    for (int64_t i = 0; i < rows * each; i++) {
+        const int64_t which = i % each;
+        const standin_launch &l = standin.launches[(size_t)i];
+        const std::string &name = name_of(l);
+        params p;
+        if (!CHECK(l.parameters.size() == sizeof p)) return;
+        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        const bool scores = !dense && which == 0, list = name.compare(0, 6, "k_list") == 0;
+        CHECK(l.stream == (cudaStream_t)x.o.stream && p.q_index == i / each && p.rows == 1);
+        CHECK(p.first_tokens == a.first_tokens && p.first_window == a.window);
+        CHECK_MSG(p.window == (scores ? a.window : 0), "%s: a window of %lld", name.c_str(),
+                  (long long)p.window);
+        CHECK_MSG(!l.overlap || (which > (dense ? 0 : 1) && which < first), "%s: early", name.c_str());
+        const uint64_t sums = (uint64_t)(batch * heads), blocks = sums * (uint64_t)p.blocks;
+        std::vector<part> parts;
+        if (dense) parts.push_back({"ranges", p.first_ranges, (uint64_t)(batch * kv_heads) * 8, 4});
+        else {
+            parts.push_back({"block sums", p.block_sums, blocks * 8 * (64u >> p.unit_shift), 8});
+            parts.push_back({"stash", p.stash, blocks * 64, 16});
+        }
+        if (list || name == "k_combine") {
+            const int64_t most = a.window < p.capacity ? a.window : p.capacity;
+            if (dense)
+                CHECK(p.list_ranges == p.first_ranges && p.list_heads == p.group && !p.list && !p.list_lens
+                      && p.list_most == 0 && (int64_t)p.splits * p.list_keys >= most);
+            parts.push_back(
+                {"partial results", p.partial, sums * (uint64_t)p.splits * ((uint64_t)p.dv + 2) * 4, 4});
+        }
+        check_parts(parts, workspace, bytes, name);
+        const char *const error = is_drawn(x) ? "k_weighed_error" : "k_error";
+        if (which >= first) {
+            const bool fails = which == first && a.std_error;
+            const char *const stats = is_drawn(x) ? "k_draw_stats" : "k_stats";
+            CHECK_MSG(name == (fails ? error : stats), "%s", name.c_str());
+        } else if (dense && which == 0) {
+            CHECK(name == "k_first_ranges");
+            check_grid(l, batch, 1, 1, name);
+        } else if (dense) {
+            CHECK_MSG(which == 1 ? list : name == "k_combine", "%s", name.c_str());
+        } else if (scores) {
+            check_scores(x, l, p, name);
+        } else if (which == 1) {
+            CHECK(name == "k_first_scores");
+            check_grid(l, over(batch * kv_heads * over(p.group, 8) * p.blocks, 8), 1, 1, name);
+        } else if (selects) {
+            CHECK_MSG(which == 2 ? name == "k_top" : which == 3 ? list : name == "k_combine", "%s",
+                      name.c_str());
+        } else if (is_drawn(x)) {
+            check_draw(x, l, p, name);
+        } else {
+            check_gather(x, l, p, name);
+        }
+    }
+}
+
 /* All launches of a call that succeeded: for each pass its first kernel, then for each of its rows the
    second, and others for errors and stats. */
 static void check_launches(const problem &asked, const char *workspace, uint64_t bytes) {
@@ -990,6 +1057,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
     const int64_t rows = x.a.q.shape[1], pass = rows_of_pass(x),
                   each = 1 + brief + (x.a.std_error != NULL) + (x.stats != NULL);
     const bool dense = x.o.method == SANTA_DENSE || x.o.method == SANTA_SAMPLE_ATTENTION;
+    if (x.a.first_tokens) { check_firsts(x, workspace, bytes); return; }
     if (is_tiled(x)) { check_prefill(x, workspace, bytes); return; }
     if (x.o.method == SANTA_VATTENTION) { check_adaptive(x, workspace, bytes); return; }
     if (x.o.method == SANTA_TOP_K || x.o.method == SANTA_TOP_P) {
@@ -1743,6 +1811,12 @@ static void every_kernel(void) {
                                     standin.card = card;
                                     CHECK_STATUS(run(x), SANTA_OK);
                                 }
+    for (santa_method m : {SANTA_DENSE, SANTA_SYS}) {
+        problem x = make({1, 1, 4, 1, 300, 64, 64, 0, SANTA_BF16, NHD}, m);
+        x.a.window = 100;
+        x.a.first_tokens = 4;
+        CHECK_STATUS(run(x), SANTA_OK);
+    }
     for (const standin_card &card : standin_cards)
         for (int warpgroups = 0; warpgroups < 2; warpgroups++)
             for (santa_dtype type : {SANTA_F16, SANTA_BF16})
@@ -1954,6 +2028,7 @@ static problem random_problem(test_rng *r) {
     if (one_in(r, 6)) x.a.soft_cap = 30.0f;
     if (one_in(r, 4) || (x.o.method == SANTA_SAMPLE_ATTENTION && !one_in(r, 8))) x.a.causal = 1;
     if (one_in(r, 4)) x.a.window = 1 + test_below(r, 1000);
+    if (x.a.window && one_in(r, 3)) x.a.first_tokens = 1 + test_below(r, one_in(r, 2) ? 8 : 100000);
     if (one_in(r, 8)) x.a.sm_scale = 0.5f;
     if (one_in(r, 2)) x.o.num_samples = 1 + test_below(r, (int64_t)1 << test_below(r, 21));
     if (x.o.method == SANTA_FLASH && one_in(r, 2))
@@ -2093,6 +2168,7 @@ static void every_status(void) {
     problem first = make(SMALL, SANTA_SYS);
     first.a.window = 100;
     first.a.first_tokens = 4;
+    first.o.dense_below = 10;
     run_on_cards(first, SANTA_ERR_BACKEND_FIRST_TOKENS, "first tokens");
     problem bytes = make(SMALL, SANTA_SYS);
     bytes.a.v.dtype = SANTA_E5M2;

@@ -88,10 +88,12 @@ static void ranks_same_rows(void) {
         if (s.q_type == SANTA_E4M3) s.q_type = SANTA_BF16;
         if (turn % 6 == 4) s.head_dim_v = 200;
         vary(&s, turn);
+        if (turn % 9 == 0) s.window = 70;
         s.layout = turn % 4 == 2 ? REF_HND : REF_NHD;
         s.stream = (uint64_t)turn;
         if (turn % 5 == 1) s.gain = 80.0;            /* tiles without mass */
         problem p(s);
+        if (s.window) p.a.first_tokens = 1 + turn * 7 % 80;
         santa_options o = options(methods[turn % 9], turn % 7 == 6 ? 300 : turn % 7 == 5 ? 2 : 48);
         if (o.method == SANTA_FLASH) o.tile_size = tiles[turn / 2 % 4];
         if (turn % 8 == 2 && o.num_samples % 4 == 0 && (santa_method_traits(o.method) & SANTA_COMBS))
@@ -132,6 +134,7 @@ static void ranks_selected(void) {
         if (turn % 6 == 4) s.head_dim_v = 200;
         if (turn % 4 == 2) s.gain = 1.0;
         problem p(s);
+        if (s.window) p.a.first_tokens = 1 + turn * 7 % 80;
         for (int64_t j = 5; ties && j < s.len; j++)  /* scores repeat, rows of V do not */
             for (int64_t b = 0; b < s.batch; b++)
                 for (int64_t h = 0; h < 2; h++)
@@ -172,6 +175,7 @@ static void ranks_errors(void) {
         s.sinks = turn % 4 < 2;
         if (turn % 6 == 4) s.head_dim_v = 200;
         problem p(s);
+        if (s.window) p.a.first_tokens = 1 + turn * 7 % 80;
         p.a.std_error = p.std_error;
         p.a.v_scale = turn % 3 == 1 ? 2.5f : 0.0f;
         santa_options o = options(methods[turn % 5], turn % 9 == 8 ? 1 : turn % 9 == 5 ? 300 : 48);

@@ -76,6 +76,7 @@ static void steps_draw(const std::vector<float> &scores, int64_t batch, int64_t 
 /* One problem through all steps. */
 static void steps_chain(const ref_spec &s, totals *t) {
     problem p(s);
+    if (s.window) p.a.first_tokens = 3;
     santa_options plain = options(SANTA_DENSE, 0);
     const int64_t q_index = s.q_len - 1, heads = s.batch * s.heads, group = s.heads / s.kv_heads,
                   dv = s.head_dim_v;
