@@ -133,8 +133,8 @@ arm_products() {
     need aarch64-linux-gnu-gcc
     ARCH=-march=armv8.2-a+dotprod+bf16
     echo '#include <arm_neon.h>' | aarch64-linux-gnu-gcc $ARCH -x c -c -o "$dir/probe.o" - 2>"$dir/log" || skip "no $ARCH"
-    SUITES="kernels q8_0"
-    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc
+    SUITES="kernels q8_0 prefill"
+    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc kernels/ q8_0/ prefill/types prefill/pairs prefill/spoiled prefill/rows
 }
 
 # x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction; with the Makefile's program.
