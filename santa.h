@@ -1247,10 +1247,10 @@ SANTADEF size_t santa_proxy_size(const santa_attention *a);
 /* Encodes the keys from .. to - 1 of each sequence, as far as they are there: each block whose
    last key is one of them, from all of its keys. So ranges that follow each other encode each
    block once, in any order with the same bytes. For a page that sequences share, one of them is
-   enough. Uses k, seq_lens, proxy, proxy_bits, and of a paged cache block_table, max_pages,
-   block_table_stride and q's batch size. Calls for different blocks may run at the same time. On
-   a GPU: stream is a cudaStream_t, 0 = the default one, and nothing waits. Reads K's rows twice,
-   from memory once; writes 69 bytes a key and KV head at head_dim 128, 4 bits. */
+   enough. Uses k, k_scales, seq_lens, proxy, proxy_bits, and of a paged cache block_table,
+   max_pages, block_table_stride and q's batch size. Calls for different blocks may run at the same
+   time. On a GPU: stream is a cudaStream_t, 0 = the default one, and nothing waits. Reads K's rows
+   twice, from memory once; writes 69 bytes a key and KV head at head_dim 128, 4 bits. */
 SANTADEF santa_status santa_proxy_encode(const santa_attention *a, int64_t from, int64_t to, void *stream);
 
 /* The same for the last count keys of each sequence, seq_lens included: what a decode step, which
@@ -1333,10 +1333,10 @@ SANTADEF santa_status santa_sample(const float *scores, int64_t n, const santa_o
 SANTADEF int64_t      santa_sample_capacity(int64_t n, const santa_options *o);        /* 0 if not valid */
 SANTADEF size_t       santa_sample_workspace_size(int64_t n, const santa_options *o);  /* 0 if not valid */
 
-/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head.
-   Reads rows of V once each, and of a no more than its shapes: a->out is not written. out must
-   not overlap index, weight or V; index and weight may be those of santa_draws, and index may
-   name a row twice. */
+/* out[0..head_dim_v) = v_scale * sum of weight[i] * V[index[i]] for one sequence and KV head, a row
+   times its v_scales. Reads rows of V once each, and of a no more than its shapes: a->out is not
+   written. out must not overlap index, weight or V; index and weight may be those of santa_draws,
+   and index may name a row twice. */
 SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int64_t kv_head,
                                    const int32_t *index, const float *weight, int64_t rows, float *out);
 
