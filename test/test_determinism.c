@@ -659,9 +659,9 @@ static void instruction_sets(void) {
     int64_t moved = 0, draws = 0;
     if (santa_best_isa() == SANTA_ISA_SCALAR) SKIP("this machine has one instruction set only");
     for (int type = SANTA_F32; type <= SANTA_Q4_0; type++)
-        for (size_t i = test_quick ? 2 : 0; i < sizeof dims / sizeof *dims; i++) {
+        for (size_t of_dims = test_quick ? 2 : 0; of_dims < sizeof dims / sizeof *dims; of_dims++) {
             static float scores[SANTA_ISA_COUNT][3 * N];
-            const int64_t dim = dims[i];
+            const int64_t dim = dims[of_dims];
             float *out[SANTA_ISA_COUNT];
             const int is_blocks = ref_is_blocks((santa_dtype)type);
             if (is_blocks && dim < 31) continue;                      /* rounded up they are all 32 */
