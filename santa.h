@@ -223,7 +223,9 @@
 
    No allocation in a call. Pass workspace of at least santa_workspace_size(&a, &o) bytes, at
    any alignment. The size is a pure function of shapes and options, never of data or seq_lens:
-   ask with the num_threads that you call with. The next call may use the same memory. As a rule
+   ask with the num_threads that you call with. With many threads a longer k may need less, as they
+   then share its keys: who views k at its present length asks for each, or views all the room there
+   is and says the length by seq_lens. The next call may use the same memory. As a rule
    a sampled method needs 4 bytes per key of capacity, query head of a group and query row (of
    those that go together, see santa_decode) for each KV head that is worked on at a time: one
    per thread, or up to 8 where K is token-major or threads share keys. 131072 keys and a group
