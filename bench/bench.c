@@ -1049,7 +1049,7 @@ static void end_csv(void) {
 }
 
 static void run_prefill(void) {
-    printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, tiles of %s in registers,\n"
+    printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, or bf16 where santa.h\n# multiplies that, tiles of %s in registers,\n"
            "# operands in the first cache, each thread its own. Times: processor time over threads, the\n"
            "# least of turns that all rows of a cell take; wall: elapsed, the least. "
            "GFLOP/s of dense: 4 d\n"
@@ -1057,7 +1057,7 @@ static void run_prefill(void) {
            "SampleAttention, defaults, all stages,\n"
            "# on heads with planted columns and a slash; dense/x: dense over its time; kept, cost, mass:\n"
            "# santa_sample_audit, means over heads.\n",
-           product_of(set.isa->isa).name);
+           product_of(set.isa->isa, SANTA_F32).name);
     progress.all = bits(set.types) * set.n_count * set.d_count * set.thread_count;
     for (int i = 0; i < ELEMENTS; i++) if (set.types >> i & 1) prefill(elements + i);
     end_csv();

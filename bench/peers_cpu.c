@@ -98,11 +98,12 @@ void peer_encode(const char *type, const float *from, void *to, int64_t count) {
             e->encode((char *)to + bytes_of(e, i), from + i);
 }
 
-/* Prefill: q and out are [n, heads, DIM], causal, exact. */
+/* Prefill: q and out are [n, heads, DIM], of bf16 where K is, causal, exact. */
 static santa_attention prefill_attention(const peer_case *c) {
     santa_attention a = attention(c);
-    a.q = santa_view(c->q, SANTA_F32, 1, c->n, c->heads, DIM);
-    a.out = santa_view(c->out, SANTA_F32, 1, c->n, c->heads, DIM);
+    const santa_dtype type = a.k.dtype == SANTA_BF16 ? SANTA_BF16 : SANTA_F32;
+    a.q = santa_view(c->q, type, 1, c->n, c->heads, DIM);
+    a.out = santa_view(c->out, type, 1, c->n, c->heads, DIM);
     a.causal = 1;
     return a;
 }

@@ -13,8 +13,8 @@ process of its own first: what aborts there has no row (ik_llama.cpp's FA of f32
 "santa pps 128, copy" draws from copies of K in 4 bits, made once for each K, before the timing.
 
 With --prefill: as many query rows as keys, causal, 4 query heads and one KV head, exact: one ggml_flash_attn_ext with
-a causal f16 mask against ours. Times are processor time over threads, which counts ggml's waiting at its barriers, and
-wall time.
+a causal f16 mask against ours; of bf16 our q and output are bf16, too, theirs f32. Times are processor time over
+threads, which counts ggml's waiting at its barriers, and wall time.
 
 One decode step, batch 1, 32 query heads, 8 KV heads, head_dim 128. NHD (token-major) is the layout of llama.cpp's
 cache, HND is head-major. All read the same bytes in memory: several copies of K and V in turn, together larger than
@@ -488,10 +488,13 @@ def ggml_prefill(g, kind, n, q, kb, vb):
 def run_prefill(lib, g, args, kind, n, rounds):
     rng = np.random.default_rng(1)
     q = rng.standard_normal((n, PREFILL_HEADS, DIM), np.float32)
+    of_rows = "bf16" if kind == "bf16" else "f32"
+    rows = encode(lib, of_rows, q)
+    q = np.ascontiguousarray(decode(of_rows, rows, q.shape))                  # theirs: the same numbers
     k, v = (encode(lib, kind, rng.standard_normal((n, 1, DIM), np.float32)) for _ in range(2))
     ctx, graph, theirs = ggml_prefill(g, kind, n, q, k, v)
-    out = np.empty_like(q)
-    case = Case(kind.encode(), b"HND", n, PREFILL_HEADS, 1, 0, max(args.threads), 0, 0, 7, q.ctypes.data, k.ctypes.data,
+    out = np.empty_like(rows)
+    case = Case(kind.encode(), b"HND", n, PREFILL_HEADS, 1, 0, max(args.threads), 0, 0, 7, rows.ctypes.data, k.ctypes.data,
                 v.ctypes.data, out.ctypes.data)
     workspace = np.empty(lib.peer_prefill_workspace_size(case), np.uint8)
     case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
@@ -511,6 +514,7 @@ def run_prefill(lib, g, args, kind, n, rounds):
             if r >= 0:
                 times[name, t].append(((time.process_time() - cpu) / t, time.perf_counter() - wall))
     progress("")
+    out = decode(of_rows, out, q.shape)
     got = np.ctypeslib.as_array(C.cast(theirs, C.POINTER(C.c_float)), out.shape)
     difference = float(np.linalg.norm(got - out) / np.linalg.norm(out))
     g.free(ctx)

@@ -36,13 +36,41 @@ PRODUCT(plain, NO_TARGET, 4, 4)
 #if defined(__x86_64__)
 PRODUCT(avx2, __attribute__((target("avx2,fma"))), 8, 4)
 PRODUCT(avx512, __attribute__((target("avx512f,fma"))), 16, 8)
+#if defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10
+/* The same of pairs of bf16 in place of floats. */
+#include <immintrin.h>
+__attribute__((target("avx512f,avx512bf16"))) static void product_bf16(tile *t) {
+    __m512 sum[TILE_ROWS][3];
+    memset(sum, 0, sizeof sum);
+    for (int i = 0; i < DEPTH; i++) {
+        const __m512bh b0 = (__m512bh)_mm512_loadu_ps(t->b + i * 48),
+                       b1 = (__m512bh)_mm512_loadu_ps(t->b + i * 48 + 16),
+                       b2 = (__m512bh)_mm512_loadu_ps(t->b + i * 48 + 32);
+        _Pragma("GCC unroll 8")
+        for (int r = 0; r < TILE_ROWS; r++) {
+            const __m512bh a = (__m512bh)_mm512_set1_ps(t->a[r * DEPTH + i]);
+            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], b0, a);
+            sum[r][1] = _mm512_dpbf16_ps(sum[r][1], b1, a);
+            sum[r][2] = _mm512_dpbf16_ps(sum[r][2], b2, a);
+        }
+    }
+    memcpy(t->c, sum, sizeof sum);
+}
+#define HAS_PRODUCT_BF16
+#endif
 #endif
 
 typedef struct product { void (*run)(tile *t); double operations; const char *name; } product;
 
 /* The one with the instruction set that santa.h takes. */
-static product product_of(santa_isa isa) {
+static product product_of(santa_isa isa, santa_dtype type) {
     if (isa == SANTA_ISA_AUTO) isa = santa_best_isa();
+    (void)type;
+#ifdef HAS_PRODUCT_BF16
+    if (isa == SANTA_ISA_AVX512 && type == SANTA_BF16 && __builtin_cpu_supports("avx512bf16")
+        && !__builtin_cpu_is("intel"))
+        return (product){ product_bf16, 4.0 * DEPTH * 8 * 48, "8 x 48" };
+#endif
 #if defined(__x86_64__)
     if (isa == SANTA_ISA_AVX512) return (product){ product_avx512, 2.0 * DEPTH * 8 * 48, "8 x 48" };
     if (isa == SANTA_ISA_AVX2) return (product){ product_avx2, 2.0 * DEPTH * 4 * 24, "4 x 24" };
@@ -325,7 +353,7 @@ static void prefill_cell(const element *e, int64_t n, int64_t d, int64_t heads, 
     plant plants[SPARSE_SHARES];
     prompt prompts[SPARSE_SHARES];
     santa_options dense, sparse;
-    products x = { product_of(isa), 1, NULL };
+    products x = { product_of(isa, e->dtype), 1, NULL };
     size_t bytes = 0;
     memset(rows, 0, sizeof rows);
     memset(&dense, 0, sizeof dense);
