@@ -1049,8 +1049,9 @@ static void end_csv(void) {
 }
 
 static void run_prefill(void) {
-    printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, or bf16 where santa.h\n# multiplies that, tiles of %s in registers,\n"
-           "# operands in the first cache, each thread its own. Times: processor time over threads, the\n"
+    printf("# Prefill: n query rows, n keys, causal, batch 1. product: f32, or bf16 where santa.h\n"
+           "# multiplies that, tiles of %s in registers, operands in the first cache, each thread its\n"
+           "# own. Times: processor time over threads, the\n"
            "# least of turns that all rows of a cell take; wall: elapsed, the least. "
            "GFLOP/s of dense: 4 d\n"
            "# operations for each query and key that it sees. sparse: "
