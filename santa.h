@@ -664,8 +664,7 @@ extern "C" {
       "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,                                                                                   \
-      "q8_0 on this device: dense, iid, strat, sys, prop, flash, top-k, top-p; no copy of K")              \
-    X(ERR_BACKEND_KV_TYPE,     "this device has no K and V of e5m2 and q4_0")                              \
+      "q8_0, K of e5m2, q4_0 on this device: dense to top-p, no copy of K; V: dense, top-k, top-p")        \
     X(ERR_BACKEND_HEAVY,       "this device asks no predictor: heavy_index has its answer")               \
     X(ERR_BACKEND_ITEMS,       "this device runs all items: item_begin and item_end must be 0")            \
     X(ERR_BACKEND_FIRST_TOKENS, "this device has no first_tokens with a list of keys or dense_below")      \
@@ -692,8 +691,9 @@ typedef enum santa_status {
    along head_dim, and strides count elements there, too, in multiples of 32: blocks of 34 bytes, an f16
    scale d and 32 int8; of 18 bytes, an f16 scale d, then 16 bytes b_i whose low halves are features 0 ..
    15 and high ones 16 .. 31, each standing for (half - 8) d. The CPU makes rows of e5m2 and q4_0 f32, a
-   few at a time, before it works on them; the GPU has neither. On one AVX-512 thread 8 bits take about as
-   long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0 1.3 times q8_0, k_scales and v_scales 1.1 times. */
+   few at a time, before it works on them; the GPU reads them number by number, V for dense, top-k and
+   top-p alone. On one AVX-512 thread 8 bits take about as long as f16, e5m2 1.1 to 1.2 times e4m3, q4_0
+   1.3 times q8_0, k_scales and v_scales 1.1 times. */
 /* One entry for each type of K and V: enumerator, name, as many bytes for so many numbers. First those
    that kernels read as they are. */
 #define SANTA_DIRECT_DTYPE_LIST(X)                                                                         \

@@ -1274,6 +1274,17 @@ __device__ __forceinline__ float load_number(int type, const char *row, int f, i
     return __half2float(*(const __half *)quant) * (float)((const signed char *)quant)[2 + f % 32];
 }
 
+/* The same, in kernels that are for plain loads: also e5m2, the upper byte of an f16, and q4_0, blocks of a
+   scale and 32 halves of bytes, less 8: first the low ones. */
+__device__ __forceinline__ float load_coded(int type, const char *row, int f, i64 step) {
+    if (type == SANTA_E5M2)
+        return __half2float(__ushort_as_half((unsigned short)(((const unsigned char *)row)[f * step] << 8)));
+    if (type != SANTA_Q4_0) return load_number(type, row, f, step);
+    const char *const block = row + f / 32 * 18;
+    const int byte = ((const unsigned char *)block)[2 + f % 16];
+    return __half2float(*(const __half *)block) * (float)((f & 16 ? byte >> 4 : byte & 15) - 8);
+}
+
 __device__ __forceinline__ void store_any(int type, char *p, float f) {
     if (type == SANTA_F32) *(float *)p = f;
     else if (type == SANTA_F16) *(__half *)p = __float2half_rn(f);
@@ -1705,7 +1716,7 @@ __device__ __forceinline__ bool block_dots(const params &p, const query<any, C, 
         const float d = load_any(p.q_type, q.row[1] + f * p.q_stride[3]);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float x = load_number(p.k_type, p.k + at[i], f, p.k_stride[3]);
+            const float x = load_coded(p.k_type, p.k + at[i], f, p.k_stride[3]);
             s[0][i] += x * a;
             s[1][i] += x * d;
         }
@@ -1902,7 +1913,7 @@ __global__ void __launch_bounds__(SCORE_WARPS * 32) k_scores_plain(const __grid_
 
 /* First tokens beside a window: behind the scores of the window the blocks that hold first tokens, with the
    window's keys of such a block; those between hold nothing.
-   Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once for each slice, by plain
+   Grid: as k_scores_plain, whose work a warp has. Reads the first tokens of K once a slice, by plain
    loads: they are few. */
 __global__ void __launch_bounds__(SCORE_WARPS * 32) k_first_scores(const __grid_constant__ params p) {
     int b, kv, slice, block;
@@ -2225,6 +2236,9 @@ __device__ __noinline__ float head_lse(const params &p, int head, float m, doubl
    callers. */
 __device__ __noinline__ float load_one(int type, const char *row, int f, i64 step) {
     return load_number(type, row, f, step);
+}
+__device__ __noinline__ float load_listed(int type, const char *row, int f, i64 step) {
+    return load_coded(type, row, f, step);
 }
 
 /* Adds `count` rows of V, row i at byte p.v + at[i] with weight[i], to acc: 4 columns per lane
@@ -3051,7 +3065,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_dense_plain(const __grid_c
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     x[k] = in && at != NO_ROW && col + 128 * v + k < p.dv
-                             ? load_number(p.v_type, p.v + at + kv * p.v_stride[2], col + 128 * v + k,
+                             ? load_coded(p.v_type, p.v + at + kv * p.v_stride[2], col + 128 * v + k,
                                            p.v_stride[3])
                              : 0.0f;
 #pragma unroll
@@ -9610,7 +9624,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
 #pragma unroll
             for (int u = 0; u < KEYS; u++) {
                 const float y = at_k[u] == NO_ROW ? 0.0f
-                              : load_number(p.k_type, p.k + at_k[u], f, p.k_stride[3]);
+                              : load_coded(p.k_type, p.k + at_k[u], f, p.k_stride[3]);
 #pragma unroll
                 for (int h = 0; h < GS; h++) s[u][h] += y * q[h];
             }
@@ -9653,7 +9667,7 @@ __global__ void __launch_bounds__(DENSE_WARPS * 32) k_list_plain(const __grid_co
             for (int k = 0; k < EACH; k++) {
                 const int col = column + lane + 32 * k;
                 if (col >= p.dv) break;
-                const float y = load_one(p.v_type, p.v + at_v[u], col, p.v_stride[3]);
+                const float y = load_listed(p.v_type, p.v + at_v[u], col, p.v_stride[3]);
 #pragma unroll
                 for (int h = 0; h < GS; h++) acc[h][k] += s[u][h] * y;
             }
@@ -12108,7 +12122,7 @@ __global__ void __launch_bounds__(128) k_step_gather(const __grid_constant__ par
         const int j = p.step.index[at + i];
         const i64 from = j >= 0 && j < len ? row_offset(p, p.v_stride, b, j) : NO_ROW;
         const float x = from == NO_ROW ? __int_as_float(0x7fc00000)
-                      : load_number(p.v_type, v + from, column, p.v_stride[3]);
+                      : load_coded(p.v_type, v + from, column, p.v_stride[3]);
         sum += p.step.weight[at + i] * x;
     }
     p.step.out[row * p.dv + column] = sum * p.v_scale;
@@ -12264,22 +12278,24 @@ void call::place_row(i64 row) {
 
 constexpr unsigned bit(santa_method m) { return 1u << (int)m; }
 
-/* Types of K and V that no kernel reads. */
-bool is_cpus(santa_dtype t) { return t == SANTA_E5M2 || t == SANTA_Q4_0; }
+/* Types of K and V that plain loads alone read, see load_number and load_coded. */
+bool is_coded(santa_dtype t) { return t == SANTA_Q8_0 || t == SANTA_E5M2 || t == SANTA_Q4_0; }
 
-i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
+i64 size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 || t == SANTA_E5M2 ? 1 : 2; }
 
 void byte_strides(const santa_tensor *t, i64 *s) {
-    const bool quants = t->dtype == SANTA_Q8_0;     /* 34 bytes for 32 numbers; see load_number */
-    for (int i = 0; i < 4; i++) s[i] = quants ? t->stride[i] / 32 * 34 : t->stride[i] * size_of(t->dtype);
+    /* bytes of 32 numbers, see load_number */
+    const i64 block = t->dtype == SANTA_Q8_0 ? 34 : t->dtype == SANTA_Q4_0 ? 18 : 0;
+    for (int i = 0; i < 4; i++)
+        s[i] = block ? t->stride[i] / 32 * block : t->stride[i] * size_of(t->dtype);
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
 bool vectors(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0
-        && s[2] % 16 == 0;
+    return !is_coded(t->dtype) && s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0
+        && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
 }
 
 /* Rows of n numbers are whole pieces of 16 bytes. */
@@ -13758,12 +13774,13 @@ santa_status check(const santa_problem *problem) {
     const santa_options *o = &problem->o;
     const pipeline *row = pipeline_of(*problem);
     if (!row) return SANTA_ERR_BACKEND_SCORES;
-    for (const santa_tensor *t : { &a->k, &a->v })
-        if (is_cpus(t->dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
     const unsigned by_number = bit(SANTA_DENSE) | bit(SANTA_IID) | bit(SANTA_STRAT) | bit(SANTA_SYS)
                              | bit(SANTA_PROP) | bit(SANTA_FLASH) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
-    const bool quants = a->k.dtype == SANTA_Q8_0 || a->v.dtype == SANTA_Q8_0;
-    if (quants && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
+    const unsigned by_lists = bit(SANTA_DENSE) | bit(SANTA_TOP_K) | bit(SANTA_TOP_P);
+    if ((a->v.dtype == SANTA_E5M2 || a->v.dtype == SANTA_Q4_0) && !(by_lists & bit(o->method)))
+        return SANTA_ERR_BACKEND_DTYPE;
+    if ((is_coded(a->k.dtype) || is_coded(a->v.dtype))
+        && (!(by_number & bit(o->method)) || o->scores == SANTA_SCORES_PROXY))
         return SANTA_ERR_BACKEND_DTYPE;
     if (a->first_tokens && (a->key_list || o->dense_below)) return SANTA_ERR_BACKEND_FIRST_TOKENS;
     if (a->k_scales.data || a->v_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
@@ -14056,8 +14073,7 @@ santa_status proxy_encode(const santa_attention *a, int64_t from, int64_t to, vo
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1];
-    if (is_cpus(a->k.dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
-    if (a->k.dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (is_coded(a->k.dtype)) return SANTA_ERR_BACKEND_DTYPE;
     if (a->k_scales.data) return SANTA_ERR_BACKEND_ROW_SCALES;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || a->k.shape[3] > COPY_DIM) return SANTA_ERR_BACKEND_SIZE;
@@ -14110,8 +14126,7 @@ santa_status buckets_assign(const santa_attention *a, const santa_tensor *keys, 
     const bool paged = a->block_table != nullptr;
     const i64 batch = paged ? a->q.shape[0] : a->k.shape[0], kv_heads = a->k.shape[2],
               capacity = paged ? a->max_pages * a->k.shape[1] : a->k.shape[1], d = a->k.shape[3];
-    if (is_cpus(keys->dtype)) return SANTA_ERR_BACKEND_KV_TYPE;
-    if (keys->dtype == SANTA_Q8_0) return SANTA_ERR_BACKEND_DTYPE;
+    if (is_coded(keys->dtype)) return SANTA_ERR_BACKEND_DTYPE;
     if (capacity > INT32_MAX - (BLOCK - 1)) return SANTA_ERR_BACKEND_TOO_LONG;
     if (batch > 65535 || kv_heads > 65535 || d > ROUTE_DIM) return SANTA_ERR_BACKEND_SIZE;
     if ((uintptr_t)keys->data % (uintptr_t)size_of(keys->dtype)

@@ -32,7 +32,8 @@
                        1 / 1.3 of dense's time, with one for 4 keys up to 1.2 times as long.
    TYPES               k and v: f32, f16, bf16, e4m3 (with k_scale, v_scale; k_scales and v_scales
                        are the CPU's), and q8_0 with dense and lists of keys, iid, strat, sys,
-                       prop, flash, top-k and top-p; not e5m2 and q4_0. q and out: f32, f16, bf16.
+                       prop, flash, top-k and top-p; k of e5m2 and q4_0 with these, too, v with
+                       dense, lists, top-k and top-p. q and out: f32, f16, bf16.
                        Fast: k of 16 or 8 bits with adjacent features, 16-byte aligned rows,
                        head_dim a multiple of 8 (e4m3: 16) up to 256. f32 with such rows, head_dim
                        a multiple of 4: prop takes about twice as long as reading k once.

@@ -10,8 +10,8 @@
 FEW="--quick methods_and_stashes cpu/types gpu/graphs gpu/errors cuda_errors saap_limits saap_graphs
      prefill_dense sparse_like_cpu steps_edges"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
-          cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap va_short_rows
-          va_exact va_poison va_nan va_errors gpu_prefill"
+          cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap
+          va_short_rows va_exact va_poison va_nan va_errors gpu_prefill"
 
 # Needs a C++17 compiler and nothing of CUDA. The library reads enums that a caller in C may have filled with
 # any int, which C++'s -fsanitize=enum takes amiss.

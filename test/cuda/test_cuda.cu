@@ -67,9 +67,15 @@ private:
     size_t bytes_;
 };
 
-static int64_t size_of(santa_dtype t) { return t == SANTA_F32 ? 4 : t == SANTA_E4M3 ? 1 : 2; }
-/* Of n numbers, of q8_0 whole blocks. */
-static int64_t bytes_of(santa_dtype t, int64_t n) { return t == SANTA_Q8_0 ? n / 32 * 34 : n * size_of(t); }
+static int64_t size_of(santa_dtype t) {
+    return t == SANTA_F32 ? 4 : t == SANTA_E4M3 || t == SANTA_E5M2 ? 1 : 2;
+}
+/* Of n numbers, of q8_0 and q4_0 whole blocks. */
+static int64_t bytes_of(santa_dtype t, int64_t n) {
+    return ref_is_blocks(t) ? n / 32 * (t == SANTA_Q8_0 ? 34 : 18) : n * size_of(t);
+}
+/* Types that the GPU reads a number at a time. */
+static bool is_coded(santa_dtype t) { return ref_is_blocks(t) || t == SANTA_E5M2; }
 
 /* The elements that a view touches: count of them from offset low (<= 0) on. */
 struct extent { int64_t low, count; };
@@ -412,7 +418,10 @@ static bool check_gaps(const result &r, const std::vector<char> &before, const c
 static bool compare(problem &p, const santa_options &o, totals *t) {
     const ref_spec &s = p.spec;
     if (o.method == SANTA_PPS && s.head_dim_v > 256) return true;       /* refused */
-    if (o.method == SANTA_PPS && (s.k_type == SANTA_Q8_0 || s.v_type == SANTA_Q8_0)) return true;
+    if ((s.v_type == SANTA_E5M2 || s.v_type == SANTA_Q4_0) && o.method != SANTA_DENSE
+        && o.method != SANTA_TOP_K)
+        return true;
+    if (o.method == SANTA_PPS && (is_coded(s.k_type) || is_coded(s.v_type))) return true;
     const bool sampled = o.method != SANTA_DENSE,
                all_f32 = p.a.q.dtype == SANTA_F32 && p.a.k.dtype == SANTA_F32;
     const double eps = s.out_type == SANTA_F32 ? 0.0 : 2.0 * ref_epsilon(s.out_type),
@@ -519,12 +528,23 @@ static void types(void) {
         {SANTA_F16,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},  {SANTA_F32,  SANTA_E4M3, SANTA_E4M3, SANTA_F32},
         {SANTA_BF16, SANTA_E4M3, SANTA_F32,  SANTA_F32},  {SANTA_BF16, SANTA_BF16, SANTA_F32,  SANTA_F32},
         {SANTA_F32,  SANTA_Q8_0, SANTA_Q8_0, SANTA_F32},  {SANTA_BF16, SANTA_BF16, SANTA_Q8_0, SANTA_BF16},
-        {SANTA_F16,  SANTA_Q8_0, SANTA_F16,  SANTA_F32},
+        {SANTA_F16,  SANTA_Q8_0, SANTA_F16,  SANTA_F32},  {SANTA_F32,  SANTA_E5M2, SANTA_E5M2, SANTA_F32},
+        {SANTA_BF16, SANTA_E5M2, SANTA_E4M3, SANTA_BF16}, {SANTA_BF16, SANTA_Q4_0, SANTA_Q4_0, SANTA_F32},
+        {SANTA_F16,  SANTA_F16,  SANTA_Q4_0, SANTA_F32},  {SANTA_F32,  SANTA_Q4_0, SANTA_BF16, SANTA_F32},
+        {SANTA_F16,  SANTA_E5M2, SANTA_F16,  SANTA_F16},
     };
     for (const santa_dtype *x : t) {
         ref_spec s = spec16(8, 2, test_quick ? 150 : 500, 128);
         s.q_type = x[0]; s.k_type = x[1]; s.v_type = x[2]; s.out_type = x[3];
         compare_all(s, 64, "types");
+        if (!is_coded(s.k_type) && !is_coded(s.v_type)) continue;
+        totals moved = {0, 0, 0};
+        problem p(s);
+        compare(p, options(SANTA_TOP_K, 30), &moved);
+        p.spec.window = p.a.window = 60;
+        p.a.first_tokens = 5;
+        compare(p, options(SANTA_DENSE, 0), &moved);         /* a list */
+        check_totals(moved, "types");
     }
 }
 
@@ -977,8 +997,10 @@ static ref_spec random_spec(test_rng *r, uint64_t stream) {
     }
     s.out_type = test_below(r, 2) ? SANTA_F32 : (santa_dtype)test_below(r, 3);
     const bool quants = s.layout < REF_PADDED && test_below(r, 3) == 0;
-    if (quants && s.head_dim % 32 == 0 && test_below(r, 3)) s.k_type = SANTA_Q8_0;
-    if (quants && s.head_dim_v % 32 == 0 && test_below(r, 3)) s.v_type = SANTA_Q8_0;
+    if (quants && s.head_dim % 32 == 0 && test_below(r, 3))
+        s.k_type = (santa_dtype)pick(r, {SANTA_Q8_0, SANTA_Q4_0, SANTA_E5M2});
+    if (quants && s.head_dim_v % 32 == 0 && test_below(r, 3))
+        s.v_type = (santa_dtype)pick(r, {SANTA_Q8_0, SANTA_Q4_0, SANTA_E5M2});
     const int64_t most = test_quick ? 300000 : 8000000;    /* multiplications in float64 */
     const int64_t per_key = s.batch * s.q_len * s.heads * (s.head_dim + s.head_dim_v);
     s.len = ref_max(ref_min(s.len, most / per_key), 1);
@@ -1706,7 +1728,7 @@ static void errors(void) {
             santa_attention a = g.a;
             o.method = m;
             santa_clear_unused_options(&o);
-            (i ? a.k : a.v).dtype = SANTA_Q8_0;
+            (i ? a.k : a.v).dtype = m == SANTA_PPS ? SANTA_Q8_0 : SANTA_E5M2;
             refuse(g, a, o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_DTYPE, "q8_0");
         }
     with("kv_start on the host", SANTA_ERR_HOST_POINTER, [](santa_attention *a, santa_options *) {
@@ -1737,12 +1759,6 @@ static void errors(void) {
          [](santa_attention *a, santa_options *) { a->k.device = SANTA_CPU; });
     with("q of e4m3", SANTA_ERR_DTYPE,
          [](santa_attention *a, santa_options *) { a->q.dtype = SANTA_E4M3; });
-    for (santa_dtype type : {SANTA_E5M2, SANTA_Q4_0})
-        for (int i = 0; i < 2; i++) {
-            santa_attention a = g.a;
-            (i ? a.v : a.k).dtype = type;
-            refuse(g, a, g.o, g.workspace(), (size_t)1 << 40, g.stats, SANTA_ERR_BACKEND_KV_TYPE, "types");
-        }
     for (int i = 0; i < 2; i++) {
         santa_attention a = g.a;
         (i ? a.v_scales : a.k_scales) = i ? a.v : a.k;
@@ -2402,7 +2418,7 @@ static void proxy_errors(void) {
     a.k.dtype = SANTA_Q8_0;
     CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
     a.k.dtype = SANTA_E5M2;
-    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_KV_TYPE);
+    CHECK_STATUS(santa_proxy_encode(&a, 0, 100, NULL), SANTA_ERR_BACKEND_DTYPE);
     a = g.a;
     a.k_scales = a.k;
     a.k_scales.shape[3] = 1;
