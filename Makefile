@@ -148,6 +148,10 @@ $(BUILD)/demo: bench/accuracy/demo.c bench/accuracy/tasks.h bench/bench.h bench/
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -o $@ $< $(LIBRARY) $(LDLIBS)
 
+$(BUILD)/tasks_text: bench/accuracy/tasks_text.c bench/accuracy/tasks.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -o $@ $< $(LDLIBS)
+
 $(BUILD)/saap_dump: bench/accuracy/saap_dump.c bench/accuracy/tasks.h examples/llama.h santa.h $(LIBRARY)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LINKED) -pthread -o $@ $< $(LIBRARY) $(LDLIBS)

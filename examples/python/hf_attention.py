@@ -329,6 +329,7 @@ def main() -> int:
                         help="folder of a checkpoint; nothing is downloaded")
     parser.add_argument("--prompt", default="", help="text")
     parser.add_argument("--prompt-file", metavar="FILE", help="text, for long ones")
+    parser.add_argument("--prompt-tokens", type=int, metavar="N", help="only the first N tokens of it")
     parser.add_argument("--steps", type=int, default=64, help="tokens to decode (64)")
     parser.add_argument("--method", default="sys", help=f"{', '.join(santa.methods())} (sys)")
     parser.add_argument("--num-samples", type=int, default=128, help="draws a head (128)")
@@ -350,6 +351,7 @@ def main() -> int:
         with open(args.prompt_file, encoding="utf-8") as f:
             text = f.read() + text
     ids = tokenizer(text or "Once upon a time", return_tensors="pt").input_ids.to(args.device)
+    ids = ids[:, :args.prompt_tokens]
     below = {"dense_below": args.dense_below}
     if args.dense_below is None:
         below = santa.used_options(method=args.method, dense_below=santa.AUTO)

@@ -8,6 +8,7 @@ What needs torch or transformers is skipped, by name, where they are not.
 """
 import inspect
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -1592,6 +1593,91 @@ def test_hf_comparison_of_a_checkpoint():
         for line in ("prompt of 300 tokens, 5 steps", "same token first", "KL, nats", "V rows read",
                      "ms a step, santa"):
             assert line in done.stdout, done.stdout
+
+
+# Tokens of a text, or the numbers in it as tokens, then the logits behind the last one.
+DECODER = r"""
+#define SANTA_IMPLEMENTATION
+#include "../../santa.h"
+#include "../llama.h"
+int main(int argc, char **argv) {
+    llama_model m; llama_tokenizer t; llama_state s; llama_error e;
+    int32_t *token = (int32_t *)malloc(1 << 20);
+    size_t bytes, count = 0;
+    char *text = llama_read_file(argv[2], &bytes, &e);
+    if (!text || llama_load(&m, argv[1], &e)) { puts(e.text); return 1; }
+    if (argc > 3) {
+        if (llama_load_tokenizer(&t, argv[3], m.vocab_size, &e)
+            || !(token = llama_encode(&t, text, bytes, &count, &e))) { puts(e.text); return 1; }
+    } else for (char *p = text; *p;) token[count++] = (int32_t)strtol(p, &p, 10);
+    if (llama_state_init(&s, &m, (int64_t)count, &e)
+        || llama_prefill(&s, token, (int64_t)count - 1, 0, &e)
+        || llama_forward(&s, token[count - 1], (int64_t)count - 1, 1, &e)) { puts(e.text); return 1; }
+    for (size_t i = 0; i < count; i++) printf("%d ", (int)token[i]);
+    puts("");
+    for (int i = 0; i < m.vocab_size; i++) printf("%.9g ", (double)s.logits[i]);
+    return 0;
+}
+"""
+
+
+def test_hf_trained_checkpoints():
+    """The models of this repository: tokens and logits of transformers are those of the toy decoder."""
+    torch, transformers, hf = hf_or_skip()
+    model, vocabulary, book = (os.path.join(HERE, "../model", name)
+                               for name in ("model.bin", "tokenizer.bin", "heldout.txt"))
+    tasks = os.path.join(HERE, "../../bench/accuracy")
+    longctx = os.path.join(tasks, "longctx.bin")
+    if not (os.path.exists(model) and os.path.exists(longctx) and shutil.which("cc")):
+        raise unittest.SkipTest("no shipped models or no cc")
+
+    def run(*command, **more):
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600,
+                              **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def compiled(name, *arguments, **more):
+        run("cc", "-w", "-O1", "-o", os.path.join(folder, name), *arguments, "-lm", **more)
+        return os.path.join(folder, name)
+
+    def file(name, text):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            f.write(text)
+        return f.name
+
+    with tempfile.TemporaryDirectory() as folder, open(book, encoding="utf-8") as f:
+        library = santa.build_info()["path"]
+        decoder = compiled("decoder", "-DSANTA_IMPLEMENTATION_DONE", "-I", HERE, "-x", "c", "-", "-x", "none",
+                           library, "-Wl,-rpath," + os.path.dirname(library), input=DECODER)
+        tasks_text = compiled("tasks_text", os.path.join(tasks, "tasks_text.c"))
+        words, question = run(tasks_text, "words"), run(tasks_text, "1024", "1", "3")
+        numbers = " ".join(str(words.split("\n").index(word)) for word in question.split())
+        text = f.read(2000) + " caf\u00e9 \u20ac"
+        for path, text, options, arguments in (
+            (model, text, ("--tokenizer", vocabulary), (file("text", text), vocabulary)),
+            (longctx, question, ("--words", file("words", words)), (file("numbers", numbers),))):
+            ids, logits = run(decoder, path, *arguments).split("\n")
+            ids, want = [int(x) for x in ids.split()], torch.tensor([float(x) for x in logits.split()])
+            made = os.path.join(folder, "of_" + os.path.basename(path))
+            run(sys.executable, "-B", os.path.join(HERE, "hf_checkpoint.py"), path, made, *options)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(made)
+            assert tokenizer(text).input_ids == ids
+            assert tokenizer.decode(ids, skip_special_tokens=path == model) == text.rstrip(" "), path
+            loaded = transformers.AutoModelForCausalLM.from_pretrained(made, attn_implementation="eager")
+            before = hf.configure(method="dense")
+            for attention in ("eager", "santa"):
+                loaded.eval().set_attn_implementation(attention)
+                with torch.no_grad():
+                    cache = loaded(torch.tensor([ids[:-1]]), use_cache=True).past_key_values
+                    got = loaded(torch.tensor([ids[-1:]]), past_key_values=cache).logits[0, -1]
+                assert float((got - want).abs().max() / want.abs().max()) < 1e-4, (path, attention)
+            c = hf.compare(loaded, torch.tensor([ids]), 4)
+            assert c.exact == c.drawn and max(c.kl) < 1e-6, c
+            hf.configure(method="sys", num_samples=64)
+            c = hf.compare(loaded, torch.tensor([ids]), 4)
+            assert 1e-9 < max(c.kl) < 1.0 and c.counts.v_rows_read < c.counts.keys, c
+            hf.configure(**before)
 
 
 # ---------------------------------------------------------------------------------- without pytest

@@ -1,0 +1,42 @@
+/* The tasks of tasks.h as text, for other engines: the tokens' words, one a line, or a body with
+   one of its questions.
+   Build: cc -O2 bench/accuracy/tasks_text.c -lm */
+#include <stdlib.h>
+#include "tasks.h"
+
+static void print_word(FILE *f, int32_t token, char behind) {
+    char name[16];
+    tasks_name(token, name);
+    fprintf(f, "%s%c", name, behind);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 2 && !strcmp(argv[1], "words")) {
+        for (int32_t t = 0; t < TASKS_VOCAB; t++) print_word(stdout, t, '\n');
+        return 0;
+    }
+    if (argc != 4) {
+        const int help = argc == 2 && !strcmp(argv[1], "--help");
+        fprintf(help ? stdout : stderr,
+                "tasks_text words             the vocabulary\n"
+                "tasks_text CONTEXT SEED I    a body for so many positions and its question I; to\n"
+                "                             stderr the answer\n");
+        return !help;
+    }
+    const tasks_config c = tasks_default((int32_t)atoi(argv[1]), TASKS_EVALUATION);
+    const int32_t count = tasks_query_count(&c), i = (int32_t)atoi(argv[3]);
+    tasks_error e;
+    int32_t *body = (int32_t *)malloc((size_t)(c.length > 0 ? c.length : 1) * sizeof *body);
+    tasks_query *q = (tasks_query *)malloc((size_t)(count > 0 ? count : 1) * sizeof *q);
+    if (!body || !q || i < 0 || i >= count || tasks_make(&c, strtoull(argv[2], NULL, 10), body, q, &e)) {
+        fprintf(stderr, "no such body or question\n");
+        return 1;
+    }
+    for (int32_t j = 0; j < c.length; j++) print_word(stdout, body[j], ' ');
+    for (int32_t j = 0; j < q[i].prompt_length; j++) print_word(stdout, q[i].prompt[j], ' ');
+    for (int32_t j = 0; j < q[i].answer_length; j++) print_word(stderr, q[i].answer[j], ' ');
+    fprintf(stderr, "\n");
+    free(body);
+    free(q);
+    return 0;
+}
