@@ -927,7 +927,7 @@ static void usage(int code) {
             "  --quick         fewer cells, shorter\n"
             "  --sweep         cost against n (1k .. 1M), S (16 .. 4096) and group (1, 4, 8)\n"
             "                  instead of the table; f16, NHD\n"
-            "  --by-type       dense and sys of all types in turns, of fp8 with a scale per row, too\n"
+            "  --by-type       dense and sys of all types in turns, fp8 with scales of rows, too\n"
             "  --prefill       attention of n query rows to n keys instead; f32,f16,bf16,\n"
             "                  4/1 heads\n"
             "  --head-dims LIST  of --prefill: 64,128  [128]\n"

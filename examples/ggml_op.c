@@ -405,6 +405,7 @@ int main(int argc, char **argv) {
                "times as fast as ggml");
         bench(&team, GGML_TYPE_F16, 32768);
         bench(&team, GGML_TYPE_Q8_0, 32768);
+        bench(&team, GGML_TYPE_Q4_0, 32768);
     } else if (argc == 1) {
         try_type(&team, GGML_TYPE_F16, 1);
         try_type(&team, GGML_TYPE_Q8_0, 1);
