@@ -1277,8 +1277,8 @@ __device__ __forceinline__ float load_number(int type, const char *row, int f, i
 /* The same, in kernels that are for plain loads: also e5m2, the upper byte of an f16, and q4_0, blocks of a
    scale and 32 halves of bytes, less 8: first the low ones. */
 __device__ __forceinline__ float load_coded(int type, const char *row, int f, i64 step) {
-    if (type == SANTA_E5M2)
-        return __half2float(__ushort_as_half((unsigned short)(((const unsigned char *)row)[f * step] << 8)));
+    const unsigned char *const bytes = (const unsigned char *)row;
+    if (type == SANTA_E5M2) return __half2float(__ushort_as_half((unsigned short)(bytes[f * step] << 8)));
     if (type != SANTA_Q4_0) return load_number(type, row, f, step);
     const char *const block = row + f / 32 * 18;
     const int byte = ((const unsigned char *)block)[2 + f % 16];

@@ -2691,7 +2691,8 @@ static void first_tokens(void) {
                             ref_set(&p.a.v, i0, i1, h, c, (double)test_nan());
                         }
                 }
-                for (int64_t page = (from + 15) / 16; s.page_size && !shard && (page + 1) * 16 <= to; page++)
+                const int64_t pages = s.page_size && !shard ? to / 16 : 0;
+                for (int64_t page = (from + 15) / 16; page < pages; page++)
                     p.block_table[b * p.a.max_pages + page] = 1 << 30;
             }
             for (santa_method m : METHODS) {
