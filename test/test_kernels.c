@@ -108,7 +108,8 @@ static void every_type(santa_dtype type, santa_dtype q_type) {
     for (int d = 0; d < count; d++)
         for (int64_t group = 1; group <= 9; group++)
             for (int n = 0; n < 5; n++, turn++) {
-                if (test_quick && turn % 11) continue;
+                /* what becomes f32 first has less code of its own; no number divides what turns */
+                if (turn % (test_quick ? 11 : type == SANTA_E5M2 || type == SANTA_Q4_0 ? 7 : 1)) continue;
                 const int64_t kv_heads = 1 + turn % 2;
                 ref_spec s = ref_spec_make(group * kv_heads, kv_heads, lens[n], dims[d]);
                 s.k_type = s.v_type = type;

@@ -160,7 +160,7 @@ static void same_rows(void) {
     static const int64_t tiles[] = {0, 8, 64, 16, 128, 32};
     test_rng r = test_rng_make(32);
     int64_t rows = 0, moved = 0, skipped = 0;
-    for (int turn = 0; turn < (test_quick ? 36 : 288); turn++) {
+    for (int turn = 0; turn < (test_quick ? 36 : 192); turn++) {
         ref_spec s = some_spec(&r, turn);
         if (turn % 4 == 1) s.gain = 80.0;            /* tiles without mass */
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
@@ -204,7 +204,7 @@ static void same_rows(void) {
 static void same_top(void) {
     test_rng r = test_rng_make(33);
     int64_t rows = 0, moved = 0;
-    for (int turn = 0; turn < (test_quick ? 24 : 160); turn++) {
+    for (int turn = 0; turn < (test_quick ? 24 : 112); turn++) {
         ref_spec s = some_spec(&r, turn);
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
         const int has_ties = turn % 5 == 3;
@@ -247,7 +247,7 @@ static void same_budgets(void) {
     static const int64_t tokens[] = {20, SANTA_NONE, 4, 0, 1, 130};
     test_rng r = test_rng_make(34);
     int64_t rows = 0, moved = 0, sampled = 0, complete = 0;
-    for (int turn = 0; turn < (test_quick ? 20 : 120); turn++) {
+    for (int turn = 0; turn < (test_quick ? 20 : 90); turn++) {
         ref_spec s = some_spec(&r, turn);
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
         int64_t cuts[MOST_RANKS + 1];
@@ -332,7 +332,7 @@ static void copied_rows(void) {
     test_rng r = test_rng_make(34);
     int64_t rows = 0, moved = 0, rescued = 0, redone = 0;
     double off[2] = {0.0, 0.0};                      /* where blocks are others, as good as one process */
-    for (int turn = 0; turn < (test_quick ? 24 : 120); turn++) {
+    for (int turn = 0; turn < (test_quick ? 24 : 96); turn++) {
         ref_spec s = some_spec(&r, turn);
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v, cut_to = turn % 8 == 7 ? 1 : 64;
         int64_t cuts[MOST_RANKS + 1];
@@ -441,7 +441,7 @@ static void same_errors(void) {
     test_rng r = test_rng_make(36);
     int64_t rows = 0, other = 0;
     wants_error = 1;
-    for (int turn = 0; turn < (test_quick ? 20 : 160); turn++) {
+    for (int turn = 0; turn < (test_quick ? 20 : 100); turn++) {
         ref_spec s = some_spec(&r, turn);
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v;
         int64_t cuts[MOST_RANKS + 1];

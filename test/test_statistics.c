@@ -119,7 +119,7 @@ static ref_spec shape_spec(int shape, int64_t *samples) {
 }
 
 static void unbiased(santa_method method) {
-    const int64_t draws = test_quick ? 1000 : 6000;
+    const int64_t draws = test_quick ? 1000 : 4000;
     for (int shape = 0; shape < SHAPES; shape++) {
         int64_t  samples;
         ref_spec s = shape_spec(shape, &samples);
@@ -148,7 +148,7 @@ static void unbiased_pps(void)   { unbiased(SANTA_PPS); }
 static void unbiased_flash(void) { unbiased(SANTA_FLASH); }
 
 static void unbiased_combs(void) {
-    const int64_t draws = test_quick ? 1000 : 6000;
+    const int64_t draws = test_quick ? 1000 : 4000;
     for (int m = 2; m < 5; m++) {
         const ref_spec s = ref_spec_make(2, 2, 300, 8);
         santa_options o = ref_options(sampled(m), 16, 0);
@@ -243,7 +243,7 @@ static void negative_controls(void) {
     static const struct { const char *name; bad_sampler draw; int biased; } controls[] = {
         {"largest-remainder prop", largest_remainder, 1}, {"flash without masses", unweighted_tiles, 1},
         {"shifted comb", shifted_comb, 1}, {"exact comb", right_comb, 0}};
-    const int64_t draws = test_quick ? 1000 : 6000;
+    const int64_t draws = test_quick ? 1000 : 4000;
     for (int c = 0; c < 4; c++) {
         double worst = 0.0;
         for (int shape = PLAIN; shape <= ONE_DRAW; shape++) {
