@@ -10495,6 +10495,7 @@ static santa_status santa__run_ranks(santa__call *call) {
     double *acc = (double *)(void *)(call->meeting + at.acc);
     santa_status s;
     int64_t i, c;
+    memset(call->meeting, 0, (size_t)at.messages);       /* messages have gaps, and all is sent */
     memset(part, 0, (size_t)floats * sizeof *part);
     call->p.a.out = santa_view(part, SANTA_F32, p.batch, p.q_len, p.heads, dv);
     call->p.a.lse = part + rows * dv;
