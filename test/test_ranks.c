@@ -332,7 +332,7 @@ static void copied_rows(void) {
     test_rng r = test_rng_make(34);
     int64_t rows = 0, moved = 0, rescued = 0, redone = 0;
     double off[2] = {0.0, 0.0};                      /* where blocks are others, as good as one process */
-    for (int turn = 0; turn < (test_quick ? 24 : 96); turn++) {
+    for (int turn = 0; turn < (test_quick ? 40 : 96); turn++) {
         ref_spec s = some_spec(&r, turn);
         const int64_t ranks = counts[turn / 2 % 5], dv = s.head_dim_v, cut_to = turn % 8 == 7 ? 1 : 64;
         int64_t cuts[MOST_RANKS + 1];

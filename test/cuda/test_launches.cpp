@@ -1318,6 +1318,10 @@ static void check_steps(void) {
             }
             check_parts(parts, work, bytes, "steps");
             CHECK(p.max_draws == santa_cuda_sample_capacity(5000, &o) && p.q_index == 2);
+            memcpy((void *)&p, standin.launches[2].parameters.data(), sizeof p);
+            CHECK(p.step.scores == scores && p.step.stride == 5000 && p.step.capacity == draws.capacity);
+            CHECK(p.step.index == draws.index && p.step.weight == draws.weight
+                  && p.step.rows == draws.rows && p.step.lse == draws.lse);
         }
     standin.start();
     CHECK_STATUS(santa_cuda_gather(&x.a, &draws, (float *)address(R_OUT), NULL), SANTA_OK);
