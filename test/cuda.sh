@@ -8,7 +8,7 @@
 
 # Cases of the GPU's tests that an emulator takes seconds for; fewer ones.
 FEW="--quick methods_and_stashes cpu/types gpu/graphs gpu/errors cuda_errors saap_limits saap_graphs
-     prefill_dense sparse_like_cpu steps_edges"
+     prefill_dense steps_edges"
 EMULATED="--quick methods_and_stashes cpu/types head_dims groups paged extras nan_in_k graphs gpu/errors
           cuda_errors proxy_redo gpu_lists left_padding std_errors dense_below first_tokens gpu_steps gpu_saap
           va_short_rows va_exact va_poison va_nan va_errors gpu_prefill"

@@ -183,13 +183,12 @@ static void sixteen_million_keys(void) {
             for (int c = 0; c < DIM; c++) sum[c] += (double)w[m].r.weight[i] * row_of(w[m].r.index[i])[c];
         CHECK_STATUS(santa_gather(&a, 0, 0, w[m].r.index, w[m].r.weight, w[m].r.d.rows, one), SANTA_OK);
         check_array_near("gather", one, sum, DIM, 2e-6, 2e-6);
-        for (int64_t threads = 1; threads <= 2; threads++)
-            if (decode(w[m].o, threads, &lse, &stats)) {
-                CHECK_MSG(!memcmp(out, one, sizeof out) && !memcmp(&lse, &w[m].r.d.lse, sizeof lse),
-                          "%s, %d threads: not its steps",
-                          santa_method_name(methods[m]), (int)threads);
-                CHECK_INT(stats.v_rows_head, w[m].r.d.rows);
-            }
+        const int64_t threads = 1 + m % 2;
+        if (decode(w[m].o, threads, &lse, &stats)) {
+            CHECK_MSG(!memcmp(out, one, sizeof out) && !memcmp(&lse, &w[m].r.d.lse, sizeof lse),
+                      "%s, %d threads: not its steps", santa_method_name(methods[m]), (int)threads);
+            CHECK_INT(stats.v_rows_head, w[m].r.d.rows);
+        }
     }
     for (int64_t j = 0; j < KEYS; j++) {
         const double end = at + mass_of(j);

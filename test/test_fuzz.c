@@ -1,4 +1,4 @@
-/* The fuzz targets of test/fuzz, each for a moment: their seeds and random changes of them, see
+/* The fuzz targets of test/fuzz, each for half a second: their seeds and random changes of them, see
    fuzz/fuzz.h. SANTA_FUZZ_SECONDS in the environment gives each of them so long; .ci/run lets
    libFuzzer look further. */
 #define FUZZ_IN_SUITE
@@ -12,7 +12,7 @@
 
 static void run_target(const fuzz_target *t) {
     const char *given = getenv("SANTA_FUZZ_SECONDS");
-    fuzz_inputs(t, given ? atof(given) : test_quick ? 0.2 : 1.0);
+    fuzz_inputs(t, given ? atof(given) : test_quick ? 0.2 : 0.5);
 }
 
 static void fuzz_api(void)       { run_target(&api); }

@@ -311,7 +311,7 @@ static void guarded_problem(const problem *p, santa_options o, int at_end) {
 static void guard_shapes(void) {
     static const int64_t dims[] = {1, 3, 7, 8, 15, 17, 33, 64, 65, 80, 127, 128};
     static const int64_t lens[] = {1, 2, 63, 64, 65, 129};
-    const int step = test_quick ? 7 : 3;                              /* neither divides what turns */
+    const int step = test_quick ? 7 : 5;                              /* neither divides what turns */
     int shape = 0;
     for (int t = SANTA_F32; t <= SANTA_Q4_0; t++)
         for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
