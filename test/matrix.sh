@@ -104,7 +104,8 @@ every_isa() {
 # Sizes are what differs most.
 whole_32_bit() {
     need gcc
-    FEW="$SLOWEST_MACHINE memory/ sampling/ lists/ ranks/dense determinism/workspace fuzz/"
+    FEW="convert/ random/ q8_0/ proxy/format errors/ golden/ saap-file/ prefill/types sparse/masks, memory/ lists/ ranks/dense
+         sampling/ determinism/workspace fuzz/"
     can_link gcc -m32
     whole_native gcc c99 -O2 -m32 -idirafter "/usr/include/$(gcc -print-multiarch)"      # asm/ is there, and only there
 }
@@ -257,7 +258,7 @@ list() {
     {
     cell "s390x, big-endian, under qemu"             qemu qemu-s390x s390x-linux-gnu-gcc $EMULATED
     cell "arm64 under qemu"                 qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc $EMULATED \
-        kernels/ sampling/ dense/scale, determinism/instruction
+        kernels/ dense/scale, determinism/instruction
     cell "arm64 with dotprod and bf16 under qemu"    arm_products
     cell "x86-64 without AVX2 under qemu"            x86 Nehalem scalar kernels/ golden/
     cell "x86-64 without AVX-512 under qemu"         x86 max avx2 q8_0/ dense/scale,
