@@ -1079,7 +1079,8 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (set.by_type) {
-        printf("# One decode step, batch 1, head_dim %d, %d draws: types of K and V in turns, from memory.\n"
+        printf("# One decode step, batch 1, head_dim %d, %d draws: types of K and V in turns,"
+               " from memory.\n"
                "# scales: with a scale for each row of K and V, f32. MB: of K and V that the method\n"
                "# needs; f16/x: times faster than with f16; by the least times.\n", DIM, SAMPLES);
         for (int i = 0; i < set.n_count; i++)

@@ -494,8 +494,8 @@ def run_prefill(lib, g, args, kind, n, rounds):
     k, v = (encode(lib, kind, rng.standard_normal((n, 1, DIM), np.float32)) for _ in range(2))
     ctx, graph, theirs = ggml_prefill(g, kind, n, q, k, v)
     out = np.empty_like(rows)
-    case = Case(kind.encode(), b"HND", n, PREFILL_HEADS, 1, 0, max(args.threads), 0, 0, 7, rows.ctypes.data, k.ctypes.data,
-                v.ctypes.data, out.ctypes.data)
+    case = Case(kind.encode(), b"HND", n, PREFILL_HEADS, 1, 0, max(args.threads), 0, 0, 7,
+                rows.ctypes.data, k.ctypes.data, v.ctypes.data, out.ctypes.data)
     workspace = np.empty(lib.peer_prefill_workspace_size(case), np.uint8)
     case.workspace, case.workspace_bytes = workspace.ctypes.data, workspace.nbytes
 

@@ -110,8 +110,9 @@ int main(int argc, char **argv) {
     talk t;
     memset(&t, 0, sizeof t);
     if (argc == 2 && !strcmp(argv[1], "--bench")) steps = MOST_STEPS;
-    else data_arguments(argc, argv, "One context over the processes of an MPI job: mpirun -n 4 sharded_mpi\n"
-                                    "--bench: 200 rounds instead of 5. Else:");
+    else data_arguments(argc, argv,
+                        "One context over the processes of an MPI job: mpirun -n 4 sharded_mpi\n"
+                        "--bench: 200 rounds instead of 5. Else:");
     MPI_Init(&argc, &argv);
     int rank;
     MPI_Comm_dup(MPI_COMM_WORLD, &t.world);
@@ -130,7 +131,8 @@ int main(int argc, char **argv) {
         printf("%d keys over %d ranks, %d query heads. Milliseconds, the fastest tenth of %d rounds ends\n"
                "with them: one process; own work of a rank, on average and of the slowest; a step over\n"
                "ranks, and as a multiple of the slowest's own work; quartiles of the rounds' multiples\n"
-               "method     one process    own  slowest    step  multiple  quartiles    off by    rows  exchanges\n",
+               "method     one process    own  slowest    step  multiple  quartiles    off by    rows"
+               "  exchanges\n",
                N, t.ranks, HEADS, steps);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         santa_options o, alone;

@@ -104,8 +104,8 @@ every_isa() {
 # Sizes are what differs most.
 whole_32_bit() {
     need gcc
-    FEW="convert/ random/ q8_0/ proxy/format errors/ golden/ saap-file/ prefill/types sparse/masks, memory/ lists/ ranks/dense
-         sampling/ determinism/workspace fuzz/"
+    FEW="convert/ random/ q8_0/ proxy/format errors/ golden/ saap-file/ prefill/types sparse/masks, memory/
+         lists/ ranks/dense sampling/ determinism/workspace fuzz/"
     can_link gcc -m32
     whole_native gcc c99 -O2 -m32 -idirafter "/usr/include/$(gcc -print-multiarch)"      # asm/ is there, and only there
 }
@@ -135,7 +135,8 @@ arm_products() {
     ARCH=-march=armv8.2-a+dotprod+bf16
     echo '#include <arm_neon.h>' | aarch64-linux-gnu-gcc $ARCH -x c -c -o "$dir/probe.o" - 2>"$dir/log" || skip "no $ARCH"
     SUITES="kernels q8_0 prefill"
-    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc kernels/ q8_0/ prefill/types prefill/pairs prefill/spoiled prefill/rows
+    qemu_isa neon qemu-aarch64 aarch64-linux-gnu-gcc kernels/ q8_0/ \
+        prefill/types prefill/pairs "prefill/a NaN" prefill/rows
 }
 
 # x86 CPU ISA SUITES...: such a CPU takes that code and meets no illegal instruction; with the Makefile's program.

@@ -59,8 +59,9 @@ threads() {
 memcheck() {
     need valgrind
     limited valgrind -q --error-exitcode=9 --leak-check=full "$BUILD/santa_test" --quick convert/ random/ \
-        kernels/bf16 kernels/q8_0 kernels/e5m2 dense/types dense/head_dim dense/feature prefill/types q8_0/gather \
-        sampling/flash sampling/iid, "sampling/gather against" proxy/format saap-file/ errors/overflowing memory/workspace
+        kernels/bf16 kernels/q8_0 kernels/e5m2 dense/types dense/head_dim dense/feature prefill/types \
+        q8_0/gather sampling/flash sampling/iid, "sampling/gather against" proxy/format saap-file/ \
+        errors/overflowing memory/workspace
 }
 
 # What the other compiler's code may do to memory: gcc's build runs all suites.

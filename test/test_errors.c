@@ -1784,8 +1784,8 @@ static void all_statuses(void) {
     static void (*const parts[])(void) = {
         valid_calls, null_pointers, types_and_devices, q8_0, q4_0_and_e5m2, shapes, overflows,
         overflowing_spans, overflowing_rows, overflowing_plans, sequences, score_extras,
-        method_options, threads_and_items, ranks, vattention_options, sparse_options, proxy_options, proxy_copies, workspaces, steps,
-        budgets, measures
+        method_options, threads_and_items, ranks, vattention_options, sparse_options, proxy_options,
+        proxy_copies, workspaces, steps, budgets, measures
     };
     if (!produced[SANTA_OK])
         for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) parts[i]();

@@ -132,7 +132,8 @@ def _write_json(folder: str, name: str, value: Any) -> None:
         json.dump(value, f, indent=1)
 
 
-def _write_tokenizer(folder: str, pieces: List[str], special: Tuple[str, ...], parts: Dict[str, Any]) -> None:
+def _write_tokenizer(folder: str, pieces: List[str], special: Tuple[str, ...],
+                     parts: Dict[str, Any]) -> None:
     added = [{"id": i, "content": pieces[i], "single_word": False, "lstrip": False, "rstrip": False,
               "normalized": False, "special": True} for i in range(len(special))]
     _write_json(folder, "tokenizer.json", {"version": "1.0", "truncation": None, "padding": None,

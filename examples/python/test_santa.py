@@ -1632,8 +1632,8 @@ def test_hf_trained_checkpoints():
         raise unittest.SkipTest("no shipped models or no cc")
 
     def run(*command, **more):
-        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600,
-                              **more)
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=600, **more)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -1648,8 +1648,8 @@ def test_hf_trained_checkpoints():
 
     with tempfile.TemporaryDirectory() as folder, open(book, encoding="utf-8") as f:
         library = santa.build_info()["path"]
-        decoder = compiled("decoder", "-DSANTA_IMPLEMENTATION_DONE", "-I", HERE, "-x", "c", "-", "-x", "none",
-                           library, "-Wl,-rpath," + os.path.dirname(library), input=DECODER)
+        decoder = compiled("decoder", "-DSANTA_IMPLEMENTATION_DONE", "-I", HERE, "-x", "c", "-",
+                           "-x", "none", library, "-Wl,-rpath," + os.path.dirname(library), input=DECODER)
         tasks_text = compiled("tasks_text", os.path.join(tasks, "tasks_text.c"))
         words, question = run(tasks_text, "words"), run(tasks_text, "1024", "1", "3")
         numbers = " ".join(str(words.split("\n").index(word)) for word in question.split())

@@ -359,6 +359,17 @@ struct problem : ref_problem {
     }
 };
 
+/* NaN in all heads of key j, in K and V; head_dim_v is head_dim. */
+static void spoil_key(ref_problem *p, int64_t b, int64_t j) {
+    int64_t i0, i1;
+    ref_place(p, b, j, &i0, &i1);
+    for (int64_t h = 0; h < p->spec.kv_heads; h++)
+        for (int64_t c = 0; c < p->spec.head_dim; c++) {
+            ref_set(&p->a.k, i0, i1, h, c, (double)test_nan());
+            ref_set(&p->a.v, i0, i1, h, c, (double)test_nan());
+        }
+}
+
 static bool run_on_gpu(const problem &p, const santa_options &o, result *r) {
     on_gpu g(p.a, o);
     if (!g.run()) return false;
@@ -1416,15 +1427,7 @@ static void poison_is_not_read(void) {
             problem clean(s), bad(s);
             for (int64_t b = 0; b < s.batch; b++) {
                 const int64_t n = ref_len(&bad, b);
-                for (int64_t j = 0; j < n - s.window; j++) {
-                    int64_t i0, i1;
-                    ref_place(&bad, b, j, &i0, &i1);
-                    for (int64_t h = 0; h < s.kv_heads; h++)
-                        for (int64_t c = 0; c < s.head_dim; c++) {
-                            ref_set(&bad.a.k, i0, i1, h, c, (double)test_nan());
-                            ref_set(&bad.a.v, i0, i1, h, c, (double)test_nan());
-                        }
-                }
+                for (int64_t j = 0; j < n - s.window; j++) spoil_key(&bad, b, j);
                 for (int64_t j = n; !page && j < s.len; j++)
                     for (int64_t h = 0; h < s.kv_heads; h++)
                         for (int64_t c = 0; c < s.head_dim; c++) {
@@ -2269,12 +2272,7 @@ static void proxy_poison(void) {
                 for (int64_t b = 0; b < s.batch; b++)
                     for (int64_t j = 4; j < 512; j++) {
                         if (j >= 64 && j < 128) continue;
-                        ref_place(&spoilt, b, j, &i0, &i1);
-                        for (int64_t h = 0; h < s.kv_heads; h++)
-                            for (int64_t c = 0; c < s.head_dim; c++) {
-                                ref_set(&spoilt.a.k, i0, i1, h, c, (double)test_nan());
-                                ref_set(&spoilt.a.v, i0, i1, h, c, (double)test_nan());
-                            }
+                        spoil_key(&spoilt, b, j);
                     }
                 result x, y;
                 if (!run_on_gpu(few, o, &x) || !run_on_gpu(spoilt, o, &y)) return;
@@ -2691,15 +2689,7 @@ static void first_tokens(void) {
                 const int64_t len = s.ragged ? p.seq_lens[b] : s.len, all = shard ? context[b] : len,
                               from = (p.a.kv_start ? starts[b] : 0) + size.first,
                               to = all - s.q_len - s.window + 1;
-                for (int64_t j = from; !shard && j < to && j < len; j++) {
-                    int64_t i0, i1;
-                    ref_place(&p, b, j, &i0, &i1);
-                    for (int64_t h = 0; h < s.kv_heads; h++)
-                        for (int64_t c = 0; c < s.head_dim; c++) {
-                            ref_set(&p.a.k, i0, i1, h, c, (double)test_nan());
-                            ref_set(&p.a.v, i0, i1, h, c, (double)test_nan());
-                        }
-                }
+                for (int64_t j = from; !shard && j < to && j < len; j++) spoil_key(&p, b, j);
                 const int64_t pages = s.page_size && !shard ? to / 16 : 0;
                 for (int64_t page = (from + 15) / 16; page < pages; page++)
                     p.block_table[b * p.a.max_pages + page] = 1 << 30;
@@ -2760,15 +2750,7 @@ static void left_padding(void) {
             with_copy x(s);
             for (problem *y : {(problem *)&x, &p}) {
                 for (int64_t b = 0; b < s.batch; b++)
-                    for (int64_t j = 0; j < starts[turn][b]; j++) {
-                        int64_t i0, i1;
-                        ref_place(y, b, j, &i0, &i1);
-                        for (int64_t h = 0; h < s.kv_heads; h++)
-                            for (int64_t c = 0; c < s.head_dim; c++) {
-                                ref_set(&y->a.k, i0, i1, h, c, (double)test_nan());
-                                ref_set(&y->a.v, i0, i1, h, c, (double)test_nan());
-                            }
-                    }
+                    for (int64_t j = 0; j < starts[turn][b]; j++) spoil_key(y, b, j);
                 y->a.kv_start = starts[turn];
             }
             for (santa_method m : METHODS) compare(p, options(m, 64, STASHES[turn % 3]), &t);

@@ -350,6 +350,12 @@ static void check_listed(const problem &x, const standin_launch &l, const params
 
 static const std::string &name_of(const standin_launch &l);
 
+static bool read_parameters(const standin_launch &l, params *p) {
+    if (!CHECK(l.parameters.size() == sizeof *p)) return false;
+    memcpy((void *)p, l.parameters.data(), sizeof *p);
+    return true;
+}
+
 /* SANTA_SAAP: the router's products, its choice, a list for each KV head. which: of a row's kernels,
    those of the router counted from the last one, which is 1. */
 static std::vector<part> routed_parts(const problem &x, const params &p) {
@@ -754,8 +760,7 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
         const standin_launch &l = standin.launches[i];
         const std::string &name = name_of(l);
         params p;
-        if (!CHECK(l.parameters.size() == sizeof p)) return;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        if (!read_parameters(l, &p)) return;
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream && !l.overlap, "%s: stream", name.c_str());
         const bool scores = want[i].compare(0, 8, "k_scores") == 0, mass = want[i] == "k_row_mass";
         check_parameters(x, p, scores || mass ? row : 0, name);
@@ -846,8 +851,7 @@ static void check_adaptive(const problem &x, const char *workspace, uint64_t byt
         const std::string &name = name_of(l);
         const int which = (int)(i % each) + !by_scores;          /* 0: scores .. 6: combine, 7: error */
         params p;
-        if (!CHECK(l.parameters.size() == sizeof p)) return;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        if (!read_parameters(l, &p)) return;
         check_parameters(x, p, i / each, name, (int64_t)p.va.portions);
         CHECK(l.stream == (cudaStream_t)x.o.stream);
         CHECK_MSG(l.overlap == (which > 0 && which < 7 && i % each > 0 && standin.card->major >= 9),
@@ -932,8 +936,7 @@ static void check_selected(const problem &x, const char *workspace, uint64_t byt
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
         params p;
-        if (!CHECK(l.parameters.size() == sizeof p)) return;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        if (!read_parameters(l, &p)) return;
         CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
         CHECK_MSG(l.overlap == (which > 0 && which < 4 && standin.card->major >= 9), "%s: launched %s",
                   name.c_str(), l.overlap ? "early" : "late");
@@ -1001,8 +1004,7 @@ static void check_firsts(const problem &x, const char *workspace, uint64_t bytes
         const standin_launch &l = standin.launches[(size_t)i];
         const std::string &name = name_of(l);
         params p;
-        if (!CHECK(l.parameters.size() == sizeof p)) return;
-        memcpy((void *)&p, l.parameters.data(), sizeof p);
+        if (!read_parameters(l, &p)) return;
         const bool scores = !dense && which == 0, list = name.compare(0, 6, "k_list") == 0;
         CHECK(l.stream == (cudaStream_t)x.o.stream && p.q_index == i / each && p.rows == 1);
         CHECK(p.first_tokens == a.first_tokens && p.first_window == a.window);
@@ -1078,8 +1080,7 @@ static void check_launches(const problem &asked, const char *workspace, uint64_t
             const standin_launch &l = standin.launches[i];
             const std::string &name = name_of(l);
             params p;
-            if (!CHECK(l.parameters.size() == sizeof p)) return;
-            memcpy((void *)&p, l.parameters.data(), sizeof p);
+            if (!read_parameters(l, &p)) return;
             CHECK_MSG(l.stream == (cudaStream_t)x.o.stream, "%s: another stream", name.c_str());
             const bool early = which == 1 || (brief && (which == 2 || which == 3));
             CHECK_MSG(l.overlap == (early && standin.card->major >= 9), "%s: launched %s", name.c_str(),
