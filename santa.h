@@ -661,7 +661,7 @@ extern "C" {
       "a copy of K for sys, prop, pps, on GPUs top-k; std_error of dense, iid, strat, sys, prop only")     \
     X(ERR_RANKS_EXCHANGE,      "ranks.all_gather did not return 0, or did not bring what this rank said")  \
     X(ERR_BACKEND_SPARSE,                                                                                  \
-      "sample-attention on this device wants q, k and v of one 16-bit type in 16-byte rows")               \
+      "sample-attention on this device wants 16-byte rows, q of f16 or bf16, k and v of that or e4m3")     \
     X(ERR_BACKEND_SCORES,      "this device has exact scores only")                                        \
     X(ERR_BACKEND_DTYPE,                                                                                   \
       "q8_0, K of e5m2, q4_0 on this device: dense to top-p, no copy of K; V: dense, top-k, top-p")        \

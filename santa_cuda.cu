@@ -337,6 +337,7 @@ struct params {
        columns of V */
     int tile_rows, tile_heads, tile_slices, tiles, v_slices;
     int by_position;                                /* tiles begin at positions that tile_rows divides */
+    int eight[2];                                   /* tiles' K and V: of 8 bits, this type; -1: as q */
     int pair_out;                                   /* two numbers of out are an aligned word */
     int one_tile;                                   /* K and V take turns in it */
     int sixteens;                                   /* 16 keys share a page; always without a table */
@@ -960,8 +961,9 @@ __device__ __forceinline__ void copy16_or_zero_at(unsigned to, const char *from,
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :: "r"(to), "l"(from), "r"(have ? 16 : 0) : "memory");
 }
-__device__ __forceinline__ void store16_at(unsigned to, unsigned x) {
-    asm volatile("st.shared.v4.b32 [%0], {%1,%1,%1,%1};" :: "r"(to), "r"(x) : "memory");
+__device__ __forceinline__ void store16_at(unsigned to, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};"
+                 :: "r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void copy_wait() {
@@ -3626,16 +3628,75 @@ struct copier {
     const char *from;                               /* its piece of key 0's row, of pages that of page 0 */
     i64 token, page;                                /* bytes */
     int features;                                   /* what is left of a row */
+    int eight;                                      /* p.eight of these rows */
 
-    __device__ __forceinline__ copier(const params &p, const tile &t, const char *data, const i64 *stride,
-                                      int column, int n) {
+    __device__ __forceinline__ copier(const params &p, const tile &t, bool is_k, int column) {
         const int thread = threadIdx.x % TILE_THREADS, piece = thread & 7;
+        const i64 *const stride = is_k ? p.k_stride : p.v_stride;
         token = stride[1];
         page = stride[0];
-        features = n - column - 8 * piece;
-        from = data + t.kv * stride[2] + 2 * (column + 8 * piece) + (p.table ? 0 : t.b * page);
+        eight = p.eight[!is_k];
+        features = (is_k ? p.d : p.dv) - column - 8 * piece;
+        from = (is_k ? p.k : p.v) + t.kv * stride[2] + (eight < 0 ? 2 : 1) * (column + 8 * piece)
+             + (p.table ? 0 : t.b * page);
+    }
+    /* Key j's; nullptr: no row of the tile sees it; 1: its page does not exist. */
+    __device__ __forceinline__ const char *row(const params &p, const tile &t, int j) const {
+        if (j < t.begin || j >= t.end) return nullptr;
+        if (!p.table) return from + j * token;
+        const unsigned on = p.by_page.quotient((unsigned)j);
+        const int number = p.table[t.b * p.table_stride + on];
+        if ((unsigned)number >= (unsigned)p.pages) return (const char *)1;
+        return from + (number * page + (j - (int)(on * p.by_page.d)) * token);
     }
 };
+
+/* Two floats of 8 bits as numbers of q's type, which has them all. */
+__device__ __forceinline__ unsigned widened(const params &p, int type, unsigned two) {
+    const unsigned halves = __byte_perm(two, 0, 0x1404);
+    const __half2 x = type == SANTA_E4M3 ? e4m3_pair((unsigned short)two) : *(const __half2 *)&halves;
+    if (p.q_type == SANTA_F16) return *(const unsigned *)&x;
+    const float2 y = __half22float2(x);
+    const __nv_bfloat162 z = __floats2bfloat162_rn(y.x, y.y);
+    return *(const unsigned *)&z;
+}
+
+/* copy_block of rows in floats of 8 bits. They are there when it returns. */
+template <int LINES, int CHUNKS>
+__device__ __forceinline__ void widen_block(const params &p, const tile &t, const copier &x, int first,
+                                            int chunks, unsigned at, bool is_k) {
+    enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
+    const int row = first + ((int)(threadIdx.x % TILE_THREADS) >> 3);
+#pragma unroll 1
+    for (int c = 0; c < (CHUNKS ? CHUNKS : chunks); c += AT_ONCE) {
+        uint2 y[4][AT_ONCE];                        /* all on their way before the first is looked at */
+        unsigned broken = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const char *from = x.row(p, t, row + 16 * i);
+            if (is_k && from == (const char *)1) broken |= 1u << i;
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const bool some = (uintptr_t)from > 1 && x.features > 64 * (c + k);
+                y[i][k] = some ? *(const uint2 *)(from + 64 * (c + k)) : make_uint2(0, 0);
+            }
+        }
+#pragma unroll 1
+        for (int i = 0; i < 4; i++, broken >>= 1)   /* one after the other comes to the front */
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const unsigned none = broken & 1u ? FULL : 0, a = y[0][k].x, b = y[0][k].y;
+                store16_at(at + 16 * 128 * i + LINES * 128 * (c + k),
+                           make_uint4(widened(p, x.eight, a & 0xffffu) | none,
+                                      widened(p, x.eight, a >> 16) | none,
+                                      widened(p, x.eight, b & 0xffffu) | none,
+                                      widened(p, x.eight, b >> 16) | none));
+                y[0][k] = y[1][k];
+                y[1][k] = y[2][k];
+                y[2][k] = y[3][k];
+            }
+    }
+}
 
 /* The rows of 64 keys from `first` on their way to lines `at` and on, of this thread's piece there;
    zeros for what no row of the tile sees. A key whose page does not exist is NaN in K, so that who sees it
@@ -3646,6 +3707,7 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
     enum { AT_ONCE = CHUNKS ? CHUNKS : 1 };
     const int row = (int)(threadIdx.x % TILE_THREADS) >> 3, n = CHUNKS ? CHUNKS : chunks;
     const char *from[4];
+    if (x.eight >= 0) { widen_block<LINES, CHUNKS>(p, t, x, first, chunks, at, is_k); return; }
     bool whole = first >= t.begin && first + BLOCK <= t.end && p.sixteens;
     if (whole && p.table) {
 #pragma unroll
@@ -3673,27 +3735,14 @@ __device__ __forceinline__ void copy_block(const params &p, const tile &t, const
         return;
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int j = first + row + 16 * i;
-        i64 where = NO_ROW;
-        from[i] = nullptr;                          /* nobody sees it */
-        if (j < t.begin || j >= t.end) continue;
-        if (!p.table) where = j * x.token;
-        else {
-            const unsigned page = p.by_page.quotient((unsigned)j);
-            const int number = p.table[t.b * p.table_stride + page];
-            if ((unsigned)number < (unsigned)p.pages)
-                where = number * x.page + (j - (int)(page * p.by_page.d)) * x.token;
-        }
-        from[i] = where == NO_ROW ? (const char *)1 : x.from + where;
-    }
+    for (int i = 0; i < 4; i++) from[i] = x.row(p, t, first + row + 16 * i);
 #pragma unroll
     for (int i = 0; i < 4; i++)
 #pragma unroll 1
         for (int c = 0; c < n; c++) {
             const unsigned to = at + 16 * 128 * i + LINES * 128 * c;
             const bool some = (uintptr_t)from[i] > 1 && x.features > 64 * c;
-            if (is_k && from[i] == (const char *)1) store16_at(to, FULL);
+            if (is_k && from[i] == (const char *)1) store16_at(to, make_uint4(FULL, FULL, FULL, FULL));
             else copy16_or_zero_at(to, some ? from[i] + 128 * c : p.k, some);
         }
 }
@@ -3776,7 +3825,10 @@ __device__ __forceinline__ void add_not_finite(const params &p, const tile &t, i
         for (int nb = 0; nb < 16; nb++) {
             const int column = t.column + 8 * nb + 2 * c;
             if (column >= p.dv) continue;
-            const unsigned x = *(const unsigned *)(row + 2 * column), which = not_finite_of(p, x);
+            const unsigned x = p.eight[1] < 0
+                ? *(const unsigned *)(row + 2 * column)
+                : widened(p, p.eight[1], *(const unsigned short *)(row + column));
+            const unsigned which = not_finite_of(p, x);
             const float2 y = p.k_type == SANTA_F16 ? unpack_pair(*(const __half2 *)&x)
                                                    : unpack_pair(*(const __nv_bfloat162 *)&x);
 #pragma unroll
@@ -3973,7 +4025,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
     float acc[2][16][4];
 #pragma unroll
     for (int i = 0; i < 128; i++) acc[i / 64][i / 4 % 16][i % 4] = 0.0f;
-    const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, t.column, p.dv);
+    const copier k_rows(p, t, true, 0), v_rows(p, t, false, t.column);
     const unsigned own = (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
     block_list list;
     list.begin(p, t, t.begin / BLOCK);
@@ -4030,6 +4082,7 @@ __global__ void __launch_bounds__(TILE_THREADS, 2) k_prefill(const __grid_consta
             rows.token = p.one_tile ? v_rows.token : k_rows.token;
             rows.page = p.one_tile ? v_rows.page : k_rows.page;
             rows.features = p.one_tile ? v_rows.features : k_rows.features;
+            rows.eight = p.eight[p.one_tile != 0];
             copy_block<BLOCK, 0>(p, t, rows, p.one_tile ? first : following * BLOCK,
                                  p.one_tile ? v_chunks : chunks, (p.one_tile ? v_at : k_at) + own,
                                  !p.one_tile);
@@ -4120,7 +4173,7 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
         char *const v_tile = (char *)slots + (v_at - from);
         block_list list;
         list.begin(p, t, p.is_sparse ? t.begin / BLOCK : t.begin / (2 * BLOCK) * 2);
-        const copier k_rows(p, t, p.k, p.k_stride, 0, p.d), v_rows(p, t, p.v, p.v_stride, 0, p.dv);
+        const copier k_rows(p, t, true, 0), v_rows(p, t, false, 0);
         const unsigned own = (unsigned)piece_at(LINES, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
         int place = 0;
         unsigned phase = 1;                         /* of the barriers before anything is in a place */
@@ -4148,12 +4201,14 @@ __global__ void __launch_bounds__(3 * 128, 1) k_prefill_groups(const __grid_cons
                 rows.token = part ? v_rows.token : k_rows.token;
                 rows.page = part ? v_rows.page : k_rows.page;
                 rows.features = part ? v_rows.features : k_rows.features;
+                rows.eight = p.eight[part];
 #pragma unroll 1
                 for (int h = 0; h < 2 && more; h++)
                     copy_block<LINES, 2>(p, t, rows, h ? second : first, 2, to + h * 64 * 128, part == 0);
-                if (!(part && partial)) { barrier_after_copies(full); continue; }
+                if (!(part && partial) && rows.eight < 0) { barrier_after_copies(full); continue; }
                 copy_commit();
-                copy_wait<0>();
+                copy_wait<0>();                     /* the queries, too */
+                if (!(part && partial)) { barrier_arrive(full); continue; }
 #pragma unroll 1
                 for (int h = 0; h < 2; h++) {
                     const unsigned found = screen_block<LINES>(p, 2, v_tile + place * PLACE_BYTES, 64 * h);
@@ -4340,7 +4395,7 @@ __global__ void __launch_bounds__(SAMPLE_THREADS, 3) k_sample(const __grid_const
     const bool extras = p.soft_cap > 0.0f || p.slopes || !(p.scale > 0.0f);
     const float factor = extras ? 1.0f : p.scale * LOG2E;
     const i64 unit = unit_at(p, t.b, t.head, u);
-    const copier k_rows(p, t, p.k, p.k_stride, 0, p.d);
+    const copier k_rows(p, t, true, 0);
     const unsigned own = k_at + (unsigned)piece_at(BLOCK, (int)threadIdx.x >> 3, (int)threadIdx.x & 7);
     copy_queries<SAMPLE_THREADS, BLOCK>(p, t, (int)threadIdx.x, chunks, q_at);
     copy_block<BLOCK, 0>(p, t, k_rows, block * BLOCK, chunks, own, true);
@@ -12291,12 +12346,13 @@ void byte_strides(const santa_tensor *t, i64 *s) {
 }
 
 /* Rows start on 16 bytes and their features are adjacent. */
-bool vectors(const santa_tensor *t) {
+bool in_pieces(const santa_tensor *t) {
     i64 s[4];
     byte_strides(t, s);
-    return !is_coded(t->dtype) && s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0
-        && s[0] % 16 == 0 && s[1] % 16 == 0 && s[2] % 16 == 0;
+    return s[3] == size_of(t->dtype) && (uintptr_t)t->data % 16 == 0 && s[0] % 16 == 0 && s[1] % 16 == 0
+        && s[2] % 16 == 0;
 }
+bool vectors(const santa_tensor *t) { return !is_coded(t->dtype) && in_pieces(t); }
 
 /* Rows of n numbers are whole pieces of 16 bytes. */
 bool whole_pieces(int type, i64 n) { return type != SANTA_F32 && n % (type == SANTA_E4M3 ? 16 : 8) == 0; }
@@ -12442,12 +12498,15 @@ template <typename K> cudaError_t launch_dense_plain(call &c) {
 
 /* Many query rows: k_prefill, or k_prefill_groups where it was compiled for the card. */
 
-/* What their tiles take. */
+bool is_eight(int type) { return type == SANTA_E4M3 || type == SANTA_E5M2; }
+
+/* What their tiles take: K and V of q's type of 16 bits, or of floats of 8, which are made such. */
 bool suits_tiles(const santa_attention *a) {
-    const santa_dtype type = a->k.dtype;
+    const santa_dtype type = a->q.dtype, k = a->k.dtype, v = a->v.dtype;
     const i64 d = a->k.shape[3], dv = a->v.shape[3];
-    return (type == SANTA_F16 || type == SANTA_BF16) && a->q.dtype == type && a->v.dtype == type
-        && vectors(&a->q) && vectors(&a->k) && vectors(&a->v) && d % 8 == 0 && d <= 256 && dv % 8 == 0;
+    return (type == SANTA_F16 || type == SANTA_BF16) && (k == type || is_eight(k))
+        && (v == type || is_eight(v)) && in_pieces(&a->q) && in_pieces(&a->k) && in_pieces(&a->v)
+        && d % 8 == 0 && d <= 256 && dv % 8 == 0;
 }
 
 /* Tiles of so many heads at most, and of rows whose number is a power of two, at most `rows`, if not 0. */
@@ -12485,9 +12544,23 @@ template <typename T> cudaError_t launch_tiles(call &c) {
     return launch_ring<k_prefill>(c, grid, prefill_bytes(p.d, p.one_tile), TILE_THREADS);
 }
 
+/* A kernel of tiles: there K and V are of q's type. */
+template <typename F> cudaError_t with_tiles(call &c, F f) {
+    params &p = c.p;
+    const int type = p.k_type;
+    p.eight[0] = is_eight(type) ? type : -1;
+    p.eight[1] = is_eight(p.v_type) ? p.v_type : -1;
+    p.k_type = p.q_type;
+    const cudaError_t e = f();
+    p.k_type = type;
+    return e;
+}
+
 cudaError_t launch_prefill(call &c) {
     c.rows_done = c.p.q_len;
-    return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
+    return with_tiles(c, [&] {
+        return c.p.k_type == SANTA_F16 ? launch_tiles<__half>(c) : launch_tiles<__nv_bfloat16>(c);
+    });
 }
 
 /* First tokens and a window are a list of two ranges for each KV head. */
@@ -12682,7 +12755,9 @@ void arrange_sparse(const geometry &g, santa_stash stash, layout *l) {
 
 cudaError_t launch_stage(call &c, int stage) {
     c.p.stage = stage;
-    return launch_ring<k_sample>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
+    return with_tiles(c, [&] {
+        return launch_ring<k_sample>(c, grid_of(c.g.sample), sample_bytes(c.p.d), SAMPLE_THREADS);
+    });
 }
 
 void fill_sparse(const santa_sample_attention_options &x, const geometry &g, params *p) {

@@ -49,9 +49,11 @@
                        ceil(group / 8) * ceil(keys / 64) below 2^31 - 1. pps: head_dim_v up to
                        256, and a group of up to 64 heads.
    PREFILL             From 32 query rows on dense runs on tensor cores, K and V read once for 128
-                       queries, where q, k and v are f16 or bf16 of one type in 16-byte aligned
-                       rows with adjacent features, head_dim and head_dim_v multiples of 8,
-                       head_dim up to 256; weights are rounded to that type before they meet V.
+                       queries, where q is f16 or bf16, k and v of that type, e4m3 or e5m2, all in
+                       16-byte aligned rows with adjacent features, head_dim and head_dim_v
+                       multiples of 8, head_dim up to 256; weights are rounded to q's type before
+                       they meet V. Numbers of 8 bits become that type, which has them all, on
+                       their way to shared memory: exact, at a third of the speed.
                        Other calls, and those that want std_error, take the rows one after the
                        other, as decode does.
                        Sample-attention wants such q, k and v (from 32 rows on, or with a mask,

@@ -136,12 +136,13 @@ static void check_parts(const std::vector<part> &parts, const char *workspace, u
 }
 
 /* Rows start on 16 bytes, features are side by side. */
-static bool aligned(const santa_tensor &t) {
+static bool in_pieces(const santa_tensor &t) {
     const int64_t size = bytes_of(t.dtype);
-    if (t.dtype >= SANTA_Q8_0) return false;
     for (int i = 0; i < 3; i++) if (t.stride[i] * size % 16) return false;
     return t.stride[3] == 1 && (uintptr_t)t.data % 16 == 0;
 }
+static bool aligned(const santa_tensor &t) { return t.dtype < SANTA_Q8_0 && in_pieces(t); }
+static bool is_eight(santa_dtype t) { return t == SANTA_E4M3 || t == SANTA_E5M2; }
 
 /* f16 and bf16 share kernels. */
 static const char *kernel_type(santa_dtype t) {
@@ -181,10 +182,13 @@ static void check_parameters(const problem &x, const params &p, int64_t row, con
     const char *const kernel = name.c_str();
     const void *const data[4] = {p.q, p.k, p.v, p.out};
     const i64 *const stride[4] = {p.q_stride, p.k_stride, p.v_stride, p.out_stride};
+    const bool tiles = name.compare(0, 9, "k_prefill") == 0 && name != "k_prefill_stats",
+               widens = tiles || name == "k_sample";
     const int type[4] = {p.q_type, p.k_type, p.v_type, p.out_type};
     for (int i = 0; i < 4; i++) {
         const santa_tensor &t = *const_cast<problem &>(x).tensor(i);
-        bool same = data[i] == t.data && type[i] == (int)t.dtype;
+        bool same = data[i] == t.data && type[i] == (int)(i == 1 && widens ? a.q.dtype : t.dtype);
+        if (widens && (i == 1 || i == 2)) same &= p.eight[i - 1] == (is_eight(t.dtype) ? (int)t.dtype : -1);
         for (int k = 0; k < 4; k++) same &= stride[i][k] == byte_stride(t, k);
         CHECK_MSG(same, "%s: tensor %d is another", kernel, i);
     }
@@ -665,9 +669,10 @@ static bool is_tiled(const problem &x) {
     if (a.q.shape[1] < 32 && !asks_for_blocks(x)) return false;
     const int64_t group = a.q.shape[2] / a.k.shape[2], slices = over(group, 16) * over(a.v.shape[3], 128);
     if (!sparse && a.k.shape[2] * slices > 65535) return false;
-    return (a.k.dtype == SANTA_F16 || a.k.dtype == SANTA_BF16) && a.q.dtype == a.k.dtype
-        && a.v.dtype == a.k.dtype && aligned(a.q) && aligned(a.k) && aligned(a.v) && a.k.shape[3] % 8 == 0
-        && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0;
+    const santa_dtype type = a.q.dtype;
+    return (type == SANTA_F16 || type == SANTA_BF16) && (a.k.dtype == type || is_eight(a.k.dtype))
+        && (a.v.dtype == type || is_eight(a.v.dtype)) && in_pieces(a.q) && in_pieces(a.k) && in_pieces(a.v)
+        && a.k.shape[3] % 8 == 0 && a.k.shape[3] <= 256 && a.v.shape[3] % 8 == 0;
 }
 
 static std::vector<part> tiled_parts(const problem &x, const params &p) {
@@ -710,7 +715,7 @@ static void check_tiles(const problem &x, const standin_launch &l, const params 
     }
     const bool groups = standin.card->major == 9 && standin.warpgroups && p.d <= 128 && p.dv <= 128
                      && p.soft_cap == 0.0f && !p.slopes && p.scale > 0.0f;
-    const std::string type = a.k.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
+    const std::string type = a.q.dtype == SANTA_F16 ? "__half" : "__nv_bfloat16",
                       want = groups ? "k_prefill_groups<" + type + ">" : "k_prefill";
     CHECK_MSG(name == want, "%s, want %s", name.c_str(), want.c_str());
     CHECK_MSG(p.tile_heads == heads && p.tile_slices == slices && p.tile_rows == rows
@@ -744,7 +749,9 @@ static void check_prefill(const problem &x, const char *workspace, uint64_t byte
     /* rows that share a pass of k_scores */
     const int64_t group = heads / kv_heads, q_len = x.a.q.shape[1];
     const bool pages = x.a.block_table && x.a.k.shape[1] % 8,
-               plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes, one = plain || pages || group >= 8;
+               eights = is_eight(x.a.k.dtype),
+               plain = x.a.soft_cap > 0.0f || x.a.alibi_slopes || (eights && x.a.k.shape[3] % 16),
+               one = plain || pages || group >= 8 || eights;
     const int64_t pass = one ? 1 : q_len < 8 / group ? q_len : 8 / group;
     for (int64_t row = 0; sparse && o.row_mass && row < q_len; row++) {
         if (row % pass == 0) want.push_back(plain ? "k_scores_plain" : "k_scores<");
@@ -1549,9 +1556,10 @@ static void failures_of_prefill(void) {
 static void sparse_errors(void) {
     sizes s = SMALL;
     s.q_len = 64;
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 8; i++) {
         problem x = make(s, SANTA_SAMPLE_ATTENTION);
         x.a.causal = 1;
+        if (i == 7) x.a.v.dtype = SANTA_E4M3;
         if (i == 1) x.a.q.dtype = SANTA_F16;
         if (i == 2) x.a.k.data = (char *)x.a.k.data + 2;
         if (i == 3) x.a.v.dtype = SANTA_F32;
@@ -1562,7 +1570,7 @@ static void sparse_errors(void) {
             x = make({2, 64, 8, 2, 1000, 128, 12, 0, SANTA_BF16, NHD}, SANTA_SAMPLE_ATTENTION),
             x.a.causal = 1;
         if (i == 6) x.o.sample_attention.row_mass = (float *)address(R_ROW_MASS);
-        run_on_cards(x, i == 0 || i == 6 ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE, "sparse");
+        run_on_cards(x, i == 0 || i >= 6 ? SANTA_OK : SANTA_ERR_BACKEND_SPARSE, "sparse");
         x.a.q.shape[1] = x.a.out.shape[1] = 31;      /* runs dense */
         if (i < 6) run_on_cards(x, SANTA_OK, "sparse, few rows");
     }

@@ -3,8 +3,8 @@
 
 /* ---------------------------------------------------------------------------------- dense */
 
-/* Weights are rounded to V's type before they meet V. */
-static double weight_bound(const problem &p) { return ref_epsilon(p.spec.v_type) * largest_row_of_v(p); }
+/* Weights are rounded to q's type before they meet V. */
+static double weight_bound(const problem &p) { return ref_epsilon(p.spec.q_type) * largest_row_of_v(p); }
 
 /* Rows of the GPU that are further from float64 than rounding takes them. */
 static int64_t rows_off(const problem &p, const result &r) {
@@ -36,6 +36,12 @@ static ref_spec prefill_spec(int64_t heads, int64_t kv_heads, int64_t q_len, int
     return s;
 }
 
+/* K (bit 0), V (bit 1) of floats of 8 bits: e4m3, or (bits 2, 3) e5m2. */
+static void take_eights(ref_spec *s, int which) {
+    if (which & 1) s->k_type = which & 4 ? SANTA_E5M2 : SANTA_E4M3;
+    if (which & 2) s->v_type = which & 8 ? SANTA_E5M2 : SANTA_E4M3;
+}
+
 static void check_dense_rows(const problem &p, const char *what) {
     const ref_spec &s = p.spec;
     result r;
@@ -44,12 +50,11 @@ static void check_dense_rows(const problem &p, const char *what) {
     if (!run_on_gpu(p, o, &r)) return;
     const int64_t off = rows_off(p, r);
     CHECK_MSG(off == 0,
-              "%s: %lld rows are off: %lld x %lld rows of %lld, heads %lld/%lld, dim %lld/%lld, type %d, "
-              "page %lld, "
-              "window %lld",
+              "%s: %lld rows are off: %lld x %lld rows of %lld, heads %lld/%lld, dim %lld/%lld, "
+              "types %d, %d, %d, page %lld, window %lld",
               what, (long long)off, (long long)s.batch, (long long)s.q_len, (long long)s.len,
               (long long)s.heads, (long long)s.kv_heads, (long long)s.head_dim, (long long)s.head_dim_v,
-              (int)s.k_type, (long long)s.page_size, (long long)s.window);
+              (int)s.q_type, (int)s.k_type, (int)s.v_type, (long long)s.page_size, (long long)s.window);
     problem q(s);
     q.a.kv_start = p.a.kv_start;
     if (!ref_run(&q, &o, &cpu)) return;
@@ -102,6 +107,10 @@ static void prefill_dense(void) {
         }
         problem p(s);
         check_dense_rows(p, "prefill");
+        ref_spec eights = s;
+        take_eights(&eights, i == 3 ? 1 : i == 4 ? 14 : i == 6 ? 7 : 3);
+        const problem of_eights(eights);
+        check_dense_rows(of_eights, "prefill of 8 bits");
         if (i > 3) continue;
         const std::vector<int32_t> starts = starts_of(p);
         p.a.kv_start = starts.data();
@@ -125,6 +134,7 @@ static void prefill_dense(void) {
         s.soft_cap = test_below(&r, 4) ? 0.0f : 10.0f;
         s.layout = s.page_size || test_below(&r, 2) ? REF_NHD : REF_HND;
         s.out_type = test_below(&r, 2) ? SANTA_F32 : s.v_type;
+        if (test_below(&r, 2)) take_eights(&s, (int)test_below(&r, 16));
         problem p(s);
         char what[60];
         snprintf(what, sizeof what, "random prefill %d", i);
@@ -150,9 +160,11 @@ struct part_of_prompt {
 /* A row's bits depend on neither the batch, pages, the layout, nor on the rows that it comes with. */
 static void prefill_bits(void) {
     NEED_DEVICE();
-    for (int64_t d : {64, 128, 192}) {
+    for (int i = 0; i < 4; i++) {
+        const int64_t d = i < 3 ? 64 * (i + 1) : 128;
         ref_spec s = prefill_spec(4, 1, 150, 300, d);
         s.batch = 2;
+        if (i == 3) take_eights(&s, 3);
         result whole, other;
         problem p(s);
         if (!run_on_gpu(p, options(SANTA_DENSE, 0), &whole)) return;
@@ -169,20 +181,20 @@ static void prefill_bits(void) {
         if (!run_on_gpu(alone, options(SANTA_DENSE, 0), &other)) return;
         CHECK_MSG(other.same_request(0, whole, 1), "head_dim %lld, alone", (long long)d);
         const int64_t cuts[] = {0, 40, 77, 150};
-        for (int i = 0; i < 3; i++) {
-            const part_of_prompt part(p, cuts[i], cuts[i + 1] - cuts[i]);
+        for (int j = 0; j < 3; j++) {
+            const part_of_prompt part(p, cuts[j], cuts[j + 1] - cuts[j]);
             on_gpu g(part.a, options(SANTA_DENSE, 0));
             if (!g.run()) return;
             const result r = g.get();
             int64_t wrong = 0;
             for (int64_t b = 0; b < 2; b++)
-                for (int64_t k = 0; k < cuts[i + 1] - cuts[i]; k++)
+                for (int64_t k = 0; k < cuts[j + 1] - cuts[j]; k++)
                     for (int64_t h = 0; h < 4; h++)
                         for (int64_t c = 0; c < d; c++)
                             wrong +=
-                                ref_get(&r.out, b, k, h, c) != ref_get(&whole.out, b, cuts[i] + k, h, c);
+                                ref_get(&r.out, b, k, h, c) != ref_get(&whole.out, b, cuts[j] + k, h, c);
             CHECK_MSG(wrong == 0, "head_dim %lld, rows from %lld on: %lld numbers differ", (long long)d,
-                      (long long)cuts[i], (long long)wrong);
+                      (long long)cuts[j], (long long)wrong);
         }
     }
 }
@@ -192,9 +204,11 @@ static void prefill_bits(void) {
 static void prefill_nan(void) {
     NEED_DEVICE();
     for (int64_t d : {64, 128})
-        for (int what = 0; what < 4; what++) {
-            ref_spec s = prefill_spec(4, 1, 100, 200, d, what % 2 ? SANTA_F16 : SANTA_BF16);
+        for (int i = 0; i < 8; i++) {
+            const int what = i % 4;
+            ref_spec s = prefill_spec(4, 1, 100, 200, d, i & 1 ? SANTA_F16 : SANTA_BF16);
             s.page_size = what == 3 ? 16 : 0;
+            if (i >= 4) take_eights(&s, what == 2 ? 11 : 3);    /* e4m3 has no infinity */
             problem clean(s), bad(s);
             const int64_t key = 160;
             if (what == 0) ref_set(&bad.a.k, 0, key, 0, 5, (double)test_nan());
@@ -206,14 +220,14 @@ static void prefill_nan(void) {
                 || !run_on_gpu(bad, options(SANTA_DENSE, 0), &y))
                 return;
             int64_t wrong = 0;
-            for (int64_t i = 0; i < s.q_len; i++)
+            for (int64_t row = 0; row < s.q_len; row++)
                 for (int64_t h = 0; h < s.heads; h++) {
-                    if (s.len - s.q_len + i < key) { wrong += !y.same_row(0, i, h, x, 0); continue; }
-                    const double at = ref_get(&y.out, 0, i, h, 5);
+                    if (s.len - s.q_len + row < key) { wrong += !y.same_row(0, row, h, x, 0); continue; }
+                    const double at = ref_get(&y.out, 0, row, h, 5);
                     wrong += what == 2 ? at - at == 0.0 : !test_is_nan((float)at);
-                    if (what == 0 || what == 3) wrong += y.nans(0, i, h) != d + 1;
+                    if (what == 0 || what == 3) wrong += y.nans(0, row, h) != d + 1;
                 }
-            CHECK_MSG(wrong == 0, "case %d, head_dim %lld: %lld rows are wrong", what, (long long)d,
+            CHECK_MSG(wrong == 0, "case %d, head_dim %lld: %lld rows are wrong", i, (long long)d,
                       (long long)wrong);
         }
     ref_spec s = prefill_spec(4, 2, 50, 300, 128);              /* behind seq_lens and before the window */
@@ -347,6 +361,7 @@ static void sparse_like_cpu(void) {
         if (i % 4 == 2) s.page_size = 16;
         if (i % 5 == 3) s.window = 1 + test_below(&r, n);
         if (i % 7 == 4) { s.alibi = 1; s.soft_cap = 20.0f; s.sinks = 1; }
+        if (i % 3 == 2) take_eights(&s, 1 + i % 2 * 2);
         if (test_quick) s.q_len = test_below(&r, 120) + 40;
         sparse_call c(s, 0.2 + 0.7 * test_uniform(&r), test_below(&r, 2) ? 64 : 128, 1 + test_below(&r, 4),
                       (int)test_below(&r, 2));

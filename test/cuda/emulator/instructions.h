@@ -353,9 +353,7 @@ inline void copy16_or_zero(uint4 *to, const char *from, bool have, CALLER) {
 inline void copy16_or_zero_at(unsigned to, const char *from, bool have, CALLER) {
     copy16_or_zero((uint4 *)emulated::shared_pointer(to), from, have, file, line);
 }
-inline void store16_at(unsigned to, unsigned x) {
-    for (int i = 0; i < 4; i++) memcpy(emulated::shared_pointer(to) + 4 * i, &x, 4);
-}
+inline void store16_at(unsigned to, uint4 x) { memcpy(emulated::shared_pointer(to), &x, 16); }
 inline void copy_commit() { emulated::close_group(); }
 template <int N> void copy_wait() { emulated::wait_groups(N); }
 
