@@ -2986,7 +2986,9 @@ SANTADEF void santa_clear_unused_options(santa_options *o) {
 }
 
 /* Sizes saturate at UINT64_MAX, which no check lets through. */
+SANTA__ONCE
 static uint64_t santa__mul(uint64_t a, uint64_t b) { return a && b > UINT64_MAX / a ? UINT64_MAX : a * b; }
+SANTA__ONCE
 static uint64_t santa__add(uint64_t a, uint64_t b) { return b > UINT64_MAX - a ? UINT64_MAX : a + b; }
 static uint64_t santa__abs(int64_t a) { return a < 0 ? 0u - (uint64_t)a : (uint64_t)a; }
 
@@ -3697,7 +3699,7 @@ static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t 
 }
 
 static int santa__has_traits(const santa_options *o, unsigned traits) {
-    return (santa_method_traits(o->method) & traits) != 0;
+    return (santa__method_info[o->method].traits & traits) != 0;
 }
 
 /* Whether vAttention finds heavy tokens by their scores. */
@@ -4522,12 +4524,14 @@ static const santa__range *santa__range_of(const santa__job *j, int64_t x) {
 static int64_t santa__head(const santa__job *j, int64_t x) { return j->kv_head * j->group + x % j->group; }
 static int64_t santa__row_of(const santa__job *j, int64_t x) { return j->q_index + x / j->group; }
 
+SANTA__ONCE
 static santa__rng santa__job_rng(const santa__job *j, uint32_t stream, int64_t x) {
     return santa__rng_make(j->seed, j->offset, j->request_id, stream, (uint32_t)santa__head(j, x),
                            (uint32_t)santa__row_of(j, x));
 }
 
 /* Where results of query x go in lse, std_error and audit. */
+SANTA__ONCE
 static int64_t santa__slot(const santa__job *j, int64_t x) {
     return (j->batch * j->p->q_len + santa__row_of(j, x)) * j->p->heads + santa__head(j, x);
 }
@@ -6074,6 +6078,7 @@ static float santa__combs_error(const santa__job *j, const santa__picks *l, doub
    - 1)). Several combs: see above. Otherwise each draw's variance is taken as half the squared
    difference to its neighbour (no neighbour differs within a key drawn twice): too large where
    neighbours' means differ, too small where V keeps step with a comb. */
+SANTA__ONCE
 static float santa__std_error(const santa__job *j, const santa__picks *l, const float *mean, double share) {
     float *row = SANTA__PART(float, j, row_a), *other = SANTA__PART(float, j, row_b), *swap;
     const double n = (double)l->draws;
@@ -6242,6 +6247,7 @@ static void santa__pick_and_gather(santa__job *j, int64_t span, int64_t from, in
 /* Estimate of sqrt(E|out - exact|^2) for one head: each key but the sure ones differs from the
    others' mean of w v, as in a sample without replacement (Deville's form of Hajek's). Where the
    sure keys take up what is missing, v counts from their mean. */
+SANTA__ONCE
 static float santa__sizes_error(const santa__job *j, const santa__mass *x, const santa__picks *l,
                                 const float *weight, double share) {
     float *row = SANTA__PART(float, j, row_a), *mean = SANTA__PART(float, j, row_b);
@@ -6282,6 +6288,7 @@ static float santa__sizes_error(const santa__job *j, const santa__mass *x, const
 }
 
 /* Masses and units of the heads of a row. A head with a NaN has none. */
+SANTA__ONCE
 static void santa__masses_of_row(const santa__job *j, int64_t row, santa__mass *mass) {
     int64_t h;
     for (h = 0; h < j->group; h++) {
@@ -6771,6 +6778,7 @@ static double santa__found_variance(const santa__copied_head *x) {
 
 /* What turns a head's sums into attention. The mass of what was not drawn is known from the copy:
    Z^ + sum of exp(s) / pi - exp(s^) / pi over the drawn ones. */
+SANTA__ONCE
 static void santa__copied_scale(const santa__job *j, int64_t x, const santa__mass *m, float max, double sum,
                                 santa__copied_head *head) {
     float top = m->total > 0.0 ? SANTA__MAX(m->m, max) : max;
@@ -6824,6 +6832,7 @@ static float santa__copied_error(const santa__job *j, int64_t h, int64_t heads, 
 
 /* A head once more, with exact scores: as its method does it without a copy, pps as in a group of
    one. First its masses. */
+SANTA__ONCE
 static santa__mass santa__redo_scores(const santa__job *j, int64_t x) {
     const santa__range *r = santa__range_of(j, x);
     const int64_t first = j->begin / SANTA_BLOCK;
@@ -6858,6 +6867,7 @@ static void santa__count_redone(const santa__job *j, const santa__picks *l) {
     j->stats->v_rows_head += l->rows;
 }
 
+SANTA__ONCE
 static void santa__redo_draws(const santa__job *j, int64_t x, santa__mass m, santa__picks *l) {
     santa__rng rng = santa__job_rng(j, SANTA__STREAM_DRAWS, x),
                dither = santa__job_rng(j, SANTA__STREAM_STASH, x);
@@ -7013,6 +7023,7 @@ static void santa__step_rescue(santa__job *j, int64_t span, int64_t from, int64_
     }
 }
 
+SANTA__ONCE
 static void santa__step_size(santa__job *j, int64_t span, int64_t from, int64_t to) {
     const int is_shared = santa__has_traits(j->o, SANTA_SHARES_ROWS);
     const int is_rounded = j->o->stash > SANTA_STASH_F32;
@@ -7048,6 +7059,7 @@ static void santa__step_redo(santa__job *j, int64_t span, int64_t from, int64_t 
 }
 
 /* What pps draws by then: each head by itself. */
+SANTA__ONCE
 static void santa__step_resize(santa__job *j, int64_t span, int64_t from, int64_t to) {
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     int64_t h;
@@ -7063,6 +7075,7 @@ static void santa__step_resize(santa__job *j, int64_t span, int64_t from, int64_
 }
 
 /* This rank's parts of the results. */
+SANTA__ONCE
 static void santa__step_finish(santa__job *j, int64_t span, int64_t from, int64_t to) {
     santa__mass *mass = SANTA__PART(santa__mass, j, masses);
     const santa__copied_head *head = SANTA__PART(santa__copied_head, j, heads);
@@ -7411,6 +7424,7 @@ static void santa__va_scores(santa__va *x) {
 
 /* Sinks, heavy tokens and the local window, over ranks after the scores; returns how many keys these
    are. */
+SANTA__ONCE
 static int64_t santa__va_add_fixed(santa__va *x, int64_t heavy) {
     const santa__job *j = x->j;
     const int oracle = !j->o->vattention.heavy && !j->o->vattention.heavy_index;
@@ -7813,6 +7827,7 @@ static void santa__draw_buckets(const santa__job *j, const santa__index *x, cons
 /* Estimate of sqrt(E|out - exact|^2) of each head, as if each drawn key came by itself: (1 - pi) of
    its weight squared times its row's distance to the result, which a sink draws towards 0. In
    head[g].square, relative to the state's own m; scores once more, since m is known only now. */
+SANTA__ONCE
 static void santa__routed_errors(const santa__job *j, const santa__picks *l, const float *chance,
                                  santa__copied_head *head) {
     float u[SANTA__SLICE * SANTA_BLOCK], *row = SANTA__PART(float, j, row_a);
@@ -8641,6 +8656,7 @@ static void santa__choose(const santa__call *call, const santa__said *x, int pas
 }
 
 /* What this rank says first of query x of a job that samples. */
+SANTA__ONCE
 static void santa__say_mass(const santa__job *j, int64_t x, santa__rank_mass *message) {
     santa__rank_tiles *tiles = (santa__rank_tiles *)(void *)(message + 1);
     const int has_tiles = santa__has_traits(j->o, SANTA_TILES_APART), has_keys = j->begin < j->end;
@@ -10857,6 +10873,7 @@ static void santa__kmeans_update(const santa__kmeans *x, uint64_t seed, int64_t 
     }
 }
 
+SANTA__ONCE
 SANTADEF santa_status santa_kmeans(const float *x, int64_t n, int64_t stride, int64_t d,
                                    int64_t num_buckets, int64_t iterations, uint64_t seed, float *centroids,
                                    const santa_options *o, void *workspace, size_t workspace_bytes) {
@@ -11058,6 +11075,7 @@ SANTADEF santa_status santa_gather(const santa_attention *a, int64_t batch, int6
     return SANTA_OK;
 }
 
+SANTA__ONCE
 SANTADEF santa_status santa_merge(int64_t rows, int64_t head_dim_v, float *out, float *lse,
                                   const float *other_out, const float *other_lse) {
     int64_t r, c;
@@ -11357,6 +11375,7 @@ SANTADEF santa_status santa_variance_pps(const float *p, const float *size, int6
     return SANTA_OK;
 }
 
+SANTA__ONCE
 SANTADEF santa_status santa_expected_distinct(santa_method method, const float *p, int64_t n,
                                               int64_t num_samples, double *rows) {
     const double s = (double)num_samples;
