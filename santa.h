@@ -12226,7 +12226,6 @@ SANTA__INLINE int SANTA__ISA(widen_type)(santa_dtype t, const char *row, int64_t
 
 /* Whole vectors of a type that the compiler knows, then the rest. */
 SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64_t n, float *f) {
-    const SANTA__V zero = SANTA__ISA(vset)(0.0f);
     const int64_t whole = n / SANTA__LANES * SANTA__LANES;
     int64_t c;
     int bad = 1;
@@ -12236,12 +12235,9 @@ SANTA__TARGET static int SANTA__ISA(widen)(santa_dtype t, const char *row, int64
         SANTA_DTYPE_LIST(SANTA__X)
 #undef SANTA__X
     }
-    for (c = whole; c < (n + 15) / 16 * 16; c += SANTA__LANES) {
-        SANTA__V x = zero;
-        if (c < n)
-            x = SANTA__ISA(vmul)(SANTA__ISA(vrow_part)(t, row, c, n), SANTA__ISA(vset)(santa__unit(t)));
-        bad |= SANTA__ISA(vbad)(x) | SANTA__ISA(vbad)(SANTA__ISA(vsub)(zero, x));
-        SANTA__ISA(vput)(f + c, x);
+    for (c = whole; c < (n + 15) / 16 * 16; c++) {
+        f[c] = c < n ? santa__feature(t, row, c) : 0.0f;
+        bad |= santa__not_finite(f[c]);
     }
     return bad;
 }
