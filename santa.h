@@ -1490,7 +1490,8 @@ extern "C" {
 #define SANTA__MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Before functions that run once per call, row or head, never per key or block: code for size,
-   which takes compilers less time. What only such functions call is compiled like them. */
+   which takes compilers less time. What only such functions call is compiled like them, and so is a
+   function that calls one on every path: prefill and dense calls must not. */
 #if defined(__GNUC__) || defined(__clang__)
 #define SANTA__ONCE __attribute__((cold))
 #else
@@ -3698,6 +3699,7 @@ static SANTA__NOINLINE uint64_t santa__part(santa__plan *p, int64_t n, uint64_t 
     return at;
 }
 
+/* Of a method that has been checked. */
 static int santa__has_traits(const santa_options *o, unsigned traits) {
     return (santa__method_info[o->method].traits & traits) != 0;
 }
